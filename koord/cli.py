@@ -1,0 +1,52 @@
+"""The `koord` command: a group whose subcommands are imported only when they are called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from koord.version import VERSION
+
+# name -> (module, attribute, one line of help). The help stands here so that `koord --help` imports no role.
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "scheduler": ("roles.scheduler.cli", "command", "Schedule pods: load-aware, NUMA, devices, reservations, gangs, quotas."),
+    "manager": ("roles.manager.cli", "command", "Run the co-location controllers and the admission webhooks."),
+    "descheduler": ("roles.descheduler.cli", "command", "Relieve hot spots by safe migration."),
+    "koordlet": ("roles.koordlet.cli", "command", "Run the node agent: observe, isolate, suppress, evict."),
+    "runtime-proxy": ("roles.runtime_proxy.cli", "command", "Sit between kubelet and the container runtime and call hooks."),
+    "apiserver": ("koord.apiserver.cli", "command", "Serve the embedded API server alone."),
+    "sandbox": ("roles.sandbox.cli", "command", "Run everything in one process, with simulated nodes and this machine."),
+    "why": ("roles.tools.why", "command", "Explain a pod or a node from the decision records."),
+}
+
+
+class LazyGroup(click.Group):
+    """A click group that knows its commands by name and imports one when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module = importlib.import_module(entry[0])
+        command = getattr(module, entry[1])
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry[2]) for name, entry in COMMANDS.items()])
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, prog_name="koord")
+def main() -> None:
+    """QoS-based co-location scheduling for Kubernetes: one executable, one subcommand a role."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

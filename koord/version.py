@@ -1,0 +1,3 @@
+"""The version, in one place that imports nothing."""
+
+VERSION = "0.2.0"
