@@ -1,0 +1,167 @@
+"""Reading host files cheaply: kept file descriptors, each file read at most once a tick (KLO-SYS-02).
+
+A tick begins with :meth:`HostFiles.begin_tick`; until the next one every reader of a path gets the same bytes, so that all
+strategies of a tick see the same numbers. Descriptors of removed cgroups are closed when their directory is dropped with
+:meth:`HostFiles.forget_dir` or when reading says that the file is gone.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+
+from roles.koordlet.host.errors import CgroupGoneError, FileMissingError, HostFileError
+
+_CHUNK = 1 << 16
+# seq_file hands out whole records of at most about a page at a time: only an answer well below a page is surely complete.
+_SURELY_WHOLE = 2048
+_GONE = (errno.ENODEV, errno.ENOENT, errno.ESTALE, errno.EBADF, errno.ENOTDIR)
+
+
+def raise_descriptor_limit() -> int:
+    """Lift the soft limit of open files to the hard one and return it (a kept descriptor a file needs thousands)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(hard, 1 << 16) if hard != resource.RLIM_INFINITY else 1 << 16
+    if soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError):
+            return soft
+        return wanted
+    return soft
+
+
+def missing(path: str) -> HostFileError:
+    """The right error for a path that cannot be opened: directory gone or only the file."""
+    if os.path.isdir(os.path.dirname(path)):
+        return FileMissingError(path)
+    return CgroupGoneError(path)
+
+
+def _read_all(fd: int) -> bytes:
+    data = os.pread(fd, _CHUNK, 0)
+    if len(data) < _SURELY_WHOLE:
+        return data
+    parts = [data]
+    offset = len(data)
+    while True:
+        more = os.pread(fd, _CHUNK, offset)
+        if not more:
+            return b"".join(parts)
+        parts.append(more)
+        offset += len(more)
+
+
+class HostFiles:
+    """A reader with kept descriptors and one read a path and tick.
+
+    ``max_open`` bounds the kept descriptors; beyond it files are opened and closed each time. Not thread-safe (one event
+    loop). Paths must come from :class:`~roles.koordlet.host.root.HostRoot` or ``Cgroups``, which confine them.
+    """
+
+    __slots__ = ("_fds", "_max_open", "_memo", "opens", "reads")
+
+    def __init__(self, max_open: int = 16_384) -> None:
+        self._fds: dict[str, tuple[int, bool]] = {}
+        self._memo: dict[str, bytes | HostFileError] = {}
+        self._max_open = max_open
+        self.reads = 0
+        self.opens = 0
+
+    @property
+    def open_count(self) -> int:
+        """Number of descriptors kept open."""
+        return len(self._fds)
+
+    def begin_tick(self) -> None:
+        """Forget what was read: the next read of each path goes to the kernel."""
+        self._memo.clear()
+
+    def invalidate(self, path: str) -> None:
+        """Forget one path, because this process has just written it."""
+        self._memo.pop(path, None)
+
+    def read(self, path: str) -> bytes:
+        """The file's bytes as of this tick. Raises FileMissingError, CgroupGoneError or HostFileError."""
+        got = self._memo.get(path)
+        if got is None:
+            try:
+                got = self._fetch(path)
+            except HostFileError as error:
+                self._memo[path] = error
+                raise
+            self._memo[path] = got
+            return got
+        if isinstance(got, HostFileError):
+            raise got
+        return got
+
+    def read_fresh(self, path: str) -> bytes:
+        """The file's bytes now, whatever was read in this tick (for checks just before or after a write)."""
+        self.invalidate(path)
+        return self.read(path)
+
+    def text(self, path: str) -> str:
+        """The content without the newlines around it."""
+        return self.read(path).decode("utf-8", "replace").strip("\n")
+
+    def exists(self, path: str) -> bool:
+        return path in self._fds or os.path.exists(path)
+
+    def _fetch(self, path: str) -> bytes:
+        self.reads += 1
+        kept = self._fds.get(path)
+        if kept is not None:
+            fd, kernel_file = kept
+            try:
+                # a plain file may have been replaced or unlinked; its old content must not live on in the descriptor
+                if kernel_file or os.fstat(fd).st_nlink > 0:
+                    return _read_all(fd)
+            except OSError as error:
+                if error.errno not in _GONE:
+                    raise HostFileError(path, f"cannot be read: {error.strerror}") from error
+            self.close(path)
+        return self._open_and_read(path)
+
+    def _open_and_read(self, path: str) -> bytes:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            raise missing(path) from None
+        except OSError as error:
+            raise HostFileError(path, f"cannot be opened: {error.strerror}") from error
+        self.opens += 1
+        keep = len(self._fds) < self._max_open
+        try:
+            data = _read_all(fd)
+            if keep:
+                # proc, sysfs and cgroup file systems have no blocks: their files cannot be replaced behind a descriptor
+                self._fds[path] = (fd, os.fstatvfs(fd).f_blocks == 0)
+        except OSError as error:
+            os.close(fd)
+            if error.errno in _GONE:
+                raise CgroupGoneError(path) from error
+            raise HostFileError(path, f"cannot be read: {error.strerror}") from error
+        if not keep:
+            os.close(fd)
+        return data
+
+    def close(self, path: str) -> None:
+        """Close the kept descriptor of one path, if any."""
+        kept = self._fds.pop(path, None)
+        if kept is not None:
+            os.close(kept[0])
+
+    def forget_dir(self, *directories: str) -> int:
+        """Close the descriptors of all files below the given directories; returns how many."""
+        prefixes = tuple(d.rstrip("/") + "/" for d in directories)
+        gone = [p for p in self._fds if p.startswith(prefixes)] if prefixes else []
+        for path in gone:
+            self.close(path)
+        return len(gone)
+
+    def close_all(self) -> None:
+        for path in list(self._fds):
+            self.close(path)
+        self._memo.clear()
