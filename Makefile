@@ -1,0 +1,67 @@
+# Each target sets up what it needs from a fresh checkout: Python 3.11, pip, make, git and a C compiler are enough.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+OUT ?= demo-out
+
+.PHONY: help setup demo test lint format types contracts crds proto features bench bench-colocation cases dist fuzz lock clean
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## the virtual environment in .venv, exactly as locked
+$(STAMP): requirements-dev.lock pyproject.toml packaging/venv.sh
+	@echo "setting up $(VENV) (about a minute the first time)"
+	@packaging/venv.sh $(VENV) requirements-dev.lock
+	@touch $@
+
+demo: $(STAMP) ## co-location at work on this machine, within three minutes; writes demo-out/report.md
+	$(BIN)/koord sandbox demo --out $(OUT)
+
+test: $(STAMP) ## every test that this machine can run
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+lint: $(STAMP) ## ruff, formatting, types, import contracts
+	$(BIN)/ruff check koord roles tests packaging
+	$(BIN)/ruff format --check koord roles tests packaging
+	$(MAKE) types contracts
+
+format: $(STAMP) ## let ruff format and fix
+	$(BIN)/ruff check --fix koord roles tests packaging
+	$(BIN)/ruff format koord roles tests packaging
+
+types: $(STAMP) ## mypy --strict
+	$(BIN)/mypy
+
+contracts: $(STAMP) ## import-linter
+	$(BIN)/lint-imports
+
+crds: $(STAMP) ## generate configs/crds from the models
+	$(BIN)/python -m koord.api.crdgen configs/crds
+
+features: $(STAMP) ## feature IDs, the tests that cover each, and those with none
+	$(BIN)/python tests/features.py $(FEATURES_ARGS)
+
+bench: $(STAMP) ## the benchmark table
+	$(BIN)/python tests/benchmarks/run.py $(BENCH_ARGS)
+
+cases: $(STAMP) ## black-box cases against the embedded API server: make cases CASES=DIR [AREA=name,...] [CASE=glob] [JOBS=n]
+	@test -n "$(CASES)" || { echo "usage: make cases CASES=DIR [AREA=name,...] [CASE=glob] [JOBS=n]"; exit 2; }
+	packaging/cases.sh "$(CASES)" $(if $(AREA),--area "$(AREA)") $(if $(CASE),--case "$(CASE)") --jobs $(or $(JOBS),1)
+
+dist: $(STAMP) ## one-dir and one-file binaries in dist/
+	packaging/dist.sh
+
+fuzz: $(STAMP) ## the long fuzz and property runs
+	HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -m "not root and not cri" -k "property or fuzz or hypothesis" --timeout 0 $(PYTEST_ARGS)
+
+lock: $(STAMP) ## resolve the dependencies anew
+	packaging/lock.sh $(VENV)
+
+clean: ## remove what the targets made
+	rm -rf build dist out $(OUT) .mypy_cache .ruff_cache .import_linter_cache .hypothesis
