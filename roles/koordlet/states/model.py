@@ -1,0 +1,149 @@
+"""What the acting half sees: one immutable :class:`Snapshot` a tick.
+
+Strategies are pure functions of a snapshot (and of the host files that they read through ``snapshot.host.files``, each at
+most once a tick). Nothing in here does I/O by itself except through ``host``.
+
+* CPU usage series are in **cores** (float), memory series in **bytes**, BE tier series in **milli-cores**.
+* Cgroup directories are relative, without leading slash (``kubepods.slice/…``); absolute file paths come from
+  ``snapshot.host.cgroups.file("cpu.cfs_quota_us", pod.cgroup_dir)``.
+* Times are Unix seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from koord.api.objects import Container, ContainerStatus, Node, Pod
+
+    from koord.api.priority import PriorityClass
+    from koord.api.qos import QoSClass
+    from roles.koordlet.host.cgroup import Cgroups
+    from roles.koordlet.host.files import HostFiles
+    from roles.koordlet.host.root import HostRoot
+    from roles.koordlet.host.topology import CPUTopology
+    from roles.koordlet.states.slo import SLO
+    from roles.koordlet.store.view import Series
+
+
+class MetricsReader(Protocol):
+    """Queries of the metric store, all ending at the snapshot's time (KLO-TSDB-01).
+
+    ``kind`` is a constant of :mod:`roles.koordlet.store.kinds`; properties select series (``pod_uid=…``). A query that fixes
+    only some properties merges all matching series. None means that there is no sample, never zero.
+    """
+
+    def last(self, kind: str, *, within: float | None = None, **properties: str) -> float | None:
+        """Newest value not older than ``within`` seconds (default: twice the collect interval)."""
+
+    def avg(self, kind: str, window: float, **properties: str) -> float | None:
+        """Mean of the samples of the last ``window`` seconds."""
+
+    def aggregate(self, kind: str, how: str, window: float, **properties: str) -> float | None:
+        """``avg``, ``p50``, ``p90``, ``p95``, ``p99``, ``last`` or ``count`` over the last ``window`` seconds."""
+
+    def count(self, kind: str, window: float, **properties: str) -> int:
+        """Number of samples of the last ``window`` seconds."""
+
+    def query(self, kind: str, window: float, **properties: str) -> Series:
+        """The points themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerState:
+    """One container that the kubelet listed. ``cgroup_dir`` is "" while it has no id (not created yet) or a bad one."""
+
+    name: str
+    id: str
+    """With scheme, ``containerd://…``; "" before creation."""
+    cgroup_dir: str
+    running: bool
+    init: bool
+    spec: Container | None
+    status: ContainerStatus | None
+
+
+@dataclass(frozen=True, slots=True)
+class PodState:
+    """One pod of the node with what everybody asks about it computed once."""
+
+    pod: Pod
+    uid: str
+    namespace: str
+    name: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    phase: str
+    kube_qos: str
+    """Guaranteed, Burstable or BestEffort: ``status.qosClass``, else computed from requests and limits."""
+    qos_label: QoSClass
+    """Class of the label alone, NONE when it says nothing known."""
+    qos: QoSClass
+    """Class with the Kubernetes class as default (Guaranteed LSR, Burstable LS, BestEffort BE)."""
+    priority_class: PriorityClass
+    """With the QoS class as default."""
+    cgroup_dir: str
+    containers: tuple[ContainerState, ...]
+    """Regular containers, in spec order."""
+    init_containers: tuple[ContainerState, ...]
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def terminated(self) -> bool:
+        return self.phase in {"Succeeded", "Failed"}
+
+    @property
+    def active(self) -> bool:
+        """Pending or Running."""
+        return self.phase in {"Pending", "Running"}
+
+    def all_containers(self) -> tuple[ContainerState, ...]:
+        """Init containers first."""
+        return self.init_containers + self.containers
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyState:
+    """Annotations of this node's NodeResourceTopology as last published or read; JSON texts, as they stand there."""
+
+    annotations: dict[str, str]
+    labels: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """Where the machine is and how to read it."""
+
+    root: HostRoot
+    cgroups: Cgroups
+    files: HostFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The picture of one tick. None means "not known yet": a strategy then keeps what is set."""
+
+    time: float
+    node_name: str
+    host: HostState
+    node: Node | None
+    slo: SLO | None
+    """Effective NodeSLO with defaults; None until a NodeSLO of this node was seen."""
+    pods: tuple[PodState, ...]
+    topology: CPUTopology | None
+    nrt: TopologyState | None
+    metrics: MetricsReader
+    collect_interval: float
+    """Seconds between two samples of the node and pod series."""
+    pods_synced: bool
+    """Whether the kubelet answered at least once; without that an empty ``pods`` means nothing."""
+
+    def pod(self, uid: str) -> PodState | None:
+        for pod in self.pods:
+            if pod.uid == uid:
+                return pod
+        return None
