@@ -41,6 +41,9 @@ types: $(STAMP) ## mypy --strict
 contracts: $(STAMP) ## import-linter
 	$(BIN)/lint-imports
 
+proto: $(STAMP) ## generate the protobuf modules
+	packaging/proto.sh
+
 crds: $(STAMP) ## generate configs/crds from the models
 	$(BIN)/python -m koord.api.crdgen configs/crds
 
