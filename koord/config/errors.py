@@ -1,0 +1,58 @@
+"""Configuration errors: each says where (a path) and what is accepted, so that one line is enough to fix the file."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class ConfigError(ValueError):
+    """One mistake in a configuration: `path` as a user would write it (`profiles[0].plugins.filter`), `message` says what is accepted."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"{path}: {message}" if path else message)
+        self.path = path
+        self.message = message
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ConfigError) and (self.path, self.message) == (other.path, other.message)
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.message))
+
+    def __repr__(self) -> str:
+        return f"ConfigError({self.path!r}, {self.message!r})"
+
+
+class InvalidConfig(ConfigError):
+    """A configuration refused as a whole; `errors` holds every mistake found, `str()` shows one a line."""
+
+    def __init__(self, source: str, errors: Sequence[ConfigError]) -> None:
+        first = errors[0]
+        super().__init__(first.path, first.message)
+        self.source = source
+        self.errors = tuple(errors)
+
+    def __str__(self) -> str:
+        if len(self.errors) == 1:
+            return f"{self.source}: {self.errors[0]}"
+        return "\n".join([f"{self.source}: {len(self.errors)} errors", *(f"  {error}" for error in self.errors)])
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`"; did you mean 'x'?"` for the nearest known word, else an empty string."""
+    names = sorted(known)
+    folded = {name.lower(): name for name in names}
+    if word.lower() in folded:
+        return f"; did you mean {folded[word.lower()]!r}? (names are case-sensitive)"
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def join(path: str, key: str | int) -> str:
+    """Append a field or an index to a path: `join("profiles", 0)` is `profiles[0]`; keys with dots or slashes are quoted."""
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    if not all(ch.isalnum() or ch in "_-" for ch in key):
+        return f'{path}["{key}"]'
+    return f"{path}.{key}" if path else key

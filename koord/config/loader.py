@@ -1,0 +1,157 @@
+"""Reading a component config file: strict YAML or JSON, unknown fields and duplicates refused, every mistake with its path."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from koord.config.errors import ConfigError, InvalidConfig, did_you_mean, join
+
+M = TypeVar("M", bound=BaseModel)
+Models = Mapping[tuple[str, str], type[M]]
+
+_TYPE_WORDS = {
+    "int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number", "bool_type": "true or false",
+    "string_type": "a string", "list_type": "a list", "dict_type": "a mapping", "model_type": "a mapping",
+    "model_attributes_type": "a mapping", "tuple_type": "a list",
+}  # fmt: skip
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """SafeLoader that refuses a key written twice: Kubernetes decoders do, and the loser would vanish silently."""
+
+
+def _mapping(loader: _StrictLoader, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        if key_node.tag == "tag:yaml.org,2002:merge":
+            continue
+        key = loader.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+        if not isinstance(key, str):
+            raise ConfigError(f"line {key_node.start_mark.line + 1}", f"the key {key!r} must be a string")
+        if key in seen:
+            raise ConfigError(f"line {key_node.start_mark.line + 1}", f"the key {key!r} is already set in this mapping")
+        seen.add(key)
+    loader.flatten_mapping(node)
+    return {
+        loader.construct_object(key, deep=True): loader.construct_object(value, deep=True)  # type: ignore[no-untyped-call]
+        for key, value in node.value
+    }
+
+
+_StrictLoader.add_constructor("tag:yaml.org,2002:map", _mapping)
+# A timestamp-looking scalar stays text, as it does on its way through JSON.
+_StrictLoader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: node.value)
+
+
+def decode(text: str, source: str = "config") -> Any:
+    """One YAML (or JSON) document as plain data. Raises InvalidConfig naming the line."""
+    try:
+        documents = [doc for doc in yaml.load_all(text, Loader=_StrictLoader) if doc is not None]
+    except ConfigError as error:
+        raise InvalidConfig(source, [error]) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise InvalidConfig(source, [ConfigError(where, f"not valid YAML: {problem}")]) from None
+    if len(documents) > 1:
+        raise InvalidConfig(source, [ConfigError("", f"holds {len(documents)} YAML documents; one is accepted")])
+    return documents[0] if documents else None
+
+
+def load_component_config(path: str | os.PathLike[str], models: Models[M]) -> M:
+    """Read, decode and validate the file at `path`; `models` maps (apiVersion, kind) to the accepted models. Raises InvalidConfig."""
+    source = os.fspath(path)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidConfig(source, [ConfigError("", f"cannot be read: {error.strerror or error}")]) from None
+    except UnicodeDecodeError:
+        raise InvalidConfig(source, [ConfigError("", "is not UTF-8 text")]) from None
+    return validate(decode(text, source), models, source)
+
+
+def validate(data: Any, models: Models[M], source: str = "config") -> M:
+    """Turn decoded data into the model its apiVersion and kind name. Raises InvalidConfig with every mistake."""
+    if not isinstance(data, dict):
+        raise InvalidConfig(source, [ConfigError("", f"must be a mapping with apiVersion and kind, got {_kind_of(data)}")])
+    version, kind = data.get("apiVersion"), data.get("kind")
+    model = models.get((version, kind)) if isinstance(version, str) and isinstance(kind, str) else None
+    if model is None:
+        accepted = " or ".join(f"{v} {k}" for v, k in models)
+        raise InvalidConfig(source, [ConfigError("apiVersion", f"{version!r} with kind {kind!r} is not known; accepted: {accepted}")])
+    return validate_model(data, model, source)
+
+
+def validate_model(data: Any, model: type[M], source: str = "config", path: str = "") -> M:
+    """Validate plain data against one model; paths in errors start at `path`. Raises InvalidConfig."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise InvalidConfig(source, translate(error, model, path)) from None
+
+
+def translate(error: ValidationError, model: type[BaseModel], path: str = "") -> list[ConfigError]:
+    """Pydantic's errors as ConfigErrors: paths in wire names, types in a reader's words, a nearest name for unknown fields."""
+    found: dict[ConfigError, None] = {}
+    for item in error.errors(include_url=False):
+        where, location = path, item["loc"]
+        for key in location:
+            where = join(where, key)
+        kind = item["type"]
+        if kind == "extra_forbidden":
+            known = known_fields(model, location[:-1])
+            message = f"unknown field{did_you_mean(str(location[-1]), known)}" if known else "unknown field"
+        elif kind == "missing":
+            message = "is required"
+        elif kind in _TYPE_WORDS:
+            message = f"must be {_TYPE_WORDS[kind]}, got {_kind_of(item['input'])}"
+        elif kind == "value_error":
+            message = str(item["ctx"]["error"])
+            cause = item["ctx"]["error"]
+            if isinstance(cause, ConfigError):
+                where, message = join_paths(where, cause.path), cause.message
+        else:
+            message = f"{item['msg'][:1].lower()}{item['msg'][1:]}, got {item['input']!r}"
+        found[ConfigError(where, message)] = None
+    return list(found)
+
+
+def join_paths(base: str, rest: str) -> str:
+    """`base` followed by a path that a validator named relative to it."""
+    if not rest or not base:
+        return base or rest
+    return f"{base}{rest}" if rest.startswith("[") else f"{base}.{rest}"
+
+
+def known_fields(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """Wire names of the fields of the model found by walking `location` from `model`; empty if the walk leaves the models."""
+    current: type[BaseModel] | None = model
+    for key in location:
+        if isinstance(key, int) or current is None:
+            continue
+        field = next((f for name, f in current.model_fields.items() if key in (f.alias, name)), None)
+        current = _model_in(field.annotation) if field is not None else None
+    return [field.alias or name for name, field in current.model_fields.items()] if current is not None else []
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for arg in get_args(annotation) if (found := _model_in(arg)) is not None), None)
+
+
+def _kind_of(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float, str)):
+        return repr(value)
+    return "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, (list, tuple)) else type(value).__name__

@@ -1,0 +1,34 @@
+"""Base of the component-config models: strict types, unknown fields refused, wire names in camelCase."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
+from pydantic.alias_generators import to_camel
+
+from koord.config.durations import format_duration, parse_duration
+
+
+def _duration(value: Any) -> float:
+    if isinstance(value, str):
+        return parse_duration(value)
+    # A number is only reached from code (defaults): files must say the unit.
+    if isinstance(value, float):
+        return value
+    raise ValueError(f'{value!r} is no duration; write it like "300ms", "15s" or "1h30m"')
+
+
+Seconds = Annotated[float, BeforeValidator(_duration), PlainSerializer(format_duration, return_type=str)]
+"""A duration in seconds, written in files as a Go duration text ("15s")."""
+
+
+class ConfigModel(BaseModel):
+    """A part of a component config file. Python names are snake_case, wire names camelCase."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+def wire(model: BaseModel) -> dict[str, Any]:
+    """The model as it would stand in a file (`--write-config-to`, `/configz`)."""
+    return model.model_dump(by_alias=True, exclude_none=True, mode="json")

@@ -1,0 +1,198 @@
+"""KubeSchedulerConfiguration v1: the file that `koord scheduler --config` reads (SCH-FW-01, scheduler-job.md 3.1).
+
+Plugin arguments stay raw here (`PluginConfig.args`): each scheduler plugin validates its own.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final, Literal
+
+from pydantic import Field, model_validator
+
+from koord.config.errors import ConfigError
+from koord.config.loader import load_component_config, validate
+from koord.config.model import ConfigModel, Seconds
+
+API_VERSION: Final = "kubescheduler.config.k8s.io/v1"
+KIND: Final = "KubeSchedulerConfiguration"
+
+EXTENSION_POINTS = (
+    "pre_enqueue", "queue_sort", "pre_filter", "filter", "post_filter", "pre_score", "score",
+    "reserve", "permit", "pre_bind", "bind", "post_bind", "multi_point",
+)  # fmt: skip
+
+
+class LeaderElection(ConfigModel):
+    """Leader election (component-base). Durations in seconds."""
+
+    leader_elect: bool = True
+    lease_duration: Seconds = 15.0
+    renew_deadline: Seconds = 10.0
+    retry_period: Seconds = 2.0
+    resource_lock: str = "leases"
+    resource_name: str = "kube-scheduler"
+    resource_namespace: str = "kube-system"
+
+    @model_validator(mode="after")
+    def _ordered(self) -> LeaderElection:
+        if not self.leader_elect:
+            return self
+        if self.retry_period <= 0:
+            raise ConfigError("retryPeriod", "must be greater than zero")
+        if self.lease_duration <= self.renew_deadline:
+            raise ConfigError("leaseDuration", "must be longer than renewDeadline")
+        if self.renew_deadline <= 1.2 * self.retry_period:
+            raise ConfigError("renewDeadline", "must be longer than 1.2 times retryPeriod")
+        if self.resource_lock != "leases":
+            raise ConfigError("resourceLock", f"{self.resource_lock!r} is not known; accepted: leases")
+        for key, value in (("resourceName", self.resource_name), ("resourceNamespace", self.resource_namespace)):
+            if not value:
+                raise ConfigError(key, "must not be empty")
+        return self
+
+
+class ClientConnection(ConfigModel):
+    """How to reach the API server. `qps` and `burst` limit requests; `content_type` is accepted and answered with JSON."""
+
+    kubeconfig: str = ""
+    accept_content_types: str = ""
+    content_type: str = "application/vnd.kubernetes.protobuf"
+    qps: float = 50.0
+    burst: int = Field(default=100, ge=0)
+
+
+class Plugin(ConfigModel):
+    """A plugin at an extension point; `weight` counts at score only, 0 means the default of 1."""
+
+    name: str = Field(min_length=1)
+    weight: int = Field(default=0, ge=0)
+
+
+class PluginSet(ConfigModel):
+    """What to enable and disable at one extension point; disabled name "*" switches all defaults off."""
+
+    enabled: list[Plugin] = Field(default_factory=list)
+    disabled: list[Plugin] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _once(self) -> PluginSet:
+        seen: set[str] = set()
+        for index, plugin in enumerate(self.enabled):
+            if plugin.name in seen:
+                raise ConfigError(f"enabled[{index}].name", f"plugin {plugin.name!r} is already enabled at this extension point")
+            seen.add(plugin.name)
+        return self
+
+
+class Plugins(ConfigModel):
+    """The plugins of a profile, one set per extension point; `multi_point` stands for every point that a plugin implements."""
+
+    pre_enqueue: PluginSet = Field(default_factory=PluginSet)
+    queue_sort: PluginSet = Field(default_factory=PluginSet)
+    pre_filter: PluginSet = Field(default_factory=PluginSet)
+    filter: PluginSet = Field(default_factory=PluginSet)
+    post_filter: PluginSet = Field(default_factory=PluginSet)
+    pre_score: PluginSet = Field(default_factory=PluginSet)
+    score: PluginSet = Field(default_factory=PluginSet)
+    reserve: PluginSet = Field(default_factory=PluginSet)
+    permit: PluginSet = Field(default_factory=PluginSet)
+    pre_bind: PluginSet = Field(default_factory=PluginSet)
+    bind: PluginSet = Field(default_factory=PluginSet)
+    post_bind: PluginSet = Field(default_factory=PluginSet)
+    multi_point: PluginSet = Field(default_factory=PluginSet)
+
+
+class PluginConfig(ConfigModel):
+    """Arguments of one plugin, as they stand in the file."""
+
+    name: str = Field(min_length=1)
+    args: dict[str, Any] = Field(default_factory=dict)
+
+
+class Profile(ConfigModel):
+    """One scheduler by name: pods choose it with `spec.schedulerName`. `plugins` None means that the block is absent."""
+
+    scheduler_name: str = "default-scheduler"
+    percentage_of_nodes_to_score: int | None = Field(default=None, ge=0, le=100)
+    plugins: Plugins | None = None
+    plugin_config: list[PluginConfig] = Field(default_factory=list)
+
+    def args_of(self, plugin: str) -> dict[str, Any] | None:
+        """Raw arguments of a plugin, None when the profile names none."""
+        return next((entry.args for entry in self.plugin_config if entry.name == plugin), None)
+
+    @model_validator(mode="after")
+    def _valid(self) -> Profile:
+        if not self.scheduler_name:
+            raise ConfigError("schedulerName", "must not be empty")
+        seen: set[str] = set()
+        for index, entry in enumerate(self.plugin_config):
+            if entry.name in seen:
+                raise ConfigError(f"pluginConfig[{index}].name", f"arguments of plugin {entry.name!r} are already given in this profile")
+            seen.add(entry.name)
+        return self
+
+
+class KubeSchedulerConfiguration(ConfigModel):
+    """The whole file."""
+
+    api_version: Literal["kubescheduler.config.k8s.io/v1"] = API_VERSION
+    kind: Literal["KubeSchedulerConfiguration"] = KIND
+    parallelism: int = Field(default=16, gt=0)
+    leader_election: LeaderElection = Field(default_factory=LeaderElection)
+    client_connection: ClientConnection = Field(default_factory=ClientConnection)
+    enable_profiling: bool = True
+    enable_contention_profiling: bool = True
+    percentage_of_nodes_to_score: int | None = Field(default=0, ge=0, le=100)
+    pod_initial_backoff_seconds: int = Field(default=1, gt=0)
+    pod_max_backoff_seconds: int = Field(default=10, gt=0)
+    profiles: list[Profile] = Field(default_factory=list)
+    extenders: list[Any] = Field(default_factory=list)
+    delay_cache_until_active: bool = False
+
+    @model_validator(mode="after")
+    def _valid(self) -> KubeSchedulerConfiguration:
+        if self.extenders:
+            raise ConfigError(
+                "extenders", "HTTP extenders are not supported; write a plugin instead (see docs/plugins.md) or remove the list"
+            )
+        if self.pod_max_backoff_seconds < self.pod_initial_backoff_seconds:
+            raise ConfigError("podMaxBackoffSeconds", "must not be less than podInitialBackoffSeconds")
+        if not self.profiles:
+            self.profiles = [Profile()]
+        seen: set[str] = set()
+        for index, profile in enumerate(self.profiles):
+            if profile.scheduler_name in seen:
+                raise ConfigError(f"profiles[{index}].schedulerName", f"{profile.scheduler_name!r} is already the name of another profile")
+            seen.add(profile.scheduler_name)
+        self._same_queue_sort()
+        return self
+
+    def _same_queue_sort(self) -> None:
+        """All profiles share one queue, so they must order it by the same plugin with the same arguments."""
+        first: tuple[str, Any] | None = None
+        for index, profile in enumerate(self.profiles):
+            names = [plugin.name for plugin in profile.plugins.queue_sort.enabled] if profile.plugins else []
+            if len(names) > 1:
+                raise ConfigError(f"profiles[{index}].plugins.queueSort.enabled", f"one plugin may sort the queue, got {', '.join(names)}")
+            name = names[0] if names else "PrioritySort"
+            this = (name, profile.args_of(name))
+            if first is not None and this != first:
+                raise ConfigError(
+                    f"profiles[{index}].plugins.queueSort", f"all profiles must sort the queue alike; the first one uses {first[0]}"
+                )
+            first = first or this
+
+
+MODELS: dict[tuple[str, str], type[KubeSchedulerConfiguration]] = {(API_VERSION, KIND): KubeSchedulerConfiguration}
+
+
+def load(path: str | os.PathLike[str]) -> KubeSchedulerConfiguration:
+    """Read `--config`. Raises InvalidConfig with every mistake and its path."""
+    return load_component_config(path, MODELS)
+
+
+def parse(data: Any, source: str = "config") -> KubeSchedulerConfiguration:
+    """The model of already decoded data. Raises InvalidConfig."""
+    return validate(data, MODELS, source)

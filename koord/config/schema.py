@@ -1,0 +1,244 @@
+"""A small schema for the JSON in slo-controller-config: types, ranges, unknown fields, merging; pure.
+
+Two ranges stand side by side, because the sources differ: `crd` is what the NodeSLO CRD accepts (beyond it a write would be refused),
+`cm` is the tighter one that the ConfigMap webhook demands (manager.md 5.13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from koord.api.quantity import Quantity, QuantityError
+from koord.config.durations import parse_duration
+from koord.config.errors import ConfigError, did_you_mean, join
+from koord.config.selectors import selector_errors
+
+Range = tuple[float | None, float | None]
+Mode = Literal["types", "crd", "cm"]
+
+
+@dataclass(frozen=True, slots=True)
+class Int:
+    """A whole number."""
+
+    cm: Range | None = None
+    crd: Range | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Num:
+    """A number; `above` is an exclusive lower bound."""
+
+    above: float | None = None
+    most: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bool:
+    """true or false."""
+
+
+@dataclass(frozen=True, slots=True)
+class Str:
+    """A string; `choices` are the known words, checked for the webhook only: a newer agent may know more."""
+
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A Kubernetes quantity, as text or number."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntOrText:
+    """An int (percent) or a string."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A Go duration text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """A label selector; validity is a matter of the entry that holds it, only the type is checked here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Anything, kept as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """A list of one kind of item."""
+
+    item: Node
+
+
+@dataclass(frozen=True, slots=True)
+class MapOf:
+    """A mapping of string keys to one kind of value."""
+
+    value: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """A mapping with known fields; each of `pairs` (low, high) must be set together and low < high (webhook)."""
+
+    fields: Mapping[str, Node]
+    pairs: tuple[tuple[str, str], ...] = field(default=())
+
+
+Node = Int | Num | Bool | Str | Amount | IntOrText | Span | Selector | Free | ListOf | MapOf | Struct
+
+
+def errors(node: Node, value: Any, path: str, mode: Mode = "types") -> Iterator[ConfigError]:
+    """Mistakes in `value`: wrong types always; values out of range for mode "crd" or "cm". null counts as unset."""
+    if value is None or isinstance(node, Free):
+        return
+    if isinstance(node, Struct):
+        if not isinstance(value, Mapping):
+            yield ConfigError(path, f"must be an object, got {_show(value)}")
+            return
+        for name, child in node.fields.items():
+            if name in value:
+                yield from errors(child, value[name], join(path, name), mode)
+        if mode == "cm":
+            yield from _pairs(node, value, path)
+    elif isinstance(node, ListOf):
+        if not isinstance(value, list):
+            yield ConfigError(path, f"must be a list, got {_show(value)}")
+            return
+        for index, item in enumerate(value):
+            yield from errors(node.item, item, join(path, index), mode)
+    elif isinstance(node, MapOf):
+        if not isinstance(value, Mapping):
+            yield ConfigError(path, f"must be an object, got {_show(value)}")
+            return
+        for key, item in value.items():
+            yield from errors(node.value, item, join(path, key), mode)
+    else:
+        yield from _leaf(node, value, path, mode)
+
+
+def _leaf(node: Node, value: Any, path: str, mode: Mode) -> Iterator[ConfigError]:
+    match node:
+        case Int():
+            if isinstance(value, bool) or not isinstance(value, int):
+                yield ConfigError(path, f"must be a whole number, got {_show(value)}")
+            elif mode != "types":
+                yield from _out_of_range(node.cm if mode == "cm" else node.crd, value, path)
+        case Num():
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                yield ConfigError(path, f"must be a number, got {_show(value)}")
+            elif mode == "cm":
+                if node.above is not None and value <= node.above:
+                    yield ConfigError(path, f"must be greater than {node.above:g}, got {value}")
+                if node.most is not None and value > node.most:
+                    yield ConfigError(path, f"must be at most {node.most:g}, got {value}")
+        case Bool():
+            if not isinstance(value, bool):
+                yield ConfigError(path, f"must be true or false, got {_show(value)}")
+        case Str():
+            if not isinstance(value, str):
+                yield ConfigError(path, f"must be a string, got {_show(value)}")
+            elif mode == "cm" and node.choices and value and value not in node.choices:
+                yield ConfigError(path, f"{value!r} is not known; accepted: {', '.join(node.choices)}")
+        case Amount():
+            try:
+                Quantity(value if isinstance(value, str) else str(value) if isinstance(value, (int, float)) else "")
+            except QuantityError:
+                yield ConfigError(path, f'must be a quantity like "10Gi" or "1500m", got {_show(value)}')
+        case IntOrText():
+            if isinstance(value, bool) or not isinstance(value, (int, str)):
+                yield ConfigError(path, f"must be a whole number (percent) or a string (quantity), got {_show(value)}")
+        case Span():
+            yield from _span(value, path)
+        case Selector():
+            if not isinstance(value, Mapping):
+                yield from selector_errors(value, path)
+
+
+def _span(value: Any, path: str) -> Iterator[ConfigError]:
+    try:
+        parse_duration(value if isinstance(value, str) else "")
+    except ValueError:
+        yield ConfigError(path, f'must be a duration like "5m" or "1h30m", got {_show(value)}')
+
+
+def _out_of_range(bounds: Range | None, value: int, path: str) -> Iterator[ConfigError]:
+    low, high = bounds or (None, None)
+    if (low is not None and value < low) or (high is not None and value > high):
+        accepted = (
+            f"between {low:g} and {high:g}"
+            if low is not None and high is not None
+            else f"at least {low:g}"
+            if low is not None
+            else f"at most {high:g}"
+        )
+        yield ConfigError(path, f"must be {accepted}, got {value}")
+
+
+def _pairs(node: Struct, value: Mapping[str, Any], path: str) -> Iterator[ConfigError]:
+    for low, high in node.pairs:
+        a, b = value.get(low), value.get(high)
+        if a is None and b is None:
+            continue
+        if a is None or b is None:
+            missing, given = (low, high) if a is None else (high, low)
+            yield ConfigError(join(path, given), f"needs {missing} beside it: the two are only valid together, {low} < {high}")
+        elif isinstance(a, int) and isinstance(b, int) and a >= b:
+            yield ConfigError(join(path, low), f"must be less than {high} ({b}), got {a}")
+
+
+def unknown(node: Node, value: Any, path: str) -> Iterator[ConfigError]:
+    """Fields that nobody reads, with the nearest known name."""
+    if isinstance(node, Struct) and isinstance(value, Mapping):
+        for name, item in value.items():
+            child = node.fields.get(name)
+            if child is None:
+                yield ConfigError(join(path, name), f"unknown field{did_you_mean(name, node.fields)}")
+            else:
+                yield from unknown(child, item, join(path, name))
+    elif isinstance(node, ListOf) and isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from unknown(node.item, item, join(path, index))
+    elif isinstance(node, MapOf) and isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from unknown(node.value, item, join(path, key))
+
+
+def clean(node: Node, value: Any) -> Any:
+    """`value` without unknown fields and nulls, quantities in canonical form. The value must be free of type errors."""
+    if isinstance(node, Struct):
+        return {name: clean(node.fields[name], item) for name, item in value.items() if name in node.fields and item is not None}
+    if isinstance(node, ListOf):
+        return [clean(node.item, item) for item in value if item is not None]
+    if isinstance(node, MapOf):
+        return {key: clean(node.value, item) for key, item in value.items() if item is not None}
+    if isinstance(node, Amount):
+        return str(Quantity(str(value)))
+    return value
+
+
+def merge(base: Any, over: Any) -> Any:
+    """Lay `over` on `base` (manager.md 6.1): objects field by field, lists replaced, empty strings and lists count as unset."""
+    if isinstance(base, Mapping) and isinstance(over, Mapping):
+        merged = dict(base)
+        for key, value in over.items():
+            if value is None or value in ("", []):
+                continue
+            merged[key] = merge(base[key], value) if key in base else value
+        return merged
+    return over
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "an object" if isinstance(value, Mapping) else "a list" if isinstance(value, list) else repr(value)
