@@ -121,9 +121,7 @@ GROUP_ANALYSIS = "analysis.koordinator.sh"
 GROUP_SIGS = "scheduling.sigs.k8s.io"
 GROUP_TOPOLOGY = "topology.node.k8s.io"
 
-CLUSTERCOLOCATIONPROFILES = Kind(
-    GROUP_CONFIG, "v1alpha1", "ClusterColocationProfile", "clustercolocationprofiles", False, (), _STATUS
-)
+CLUSTERCOLOCATIONPROFILES = Kind(GROUP_CONFIG, "v1alpha1", "ClusterColocationProfile", "clustercolocationprofiles", False, (), _STATUS)
 NODEMETRICS = Kind(GROUP_SLO, "v1alpha1", "NodeMetric", "nodemetrics", False, (), _STATUS)
 NODESLOS = Kind(GROUP_SLO, "v1alpha1", "NodeSLO", "nodeslos", False, (), _STATUS)
 RESERVATIONS = Kind(GROUP_SCHEDULING, "v1alpha1", "Reservation", "reservations", False, (), _STATUS)

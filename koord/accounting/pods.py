@@ -1,0 +1,157 @@
+"""What a pod asks for and may use, with init containers, sidecars, overhead and pod-level resources as in Kubernetes.
+
+The rule: the sum of all containers and sidecars (init containers that keep running), or what any one init container needs together
+with the sidecars that were started before it, whichever is larger; then pod-level cpu, memory and hugepages replace those sums;
+then overhead is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from koord.accounting.resources import ResourceVector, add_into, max_, parse
+from koord.api import names
+from koord.api.quantity import parse_milli, parse_value
+
+if TYPE_CHECKING:
+    from koord.api.objects import Container, Pod, PodSpec
+
+__all__ = [
+    "DEFAULT_MEMORY_REQUEST", "DEFAULT_MILLI_CPU_REQUEST", "non_zero_requests", "pod_limits", "pod_requests", "spec_limits", "spec_requests",
+]  # fmt: skip
+    "DEFAULT_MEMORY_REQUEST",
+    "DEFAULT_MILLI_CPU_REQUEST",
+    "non_zero_requests",
+    "pod_limits",
+    "pod_requests",
+    "spec_limits",
+    "spec_requests",
+]
+
+# What scoring takes for a container that requests nothing (schedulers only; filters use the truth).
+DEFAULT_MILLI_CPU_REQUEST = 100
+DEFAULT_MEMORY_REQUEST = 200 * 1024 * 1024
+
+
+def _is_pod_level(name: str) -> bool:
+    return name in (names.RESOURCE_CPU, names.RESOURCE_MEMORY) or name.startswith(names.RESOURCE_HUGEPAGES_PREFIX)
+
+
+def _effective(spec: PodSpec, of: Callable[[Container], ResourceVector]) -> ResourceVector:
+    """Containers, sidecars and init containers folded into one vector."""
+    containers = spec.containers
+    total = of(containers[0]) if len(containers) == 1 else _sum(containers, of)
+    if not spec.init_containers:
+        return total
+    sidecars: ResourceVector = {}
+    peak: ResourceVector = {}
+    for container in spec.init_containers:
+        wanted = of(container)
+        if container.restart_policy == "Always":
+            add_into(total, wanted)
+            add_into(sidecars, wanted)
+            peak = max_(peak, sidecars)
+        else:
+            add_into(wanted, sidecars)
+            peak = max_(peak, wanted)
+    return max_(total, peak)
+
+
+def _sum(containers: tuple[Container, ...], of: Callable[[Container], ResourceVector]) -> ResourceVector:
+    total: ResourceVector = {}
+    for container in containers:
+        add_into(total, of(container))
+    return total
+
+
+def _override(total: ResourceVector, pod_level: Mapping[str, str | int | float]) -> None:
+    for name, quantity in pod_level.items():
+        if _is_pod_level(name):
+            total[name] = parse_milli(quantity) if name == names.RESOURCE_CPU else parse_value(quantity)
+
+
+def _requests(container: Container) -> ResourceVector:
+    return parse(container.resources.requests)
+
+
+def _limits(container: Container) -> ResourceVector:
+    return parse(container.resources.limits)
+
+
+def _non_zero(container: Container) -> ResourceVector:
+    """Requests, with the scheduler's defaults where cpu or memory is absent (an explicit zero stays zero)."""
+    wanted = parse(container.resources.requests)
+    wanted.setdefault(names.RESOURCE_CPU, DEFAULT_MILLI_CPU_REQUEST)
+    wanted.setdefault(names.RESOURCE_MEMORY, DEFAULT_MEMORY_REQUEST)
+    return wanted
+
+
+def spec_requests(spec: PodSpec) -> ResourceVector:
+    """Effective requests of a pod spec, overhead included. Raises QuantityError."""
+    total = _effective(spec, _requests)
+    if spec.resources is not None:
+        _override(total, spec.resources.requests)
+    if spec.overhead:
+        add_into(total, parse(spec.overhead))
+    return total
+
+
+def spec_limits(spec: PodSpec) -> ResourceVector:
+    """Effective limits of a pod spec. Overhead counts only where a limit exists: no limit plus overhead is still no limit.
+
+    As in Kubernetes a container without a limit adds nothing, so the sum is no bound unless every container has one.
+    Raises QuantityError.
+    """
+    total = _effective(spec, _limits)
+    if spec.resources is not None:
+        _override(total, spec.resources.limits)
+    for name, value in parse(spec.overhead).items():
+        if total.get(name):
+            total[name] += value
+    return total
+
+
+def pod_requests(pod: Pod) -> ResourceVector:
+    """Effective requests of a pod; while it is resized in place, the larger of wanted and allocated counts. Raises QuantityError."""
+    statuses = {
+        status.name: status for status in pod.status.container_statuses if status.allocated_resources or status.resources is not None
+    }
+    if not statuses:
+        return spec_requests(pod.spec)
+
+    def of(container: Container) -> ResourceVector:
+        wanted = _requests(container)
+        status = statuses.get(container.name)
+        if status is None:
+            return wanted
+        held = parse(status.allocated_resources)
+        if status.resources is not None:
+            held = max_(held, parse(status.resources.requests))
+        # a name that is gone from the spec is not held any more
+        return {name: max(value, held.get(name, value)) for name, value in wanted.items()}
+
+    total = _effective(pod.spec, of)
+    if pod.spec.resources is not None:
+        _override(total, pod.spec.resources.requests)
+    if pod.spec.overhead:
+        add_into(total, parse(pod.spec.overhead))
+    return total
+
+
+def pod_limits(pod: Pod) -> ResourceVector:
+    """Effective limits of a pod. Raises QuantityError."""
+    return spec_limits(pod.spec)
+
+
+def non_zero_requests(pod: Pod) -> ResourceVector:
+    """Requests for scoring: containers without a cpu or memory request count 100m and 200 MiB. Raises QuantityError."""
+    spec = pod.spec
+    if spec.resources is not None and names.RESOURCE_CPU in spec.resources.requests and names.RESOURCE_MEMORY in spec.resources.requests:
+        return pod_requests(pod)
+    total = _effective(spec, _non_zero)
+    if spec.resources is not None:
+        _override(total, spec.resources.requests)
+    if spec.overhead:
+        add_into(total, parse(spec.overhead))
+    return total

@@ -1,0 +1,458 @@
+# ruff: noqa: RUF012 -- msgspec copies an empty dict default for each instance
+"""Projections of Kubernetes' own objects other than pods. See ``koord.api.objects`` for the conventions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import field
+
+from koord.api.objects_meta import Condition, IntOrString, LabelSelector, Object, ObjectReference, Projection, ResourceList
+from koord.api.objects_pod import (
+    CSIVolumeSource,
+    DiskVolumeSource,
+    HostPathVolumeSource,
+    NodeSelector,
+    NodeSelectorRequirement,
+    PersistentVolumeClaimSpec,
+    PodTemplateSpec,
+)
+
+
+class Taint(Projection):
+    """core/v1 Taint; effects NoSchedule, PreferNoSchedule, NoExecute."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+    time_added: str | None = None
+
+
+class NodeSpec(Projection):
+    """core/v1 NodeSpec."""
+
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+    pod_cidr: str = field(default="", name="podCIDR")
+    pod_cidrs: tuple[str, ...] = field(default=(), name="podCIDRs")
+    provider_id: str = field(default="", name="providerID")
+
+
+class NodeAddress(Projection):
+    """An address; types Hostname, InternalIP, ExternalIP, InternalDNS, ExternalDNS."""
+
+    type: str = ""
+    address: str = ""
+
+
+class ContainerImage(Projection):
+    """An image that the node holds, with its size in bytes."""
+
+    names: tuple[str, ...] = ()
+    size_bytes: int = 0
+
+
+class NodeSystemInfo(Projection):
+    """core/v1 NodeSystemInfo."""
+
+    machine_id: str = field(default="", name="machineID")
+    system_uuid: str = field(default="", name="systemUUID")
+    boot_id: str = field(default="", name="bootID")
+    kernel_version: str = ""
+    os_image: str = ""
+    container_runtime_version: str = ""
+    kubelet_version: str = ""
+    operating_system: str = ""
+    architecture: str = ""
+
+
+class DaemonEndpoint(Projection):
+    """A port of a node daemon (the field is spelled with a capital on the wire)."""
+
+    port: int = field(default=0, name="Port")
+
+
+class NodeDaemonEndpoints(Projection):
+    """Where the kubelet listens."""
+
+    kubelet_endpoint: DaemonEndpoint = DaemonEndpoint()
+
+
+class AttachedVolume(Projection):
+    """A volume that is attached to the node."""
+
+    name: str = ""
+    device_path: str = ""
+
+
+class NodeStatus(Projection):
+    """core/v1 NodeStatus."""
+
+    capacity: ResourceList = {}
+    allocatable: ResourceList = {}
+    phase: str = ""
+    conditions: tuple[Condition, ...] = ()
+    addresses: tuple[NodeAddress, ...] = ()
+    images: tuple[ContainerImage, ...] = ()
+    node_info: NodeSystemInfo = NodeSystemInfo()
+    daemon_endpoints: NodeDaemonEndpoints = NodeDaemonEndpoints()
+    volumes_in_use: tuple[str, ...] = ()
+    volumes_attached: tuple[AttachedVolume, ...] = ()
+
+    def address(self, address_type: str = "InternalIP") -> str:
+        """The first address of a type, or ""."""
+        for found in self.addresses:
+            if found.type == address_type:
+                return found.address
+        return ""
+
+
+class Node(Object):
+    """core/v1 Node."""
+
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class NamespaceStatus(Projection):
+    """core/v1 NamespaceStatus."""
+
+    phase: str = ""
+
+
+class Namespace(Object):
+    """core/v1 Namespace."""
+
+    status: NamespaceStatus = NamespaceStatus()
+
+
+class ConfigMap(Object):
+    """core/v1 ConfigMap."""
+
+    data: dict[str, str] = {}
+    immutable: bool | None = None
+
+
+class Secret(Object):
+    """core/v1 Secret; values are base64 text."""
+
+    data: dict[str, str] = {}
+    type: str = ""
+
+
+class PriorityClassObject(Object):
+    """scheduling.k8s.io/v1 PriorityClass."""
+
+    value: int = 0
+    global_default: bool = False
+    description: str = ""
+    preemption_policy: str | None = None
+
+
+class PodDisruptionBudgetSpec(Projection):
+    """policy/v1 PodDisruptionBudgetSpec. A nil selector matches nothing, an empty one everything in the namespace."""
+
+    min_available: IntOrString | None = None
+    max_unavailable: IntOrString | None = None
+    selector: LabelSelector | None = None
+    unhealthy_pod_eviction_policy: str | None = None
+
+
+class PodDisruptionBudgetStatus(Projection):
+    """policy/v1 PodDisruptionBudgetStatus."""
+
+    observed_generation: int = 0
+    disrupted_pods: dict[str, str] = {}
+    disruptions_allowed: int = 0
+    current_healthy: int = 0
+    desired_healthy: int = 0
+    expected_pods: int = 0
+    conditions: tuple[Condition, ...] = ()
+
+
+class PodDisruptionBudget(Object):
+    """policy/v1 PodDisruptionBudget."""
+
+    spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
+    status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
+
+
+class LeaseSpec(Projection):
+    """coordination.k8s.io/v1 LeaseSpec. Times have microseconds."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(Object):
+    """coordination.k8s.io/v1 Lease."""
+
+    spec: LeaseSpec = LeaseSpec()
+
+
+# ---------------------------------------------------------------- workloads: what selects pods, how many
+
+
+class WorkloadSpec(Projection):
+    """ReplicaSet, StatefulSet, Deployment, DaemonSet, Job. ``replicas`` None means 1 where the kind has replicas."""
+
+    replicas: int | None = None
+    selector: LabelSelector | None = None
+    template: PodTemplateSpec | None = None
+    parallelism: int | None = None
+    completions: int | None = None
+    service_name: str = ""
+
+
+class WorkloadStatus(Projection):
+    """The counters that those kinds share."""
+
+    replicas: int = 0
+    ready_replicas: int = 0
+    available_replicas: int = 0
+    observed_generation: int = 0
+    current_number_scheduled: int = 0
+    desired_number_scheduled: int = 0
+    active: int = 0
+
+
+class Workload(Object):
+    """A ReplicaSet, StatefulSet, Deployment, DaemonSet or Job."""
+
+    spec: WorkloadSpec = WorkloadSpec()
+    status: WorkloadStatus = WorkloadStatus()
+
+
+class ReplicaSet(Workload):
+    """apps/v1 ReplicaSet."""
+
+
+class StatefulSet(Workload):
+    """apps/v1 StatefulSet."""
+
+
+class Deployment(Workload):
+    """apps/v1 Deployment."""
+
+
+class DaemonSet(Workload):
+    """apps/v1 DaemonSet."""
+
+
+class Job(Workload):
+    """batch/v1 Job."""
+
+
+class ReplicationControllerSpec(Projection):
+    """core/v1 ReplicationControllerSpec; the selector is a plain map."""
+
+    replicas: int | None = None
+    selector: dict[str, str] = {}
+    template: PodTemplateSpec | None = None
+
+
+class ReplicationController(Object):
+    """core/v1 ReplicationController."""
+
+    spec: ReplicationControllerSpec = ReplicationControllerSpec()
+    status: WorkloadStatus = WorkloadStatus()
+
+
+class ServiceSpec(Projection):
+    """core/v1 ServiceSpec; the selector is a plain map."""
+
+    selector: dict[str, str] = {}
+    type: str = ""
+    cluster_ip: str = field(default="", name="clusterIP")
+
+
+class Service(Object):
+    """core/v1 Service."""
+
+    spec: ServiceSpec = ServiceSpec()
+
+
+# ---------------------------------------------------------------- storage
+
+
+class PersistentVolumeClaimStatus(Projection):
+    """core/v1 PersistentVolumeClaimStatus."""
+
+    phase: str = ""
+    access_modes: tuple[str, ...] = ()
+    capacity: ResourceList = {}
+
+
+class PersistentVolumeClaim(Object):
+    """core/v1 PersistentVolumeClaim."""
+
+    spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
+    status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
+
+
+class VolumeNodeAffinity(Projection):
+    """From which nodes a volume can be used."""
+
+    required: NodeSelector | None = None
+
+
+class CSIPersistentVolumeSource(CSIVolumeSource):
+    """The CSI source of a PersistentVolume."""
+
+    volume_handle: str = ""
+
+
+class LocalVolumeSource(Projection):
+    """A directory or disk of one node."""
+
+    path: str = ""
+
+
+class PersistentVolumeSpec(Projection):
+    """core/v1 PersistentVolumeSpec."""
+
+    capacity: ResourceList = {}
+    access_modes: tuple[str, ...] = ()
+    claim_ref: ObjectReference | None = None
+    storage_class_name: str = ""
+    volume_mode: str | None = None
+    volume_attributes_class_name: str | None = None
+    node_affinity: VolumeNodeAffinity | None = None
+    csi: CSIPersistentVolumeSource | None = None
+    local: LocalVolumeSource | None = None
+    host_path: HostPathVolumeSource | None = None
+    gce_persistent_disk: DiskVolumeSource | None = None
+    aws_elastic_block_store: DiskVolumeSource | None = None
+    azure_disk: DiskVolumeSource | None = None
+    rbd: DiskVolumeSource | None = None
+    iscsi: DiskVolumeSource | None = None
+
+
+class PersistentVolumeStatus(Projection):
+    """core/v1 PersistentVolumeStatus."""
+
+    phase: str = ""
+
+
+class PersistentVolume(Object):
+    """core/v1 PersistentVolume."""
+
+    spec: PersistentVolumeSpec = PersistentVolumeSpec()
+    status: PersistentVolumeStatus = PersistentVolumeStatus()
+
+
+class TopologySelectorLabelRequirement(Projection):
+    """A label with the values that are allowed."""
+
+    key: str = ""
+    values: tuple[str, ...] = ()
+
+
+class TopologySelectorTerm(Projection):
+    """Label requirements that must all hold."""
+
+    match_label_expressions: tuple[TopologySelectorLabelRequirement, ...] = ()
+
+
+class StorageClass(Object):
+    """storage.k8s.io/v1 StorageClass. ``volume_binding_mode`` None means Immediate."""
+
+    provisioner: str = ""
+    parameters: dict[str, str] = {}
+    volume_binding_mode: str | None = None
+    allow_volume_expansion: bool | None = None
+    allowed_topologies: tuple[TopologySelectorTerm, ...] = ()
+
+
+class VolumeNodeResources(Projection):
+    """How many volumes of a driver a node takes."""
+
+    count: int | None = None
+
+
+class CSINodeDriver(Projection):
+    """A CSI driver on a node."""
+
+    name: str = ""
+    node_id: str = field(default="", name="nodeID")
+    topology_keys: tuple[str, ...] = ()
+    allocatable: VolumeNodeResources | None = None
+
+
+class CSINodeSpec(Projection):
+    """storage.k8s.io/v1 CSINodeSpec."""
+
+    drivers: tuple[CSINodeDriver, ...] = ()
+
+
+class CSINode(Object):
+    """storage.k8s.io/v1 CSINode."""
+
+    spec: CSINodeSpec = CSINodeSpec()
+
+
+class CSIDriverSpec(Projection):
+    """storage.k8s.io/v1 CSIDriverSpec."""
+
+    attach_required: bool | None = None
+    storage_capacity: bool | None = None
+    volume_lifecycle_modes: tuple[str, ...] = ()
+
+
+class CSIDriver(Object):
+    """storage.k8s.io/v1 CSIDriver."""
+
+    spec: CSIDriverSpec = CSIDriverSpec()
+
+
+class CSIStorageCapacity(Object):
+    """storage.k8s.io/v1 CSIStorageCapacity."""
+
+    node_topology: LabelSelector | None = None
+    storage_class_name: str = ""
+    capacity: str | int | float | None = None
+    maximum_volume_size: str | int | float | None = None
+
+
+class VolumeAttachmentSource(Projection):
+    """What is attached."""
+
+    persistent_volume_name: str | None = None
+    inline_volume_spec: dict[str, Any] | None = None
+
+
+class VolumeAttachmentSpec(Projection):
+    """storage.k8s.io/v1 VolumeAttachmentSpec."""
+
+    attacher: str = ""
+    node_name: str = ""
+    source: VolumeAttachmentSource = VolumeAttachmentSource()
+
+
+class VolumeAttachmentStatus(Projection):
+    """storage.k8s.io/v1 VolumeAttachmentStatus."""
+
+    attached: bool = False
+
+
+class VolumeAttachment(Object):
+    """storage.k8s.io/v1 VolumeAttachment."""
+
+    spec: VolumeAttachmentSpec = VolumeAttachmentSpec()
+    status: VolumeAttachmentStatus = VolumeAttachmentStatus()
+
+
+__all__ = [
+    "AttachedVolume", "CSIDriver", "CSIDriverSpec", "CSINode", "CSINodeDriver", "CSINodeSpec", "CSIPersistentVolumeSource",
+    "CSIStorageCapacity", "ConfigMap", "ContainerImage", "DaemonEndpoint", "DaemonSet", "Deployment", "Job", "Lease", "LeaseSpec",
+    "LocalVolumeSource", "Namespace", "NamespaceStatus", "Node", "NodeAddress", "NodeDaemonEndpoints", "NodeSelectorRequirement",
+    "NodeSpec", "NodeStatus", "NodeSystemInfo", "PersistentVolume", "PersistentVolumeClaim", "PersistentVolumeClaimStatus",
+    "PersistentVolumeSpec", "PersistentVolumeStatus", "PodDisruptionBudget", "PodDisruptionBudgetSpec",
+    "PodDisruptionBudgetStatus", "PriorityClassObject", "ReplicaSet", "ReplicationController", "ReplicationControllerSpec",
+    "Secret", "Service", "ServiceSpec", "StatefulSet", "StorageClass", "Taint", "TopologySelectorLabelRequirement",
+    "TopologySelectorTerm", "VolumeAttachment", "VolumeAttachmentSource", "VolumeAttachmentSpec", "VolumeAttachmentStatus",
+    "VolumeNodeAffinity", "VolumeNodeResources", "Workload", "WorkloadSpec", "WorkloadStatus",
+]  # fmt: skip
