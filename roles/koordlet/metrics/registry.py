@@ -1,0 +1,237 @@
+"""koordlet's metric families in two registries, internal and external, and their exposition (KLO-MET-01, KA-MET-01).
+
+Both halves of the agent record here. Every series carries the label ``node`` unless its family says otherwise; before the
+Node is known nothing but ``start_time`` is recorded.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import time
+from collections.abc import Iterable
+from typing import TypeVar
+
+from roles.koordlet.metrics.series import Counter, Family, Gauge, Histogram, exponential_buckets, format_labels, format_value
+
+F = TypeVar("F", bound=Family)
+
+_MS_BUCKETS = exponential_buckets(0.01, 4, 8)
+_POD = ("pod_namespace", "pod_name")
+_CONTAINER = (*_POD, "container_id", "container_name")
+_PSI = ("psi_resource_type", "psi_precision", "psi_degree", "cpu_full_supported")
+
+
+class Metrics:
+    """All families as attributes; label values are positional, in the order given at the declaration."""
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.node_known = False
+        self._internal: list[Family] = []
+        self._external: list[Family] = []
+        self.start_time = self._in(Gauge("koordlet_start_time", "Unix time at which koordlet started."))
+        self.start_time.recording = lambda: True
+        self._declare_observing()
+        self._declare_reports()
+        self._declare_acting()
+        self._declare_external()
+
+    def _add(self, registry: list[Family], family: F) -> F:
+        family.recording = lambda: self.node_known
+        family.clock = time.monotonic
+        registry.append(family)
+        return family
+
+    def _in(self, family: F) -> F:
+        return self._add(self._internal, family)
+
+    def _ex(self, family: F) -> F:
+        return self._add(self._external, family)
+
+    def _declare_observing(self) -> None:
+        status = ("status",)
+        self.collect_cpu_info = self._in(Counter("koordlet_collect_node_cpu_info_status", "Rounds of reading the CPU topology.", status))
+        self.collect_numa_info = self._in(Counter("koordlet_collect_node_numa_info_status", "Rounds of reading NUMA nodes.", status))
+        self.collect_storage_info = self._in(
+            Counter("koordlet_collect_node_local_storage_info_status", "Rounds of reading local storage.", status)
+        )
+        self.node_used_cpu = self._in(Gauge("koordlet_node_used_cpu_cores", "CPU use of the node, cores."))
+        self.node_used_memory = self._in(Gauge("koordlet_node_used_memory_bytes", "Memory use of the node without page cache."))
+        self.be_used_cpu = self._in(Gauge("koordlet_be_suppress_be_used_cpu_cores", "CPU use of the best-effort tier, cores."))
+        self.host_app_usage = self._in(
+            Gauge(
+                "koordlet_host_application_resource_usage",
+                "Use of host applications.",
+                ("host_application_name", "resource", "priority_class", "qos"),
+            )
+        )
+        self.kubelet_request = self._in(
+            Histogram(
+                "koordlet_kubelet_request_duration_seconds",
+                "Duration of requests to the kubelet.",
+                ("verb", "path", "code"),
+                exponential_buckets(0.001, 4, 7),
+            )
+        )
+        self.sensing_errors = self._in(Counter("koordlet_sensing_errors", "Readings that failed and were left out.", ("collector",)))
+        self.tick_seconds = self._in(Gauge("koordlet_tick_seconds", "Duration of a sensing tick.", ("stat",)))
+
+    def _declare_reports(self) -> None:
+        usage = ("resource", "unit")
+        predicted = ("predictor", "resource", "unit")
+        self.reclaimable = self._in(Gauge("koordlet_node_predicted_resource_reclaimable", "Predicted reclaimable resources.", predicted))
+        self.peak = self._in(Gauge("koordlet_node_predicted_resource_peak", "Predicted peak of prod pods.", predicted))
+        self.report_node = self._in(Gauge("koordlet_node_metric_node_usage", "Node use as reported in NodeMetric.", usage))
+        self.report_system = self._in(Gauge("koordlet_node_metric_system_usage", "System use as reported.", usage))
+        self.report_numa_node = self._in(
+            Gauge("koordlet_node_metric_numa_node_usage", "Use of NUMA nodes as reported.", ("numa_node_id", *usage))
+        )
+        self.report_numa_system = self._in(
+            Gauge("koordlet_node_metric_numa_system_usage", "System use of NUMA nodes as reported.", ("numa_node_id", *usage))
+        )
+
+    def _declare_acting(self) -> None:
+        self.pod_eviction = self._in(Counter("koordlet_pod_eviction", "Evictions by reason.", ("reason",)))
+        self.pod_eviction_detail = self._in(Counter("koordlet_pod_eviction_detail", "Evictions by pod.", (*_POD, "reason"), expires=True))
+        self.be_suppress_cpu = self._in(Gauge("koordlet_be_suppress_cpu_cores", "CPU allowed to the best-effort tier, cores.", ("type",)))
+        self.be_suppress_ls_used = self._in(Gauge("koordlet_be_suppress_ls_used_cpu_cores", "CPU use of the others, cores."))
+        self.scaled_burst = self._in(Gauge("koordlet_container_scaled_cfs_burst_us", "CFS burst set, µs.", _CONTAINER))
+        self.scaled_quota = self._in(Gauge("koordlet_container_scaled_cfs_quota_us", "CFS quota set, µs.", _CONTAINER))
+        self.share_pool_cores = self._in(Gauge("koordlet_cpuset_share_pool_cpu_cores", "CPUs of the share pool."))
+        self.be_share_pool_cores = self._in(Gauge("koordlet_cpuset_be_share_pool_cpu_cores", "CPUs of the BE share pool."))
+        self.share_pool_info = self._in(Gauge("koordlet_cpuset_share_pool_info", "A CPU of the share pool.", ("cpu",)))
+        self.be_share_pool_info = self._in(Gauge("koordlet_cpuset_be_share_pool_info", "A CPU of the BE share pool.", ("cpu",)))
+        self.core_sched_cookie = self._in(
+            Gauge(
+                "koordlet_container_core_sched_cookie",
+                "Core scheduling cookie of a container.",
+                ("pod_name", "pod_namespace", "pod_uid", "container_name", "container_id", "core_sched_group", "core_sched_cookie"),
+                expires=True,
+            )
+        )
+        self.core_sched_status = self._in(
+            Counter("koordlet_core_sched_cookie_manage_status", "Cookie operations.", ("core_sched_group", "status"), expires=True)
+        )
+        self.oom_score_adj = self._in(
+            Gauge(
+                "koordlet_container_oom_score_adj",
+                "oom_score_adj set.",
+                ("pod_name", "pod_namespace", "pod_uid", "container_name"),
+                expires=True,
+            )
+        )
+        self.resource_update = self._in(
+            Histogram("koordlet_resource_update_duration_milliseconds", "Duration of writes to the node.", ("type", "status"), _MS_BUCKETS)
+        )
+        self.hook_duration = self._in(
+            Histogram(
+                "koordlet_runtime_hook_invoked_duration_milliseconds",
+                "Duration of runtime hooks.",
+                ("hook", "stage", "status"),
+                _MS_BUCKETS,
+                with_node=True,
+            )
+        )
+        self.reconciler_duration = self._in(
+            Histogram(
+                "koordlet_runtime_hook_reconciler_invoked_duration_milliseconds",
+                "Duration of reconciler functions.",
+                ("level", "resource_type", "status"),
+                _MS_BUCKETS,
+                with_node=True,
+            )
+        )
+
+    def _declare_external(self) -> None:
+        container = ("resource", "unit", "pod_uid", "pod_name", "pod_namespace", "container_id", "container_name")
+        self.node_allocatable = self._ex(
+            Gauge("koordlet_node_resource_allocatable", "Allocatable batch and mid resources of the node.", ("resource", "unit"))
+        )
+        self.priority_reclaimable = self._ex(
+            Gauge("koordlet_node_priority_resource_reclaimable", "Reclaimable resources by priority.", ("priority", "resource", "unit"))
+        )
+        self.priority_reclaimable_status = self._ex(
+            Gauge("koordlet_node_resource_priority_reclaimable_status", "0 when reclaimable could be computed, else 1.", ("priority",))
+        )
+        self.container_requests = self._ex(
+            Gauge("koordlet_container_resource_requests", "Batch and mid requests of containers.", container)
+        )
+        self.container_limits = self._ex(Gauge("koordlet_container_resource_limits", "Batch and mid limits of containers.", container))
+        self.container_cpi = self._ex(
+            Gauge(
+                "koordlet_container_cpi",
+                "Cycles and instructions of a container over the window.",
+                ("container_id", "container_name", "pod_uid", "pod_name", "pod_namespace", "cpi_field"),
+            )
+        )
+        pod = ("pod_uid", "pod_name", "pod_namespace")
+        self.container_psi = self._ex(
+            Gauge("koordlet_container_psi", "Pressure of a container, percent.", ("container_id", "container_name", *pod, *_PSI))
+        )
+        self.pod_psi = self._ex(Gauge("koordlet_pod_psi", "Pressure of a pod, percent.", (*pod, *_PSI)))
+        self.resctrl_llc = self._ex(Gauge("koordlet_resctrl_llc_occupancy", "Last-level cache held, bytes.", ("cache_id", "qos")))
+        self.resctrl_mb = self._ex(
+            Gauge("koordlet_resctrl_memory_bandwidth", "Memory traffic, cumulative bytes.", ("cache_id", "qos", "mb_type"))
+        )
+
+    # -- life ----------------------------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> None:
+        """Record the start time (Unix seconds)."""
+        self.start_time.set(now)
+
+    def sweep(self) -> None:
+        """Drop expired series; once a minute."""
+        now = time.monotonic()
+        for family in (*self._internal, *self._external):
+            family.sweep(now)
+
+    # -- exposition ----------------------------------------------------------------------------------------------------------
+
+    def internal_text(self) -> str:
+        return self._text(self._internal) + process_text()
+
+    def external_text(self) -> str:
+        return self._text(self._external)
+
+    def all_text(self) -> str:
+        return self._text((*self._internal, *self._external)) + process_text()
+
+    def _text(self, families: Iterable[Family]) -> str:
+        out: list[str] = []
+        for family in families:
+            head = len(out)
+            for name, names, values, number in family.samples():
+                if family.with_node:
+                    names, values = (*names, "node"), (*values, self.node)
+                out.append(f"{name}{format_labels(names, values)} {format_value(number)}\n")
+            if len(out) > head:
+                out.insert(head, f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind}\n")
+        return "".join(out)
+
+
+def _resident_bytes() -> int:
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def process_text() -> str:
+    """Runtime metrics of this process under their customary names."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    try:
+        open_fds = len(os.listdir("/proc/self/fd"))
+    except OSError:
+        open_fds = 0
+    rows = (
+        ("process_cpu_seconds_total", "counter", usage.ru_utime + usage.ru_stime),
+        ("process_resident_memory_bytes", "gauge", _resident_bytes()),
+        ("process_open_fds", "gauge", open_fds),
+        ("process_max_fds", "gauge", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        ("python_gc_objects_tracked", "gauge", sum(gc.get_count())),
+    )
+    return "".join(f"# TYPE {name} {kind}\n{name} {format_value(value)}\n" for name, kind, value in rows)
