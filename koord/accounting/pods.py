@@ -18,16 +18,9 @@ if TYPE_CHECKING:
     from koord.api.objects import Container, Pod, PodSpec
 
 __all__ = [
-    "DEFAULT_MEMORY_REQUEST", "DEFAULT_MILLI_CPU_REQUEST", "non_zero_requests", "pod_limits", "pod_requests", "spec_limits", "spec_requests",
-]  # fmt: skip
-    "DEFAULT_MEMORY_REQUEST",
-    "DEFAULT_MILLI_CPU_REQUEST",
-    "non_zero_requests",
-    "pod_limits",
-    "pod_requests",
-    "spec_limits",
+    "DEFAULT_MEMORY_REQUEST", "DEFAULT_MILLI_CPU_REQUEST", "non_zero_requests", "pod_limits", "pod_requests", "spec_limits",
     "spec_requests",
-]
+]  # fmt: skip
 
 # What scoring takes for a container that requests nothing (schedulers only; filters use the truth).
 DEFAULT_MILLI_CPU_REQUEST = 100

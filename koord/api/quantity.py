@@ -53,9 +53,7 @@ class QuantityError(ValueError):
         shown = repr(text)
         if len(shown) > 80:
             shown = shown[:77] + "..."
-        super().__init__(
-            f"{shown} is not a quantity; accepted are a decimal number with an optional suffix n, u, m, k, M, G, T, P, E, Ki … Ei or an exponent"
-        )
+        super().__init__(f"{shown} is not a quantity; accepted is a decimal number with an optional suffix ({_SUFFIXES})")
         self.text = text
 
 
