@@ -85,9 +85,7 @@ class Container:
         self.started_at = now
 
     async def _spawn(self, spec: ProcessSpec) -> asyncio.subprocess.Process:
-        self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        log: IO[bytes]
-        with open(self.log_path, "ab") as log:
+        with self._open_log() as log:
             return await asyncio.create_subprocess_exec(
                 "/bin/sh",
                 "-c",
@@ -103,6 +101,11 @@ class Container:
                 group=spec.gid,
                 start_new_session=True,
             )
+
+    def _open_log(self) -> IO[bytes]:
+        """The log file, appended to over restarts; made here, in one short call, so that the child inherits it."""
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        return open(self.log_path, "ab")
 
     async def wait(self, clock: Callable[[], float]) -> Exit:
         """Wait for the main process; what it left behind in its groups is killed. `clock` is called for the time of the end."""
@@ -122,9 +125,8 @@ class Container:
         if grace_seconds > 0:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGTERM)
-            deadline = asyncio.get_running_loop().time() + grace_seconds
-            while asyncio.get_running_loop().time() < deadline and self.process.returncode is None:
-                await asyncio.sleep(0.02)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.process.wait(), grace_seconds)
         self.groups.kill(self.group)
 
     async def _empty(self) -> None:

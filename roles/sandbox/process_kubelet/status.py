@@ -39,7 +39,7 @@ def rfc3339(seconds: float) -> str:
 
 
 def terminated(
-    code: int, number: int, reason: str, started: float, finished: float, container_id: str, message: str = ""
+    code: int, number: int, reason: str, *, started: float, finished: float, container_id: str, message: str = ""
 ) -> dict[str, Any]:
     """A `terminated` container state."""
     state: dict[str, Any] = {

@@ -158,7 +158,9 @@ class PodWorker:
             await container.start(process, podspec.limits_of_container(spec), self.host.clock())
         except OSError as error:
             now = self.host.clock()
-            state.terminated = status.terminated(128, 0, "StartError", now, now, state.container_id, str(error))
+            state.terminated = status.terminated(
+                128, 0, "StartError", started=now, finished=now, container_id=state.container_id, message=str(error)
+            )
             self._changed.set()
             return 128
         self.running[state.name] = container
@@ -178,7 +180,13 @@ class PodWorker:
         state.running_since, state.ready = None, False
         reason = status.reason_of(result.code, result.oom)
         state.terminated = status.terminated(
-            result.code, result.signal, reason, result.started_at, result.finished_at, state.container_id, message
+            result.code,
+            result.signal,
+            reason,
+            started=result.started_at,
+            finished=result.finished_at,
+            container_id=state.container_id,
+            message=message,
         )
         self._changed.set()
         await container.remove()
