@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, dataclass_transform
 
 import msgspec
 
@@ -14,7 +14,12 @@ ResourceList = dict[str, str | int | float]
 IntOrString = int | str
 
 
-class Projection(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True, gc=False, kw_only=True):
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
+class _ProjectionMeta(msgspec.StructMeta):
+    """Tells type checkers that every projection is frozen and keyword-only, without saying so on each."""
+
+
+class Projection(msgspec.Struct, metaclass=_ProjectionMeta, rename="camel", omit_defaults=True, frozen=True, gc=False, kw_only=True):
     """Base of every projection: keyword-only, immutable, invisible to the garbage collector (a tree has no cycles)."""
 
 
@@ -157,7 +162,8 @@ def decoder(target: type[T]) -> Callable[[bytes | bytearray | memoryview | msgsp
 
 def decode(data: bytes | bytearray | memoryview | msgspec.Raw, target: type[T]) -> T:
     """Decode one object; see ``decoder``."""
-    return decoder(target)(data)
+    read: Callable[[Any], T] = decoder(target)  # type: ignore[arg-type]
+    return read(data)
 
 
 class ListMeta(Projection):

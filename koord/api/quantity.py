@@ -213,25 +213,23 @@ def _text_value(text: str) -> int:
 
 def parse_milli(quantity: str | int | float) -> int:
     """Thousandths of a quantity, rounded away from zero (``"1.5"`` → 1500). Raises QuantityError."""
-    kind = type(quantity)
-    if kind is str:
-        return _text_milli(quantity)  # type: ignore[arg-type]
-    if kind is int:
-        return _saturate(quantity * 1000)  # type: ignore[operator,arg-type]
-    if kind is float:
-        return _text_milli(_number_text(quantity))  # type: ignore[arg-type]
+    if type(quantity) is str:
+        return _text_milli(quantity)
+    if type(quantity) is int:
+        return _saturate(quantity * 1000)
+    if type(quantity) is float:
+        return _text_milli(_number_text(quantity))
     raise QuantityError(quantity)
 
 
 def parse_value(quantity: str | int | float) -> int:
     """Whole units of a quantity, rounded away from zero (``"1500m"`` → 2, ``"1Gi"`` → 1073741824). Raises QuantityError."""
-    kind = type(quantity)
-    if kind is str:
-        return _text_value(quantity)  # type: ignore[arg-type]
-    if kind is int:
-        return _saturate(quantity)  # type: ignore[arg-type]
-    if kind is float:
-        return _text_value(_number_text(quantity))  # type: ignore[arg-type]
+    if type(quantity) is str:
+        return _text_value(quantity)
+    if type(quantity) is int:
+        return _saturate(quantity)
+    if type(quantity) is float:
+        return _text_value(_number_text(quantity))
     raise QuantityError(quantity)
 
 
