@@ -1,0 +1,163 @@
+"""Carrying every gRPC call of any service to the engine and back (RP-CRI-01, RP-CRI-04, RP-CRI-05).
+
+Messages stay bytes. Known unary methods take gRPC's unary path; everything else, known streams and methods that do not exist
+yet, is carried frame by frame as a two-way stream, which on the wire is the same for all four kinds of call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from koord.protocols import cri_pb2 as cri
+from roles.runtime_proxy.hookclient import CHANNEL_OPTIONS
+from roles.runtime_proxy.hooktypes import RUNTIME_SERVICE, UNARY_METHODS
+from roles.runtime_proxy.interceptor import Engine, HookRefusal, Interceptor
+
+log = logging.getLogger(__name__)
+
+_OWN_METADATA = ("grpc-", ":", "user-agent", "content-type", "te")
+_NO_DEADLINE = 1e8  # seconds; grpc reports a missing deadline as a huge one
+Observe = Callable[[str, str, float], None]
+
+
+def forwarded_metadata(metadata: Any) -> list[tuple[str, str | bytes]]:
+    """What is passed on: all but the headers that each hop writes itself."""
+    return [(key, value) for key, value in metadata or () if not key.startswith(_OWN_METADATA)]
+
+
+def remaining(context: Any) -> float | None:
+    """Seconds left of the caller's deadline, None when it has none."""
+    seconds = context.time_remaining()
+    return None if seconds is None or seconds > _NO_DEADLINE else max(seconds, 0.001)
+
+
+class Forwarder(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Answers every method by asking the engine over one kept connection for calls and one for streams."""
+
+    def __init__(self, endpoint: str, interceptor: Interceptor, observe: Observe) -> None:
+        self._calls = grpc.aio.insecure_channel(f"unix:{endpoint}", options=CHANNEL_OPTIONS)
+        # Long streams (events, metrics) get a connection of their own, so that flow control of one never holds up calls.
+        self._streams = grpc.aio.insecure_channel(f"unix:{endpoint}", options=(*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1)))
+        self._interceptor = interceptor
+        self._observe = observe
+        self._unary: dict[str, Any] = {}
+        self._handlers: dict[str, Any] = {}
+
+    def service(self, handler_call_details: Any) -> Any:
+        path: str = handler_call_details.method
+        handler = self._handlers.get(path)
+        if handler is None:
+            if path in UNARY_METHODS:
+                handler = self._handlers[path] = grpc.unary_unary_rpc_method_handler(self._unary_handler(path))
+            else:  # not kept: names outside CRI come from the caller and must not grow a table
+                handler = grpc.stream_stream_rpc_method_handler(self._stream_handler(path))
+        return handler
+
+    def _unary_handler(self, path: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        method = path.rpartition("/")[2]
+        hooked = self._interceptor.handlers.get(method) if path.startswith(RUNTIME_SERVICE) else None
+        send = self._unary[path] = self._calls.unary_unary(path)
+        clock = asyncio.get_running_loop().time
+
+        async def handle(request: bytes, context: Any) -> bytes:
+            started = clock()
+            metadata = forwarded_metadata(context.invocation_metadata())
+
+            async def forward(raw: bytes) -> bytes:
+                call = send(raw, metadata=metadata, timeout=remaining(context))
+                response: bytes = await call
+                if initial := forwarded_metadata(await call.initial_metadata()):
+                    await context.send_initial_metadata(initial)
+                if trailing := forwarded_metadata(await call.trailing_metadata()):
+                    context.set_trailing_metadata(trailing)
+                return response
+
+            try:
+                if hooked is None:
+                    response = await forward(request)
+                else:
+                    response = await hooked(request, Engine(forward, self.sandbox_status), remaining(context))
+            except grpc.aio.AioRpcError as error:
+                self._observe(method, error.code().name, clock() - started)
+                context.set_trailing_metadata(forwarded_metadata(error.trailing_metadata()))
+                await context.abort(error.code(), error.details() or "")
+                raise
+            except HookRefusal as error:
+                self._observe(method, "UNKNOWN", clock() - started)
+                await context.abort(grpc.StatusCode.UNKNOWN, str(error))
+                raise
+            except DecodeError as error:
+                # A hooked request that is no valid message: the engine says so in its own words.
+                log.warning("%s: the request cannot be decoded (%s); forwarded as it came", method, error)
+                return await forward(request)
+            self._observe(method, "OK", clock() - started)
+            return response
+
+        return handle
+
+    def _stream_handler(self, path: str) -> Callable[[Any, Any], Any]:
+        method = path.rpartition("/")[2]
+
+        async def handle(requests: Any, context: Any) -> None:
+            started = asyncio.get_running_loop().time()
+            call = self._streams.stream_stream(path)(metadata=forwarded_metadata(context.invocation_metadata()), timeout=remaining(context))
+            upward = asyncio.create_task(_pump(requests, call))
+            code = grpc.StatusCode.CANCELLED
+            try:
+                if initial := forwarded_metadata(await call.initial_metadata()):
+                    await context.send_initial_metadata(initial)
+                while (message := await call.read()) is not grpc.aio.EOF:
+                    await context.write(message)
+                code = await call.code()
+                context.set_trailing_metadata(forwarded_metadata(await call.trailing_metadata()))
+                if code != grpc.StatusCode.OK:
+                    await context.abort(code, await call.details() or "")
+            except grpc.aio.AioRpcError as error:
+                code = error.code()
+                context.set_trailing_metadata(forwarded_metadata(error.trailing_metadata()))
+                await context.abort(code, error.details() or "")
+            finally:
+                upward.cancel()
+                call.cancel()
+                self._observe(
+                    method if path.startswith("/runtime.v1.") else "other", code.name, asyncio.get_running_loop().time() - started
+                )
+
+        return handle
+
+    async def ask(self, method: str, request: Any, timeout: float) -> bytes:
+        """A call of our own to the engine's RuntimeService. Raises grpc.aio.AioRpcError."""
+        path = RUNTIME_SERVICE + method
+        send = self._unary.setdefault(path, self._calls.unary_unary(path))
+        response: bytes = await send(request.SerializeToString(), timeout=timeout)
+        return response
+
+    async def sandbox_status(self, sandbox_id: str) -> cri.PodSandboxStatus | None:
+        """The engine's word on a sandbox that the store does not know; None when it does not know it either."""
+        try:
+            raw = await self.ask("PodSandboxStatus", cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id), timeout=2.0)
+            response = cri.PodSandboxStatusResponse.FromString(raw)
+        except (grpc.aio.AioRpcError, DecodeError) as error:
+            log.warning("cannot learn about sandbox %s: %s", sandbox_id, error)
+            return None
+        return response.status if response.HasField("status") else None
+
+    async def close(self) -> None:
+        await self._calls.close()
+        await self._streams.close()
+
+
+async def _pump(requests: Any, call: Any) -> None:
+    """Carry the caller's messages up until it half-closes; an engine that ended the call early ends this quietly."""
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        async for message in requests:
+            await call.write(message)
+        await call.done_writing()

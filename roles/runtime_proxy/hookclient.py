@@ -1,0 +1,92 @@
+"""Calling hook servers: kept connections, a deadline of our own, and a breaker for servers that hang (RP-HOOK-01, RP-REG-03)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from koord.protocols import runtimehook_pb2 as hook
+from roles.runtime_proxy.hooktypes import HOOK_METHODS, POD_HOOKS
+from roles.runtime_proxy.registration import HookServer
+
+MAX_MESSAGE = 16 << 20
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE),
+    ("grpc.max_send_message_length", MAX_MESSAGE),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.enable_http_proxy", 0),
+)
+_BREAK_AFTER = 3  # consecutive time-outs
+_BREAK_SECONDS = 10.0
+
+
+class HookError(Exception):
+    """A hook server could not be asked or answered with an error."""
+
+
+class _Breaker:
+    """Opens after consecutive time-outs, so that a hanging server with policy Ignore does not slow every pod down."""
+
+    __slots__ = ("misses", "until")
+
+    def __init__(self) -> None:
+        self.misses = 0
+        self.until = 0.0
+
+    def open(self, now: float) -> bool:
+        return now < self.until
+
+    def note(self, timed_out: bool, now: float) -> None:
+        self.misses = self.misses + 1 if timed_out else 0
+        if self.misses >= _BREAK_AFTER:
+            self.until = now + _BREAK_SECONDS
+
+
+class HookClient:
+    """Connections to hook servers, one per endpoint."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout  # seconds for one hook call
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._breakers: dict[str, _Breaker] = {}
+
+    async def call(self, server: HookServer, hook_type: str, request: Any, deadline: float | None) -> Any:
+        """Ask one server. `deadline` is what is left of the kubelet's own, in seconds. Raises HookError."""
+        now = time.monotonic()
+        breaker = self._breakers.setdefault(server.endpoint, _Breaker())
+        if not server.fails and breaker.open(now):
+            raise HookError(f"{server.source} at {server.endpoint} did not answer {_BREAK_AFTER} times in a row; it is asked again later")
+        timeout = self._timeout if deadline is None else min(self._timeout, deadline)
+        try:
+            raw = await self._method(server.endpoint, hook_type)(request.SerializeToString(), timeout=timeout)
+        except grpc.aio.AioRpcError as error:
+            breaker.note(error.code() == grpc.StatusCode.DEADLINE_EXCEEDED, time.monotonic())
+            raise HookError(f"{error.code().name}: {error.details()}") from None
+        breaker.note(False, now)
+        answer: Any = hook.PodSandboxHookResponse() if hook_type in POD_HOOKS else hook.ContainerResourceHookResponse()
+        try:
+            answer.ParseFromString(raw)
+        except DecodeError as error:
+            raise HookError(f"the answer to {hook_type} cannot be decoded: {error}") from None
+        return answer
+
+    def _method(self, endpoint: str, hook_type: str) -> Any:
+        channel = self._channels.get(endpoint)
+        if channel is None:
+            channel = self._channels[endpoint] = grpc.aio.insecure_channel(f"unix:{endpoint}", options=CHANNEL_OPTIONS)
+        return channel.unary_unary(HOOK_METHODS[hook_type])
+
+    async def keep_only(self, endpoints: set[str]) -> None:
+        """Close connections to servers that withdrew."""
+        for endpoint in set(self._channels) - endpoints:
+            self._breakers.pop(endpoint, None)
+            await self._channels.pop(endpoint).close()
+
+    async def close(self) -> None:
+        await self.keep_only(set())

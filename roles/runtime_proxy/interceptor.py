@@ -1,0 +1,210 @@
+"""The six hooked calls (RP-CRI-02, RP-CRI-03): ask the hook server, merge, forward, remember.
+
+A request that no hook changed goes on byte for byte. Whatever goes wrong on the hook's side, the call goes on as the server's
+failure policy says; what the engine answers is never changed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from koord.protocols import cri_pb2 as cri
+from roles.runtime_proxy import merge, store
+from roles.runtime_proxy.hookclient import HookError
+from roles.runtime_proxy.hooktypes import CALLS, HookedCall
+from roles.runtime_proxy.registration import HookServer, first_for
+
+log = logging.getLogger(__name__)
+
+
+class HookCaller(Protocol):
+    async def call(self, server: HookServer, hook_type: str, request: Any, deadline: float | None) -> Any: ...
+
+
+class HookRefusal(Exception):
+    """A pre hook failed and its server's policy is Fail: the call ends with this text and the engine is not asked."""
+
+
+@dataclass(slots=True)
+class Engine:
+    """The way to the engine for one call: `forward` sends bytes for the call at hand, `status` asks for a sandbox."""
+
+    forward: Callable[[bytes], Awaitable[bytes]]
+    sandbox_status: Callable[[str], Awaitable[cri.PodSandboxStatus | None]]
+
+
+class Interceptor:
+    """Holds the store and decides, call by call, whom to ask and what to send on."""
+
+    def __init__(
+        self,
+        hooks: HookCaller,
+        servers: Callable[[], tuple[HookServer, ...]],
+        skip_label: tuple[str, str],
+        count: Callable[[str, str, str], None],
+    ) -> None:
+        self.store = store.Store()
+        self._hooks = hooks
+        self._servers = servers
+        self._skip_label = skip_label
+        self._count = count
+        self.handlers: dict[str, Callable[[bytes, Engine, float | None], Awaitable[bytes]]] = {
+            "RunPodSandbox": self._run_pod,
+            "StopPodSandbox": self._stop_pod,
+            "CreateContainer": self._create,
+            "StartContainer": self._start,
+            "UpdateContainerResources": self._update,
+            "StopContainer": self._stop,
+            "RemovePodSandbox": self._remove_pod,
+            "RemoveContainer": self._remove,
+        }
+        self._calls: dict[str, HookedCall] = {call.method: call for call in CALLS}
+
+    # -- stages ---------------------------------------------------------------------------------------------------------
+
+    def _skipped(self, labels: Any) -> bool:
+        key, value = self._skip_label
+        return bool(key) and labels.get(key) == value
+
+    async def _pre(self, method: str, record: Any, labels: Any, deadline: float | None) -> Any:
+        """The answer of the server asked before the engine, or None. Raises HookRefusal."""
+        hook_type = self._calls[method].pre
+        server = first_for(self._servers(), hook_type)
+        if server is None or self._skipped(labels):
+            return None
+        try:
+            answer = await self._hooks.call(server, hook_type, record, deadline)
+        except HookError as error:
+            self._count(hook_type, server.source, "error")
+            if server.fails:
+                raise HookRefusal(f"hook server err: {error}") from None
+            log.warning("%s: %s answered with an error, the request goes on unchanged: %s", hook_type, server.source, error)
+            return None
+        self._count(hook_type, server.source, "ok")
+        return answer
+
+    async def _post(self, method: str, record: Any, labels: Any, deadline: float | None) -> None:
+        hook_type = self._calls[method].post
+        server = first_for(self._servers(), hook_type)
+        if server is None or self._skipped(labels):
+            return
+        try:
+            await self._hooks.call(server, hook_type, record, deadline)
+            self._count(hook_type, server.source, "ok")
+        except HookError as error:
+            self._count(hook_type, server.source, "error")
+            log.warning("%s: %s answered with an error: %s", hook_type, server.source, error)
+
+    # -- pods -----------------------------------------------------------------------------------------------------------
+
+    async def _run_pod(self, raw: bytes, engine: Engine, deadline: float | None) -> bytes:
+        request = cri.RunPodSandboxRequest.FromString(raw)
+        record = store.requested_pod(request)
+        answer = await self._pre("RunPodSandbox", record, record.labels, deadline)
+        if answer is not None:
+            merge.merge_pod(request, answer)
+            merge.apply_pod_answer(record, answer)
+            raw = request.SerializeToString()
+        response = await engine.forward(raw)
+        if sandbox_id := cri.RunPodSandboxResponse.FromString(response).pod_sandbox_id:
+            self.store.pods[sandbox_id] = record
+        return response
+
+    async def _stop_pod(self, raw: bytes, engine: Engine, deadline: float | None) -> bytes:
+        sandbox_id = cri.StopPodSandboxRequest.FromString(raw).pod_sandbox_id
+        record = self.store.pods.get(sandbox_id)
+        try:
+            response = await engine.forward(raw)
+        finally:
+            if record is not None:
+                await self._post("StopPodSandbox", record, record.labels, deadline)
+        # Only now: kubelet retries a failed stop, and its retry deserves the hook as well.
+        self.store.remove_pod(sandbox_id)
+        return response
+
+    async def _remove_pod(self, raw: bytes, engine: Engine, deadline: float | None) -> bytes:
+        response = await engine.forward(raw)
+        self.store.remove_pod(cri.RemovePodSandboxRequest.FromString(raw).pod_sandbox_id)
+        return response
+
+    # -- containers -----------------------------------------------------------------------------------------------------
+
+    async def _create(self, raw: bytes, engine: Engine, deadline: float | None) -> bytes:
+        request = cri.CreateContainerRequest.FromString(raw)
+        pod = self.store.pods.get(request.pod_sandbox_id)
+        if pod is None:
+            pod = await self._recover_pod(request.pod_sandbox_id, engine)
+        if pod is None:
+            log.warning("CreateContainer for sandbox %s, which is not known: forwarded without hooks", request.pod_sandbox_id)
+            return await engine.forward(raw)
+        record = store.requested_container(request, pod)
+        answer = await self._pre("CreateContainer", record, pod.labels, deadline)
+        if answer is not None:
+            merge.merge_container(request, answer)
+            merge.apply_answer(record, answer)
+            raw = request.SerializeToString()
+        response = await engine.forward(raw)
+        if container_id := cri.CreateContainerResponse.FromString(response).container_id:
+            self.store.add_container(container_id, request.pod_sandbox_id, record)
+        return response
+
+    async def _recover_pod(self, sandbox_id: str, engine: Engine) -> Any:
+        status = await engine.sandbox_status(sandbox_id)
+        if status is None or not status.metadata.uid:
+            return None
+        record = store.pod_record(status.metadata, status.runtime_handler, status.labels, status.annotations)
+        self.store.pods[sandbox_id] = record
+        return record
+
+    async def _start(self, raw: bytes, engine: Engine, deadline: float | None) -> bytes:
+        record = self.store.containers.get(cri.StartContainerRequest.FromString(raw).container_id)
+        if record is None:
+            return await engine.forward(raw)
+        answer = await self._pre("StartContainer", record, record.pod_labels, deadline)
+        if answer is not None:
+            merge.apply_answer(record, answer)
+        try:
+            return await engine.forward(raw)
+        finally:
+            await self._post("StartContainer", record, record.pod_labels, deadline)
+
+    async def _update(self, raw: bytes, engine: Engine, deadline: float | None) -> bytes:
+        request = cri.UpdateContainerResourcesRequest.FromString(raw)
+        record = self.store.containers.get(request.container_id)
+        if record is None:
+            return await engine.forward(raw)
+        # The record is changed only when the engine took the request: an update that failed must not colour the next one.
+        proposed = type(record)()
+        proposed.CopyFrom(record)
+        if proposed.HasField("container_resources"):
+            merge.update_stored(proposed.container_resources, request.linux)
+        else:
+            merge.copy_resources(request.linux, proposed.container_resources)
+        answer = await self._pre("UpdateContainerResources", proposed, record.pod_labels, deadline)
+        if answer is not None:
+            merge.apply_answer(proposed, answer)
+            merge.update_request(request, proposed)
+            raw = request.SerializeToString()
+        response = await engine.forward(raw)
+        if request.container_id in self.store.containers:
+            record.CopyFrom(proposed)
+        return response
+
+    async def _stop(self, raw: bytes, engine: Engine, deadline: float | None) -> bytes:
+        container_id = cri.StopContainerRequest.FromString(raw).container_id
+        record = self.store.containers.get(container_id)
+        try:
+            response = await engine.forward(raw)
+        finally:
+            if record is not None:
+                await self._post("StopContainer", record, record.pod_labels, deadline)
+        self.store.remove_container(container_id)
+        return response
+
+    async def _remove(self, raw: bytes, engine: Engine, deadline: float | None) -> bytes:
+        response = await engine.forward(raw)
+        self.store.remove_container(cri.RemoveContainerRequest.FromString(raw).container_id)
+        return response

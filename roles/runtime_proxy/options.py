@@ -1,0 +1,31 @@
+"""What the runtime proxy can be told (RP-CLI-01)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SKIP_LABEL = "runtimeproxy.koordinator.sh/skip-hookserver"
+HOOK_DIRECTORY = Path("/etc/runtime/hookserver.d")
+LISTEN = Path("/var/run/koord-runtimeproxy/runtimeproxy.sock")
+ENGINE = Path("/var/run/containerd/containerd.sock")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Paths are absolute; times are seconds."""
+
+    endpoint: Path = LISTEN
+    engine: Path = ENGINE
+    hook_directory: Path = HOOK_DIRECTORY
+    skip_key: str = SKIP_LABEL
+    skip_value: str = "true"
+    hook_timeout: float = 2.0
+    concurrency: int = 4096  # calls in flight, long streams included
+    rescan: float = 0.5  # how often registrations are looked at
+    relist: float = 60.0  # how often the store is compared with the engine
+
+
+def socket_path(text: str) -> Path:
+    """A socket path with or without `unix://`."""
+    return Path(text.removeprefix("unix://"))

@@ -1,0 +1,135 @@
+"""Hook servers that registered themselves by a JSON file (RP-REG-01, RP-REG-02). Parsing is pure; reading is `RegistrationDirectory`."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from roles.runtime_proxy.hooktypes import HOOK_METHODS, NEVER_FIRES
+
+log = logging.getLogger(__name__)
+
+FAIL = "Fail"
+_MAX_FILE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class HookServer:
+    """One registration: where the server listens, what it wants to hear, and whether its errors are fatal."""
+
+    source: str  # file name, the order in which servers are asked
+    endpoint: str  # path of a unix socket
+    hooks: tuple[str, ...]
+    failure_policy: str = ""
+
+    @property
+    def fails(self) -> bool:
+        return self.failure_policy == FAIL
+
+
+class RegistrationError(ValueError):
+    """A registration file that cannot be used; the text says which key and what is accepted."""
+
+
+def parse_registration(source: str, content: bytes) -> HookServer:
+    """Parse one registration file. Raises RegistrationError."""
+    try:
+        document = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise RegistrationError(f"{source}: not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise RegistrationError(f"{source}: expected an object with remote-endpoint, failure-policy and runtime-hooks")
+    endpoint = document.get("remote-endpoint")
+    if not isinstance(endpoint, str) or not endpoint:
+        raise RegistrationError(f"{source}: remote-endpoint must be the path of a unix socket, found {endpoint!r}")
+    hooks = document.get("runtime-hooks", [])
+    if not isinstance(hooks, list) or not all(isinstance(hook, str) for hook in hooks):
+        raise RegistrationError(f"{source}: runtime-hooks must be a list of hook type names, found {hooks!r}")
+    policy = document.get("failure-policy", "")
+    if not isinstance(policy, str):
+        raise RegistrationError(f"{source}: failure-policy must be Fail or Ignore, found {policy!r}")
+    return HookServer(source, endpoint.removeprefix("unix://"), tuple(hooks), policy)
+
+
+def unknown_hooks(server: HookServer) -> list[str]:
+    """Hook type names of a registration that can never fire."""
+    return [hook for hook in server.hooks if hook not in HOOK_METHODS and hook not in NEVER_FIRES]
+
+
+def first_for(servers: Iterable[HookServer], hook: str) -> HookServer | None:
+    """The one server that is asked for a hook type: the first in file-name order that lists it."""
+    if not hook:
+        return None
+    return next((server for server in servers if hook in server.hooks), None)
+
+
+class RegistrationDirectory:
+    """The directory of registration files, read again when a file's identity, size or modification time changed.
+
+    A file that stops being readable keeps its last good content; a file that never was good is left out; both are said once
+    per version of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: dict[str, tuple[int, int, int]] = {}
+        self._servers: dict[str, HookServer] = {}
+
+    @property
+    def servers(self) -> tuple[HookServer, ...]:
+        return tuple(self._servers[name] for name in sorted(self._servers))
+
+    def refresh(self) -> bool:
+        """Read what changed. Returns True when the set of servers changed."""
+        before = self.servers
+        present: set[str] = set()
+        try:
+            entries = [entry for entry in os.scandir(self._path) if entry.name.endswith("json") and entry.is_file()]
+        except OSError as error:
+            if self._seen.get("") != (error.errno or 0, 0, 0):
+                self._seen[""] = (error.errno or 0, 0, 0)
+                log.error("cannot list hook registrations in %s: %s; the last known ones stay", self._path, error.strerror)
+            return False
+        self._seen.pop("", None)
+        for entry in entries:
+            present.add(entry.name)
+            self._load(entry)
+        for name in set(self._seen) - present:
+            del self._seen[name]
+            if self._servers.pop(name, None):
+                log.info("hook server %s was withdrawn", name)
+        return before != self.servers
+
+    def _load(self, entry: os.DirEntry[str]) -> None:
+        try:
+            status = entry.stat()
+            version = (status.st_ino, status.st_size, status.st_mtime_ns)
+            if self._seen.get(entry.name) == version:
+                return
+            with open(entry.path, "rb") as file:
+                content = file.read(_MAX_FILE)
+        except OSError as error:
+            log.warning("cannot read hook registration %s: %s", entry.path, error.strerror)
+            return
+        self._seen[entry.name] = version
+        try:
+            server = parse_registration(entry.name, content)
+        except RegistrationError as error:
+            kept = "its last good content stays" if entry.name in self._servers else "it is ignored"
+            log.error("hook registration %s; %s", error, kept)
+            return
+        if names := unknown_hooks(server):
+            log.warning("hook registration %s names hook types that do not exist: %s", entry.name, ", ".join(names))
+        self._servers[entry.name] = server
+        log.info(
+            "hook server %s at %s for %s, failure policy %s",
+            entry.name,
+            server.endpoint,
+            ", ".join(server.hooks),
+            server.failure_policy or "none",
+        )

@@ -1,0 +1,109 @@
+"""What is known of pods and containers, in the shape in which hook servers are told of it (RP-STO-01). Memory only."""
+
+from __future__ import annotations
+
+from koord.protocols import cri_pb2 as cri
+from koord.protocols import runtimehook_pb2 as hook
+from roles.runtime_proxy.merge import copy_resources, text_of
+
+
+class Store:
+    """Pods by sandbox id, containers by container id."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, hook.PodSandboxHookRequest] = {}
+        self.containers: dict[str, hook.ContainerResourceHookRequest] = {}
+        self._sandbox_of: dict[str, str] = {}
+
+    def add_container(self, container_id: str, sandbox_id: str, record: hook.ContainerResourceHookRequest) -> None:
+        record.container_meta.id = container_id
+        self.containers[container_id] = record
+        self._sandbox_of[container_id] = sandbox_id
+
+    def remove_container(self, container_id: str) -> None:
+        self.containers.pop(container_id, None)
+        self._sandbox_of.pop(container_id, None)
+
+    def remove_pod(self, sandbox_id: str) -> None:
+        """Forget a sandbox and its containers: an engine removes them together."""
+        self.pods.pop(sandbox_id, None)
+        for container_id in [c for c, s in self._sandbox_of.items() if s == sandbox_id]:
+            self.remove_container(container_id)
+
+    def rebuild(self, pods: cri.ListPodSandboxResponse, containers: cri.ListContainersResponse) -> list[str]:
+        """Take what the engine lists (RP-STO-02): unknown objects are added, those that are gone are dropped, richer records stay.
+
+        Returns the ids of containers whose sandbox is not known; they are skipped.
+        """
+        alive = {item.id for item in pods.items}
+        for gone in set(self.pods) - alive:
+            self.remove_pod(gone)
+        for item in pods.items:
+            if item.id not in self.pods:
+                self.pods[item.id] = pod_record(item.metadata, item.runtime_handler, item.labels, item.annotations)
+        listed = {item.id for item in containers.containers}
+        for gone in set(self.containers) - listed:
+            self.remove_container(gone)
+        orphans = []
+        for container in containers.containers:
+            if container.id in self.containers:
+                continue
+            pod = self.pods.get(container.pod_sandbox_id)
+            if pod is None:
+                orphans.append(container.id)
+                continue
+            self.add_container(container.id, container.pod_sandbox_id, listed_container(container, pod))
+        return orphans
+
+
+def pod_record(metadata: cri.PodSandboxMetadata, handler: str, labels: object, annotations: object) -> hook.PodSandboxHookRequest:
+    """A pod record from what a list or a status tells; its cgroup parent is not known."""
+    record = hook.PodSandboxHookRequest(runtime_handler=handler, labels=labels, annotations=annotations)  # type: ignore[arg-type]
+    record.pod_meta.MergeFromString(metadata.SerializeToString())
+    return record
+
+
+def requested_pod(request: cri.RunPodSandboxRequest) -> hook.PodSandboxHookRequest:
+    """A pod record from RunPodSandbox."""
+    config = request.config
+    record = pod_record(config.metadata, request.runtime_handler, config.labels, config.annotations)
+    record.cgroup_parent = config.linux.cgroup_parent
+    if config.linux.HasField("overhead"):
+        copy_resources(config.linux.overhead, record.overhead)
+    if config.linux.HasField("resources"):
+        copy_resources(config.linux.resources, record.resources)
+    return record
+
+
+def _of_pod(pod: hook.PodSandboxHookRequest) -> hook.ContainerResourceHookRequest:
+    record = hook.ContainerResourceHookRequest(
+        pod_meta=pod.pod_meta, pod_annotations=pod.annotations, pod_labels=pod.labels, pod_cgroup_parent=pod.cgroup_parent
+    )
+    if pod.HasField("resources"):
+        record.pod_resources.CopyFrom(pod.resources)
+    return record
+
+
+def requested_container(request: cri.CreateContainerRequest, pod: hook.PodSandboxHookRequest) -> hook.ContainerResourceHookRequest:
+    """A container record from CreateContainer and the record of its pod. Resources are always present, zero where unset."""
+    config = request.config
+    record = _of_pod(pod)
+    record.container_meta.name, record.container_meta.attempt = config.metadata.name, config.metadata.attempt
+    for key, value in config.annotations.items():
+        record.container_annotations[key] = value
+    for item in config.envs:
+        record.container_envs[item.key] = text_of(item.value)
+    copy_resources(config.linux.resources, record.container_resources)
+    record.container_resources.SetInParent()
+    if parent := request.sandbox_config.linux.cgroup_parent:
+        record.pod_cgroup_parent = parent
+    return record
+
+
+def listed_container(container: cri.Container, pod: hook.PodSandboxHookRequest) -> hook.ContainerResourceHookRequest:
+    """A container record from a list: without resources, environment and cgroup parent."""
+    record = _of_pod(pod)
+    record.container_meta.name, record.container_meta.attempt = container.metadata.name, container.metadata.attempt
+    for key, value in container.annotations.items():
+        record.container_annotations[key] = value
+    return record

@@ -1,0 +1,264 @@
+"""Calls with hooks: who is asked, what the engine gets, and what happens when a hook server misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import grpc.aio
+import pytest
+
+from koord.protocols import cri_pb2 as cri
+from koord.protocols import runtimehook_pb2 as hook
+from tests.roles.runtime_proxy.support import Engine, HookServer, create, proxied, run_pod
+
+
+def answer_pod(**keys: object) -> HookServer:
+    return HookServer(answers={"PreRunPodSandboxHook": hook.PodSandboxHookResponse(**keys)})
+
+
+@pytest.mark.feature("RP-CRI-02")
+@pytest.mark.feature("RP-HOOK-01")
+@pytest.mark.feature("RP-MRG-01")
+def test_a_pod_hook_sees_the_pod_and_its_answer_reaches_the_engine() -> None:
+    async def scenario() -> None:
+        server = answer_pod(labels={"l": "2"}, annotations={"a": "2", "b": "3"}, cgroup_parent="/elsewhere")
+        async with proxied() as stack, stack.hook_server("h", server, ["PreRunPodSandbox", "PostStopPodSandbox"]):
+            await stack.call("RunPodSandbox", run_pod(l="1", keep="x").SerializeToString() + bytes.fromhex("b83e07"))
+            name, asked = server.asked[0]
+            assert (name, asked.pod_meta.name, asked.pod_meta.namespace, asked.runtime_handler) == (
+                "PreRunPodSandboxHook",
+                "web-0",
+                "shop",
+                "runc",
+            )
+            assert asked.cgroup_parent == "/kubepods/burstable/podu-1"
+            raw = stack.engine.of("RunPodSandbox")[0]
+            sent = cri.RunPodSandboxRequest.FromString(raw)
+            assert dict(sent.config.labels) == {"l": "2", "keep": "x"}
+            assert dict(sent.config.annotations) == {"a": "2", "b": "3"}
+            assert sent.config.linux.cgroup_parent == "/elsewhere"
+            assert bytes.fromhex("b83e07") in raw
+            server.answers["PostStopPodSandboxHook"] = hook.PodSandboxHookResponse()
+            await stack.call("StopPodSandbox", cri.StopPodSandboxRequest(pod_sandbox_id="sb-u-1"))
+            assert server.asked[1][0] == "PostStopPodSandboxHook"
+            assert server.asked[1][1].annotations["b"] == "3"
+            assert not stack.app.interceptor.store.pods
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-CRI-03")
+@pytest.mark.feature("RP-MRG-02")
+def test_a_container_hook_merges_resources_and_environment() -> None:
+    async def scenario() -> None:
+        answer = hook.ContainerResourceHookResponse(
+            container_annotations={"n": "1"}, container_envs={"A": "1", "B": "\ufffd\x00", "Z": "9"}
+        )
+        answer.container_resources.cpu_shares = 2
+        answer.container_resources.cpu_quota = -1
+        answer.container_resources.cpuset_cpus = "2,3"
+        answer.container_resources.oom_score_adj = 955
+        answer.container_resources.unified["memory.low"] = "1"
+        async with (
+            proxied() as stack,
+            stack.hook_server("h", HookServer(answers={"PreCreateContainerHook": answer}), ["PreCreateContainer"]) as server,
+        ):
+            await stack.call("RunPodSandbox", run_pod())
+            await stack.call("CreateContainer", create(cpu_period=90000, cpu_quota=45000, memory_limit_in_bytes=1 << 28, cpuset_cpus="0-5"))
+            asked = server.asked[0][1]
+            assert (asked.container_meta.name, asked.container_resources.cpu_quota) == ("main", 45000)
+            assert dict(asked.pod_annotations) == {"a": "1"}
+            sent = cri.CreateContainerRequest.FromString(stack.engine.of("CreateContainer")[0]).config
+            resources = sent.linux.resources
+            assert (resources.cpu_period, resources.cpu_quota, resources.cpu_shares) == (90000, -1, 2)
+            assert (resources.memory_limit_in_bytes, resources.cpuset_cpus, resources.oom_score_adj) == (1 << 28, "2,3", 955)
+            assert dict(resources.unified) == {"memory.low": "1"}
+            # order, duplicates and bytes that are no text survive; the second A differs from the answer and takes its value
+            assert [(e.key, e.value) for e in sent.envs] == [("A", b"1"), ("B", b"\xff\x00"), ("A", b"1"), ("Z", b"9")]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-MRG-03")
+@pytest.mark.feature("RP-STO-01")
+@pytest.mark.parametrize("engine_fails", [False, True])
+def test_an_update_is_merged_with_what_is_stored_once_the_engine_took_it(engine_fails: bool) -> None:
+    async def scenario() -> None:
+        answer = hook.ContainerResourceHookResponse(container_annotations={"upd": "y"})
+        answer.container_resources.memory_limit_in_bytes = 384 << 20
+        answer.container_resources.cpuset_cpus = "8,9"
+        server = HookServer(answers={"PreUpdateContainerResourcesHook": answer})
+        async with proxied() as stack, stack.hook_server("h", server, ["PreUpdateContainerResources"]):
+            await stack.call("RunPodSandbox", run_pod())
+            stored = {"cpu_period": 90000, "cpu_quota": 45000, "cpu_shares": 300, "memory_limit_in_bytes": 256 << 20, "oom_score_adj": 950}
+            await stack.call("CreateContainer", create(cpuset_cpus="0-3", **stored))
+            update = cri.UpdateContainerResourcesRequest(
+                container_id="ct-main", linux=cri.LinuxContainerResources(cpu_quota=-1, oom_score_adj=12)
+            )
+            if engine_fails:
+                stack.engine.errors["UpdateContainerResources"] = (grpc.StatusCode.INTERNAL, "no")
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await stack.call("UpdateContainerResources", update)
+            else:
+                await stack.call("UpdateContainerResources", update)
+            seen = server.asked[0][1].container_resources
+            assert (seen.cpu_quota, seen.cpuset_cpus, seen.oom_score_adj) == (-1, "0-3", 950)
+            sent = cri.UpdateContainerResourcesRequest.FromString(stack.engine.of("UpdateContainerResources")[0])
+            linux = sent.linux
+            assert (linux.cpu_period, linux.cpu_quota, linux.cpu_shares, linux.memory_limit_in_bytes) == (90000, -1, 300, 384 << 20)
+            assert (linux.cpuset_cpus, linux.oom_score_adj) == ("8,9", 0)
+            assert dict(sent.annotations) == {"c": "1", "upd": "y"}
+            kept = stack.app.interceptor.store.containers["ct-main"].container_resources
+            assert kept.cpu_quota == (45000 if engine_fails else -1)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-REG-03")
+@pytest.mark.parametrize(("policy", "refused"), [("Fail", True), ("Ignore", False), ("", False), ("fail", False)])
+@pytest.mark.parametrize("fault", ["error", "gone", "garbage"])
+def test_failure_policies(policy: str, refused: bool, fault: str) -> None:
+    async def scenario() -> None:
+        server = HookServer(answers={"PreRunPodSandboxHook": b"\xff\xff\xff"} if fault == "garbage" else {})
+        async with proxied() as stack, stack.hook_server("h", server, ["PreRunPodSandbox"], policy):
+            if fault == "gone":
+                stack.register(
+                    "h.json",
+                    remote_endpoint=str(stack.directory / "nobody.sock"),
+                    failure_policy=policy,
+                    runtime_hooks=["PreRunPodSandbox"],
+                )
+            raw = run_pod().SerializeToString()
+            if refused:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await stack.call("RunPodSandbox", raw)
+                assert caught.value.code() == grpc.StatusCode.UNKNOWN
+                assert caught.value.details().startswith("hook server err: ")
+                assert not stack.engine.of("RunPodSandbox")
+                assert not stack.app.interceptor.store.pods
+            else:
+                await stack.call("RunPodSandbox", raw)
+                assert stack.engine.of("RunPodSandbox") == [raw]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-REG-03")
+def test_a_hanging_hook_server_costs_its_own_deadline_only() -> None:
+    async def scenario() -> None:
+        async with proxied(hook_timeout=0.2) as stack, stack.hook_server("h", HookServer(delay=30), ["PreRunPodSandbox"]):
+            loop = asyncio.get_running_loop()
+            times = []
+            for uid in ("u1", "u2", "u3", "u4"):
+                started = loop.time()
+                await stack.call("RunPodSandbox", run_pod(uid))
+                times.append(loop.time() - started)
+            assert len(stack.engine.of("RunPodSandbox")) == 4
+            assert max(times[:3]) < 5
+            assert times[3] < min(times[:3])  # the breaker is open: nobody waits any more
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-REG-04")
+def test_the_skip_label_keeps_hooks_away() -> None:
+    async def scenario() -> None:
+        async with proxied() as stack, stack.hook_server("h", HookServer(), ["PreRunPodSandbox", "PreCreateContainer"], "Fail") as server:
+            request = run_pod()
+            request.config.labels["runtimeproxy.koordinator.sh/skip-hookserver"] = "true"
+            await stack.call("RunPodSandbox", request)
+            await stack.call("CreateContainer", create())
+            assert not server.asked
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-REG-01")
+@pytest.mark.feature("RP-REG-02")
+def test_registrations_are_reloaded_and_the_first_file_is_asked() -> None:
+    async def scenario() -> None:
+        async with proxied(rescan=0.05) as stack:
+            first, second = answer_pod(), answer_pod()
+            async with (
+                stack.hook_server("b", second, ["PreRunPodSandbox"]),
+                stack.hook_server("a", first, ["Nonsense", "PreRunPodSandbox"]),
+            ):
+                await stack.call("RunPodSandbox", run_pod())
+                assert (len(first.asked), len(second.asked)) == (1, 0)
+                (stack.directory / "hooks.d" / "a.json").write_text("{ broken")
+                await asyncio.sleep(0.2)
+                await stack.call("RunPodSandbox", run_pod())
+                assert (len(first.asked), len(second.asked)) == (2, 0)  # the last good content stays
+                (stack.directory / "hooks.d" / "a.json").unlink()
+                (stack.directory / "hooks.d" / "new.json").write_text("[]")
+                await asyncio.sleep(0.2)
+                await stack.call("RunPodSandbox", run_pod())
+                assert (len(first.asked), len(second.asked)) == (2, 1)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-STO-02")
+def test_the_store_is_rebuilt_from_the_engine() -> None:
+    async def scenario() -> None:
+        pods = cri.ListPodSandboxResponse(
+            items=[cri.PodSandbox(id="sb-1", metadata=cri.PodSandboxMetadata(name="w", uid="u", namespace="n"), labels={"x": "y"})]
+        )
+        containers = cri.ListContainersResponse(
+            containers=[
+                cri.Container(
+                    id="c-1", pod_sandbox_id="sb-1", metadata=cri.ContainerMetadata(name="main", attempt=3), annotations={"k": "v"}
+                ),
+                cri.Container(id="c-2", pod_sandbox_id="gone"),
+            ]
+        )
+        engine = Engine(answers={"ListPodSandbox": pods.SerializeToString(), "ListContainers": containers.SerializeToString()})
+        answer = hook.ContainerResourceHookResponse()
+        async with (
+            proxied(engine) as stack,
+            stack.hook_server("h", HookServer(answers={"PreStartContainerHook": answer}), ["PreStartContainer"]) as server,
+        ):
+            await stack.call("StartContainer", cri.StartContainerRequest(container_id="c-1"))
+            await stack.call("StartContainer", cri.StartContainerRequest(container_id="c-2"))
+            assert len(server.asked) == 1
+            asked = server.asked[0][1]
+            assert (asked.container_meta.name, asked.container_meta.attempt, asked.container_meta.id) == ("main", 3, "c-1")
+            assert dict(asked.pod_labels) == {"x": "y"}
+            assert not asked.HasField("container_resources")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-STO-01")
+def test_an_unknown_sandbox_is_learnt_from_the_engine_or_forwarded() -> None:
+    async def scenario() -> None:
+        answers = {"PreCreateContainerHook": hook.ContainerResourceHookResponse(container_annotations={"n": "1"})}
+        async with proxied() as stack, stack.hook_server("h", HookServer(answers=answers), ["PreCreateContainer"]) as server:
+            raw = create(sandbox="nowhere").SerializeToString()
+            await stack.call("CreateContainer", raw)
+            assert (stack.engine.of("CreateContainer"), server.asked) == ([raw], [])
+            status = cri.PodSandboxStatus(id="s", metadata=cri.PodSandboxMetadata(name="w", uid="u", namespace="n"), labels={"x": "y"})
+            stack.engine.answers["PodSandboxStatus"] = cri.PodSandboxStatusResponse(status=status).SerializeToString()
+            await stack.call("CreateContainer", raw)
+            assert dict(server.asked[0][1].pod_labels) == {"x": "y"}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-CRI-03")
+def test_a_failed_stop_keeps_the_record_for_the_retry() -> None:
+    async def scenario() -> None:
+        server = HookServer(answers={"PostStopContainerHook": hook.ContainerResourceHookResponse()})
+        async with proxied() as stack, stack.hook_server("h", server, ["PostStopContainer"]):
+            await stack.call("RunPodSandbox", run_pod())
+            await stack.call("CreateContainer", create())
+            stack.engine.errors["StopContainer"] = (grpc.StatusCode.UNAVAILABLE, "later")
+            with pytest.raises(grpc.aio.AioRpcError):
+                await stack.call("StopContainer", cri.StopContainerRequest(container_id="ct-main"))
+            del stack.engine.errors["StopContainer"]
+            await stack.call("StopContainer", cri.StopContainerRequest(container_id="ct-main"))
+            assert [name for name, _ in server.asked] == ["PostStopContainerHook"] * 2
+            assert not stack.app.interceptor.store.containers
+
+    asyncio.run(scenario())

@@ -1,0 +1,131 @@
+"""Calls without hooks: every kind of call passes byte for byte."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+
+import grpc
+import grpc.aio
+import pytest
+
+from koord.protocols import cri_pb2 as cri
+from tests.roles.runtime_proxy.support import Engine, create, proxied, run_pod
+
+UNKNOWN_FIELD = bytes.fromhex("b83e07")  # field 999, varint 7
+
+
+@pytest.mark.feature("RP-CRI-01")
+@pytest.mark.feature("RP-CRI-04")
+def test_unary_requests_and_answers_keep_their_bytes() -> None:
+    async def scenario() -> None:
+        engine = Engine(answers={"ContainerStats": b"\x0a\x03abc" + UNKNOWN_FIELD})
+        async with proxied(engine) as stack:
+            for method, message in (
+                ("RunPodSandbox", run_pod()),
+                ("CreateContainer", create(cpu_shares=700)),
+                ("ContainerStats", b"\x0a\x01x"),
+            ):
+                raw = message if isinstance(message, bytes) else message.SerializeToString() + UNKNOWN_FIELD
+                answer = await stack.call(method, raw)
+                assert engine.of(method) == [raw]
+                if method in engine.answers:
+                    assert answer == engine.answers[method]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-CRI-01")
+def test_streams_of_every_kind_pass_frame_by_frame() -> None:
+    async def scenario() -> None:
+        engine = Engine(events=[b"one", b"", b"three" + UNKNOWN_FIELD])
+        async with proxied(engine) as stack:
+            stream = stack.channel.unary_stream("/runtime.v1.RuntimeService/GetContainerEvents")(b"request")
+            assert [message async for message in stream] == engine.events
+            chat = stack.channel.stream_stream("/some.future.Service/Chat")()
+            for text in (b"a", b"b"):  # each answer arrives before the next question is asked
+                await chat.write(text)
+                assert await chat.read() == b"echo:" + text
+            await chat.done_writing()
+            assert await chat.read() is grpc.aio.EOF
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-CRI-01")
+def test_errors_details_and_metadata_pass_both_ways() -> None:
+    async def scenario() -> None:
+        engine = Engine(errors={"StartContainer": (grpc.StatusCode.NOT_FOUND, "no such container")})
+        async with proxied(engine) as stack:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stack.call("StartContainer", cri.StartContainerRequest(container_id="x"), metadata=(("traceparent", "00-1-2-01"),))
+            assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.NOT_FOUND, "no such container")
+            assert dict(caught.value.trailing_metadata())["why"] == "scripted"
+            assert engine.metadata["StartContainer"]["traceparent"] == "00-1-2-01"
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stack.call("Unknown", b"")
+            assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-CRI-05")
+def test_the_older_cri_version_is_forwarded_without_hooks() -> None:
+    async def scenario() -> None:
+        async with proxied() as stack:
+            assert await stack.call("Version", b"\x0a\x01x", service="/runtime.v1alpha2.RuntimeService/") == b""
+            assert stack.engine.of("/runtime.v1alpha2.RuntimeService/Version") == [b"\x0a\x01x"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-CRI-01")
+def test_a_message_of_fifteen_mebibytes_passes() -> None:
+    async def scenario() -> None:
+        big = b"\x0a" + bytes([0x80, 0x80, 0xC0, 0x07]) + b"x" * (15 << 20)
+        async with proxied(Engine(answers={"ListContainers": b"", "ListImages": big})) as stack:
+            options = (("grpc.max_receive_message_length", -1),)
+            async with grpc.aio.insecure_channel(f"unix:{stack.directory}/proxy.sock", options=options) as channel:
+                assert await channel.unary_unary("/runtime.v1.RuntimeService/ListImages")(b"") == big
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-CLI-01")
+def test_the_socket_is_private_and_gone_afterwards() -> None:
+    async def scenario() -> None:
+        async with proxied() as stack:
+            path = stack.directory / "proxy.sock"
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert not path.exists()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-CRI-01")
+def test_cancelling_a_stream_reaches_the_engine() -> None:
+    class Endless(Engine):
+        cancelled = False
+
+        def _stream(self, method: str):
+            async def handle(raw: bytes, context: object):
+                try:
+                    while True:
+                        yield b"tick"
+                        await asyncio.sleep(0.05)
+                finally:
+                    self.cancelled = True
+
+            return handle
+
+    async def scenario() -> None:
+        engine = Endless()
+        async with proxied(engine) as stack:
+            stream = stack.channel.unary_stream("/runtime.v1.RuntimeService/GetContainerEvents")(b"")
+            assert await stream.read() == b"tick"
+            stream.cancel()
+            async with asyncio.timeout(5):
+                while not engine.cancelled:
+                    await asyncio.sleep(0.02)
+
+    asyncio.run(scenario())
