@@ -1,0 +1,192 @@
+"""What every collector is made of: the round, the context, the memory of rates, and quiet error reporting.
+
+A collector reads host files and appends samples; it holds nothing but what the next rate needs. Time comes with the round.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from roles.koordlet.host.errors import HostError, HostFileError
+from roles.koordlet.metrics.registry import Metrics
+from roles.koordlet.states.model import HostState, PodState
+from roles.koordlet.states.slo import SLO
+from roles.koordlet.store.store import MetricStore
+
+log = logging.getLogger(__name__)
+
+#: Memory of a pod, container or host application reading lives this many collect intervals (KLO-COL §7.1).
+FORGET_AFTER_INTERVALS = 20
+
+POLICY_WITH_PAGE_CACHE = "usageWithPageCache"
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One run of a collector: wall clock for stamps (Unix seconds), monotonic clock for elapsed time (seconds)."""
+
+    now: float
+    mono: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stamped:
+    """A pair of sums and when it was taken."""
+
+    time: float
+    cpu: float
+    memory: float
+
+
+@dataclass(slots=True)
+class Shared:
+    """What collectors hand to the system collector (KLO-COL-07)."""
+
+    node: Stamped | None = None
+    node_numa_time: float = 0.0
+    node_numa_cpu: dict[int, float] = field(default_factory=dict)
+    node_numa_memory: dict[int, float] = field(default_factory=dict)
+    pods: Stamped | None = None
+    pods_numa: tuple[float, dict[int, float]] | None = None
+    host_apps: Stamped | None = None
+
+
+@dataclass(slots=True)
+class SensingContext:
+    """Everything that a collector may use. ``interval`` is ``--collect-res-used-interval``, ``outdated`` the staleness bound."""
+
+    host: HostState
+    store: MetricStore
+    metrics: Metrics
+    pods: Callable[[], tuple[PodState, ...]]
+    slo: Callable[[], SLO | None]
+    memory_policy: Callable[[], str]
+    gate: Callable[[str], bool]
+    shared: Shared = field(default_factory=Shared)
+    interval: float = 1.0
+    outdated: float = 10.0
+    ticks_per_second: int = 100
+    page_size: int = 4096
+    page_cache_wanted: bool = False
+    resctrl_wanted: bool = False
+    skip_terminated: bool = True
+
+    @property
+    def page_cache(self) -> bool:
+        """Collect page-cache-inclusive memory: by flag, or because the NodeMetric policy asks for it."""
+        return self.page_cache_wanted or self.memory_policy() == POLICY_WITH_PAGE_CACHE
+
+    def sensed_pods(self) -> tuple[PodState, ...]:
+        """Pods to read: terminated ones have left their cgroups and only cost reads and errors."""
+        pods = self.pods()
+        return tuple(p for p in pods if not p.terminated) if self.skip_terminated else pods
+
+
+class Rate:
+    """Turns a cumulative counter into a rate; the first reading, a reset and a long gap only seed the memory."""
+
+    __slots__ = ("_before", "_forget_after")
+
+    def __init__(self, forget_after: float | None = None) -> None:
+        self._before: tuple[float, int] | None = None
+        self._forget_after = forget_after
+
+    def update(self, mono: float, counter: int) -> float | None:
+        """Units per second since the last reading, or None when there is nothing to compare with."""
+        before, self._before = self._before, (mono, counter)
+        if before is None:
+            return None
+        elapsed = mono - before[0]
+        grown = counter - before[1]
+        if elapsed <= 0 or grown < 0 or (self._forget_after is not None and elapsed > self._forget_after):
+            return None
+        return grown / elapsed
+
+
+class Troubles:
+    """Reports a failing object once, and once more when it works again, instead of every second."""
+
+    def __init__(self, collector: str, metrics: Metrics) -> None:
+        self._collector = collector
+        self._metrics = metrics
+        self._open: dict[str, str] = {}
+
+    def failed(self, key: str, error: Exception, *, quiet: bool = False) -> None:
+        self._metrics.sensing_errors.inc(self._collector)
+        text = str(error)
+        if self._open.get(key) == text:
+            return
+        self._open[key] = text
+        log.log(logging.DEBUG if quiet else logging.WARNING, "%s: %s is left out: %s", self._collector, key, text)
+
+    def ok(self, key: str) -> None:
+        if self._open and self._open.pop(key, None) is not None:
+            log.info("%s: %s can be read again", self._collector, key)
+
+    def keep(self, keys: set[str]) -> None:
+        """Forget objects that exist no more."""
+        for key in [k for k in self._open if k not in keys]:
+            del self._open[key]
+
+
+class Collector(ABC):
+    """One collector: a name, a period, and a round.
+
+    ``collect`` raises :class:`HostError` when the whole round failed; single objects that fail are left out. ``started`` becomes
+    True after the first round that succeeded, which is what later stages of the start wait for (KLO-LIFE-01).
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, context: SensingContext) -> None:
+        self.context = context
+        self.troubles = Troubles(self.name, context.metrics)
+        self.started = False
+
+    @property
+    def enabled(self) -> bool:
+        return True
+
+    @property
+    def interval(self) -> float:
+        """Seconds from the end of a round to the start of the next."""
+        return self.context.interval
+
+    @abstractmethod
+    def collect(self, at: Round) -> None:
+        """Read, append, publish."""
+
+    def run(self, at: Round) -> bool:
+        """One round with its failure reported; whether it succeeded."""
+        try:
+            self.collect(at)
+        except (HostError, ValueError) as error:
+            self.troubles.failed("round", error)
+            return False
+        self.troubles.ok("round")
+        self.started = True
+        return True
+
+    def read(self, resource: str, directory: str) -> tuple[str, bytes]:
+        """Path and content of a cgroup file as of this tick."""
+        path = self.context.host.cgroups.file(resource, directory)
+        return path, self.context.host.files.read(path)
+
+
+__all__ = [
+    "FORGET_AFTER_INTERVALS",
+    "POLICY_WITH_PAGE_CACHE",
+    "Collector",
+    "HostError",
+    "HostFileError",
+    "Rate",
+    "Round",
+    "SensingContext",
+    "Shared",
+    "Stamped",
+    "Troubles",
+]

@@ -1,0 +1,77 @@
+"""Node CPU and memory, whole and per NUMA node (KLO-COL-01, KLO-COL-02)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from roles.koordlet.host import proc
+from roles.koordlet.host.numa import NumaReader
+from roles.koordlet.host.topology import CPUTopology
+from roles.koordlet.sensing.base import Collector, HostError, Rate, Round, SensingContext, Stamped
+from roles.koordlet.store import kinds
+from roles.koordlet.store.store import Sample
+
+
+class NodeCollector(Collector):
+    """Used ticks of /proc/stat and MemTotal - MemAvailable. The first round only seeds, memory included."""
+
+    name: ClassVar[str] = "node"
+
+    def __init__(self, context: SensingContext) -> None:
+        super().__init__(context)
+        self._rate = Rate()
+        self._numa = NumaReader(context.host.root, context.host.files)
+        self._cpu_before: tuple[float, dict[int, int]] | None = None
+        self._stat = context.host.root.proc_path("stat")
+        self._meminfo = context.host.root.proc_path("meminfo")
+
+    def collect(self, at: Round) -> None:
+        files, store = self.context.host.files, self.context.store
+        stat = files.read(self._stat)
+        ticks = proc.cpu_ticks(self._stat, stat)
+        memory = proc.meminfo(self._meminfo, files.read(self._meminfo))
+        rate = self._rate.update(at.mono, ticks)
+        numa = self._numa_samples(at, stat)
+        if rate is None:
+            return
+        cpu = rate / self.context.ticks_per_second
+        samples: list[Sample] = [(kinds.NODE_CPU, (), cpu), (kinds.NODE_MEMORY, (), float(memory.used))]
+        if self.context.page_cache:
+            samples.append((kinds.NODE_MEMORY_WITH_PAGE_CACHE, (), float(memory.used_with_page_cache)))
+        store.append(at.now, samples + numa)
+        self.context.shared.node = Stamped(at.now, cpu, float(memory.used))
+        self.context.metrics.node_used_cpu.set(cpu)
+        self.context.metrics.node_used_memory.set(memory.used)
+
+    def _numa_samples(self, at: Round, stat: bytes) -> list[Sample]:
+        """NUMA part; its failure never blocks the node part."""
+        memory: dict[int, float] = {}
+        try:
+            memory = {node.id: float(node.memory.numa_used) for node in self._numa.read()}
+            self.troubles.ok("NUMA memory")
+        except HostError as error:
+            self.troubles.failed("NUMA memory", error)
+        cpu: dict[int, float] = {}
+        try:
+            cpu = self._numa_cpu(at, proc.per_cpu_ticks(self._stat, stat))
+            self.troubles.ok("NUMA CPU")
+        except HostError as error:
+            self.troubles.failed("NUMA CPU", error)
+        if memory or cpu:
+            shared = self.context.shared
+            shared.node_numa_time, shared.node_numa_memory, shared.node_numa_cpu = at.now, memory, cpu
+        samples: list[Sample] = [(kinds.NODE_NUMA_MEMORY, (str(n),), v) for n, v in memory.items()]
+        samples += [(kinds.NODE_NUMA_CPU, (str(n),), v) for n, v in cpu.items()]
+        return samples
+
+    def _numa_cpu(self, at: Round, ticks: dict[int, int]) -> dict[int, float]:
+        before, self._cpu_before = self._cpu_before, (at.mono, ticks)
+        topology = self.context.store.snapshot("node_cpu_info")
+        if before is None or not isinstance(topology, CPUTopology) or at.mono <= before[0]:
+            return {}
+        elapsed = (at.mono - before[0]) * self.context.ticks_per_second
+        out: dict[int, float] = {}
+        for cpu, node in topology.node_of.items():
+            if cpu in ticks and cpu in before[1] and ticks[cpu] >= before[1][cpu]:
+                out[node] = out.get(node, 0.0) + (ticks[cpu] - before[1][cpu]) / elapsed
+        return out

@@ -1,0 +1,47 @@
+"""All collectors, in the order in which they run within a tick: the system collector needs what the others leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from roles.koordlet.sensing.base import Collector, SensingContext
+from roles.koordlet.sensing.be import BECollector
+from roles.koordlet.sensing.hostapps import HostAppsCollector
+from roles.koordlet.sensing.node import NodeCollector
+from roles.koordlet.sensing.nodeinfo import NodeInfoCollector
+from roles.koordlet.sensing.pods import PodsCollector
+from roles.koordlet.sensing.psi import PsiCollector
+from roles.koordlet.sensing.system import SystemCollector
+from roles.koordlet.sensing.throttled import ThrottledCollector
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Periods of collectors that have their own, in seconds."""
+
+    node_info: float = 60.0
+    psi: float = 10.0
+    cold_page: float = 5.0
+    resctrl: float = 10.0
+    cpi: float = 60.0
+    cpi_window: float = 10.0
+
+
+Factory = Callable[[SensingContext, Intervals], Collector]
+
+COLLECTORS: tuple[Factory, ...] = (
+    lambda context, intervals: NodeInfoCollector(context, intervals.node_info),
+    lambda context, _: NodeCollector(context),
+    lambda context, _: PodsCollector(context),
+    lambda context, _: ThrottledCollector(context),
+    lambda context, _: BECollector(context),
+    lambda context, _: HostAppsCollector(context),
+    lambda context, _: SystemCollector(context),
+    lambda context, intervals: PsiCollector(context, intervals.psi),
+)
+
+
+def make_collectors(context: SensingContext, intervals: Intervals) -> list[Collector]:
+    """One instance of each collector, enabled or not."""
+    return [factory(context, intervals) for factory in COLLECTORS]
