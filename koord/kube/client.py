@@ -1,0 +1,323 @@
+"""The API client: verbs on kinds, objects as plain dicts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import msgspec
+import orjson
+
+from koord.api.kinds import PODS, Kind
+from koord.kube import errors
+from koord.kube.config import ClientConfig
+from koord.kube.transport import REQUEST_TIMEOUT, Observer, Response, Transport, retry_after
+
+PAGE = 500  # objects a page of a list
+WATCH_TIMEOUT = (300, 600)  # seconds after which the server ends a watch, at random between, so that clients spread
+SILENCE = 60.0  # seconds beyond that without a byte: the connection is dead
+
+PATCH_TYPES = {
+    "merge": "application/merge-patch+json",
+    "json": "application/json-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+    "apply": "application/apply-patch+yaml",
+}
+PatchType = Literal["merge", "json", "strategic", "apply"]
+Object = dict[str, Any]
+Objects = list[Object]
+Lines = list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ListResult:
+    """The objects of a list and the resource version to watch from."""
+
+    items: list[Object]
+    resource_version: str
+
+
+class ListMeta(msgspec.Struct, rename={"continue_": "continue", "resource_version": "resourceVersion"}):
+    """Metadata of a list."""
+
+    continue_: str = ""
+    resource_version: str = ""
+
+
+class ListHead(msgspec.Struct):
+    """A list without its objects: decoding it skips them at memory speed."""
+
+    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
+
+
+_list_head = msgspec.json.Decoder(ListHead)
+
+
+def selection(label_selector: str = "", field_selector: str = "") -> dict[str, str]:
+    """Query parameters of selectors."""
+    params = {}
+    if label_selector:
+        params["labelSelector"] = label_selector
+    if field_selector:
+        params["fieldSelector"] = field_selector
+    return params
+
+
+class Client:
+    """Talks to one API server. An async context manager; belongs to one event loop.
+
+    `qps` and `burst` pace all requests together (None: unpaced); `role` is shown in the user agent; `observer` is told of
+    each try (method, status, seconds). Methods raise `koord.kube.errors.ApiError`; connection failures, 429 and 5xx are
+    retried first where that is safe.
+    """
+
+    def __init__(
+        self, config: ClientConfig, *, qps: float | None = None, burst: int | None = None, role: str = "", observer: Observer | None = None
+    ) -> None:
+        self.config = config
+        self.transport = Transport(config, qps=qps, burst=burst, role=role, observer=observer)
+        self._eviction_version = "policy/v1"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.transport.close()
+
+    async def raw(
+        self,
+        method: str,
+        path: str,
+        body: bytes | Object | None = None,
+        *,
+        content_type: str = "application/json",
+        timeout: float = REQUEST_TIMEOUT,
+    ) -> tuple[int, bytes]:
+        """Any request; the status and the body as they come. Raises Unreachable only."""
+        data = orjson.dumps(body) if isinstance(body, dict) else body
+        response = await self.transport.request(method, path, body=data, content_type=content_type, timeout=timeout)
+        return response.status, response.body
+
+    async def _call(self, method: str, path: str, obj: Any = None, **options: Any) -> Object:
+        body = obj if obj is None or isinstance(obj, bytes) else orjson.dumps(obj)
+        answer = _decode(await self.transport.request(method, path, body=body, **options))
+        if not isinstance(answer, dict):
+            raise errors.ApiError(200, "BadAnswer", f"{method} {path}: the answer is no object")
+        return answer
+
+    # -- reading --
+
+    async def get(self, kind: Kind, name: str, namespace: str | None = None, *, subresource: str | None = None) -> Object:
+        """One object. Raises NotFound."""
+        return await self._call("GET", kind.path(namespace, name, subresource))
+
+    async def list(
+        self, kind: Kind, namespace: str | None = None, *, label_selector: str = "", field_selector: str = "", limit: int = PAGE
+    ) -> ListResult:
+        """All objects (of a namespace, or of all), read in pages of `limit` objects; 0 reads them in one answer."""
+        items: Objects = []
+        version = ""
+        try:
+            async for page in self.pages(kind, namespace, label_selector=label_selector, field_selector=field_selector, limit=limit):
+                answer = orjson.loads(page)
+                items.extend(answer.get("items") or ())
+                version = (answer.get("metadata") or {}).get("resourceVersion") or ""
+        except errors.Gone:
+            if not limit:
+                raise
+            # the continuation expired on the way: one answer with everything is the only consistent list left
+            return await self.list(kind, namespace, label_selector=label_selector, field_selector=field_selector, limit=0)
+        return ListResult(items, version)
+
+    async def pages(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = PAGE,
+        resource_version: str = "",
+    ) -> AsyncIterator[bytes]:
+        """The undecoded pages of a list. If a continuation has expired, raises Gone: begin anew with `limit=0`."""
+        params = selection(label_selector, field_selector)
+        if limit:
+            params["limit"] = str(limit)
+        if resource_version:
+            params["resourceVersion"] = resource_version
+        path = kind.path(namespace)
+        while True:
+            response = await self.transport.request("GET", path, params=params)
+            if response.status != 200:
+                raise errors.from_response(response.status, response.body, retry_after=retry_after(response.headers))
+            yield response.body
+            token = _list_head.decode(response.body).metadata.continue_
+            if not token:
+                return
+            params = {**params, "continue": token}
+            params.pop("resourceVersion", None)
+
+    async def watch(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        resource_version: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        bookmarks: bool = True,
+        timeout_seconds: int | None = None,
+    ) -> AsyncIterator[bytes]:
+        """The lines of a watch, each one undecoded event; ends when the server ends it."""
+        batches = self.watch_batches(
+            kind,
+            namespace,
+            resource_version=resource_version,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            bookmarks=bookmarks,
+            timeout_seconds=timeout_seconds,
+        )
+        async for lines in batches:
+            for line in lines:
+                yield line
+
+    async def watch_batches(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        resource_version: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        bookmarks: bool = True,
+        timeout_seconds: int | None = None,
+    ) -> AsyncIterator[Lines]:
+        """As `watch`, but as many lines at once as have come. A line cut off by the end of the stream is dropped."""
+        seconds = timeout_seconds if timeout_seconds is not None else random.randint(*WATCH_TIMEOUT)
+        params = {"watch": "true", "timeoutSeconds": str(seconds), **selection(label_selector, field_selector)}
+        if resource_version:
+            params["resourceVersion"] = resource_version
+        if bookmarks:
+            params["allowWatchBookmarks"] = "true"
+        rest: Lines = []
+        async with self.transport.stream(kind.path(namespace), params, silence=seconds + SILENCE) as content:
+            async for chunk in content.iter_any():
+                lines = chunk.split(b"\n")
+                if len(lines) == 1:  # the middle of a long line
+                    rest.append(chunk)
+                    continue
+                if rest:
+                    lines[0] = b"".join((*rest, lines[0]))
+                    rest.clear()
+                tail = lines.pop()
+                if tail:
+                    rest.append(tail)
+                yield [line for line in lines if line]
+
+    # -- writing --
+
+    async def create(self, kind: Kind, obj: Object | bytes, namespace: str | None = None) -> Object:
+        """Create an object. The namespace is the argument, else the object's own, else the configuration's."""
+        if namespace is None and kind.namespaced:
+            namespace = (obj.get("metadata") or {}).get("namespace") if isinstance(obj, dict) else None
+            namespace = namespace or self.config.namespace
+        return await self._call("POST", kind.path(namespace), obj)
+
+    async def replace(self, kind: Kind, obj: Object, namespace: str | None = None, *, subresource: str | None = None) -> Object:
+        """Replace an object by one that was read whole; with a resourceVersion in it, raises Conflict if it changed meanwhile."""
+        metadata = obj.get("metadata") or {}
+        return await self._call("PUT", kind.path(namespace or metadata.get("namespace"), metadata.get("name"), subresource), obj)
+
+    async def patch(
+        self,
+        kind: Kind,
+        name: str,
+        body: Any,
+        namespace: str | None = None,
+        *,
+        type: PatchType = "merge",
+        subresource: str | None = None,
+        field_manager: str = "koord",
+        force: bool = False,
+    ) -> Object:
+        """Change an object in part. `force` takes fields over from other managers (apply only)."""
+        params = {"fieldManager": field_manager}
+        if type == "apply" and force:
+            params["force"] = "true"
+        return await self._call(
+            "PATCH",
+            kind.path(namespace, name, subresource),
+            body,
+            params=params,
+            content_type=PATCH_TYPES[type],
+            idempotent=type != "json",
+        )
+
+    async def delete(
+        self,
+        kind: Kind,
+        name: str,
+        namespace: str | None = None,
+        *,
+        grace_period_seconds: int | None = None,
+        preconditions: Mapping[str, str] | None = None,
+        propagation: str | None = None,
+    ) -> Object:
+        """Delete an object; `preconditions` are uid and resourceVersion. Returns the object or a Status."""
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if grace_period_seconds is not None:
+            options["gracePeriodSeconds"] = grace_period_seconds
+        if preconditions:
+            options["preconditions"] = dict(preconditions)
+        if propagation:
+            options["propagationPolicy"] = propagation
+        return await self._call("DELETE", kind.path(namespace, name), options)
+
+    async def bind(self, namespace: str, pod: str, node: str, uid: str | None = None) -> None:
+        """Bind a pod to a node. Raises Conflict if the pod is bound, deleted, or (with `uid`) another one by now."""
+        metadata: Object = {"name": pod, "namespace": namespace}
+        if uid:
+            metadata["uid"] = uid
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": metadata,
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        await self._call("POST", PODS.path(namespace, pod, "binding"), binding)
+
+    async def evict(self, namespace: str, pod: str, *, grace_period_seconds: int | None = None, uid: str | None = None) -> None:
+        """Evict a pod through the eviction API. Raises TooManyRequests at once if a disruption budget does not allow it now."""
+        options: Object = {}
+        if grace_period_seconds is not None:
+            options["gracePeriodSeconds"] = grace_period_seconds
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        eviction: Object = {"kind": "Eviction", "metadata": {"name": pod, "namespace": namespace}, "deleteOptions": options}
+        path = PODS.path(namespace, pod, "eviction")
+        try:
+            await self._call("POST", path, {"apiVersion": self._eviction_version, **eviction}, retry_429=False)
+        except errors.BadRequest as error:
+            if self._eviction_version == "policy/v1beta1" or "policy/v1" not in error.message:
+                raise
+            self._eviction_version = "policy/v1beta1"  # a server before 1.22
+            await self._call("POST", path, {"apiVersion": self._eviction_version, **eviction}, retry_429=False)
+
+
+def _decode(response: Response) -> Any:
+    if response.status >= 300 or response.status < 200:
+        raise errors.from_response(response.status, response.body, retry_after=retry_after(response.headers))
+    if not response.body:
+        return {}
+    try:
+        return orjson.loads(response.body)
+    except orjson.JSONDecodeError as error:
+        raise errors.ApiError(response.status, "BadAnswer", f"the answer is no JSON: {error}") from error

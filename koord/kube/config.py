@@ -1,0 +1,264 @@
+"""Where the API server is and who we are there: kubeconfig files, or the service account of the pod we run in."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from koord.kube.credentials import (
+    AuthProvider,
+    Credentials,
+    ExecPlugin,
+    KubeConfigError,
+    NoCredentials,
+    StaticHeader,
+    TokenFile,
+)
+from koord.kube.proxies import proxy_from_environment
+from koord.kube.tls import Pem
+
+__all__ = ["ClientConfig", "KubeConfigError", "load"]
+
+SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+@dataclass(frozen=True)
+class ClientConfig:
+    """How one API server is reached. `ca`, `cert` and `key` are PEM texts or files that may be renewed on disk."""
+
+    server: str
+    ca: Pem | None = None
+    cert: Pem | None = None
+    key: Pem | None = None
+    credentials: Credentials = field(default_factory=NoCredentials)
+    insecure: bool = False
+    tls_server_name: str | None = None
+    proxy: str | None = None
+    namespace: str = "default"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
+
+
+def load(
+    kubeconfig: str | None = None,
+    *,
+    context: str | None = None,
+    master: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    service_account: str = SERVICE_ACCOUNT,
+) -> ClientConfig:
+    """Find the API server.
+
+    In this order: `kubeconfig` (a path; it must exist), the files of KUBECONFIG (colon-separated, merged, the first that
+    says something wins), the service account of this pod, `~/.kube/config`. `master` replaces the server's address.
+    Raises KubeConfigError.
+    """
+    environ = os.environ if environ is None else environ
+    if kubeconfig:
+        return _from_files([kubeconfig], context, master, environ, required=True)
+    listed = [path for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path]
+    if listed:
+        return _from_files(listed, context, master, environ, required=False)
+    if environ.get("KUBERNETES_SERVICE_HOST") and os.path.exists(os.path.join(service_account, "token")):
+        return _in_cluster(environ, service_account, master)
+    home = os.path.join(environ.get("HOME", "/root"), ".kube", "config")
+    if os.path.exists(home):
+        return _from_files([home], context, master, environ, required=True)
+    if master:
+        return ClientConfig(server=_server(master, "--master"), source="--master")
+    raise KubeConfigError(
+        "", "no API server is configured: give --kubeconfig, set KUBECONFIG, or run in a pod with a service account token"
+    )
+
+
+def _in_cluster(environ: Mapping[str, str], directory: str, master: str | None) -> ClientConfig:
+    host, port = environ["KUBERNETES_SERVICE_HOST"], environ.get("KUBERNETES_SERVICE_PORT", "443")
+    host = f"[{host}]" if ":" in host else host
+    namespace = environ.get("POD_NAMESPACE", "")
+    try:
+        namespace = namespace or Path(directory, "namespace").read_text(encoding="utf-8").strip()
+    except OSError:
+        namespace = namespace or "default"
+    authority = os.path.join(directory, "ca.crt")
+    server = _server(master or f"https://{host}:{port}", "KUBERNETES_SERVICE_HOST")
+    return ClientConfig(
+        server=server,
+        ca=Pem(path=authority) if os.path.exists(authority) else None,
+        credentials=TokenFile(os.path.join(directory, "token")),
+        proxy=proxy_from_environment(server, environ),
+        namespace=namespace,
+        source="in-cluster service account",
+    )
+
+
+def _server(text: Any, source: str) -> str:
+    parts = urlsplit(text) if isinstance(text, str) else None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise KubeConfigError(source, f"server {text!r} must be http://host[:port] or https://host[:port]")
+    return str(text).rstrip("/")
+
+
+# -- kubeconfig files ----------------------------------------------------------------------------------------------
+
+
+def _read(path: str) -> dict[str, Any]:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        with open(path, "rb") as file:
+            document = yaml.load(file, Loader=loader)  # a safe loader
+    except OSError as error:
+        raise KubeConfigError(path, error.strerror or str(error)) from error
+    except yaml.YAMLError as error:
+        raise KubeConfigError(path, f"is no valid YAML: {' '.join(str(error).split())}") from error
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise KubeConfigError(path, "must be a mapping (kind: Config)")
+    return document
+
+
+class _Merged:
+    """Several kubeconfig files as one: of entries with the same name the first file's counts."""
+
+    def __init__(self) -> None:
+        self.current = ""
+        self.entries: dict[str, dict[str, tuple[dict[str, Any], str]]] = {"clusters": {}, "users": {}, "contexts": {}}
+
+    def add(self, path: str, document: dict[str, Any]) -> None:
+        self.current = self.current or str(document.get("current-context") or "")
+        for section, known in self.entries.items():
+            listed = document.get(section) or []
+            if not isinstance(listed, list):
+                raise KubeConfigError(path, f"{section} must be a list of named entries")
+            for index, entry in enumerate(listed):
+                if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+                    raise KubeConfigError(path, f"{section}[{index}] must be a mapping with a name")
+                body = entry.get(section[:-1]) or {}
+                if not isinstance(body, dict):
+                    raise KubeConfigError(path, f"{section}[{index}].{section[:-1]} must be a mapping")
+                known.setdefault(entry["name"], (body, path))
+
+    def get(self, section: str, name: Any, source: str) -> tuple[dict[str, Any], str]:
+        entry = self.entries[section].get(name)
+        if entry is None:
+            known = ", ".join(sorted(self.entries[section])) or "none"
+            raise KubeConfigError(source, f"{section[:-1]} {name!r} is not defined; known: {known}")
+        return entry
+
+
+def _from_files(paths: list[str], context: str | None, master: str | None, environ: Mapping[str, str], *, required: bool) -> ClientConfig:
+    merged, source = _Merged(), os.pathsep.join(paths)
+    found = False
+    for path in paths:
+        if not required and not os.path.exists(path):
+            continue
+        merged.add(path, _read(path))
+        found = True
+    if not found:
+        raise KubeConfigError(source, "no such file")
+    name = context or merged.current
+    if not name:
+        raise KubeConfigError(source, "has no current-context")
+    chosen, _ = merged.get("contexts", name, source)
+    cluster, cluster_path = merged.get("clusters", chosen.get("cluster"), source)
+    user, user_path = merged.get("users", chosen.get("user"), source) if chosen.get("user") else ({}, source)
+    server = _server(master or cluster.get("server"), cluster_path)
+    return ClientConfig(
+        server=server,
+        ca=_pem(cluster, "certificate-authority", cluster_path),
+        cert=_pem(user, "client-certificate", user_path),
+        key=_pem(user, "client-key", user_path),
+        credentials=_credentials(user, user_path, cluster, name),
+        insecure=bool(cluster.get("insecure-skip-tls-verify")),
+        tls_server_name=cluster.get("tls-server-name"),
+        proxy=_proxy(cluster, cluster_path) or proxy_from_environment(server, environ),
+        namespace=str(chosen.get("namespace") or "default"),
+        headers=_impersonation(user),
+        source=source,
+    )
+
+
+def _beside(path: str, reference: str) -> str:
+    return os.path.join(os.path.dirname(os.path.abspath(path)), os.path.expanduser(reference))
+
+
+def _pem(entry: Mapping[str, Any], name: str, path: str) -> Pem | None:
+    data, reference = entry.get(f"{name}-data"), entry.get(name)
+    if data:
+        try:
+            return Pem(data=base64.b64decode(data, validate=False))
+        except (binascii.Error, ValueError, TypeError):
+            raise KubeConfigError(path, f"{name}-data is no base64") from None
+    if not reference:
+        return None
+    file = _beside(path, str(reference))
+    if not os.path.exists(file):
+        raise KubeConfigError(path, f"{name}: no such file: {file}")
+    return Pem(path=file)
+
+
+def _proxy(cluster: Mapping[str, Any], path: str) -> str | None:
+    proxy = cluster.get("proxy-url")
+    if not proxy:
+        return None
+    if urlsplit(str(proxy)).scheme not in ("http", "https"):
+        raise KubeConfigError(path, f"proxy-url {proxy!r} must be http:// or https://")
+    return str(proxy)
+
+
+def _impersonation(user: Mapping[str, Any]) -> dict[str, str]:
+    return {"Impersonate-User": str(user["as"])} if user.get("as") else {}
+
+
+def _credentials(user: Mapping[str, Any], path: str, cluster: Mapping[str, Any], context: str) -> Credentials:
+    if user.get("token"):
+        return StaticHeader.bearer(str(user["token"]).strip())
+    if user.get("tokenFile"):
+        return TokenFile(_beside(path, str(user["tokenFile"])))
+    if user.get("username"):
+        return StaticHeader.basic(str(user["username"]), str(user.get("password") or ""))
+    if user.get("exec"):
+        return _exec(user["exec"], path, cluster)
+    if user.get("auth-provider"):
+        return AuthProvider(path, context)
+    return NoCredentials()
+
+
+def _exec(spec: Any, path: str, cluster: Mapping[str, Any]) -> ExecPlugin:
+    if not isinstance(spec, dict) or not isinstance(spec.get("command"), str) or not isinstance(spec.get("apiVersion"), str):
+        raise KubeConfigError(path, "exec needs command and apiVersion")
+    if spec.get("interactiveMode") == "Always":
+        raise KubeConfigError(path, "exec: interactiveMode Always cannot be served by a role; accepted: Never, IfAvailable")
+    arguments, variables = spec.get("args") or [], spec.get("env") or []
+    if not isinstance(arguments, list) or not isinstance(variables, list):
+        raise KubeConfigError(path, "exec: args and env must be lists")
+    if not all(isinstance(item, dict) and "name" in item for item in variables):
+        raise KubeConfigError(path, "exec: each entry of env needs name and value")
+    told: dict[str, Any] | None = None
+    if spec.get("provideClusterInfo"):
+        told = {
+            key: cluster[key]
+            for key in ("server", "tls-server-name", "insecure-skip-tls-verify", "certificate-authority-data")
+            if key in cluster
+        }
+        for extension in cluster.get("extensions") or ():
+            if isinstance(extension, dict) and extension.get("name") == "client.authentication.k8s.io/exec":
+                told["config"] = extension.get("extension")
+    return ExecPlugin(
+        source=path,
+        command=spec["command"],
+        api_version=spec["apiVersion"],
+        args=tuple(str(item) for item in arguments),
+        env={str(item["name"]): str(item.get("value") or "") for item in variables},
+        cluster=told,
+        directory=os.path.dirname(os.path.abspath(path)),
+        install_hint=str(spec.get("installHint") or ""),
+    )

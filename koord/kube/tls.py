@@ -1,0 +1,110 @@
+"""TLS contexts from PEM texts and files, renewed when the files change."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from koord.kube.credentials import KubeConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from koord.kube.config import ClientConfig
+
+RECHECK = 60.0  # seconds between two looks at certificate files
+
+
+@dataclass(frozen=True)
+class Pem:
+    """A PEM text: given as bytes, or as a file that may be renewed."""
+
+    data: bytes = b""
+    path: str = ""
+
+    def read(self) -> bytes:
+        """The text. Raises KubeConfigError."""
+        if self.data:
+            return self.data
+        try:
+            with open(self.path, "rb") as file:
+                return file.read()
+        except OSError as error:
+            raise KubeConfigError(self.path, error.strerror or str(error)) from error
+
+    def stamp(self) -> tuple[int, int]:
+        """Changes when the file does."""
+        try:
+            status = os.stat(self.path) if self.path else None
+        except OSError:
+            return (0, 0)
+        return (status.st_mtime_ns, status.st_ino) if status else (0, 0)
+
+
+@contextmanager
+def _memory_file(data: bytes) -> Iterator[str]:
+    """A path that reads as these bytes: OpenSSL takes certificates by path only, and a key must not touch the disk."""
+    descriptor = os.memfd_create("koord-pem", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, data)
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+class TlsSource:
+    """Gives the TLS context of a client: the same object until a file or the plugin's certificate changes."""
+
+    def __init__(self, config: ClientConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self._config = config
+        self._clock = clock
+        self._context: ssl.SSLContext | None = None
+        self._stamp: object = None
+        self._stamp_plugin: tuple[bytes, bytes] | None = None
+        self._checked_at = float("-inf")
+
+    def context(self) -> ssl.SSLContext | None:
+        """None for a plain http server. Raises KubeConfigError; while a renewed file is unusable the last context stays."""
+        config = self._config
+        if not config.server.startswith("https:"):
+            return None
+        now = self._clock()
+        plugin = config.credentials.client_certificate()
+        if self._context is not None and now - self._checked_at < RECHECK and self._stamp_plugin == plugin:
+            return self._context
+        stamp = tuple(pem.stamp() if pem else None for pem in (config.ca, config.cert, config.key))
+        if self._context is None or stamp != self._stamp or self._stamp_plugin != plugin:
+            try:
+                self._context = build_context(config, plugin)
+            except KubeConfigError:
+                if self._context is None:
+                    raise
+        self._stamp, self._stamp_plugin, self._checked_at = stamp, plugin, now
+        return self._context
+
+
+def build_context(config: ClientConfig, plugin: tuple[bytes, bytes] | None = None) -> ssl.SSLContext:
+    """A client context for a configuration; `plugin` is a certificate and key that came from a credential plugin."""
+    try:
+        context = ssl.create_default_context(cadata=config.ca.read().decode("ascii", "replace") if config.ca else None)
+    except (ssl.SSLError, ValueError) as error:
+        raise KubeConfigError(config.source, f"certificate-authority cannot be used: {error}") from error
+    if config.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    certificate, key = plugin or (config.cert and config.cert.read(), config.key and config.key.read())
+    if not certificate:
+        return context
+    if not key and b"PRIVATE KEY" not in certificate:
+        raise KubeConfigError(config.source, "client-certificate is given without client-key")
+    with _memory_file(certificate + b"\n" + (key or b"")) as path:
+        try:
+            context.load_cert_chain(path)
+        except (ssl.SSLError, OSError) as error:
+            raise KubeConfigError(config.source, f"client-certificate and client-key cannot be used: {error}") from error
+    return context

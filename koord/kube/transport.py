@@ -1,0 +1,246 @@
+"""HTTP to the API server: a keep-alive pool, credentials, pacing, retries."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+from yarl import URL
+
+from koord.kube import errors
+from koord.kube.config import ClientConfig, KubeConfigError
+from koord.kube.credentials import CredentialError
+from koord.kube.ratelimit import Backoff, RateLimiter
+from koord.kube.tls import TlsSource
+from koord.version import VERSION
+
+ATTEMPTS = 5  # tries of one request, the first included
+CONNECT_TIMEOUT = 5.0  # seconds
+REQUEST_TIMEOUT = 60.0  # seconds for one try
+MAX_RETRY_AFTER = 30.0  # seconds; a longer request to wait is cut to this
+POOL = 100  # connections for requests; watches have their own
+
+Observer = Callable[[str, int, float], None]
+"""Told of each finished try: method, HTTP status (0: no answer), seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer that was read to its end."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def _socket(address: Any) -> socket.socket:
+    """A socket that notices a dead peer within about half a minute, so that a watch does not hang on a vanished server."""
+    family, kind, protocol = address[0], address[1], address[2]
+    sock = socket.socket(family, kind, protocol)
+    sock.setblocking(False)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000)
+    return sock
+
+
+class Transport:
+    """Sends requests for one configuration. Belongs to one event loop; `close` it in the end."""
+
+    def __init__(
+        self, config: ClientConfig, *, qps: float | None = None, burst: int | None = None, role: str = "", observer: Observer | None = None
+    ) -> None:
+        self.config = config
+        self.limiter = RateLimiter(qps, burst)
+        self._observer = observer
+        self._tls = TlsSource(config)
+        self._headers = {
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",
+            "User-Agent": f"koord/{VERSION}" + (f" ({role})" if role else ""),
+            **config.headers,
+        }
+        self._calls: aiohttp.ClientSession | None = None
+        self._watches: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    def _session(self, *, watch: bool) -> aiohttp.ClientSession:
+        session = self._watches if watch else self._calls
+        if session is None:
+            if self._closed:
+                raise errors.Unreachable("the client is closed")
+            connector = aiohttp.TCPConnector(limit=0 if watch else POOL, keepalive_timeout=60.0, socket_factory=_socket)
+            session = aiohttp.ClientSession(
+                connector=connector,
+                headers=self._headers,
+                auto_decompress=True,
+                read_bufsize=2**20,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=("Content-Type",),
+            )
+            if watch:
+                self._watches = session
+            else:
+                self._calls = session
+        return session
+
+    async def close(self) -> None:
+        """Close all connections; requests in flight fail."""
+        self._closed = True
+        for session in (self._calls, self._watches):
+            if session is not None:
+                await session.close()
+        self._calls = self._watches = None
+
+    def url(self, path: str, params: Mapping[str, str] | None = None) -> URL:
+        """The request URL of an (already quoted) path."""
+        text = self.config.server + path
+        return URL(f"{text}?{urlencode(params)}" if params else text, encoded=True)
+
+    async def _options(self, *, renew: bool = False) -> dict[str, Any]:
+        """Keyword arguments of aiohttp that carry identity, TLS and proxy."""
+        try:
+            authorization = await self.config.credentials.authorization(renew=renew)
+            context = self._tls.context()
+        except (CredentialError, KubeConfigError) as error:
+            raise errors.Unreachable(str(error)) from error
+        options: dict[str, Any] = {"headers": {"Authorization": authorization}} if authorization else {"headers": {}}
+        if context is not None:
+            options["ssl"] = context
+            if self.config.tls_server_name:
+                options["server_hostname"] = self.config.tls_server_name
+        if self.config.proxy:
+            options["proxy"] = self.config.proxy
+        return options
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        idempotent: bool | None = None,
+        retry_429: bool = True,
+        timeout: float = REQUEST_TIMEOUT,
+    ) -> Response:
+        """Send a request and read the answer, whatever its status.
+
+        A try that never reached the server is repeated; one that was answered 429, or 5xx with Retry-After, too; one that
+        got lost, or was answered 5xx, only if the request is idempotent (by default GET, PUT and DELETE). After a 401 the
+        credentials are renewed once. Raises Unreachable when no try got an answer.
+        """
+        if idempotent is None:
+            idempotent = method in ("GET", "PUT", "DELETE", "HEAD")
+        url = self.url(path, params)
+        backoff = Backoff(0.1, 5.0)
+        renewed = renew = False
+        for attempt in range(1, ATTEMPTS + 1):
+            last = attempt == ATTEMPTS
+            await self.limiter.acquire()
+            try:
+                response = await self._once(method, url, body, content_type, timeout=timeout, renew=renew)
+            except _NotSent as error:
+                if last:
+                    raise errors.Unreachable(f"{self.config.server}: {error}") from error.__cause__
+                pause = backoff.next()
+            except _Lost as error:
+                if last or not idempotent:
+                    raise errors.Unreachable(f"{self.config.server}: {error}") from error.__cause__
+                pause = backoff.next()
+            else:
+                if response.status == 401 and not renewed:
+                    renewed = renew = True
+                    continue
+                wait = _retry_pause(response, idempotent=idempotent, retry_429=retry_429)
+                if wait is None or last:
+                    return response
+                pause = wait or backoff.next()
+            renew = False
+            await asyncio.sleep(pause)
+        raise AssertionError("unreachable")
+
+    async def _once(self, method: str, url: URL, body: bytes | None, content_type: str, *, timeout: float, renew: bool) -> Response:
+        options = await self._options(renew=renew)
+        if body is not None:
+            options["headers"]["Content-Type"] = content_type
+        began, status = time.monotonic(), 0
+        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT)
+        try:
+            async with self._session(watch=False).request(
+                method, url, data=body, timeout=limits, allow_redirects=False, **options
+            ) as answer:
+                content = await answer.read()
+                status = answer.status
+                return Response(status, answer.headers, content)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, ssl.SSLError) as error:
+            raise _NotSent(_text(error)) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _Lost(_text(error)) from error
+        finally:
+            if self._observer is not None:
+                self._observer(method, status, time.monotonic() - began)
+
+    @asynccontextmanager
+    async def stream(self, path: str, params: Mapping[str, str], *, silence: float) -> AsyncIterator[aiohttp.StreamReader]:
+        """A GET whose answer is read as it comes; `silence` is how many seconds may pass without a byte.
+
+        Raises ApiError for a status other than 200 and Unreachable when the connection fails, also while reading.
+        """
+        await self.limiter.acquire()
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=silence)
+        url = self.url(path, params)
+        try:
+            for renew in (False, True):
+                options = await self._options(renew=renew)
+                async with self._session(watch=True).get(url, timeout=limits, allow_redirects=False, **options) as answer:
+                    if answer.status == 401 and not renew:
+                        continue
+                    if answer.status != 200:
+                        raise errors.from_response(answer.status, await answer.read(), retry_after=retry_after(answer.headers))
+                    yield answer.content
+                    return
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise errors.Unreachable(f"{self.config.server}: {_text(error)}") from error
+
+
+class _NotSent(Exception):
+    """The request did not reach the server."""
+
+
+class _Lost(Exception):
+    """The request may have reached the server; its answer did not reach us."""
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds of a Retry-After header (the API server sends whole seconds, never a date)."""
+    text = headers.get("Retry-After", "")
+    return float(text) if text.isdigit() else None
+
+
+def _retry_pause(response: Response, *, idempotent: bool, retry_429: bool) -> float | None:
+    """None if the answer stands; else the seconds to wait before the next try, 0 for the usual back-off."""
+    if response.status != 429 and response.status < 500:
+        return None
+    asked = retry_after(response.headers)
+    if response.status == 429:
+        return min(asked or 0.0, MAX_RETRY_AFTER) if retry_429 else None
+    if asked is not None and response.status == 503:
+        return min(asked, MAX_RETRY_AFTER)
+    return 0.0 if idempotent and response.status in (500, 502, 503, 504) else None
