@@ -15,7 +15,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 16, 34, 40
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A named series of (x, y) points; a dashed line tells it apart without colour."""
+    """A series of (x, y) points; one without a name stays out of the legend. A dashed line tells it apart without colour."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -124,11 +124,12 @@ class _Frame:
         out: list[str] = []
         at = self.x + 8
         for line in self.chart.lines:
+            if not line.name:
+                continue
             dash = " stroke-dasharray='5 3'" if line.dashed else ""
             level = self.y + self.height - 10
-            out.append(
-                f"<line x1='{at:.1f}' y1='{level:.1f}' x2='{at + 22:.1f}' y2='{level:.1f}' stroke={quoteattr(line.colour)} stroke-width='2'{dash}/>"
-            )
+            ends = f"x1='{at:.1f}' y1='{level:.1f}' x2='{at + 22:.1f}' y2='{level:.1f}'"
+            out.append(f"<line {ends} stroke={quoteattr(line.colour)} stroke-width='2'{dash}/>")
             out.append(_text(at + 27, level + 4, line.name, size=11))
             at += 40 + 6.3 * len(line.name)
         return out

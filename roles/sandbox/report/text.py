@@ -1,0 +1,182 @@
+"""`report.md`: what the demo measured, in plain words and a table. Every number comes from the run; nothing is claimed beyond it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from roles.sandbox.measure import PhaseResult, StepResult, merge_steps
+
+TITLES: Mapping[str, str] = {
+    "alone": "service alone",
+    "unmanaged": "with batch, unmanaged",
+    "koord": "with batch under koord",
+}
+ORDER = ("alone", "unmanaged", "koord")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What stands around the numbers."""
+
+    title: str
+    date: str
+    kernel: str
+    cpus: int
+    memory: int
+    cgroup_version: int
+    simulated_nodes: int
+    simulated_bound: int
+    simulated_batch_cpu: int
+    """Sum of batch-cpu that the simulated nodes offered, milli-CPU."""
+    suppress_threshold: int
+    service_request: str
+    iterations: int
+    restored: bool | None = None
+    notes: Sequence[str] = field(default_factory=tuple)
+
+
+def ordered(phases: Sequence[PhaseResult]) -> list[PhaseResult]:
+    """Phases in the order in which a reader compares them, whatever order they ran in."""
+    return sorted(phases, key=lambda p: ORDER.index(p.kind))
+
+
+def render(facts: Facts, phases: Sequence[PhaseResult], plot: str | None) -> str:
+    """The whole report as Markdown. `plot` is the file name of the chart beside it."""
+    shown = ordered(phases)
+    parts = [f"# {facts.title}", "", _machine(facts), ""]
+    if shown:
+        parts += [_summary(facts, shown), ""]
+        if plot:
+            parts += [f"![Service latency and CPU in each phase]({plot})", ""]
+        parts += ["## Service latency", "", _latency_table(shown), ""]
+        parts += ["## The machine", "", _machine_table(facts, shown), ""]
+        parts += ["## Reaction to a load step", "", _reactions(shown), ""]
+    parts += ["## Simulated nodes", "", _simulated(facts), ""]
+    parts += ["## After the run", "", _restored(facts), ""]
+    if facts.notes:
+        parts += ["## Notes", "", *(f"* {note}" for note in facts.notes), ""]
+    if shown:
+        parts += ["## How it was measured", "", _method(facts, shown), ""]
+    return "\n".join(parts)
+
+
+def _machine(facts: Facts) -> str:
+    return (
+        f"{facts.date}; Linux {facts.kernel}, {facts.cpus} CPUs, {facts.memory / 2**30:.1f} GiB, "
+        f"cgroup v{facts.cgroup_version}. All roles of koord ran in one process beside the workloads."
+    )
+
+
+def _by_kind(phases: Sequence[PhaseResult]) -> dict[str, PhaseResult]:
+    return {p.kind: p for p in phases}
+
+
+def _peak(phase: PhaseResult) -> StepResult | None:
+    rows = merge_steps(phase.steps)
+    return rows[-1] if rows else None
+
+
+def _summary(facts: Facts, phases: Sequence[PhaseResult]) -> str:
+    by_kind = _by_kind(phases)
+    lines = []
+    for phase in phases:
+        peak = _peak(phase)
+        latency = f"p99 {peak.p99:.1f} ms at {peak.rate:g} requests/s" if peak else "no request was answered"
+        busy = phase.node_utilisation(facts.cpus)
+        work = f", {phase.work_units:,} units of batch work" if phase.kind != "alone" else ""
+        lines.append(f"* **{TITLES[phase.kind]}**: {latency}, CPU {busy:.0f} % busy{work}.")
+    koord = by_kind.get("koord")
+    if koord is not None and koord.batch_cpu_offered() > 0:
+        lines.append(
+            f"* The service asks for {facts.service_request} CPU and mostly does not use it: koord offered "
+            f"**{koord.batch_cpu_offered()} milli-CPU** of this node again as `kubernetes.io/batch-cpu`; "
+            f"{koord.batch_pods} batch pods were placed on it."
+        )
+    reactions = koord.reactions() if koord is not None else []
+    times = [r.seconds for r in reactions if r.seconds is not None]
+    if reactions:
+        told = f"within **{max(times):.2f} s**" if len(times) == len(reactions) else f"in {len(times)} of {len(reactions)} cases"
+        lines.append(f"* When the service's load rose, the batch tier's CPU was halved {told}.")
+    return "\n".join(lines)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    out = ["| " + " | ".join(head) + " |", "|" + "|".join(" --- " if i == 0 else " ---: " for i in range(len(head))) + "|"]
+    out += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(out)
+
+
+def _latency_table(phases: Sequence[PhaseResult]) -> str:
+    rows = []
+    for phase in phases:
+        for step in merge_steps(phase.steps):
+            cells = [f"{value:.2f}" for value in (step.p50, step.p95, step.p99, step.max)]
+            rows.append([TITLES[phase.kind], f"{step.rate:g}", str(step.count), str(step.errors), *cells])
+    head = ["Phase", "requests/s", "answered", "errors", "p50 ms", "p95 ms", "p99 ms", "max ms"]
+    return _table(head, rows) + "\n\nWhere a rate occurs in several steps of a phase, the worst step counts."
+
+
+def _machine_table(facts: Facts, phases: Sequence[PhaseResult]) -> str:
+    rows = []
+    for phase in phases:
+        batch = phase.kind != "alone"
+        rows.append(
+            [
+                TITLES[phase.kind],
+                f"{phase.node_utilisation(facts.cpus):.0f} %",
+                f"{phase.work_units:,}" if batch else "–",
+                str(phase.batch_pods) if batch else "–",
+                f"{phase.be_cores():.2f}" if phase.kind == "koord" else "–",
+                str(phase.batch_cpu_offered()) if phase.kind == "koord" else "–",
+                str(phase.evictions) if batch else "–",
+            ]
+        )
+    head = ["Phase", "CPU busy", "batch work", "batch pods", "best-effort CPU", "batch-cpu offered", "evictions"]
+    return _table(head, rows) + "\n\nBatch work counts units of 10,000 loop iterations; batch-cpu is in milli-CPU."
+
+
+def _reactions(phases: Sequence[PhaseResult]) -> str:
+    koord = _by_kind(phases).get("koord")
+    reactions = koord.reactions() if koord is not None else []
+    if not reactions:
+        return "No step up was seen while batch pods ran under koord."
+    rows = []
+    for index, one in enumerate(reactions, 1):
+        halved = f"{one.seconds:.2f} s" if one.seconds is not None else "not halved"
+        cut = f"{one.quota_seconds:.2f} s" if one.quota_seconds is not None else "–"
+        rows.append([str(index), f"{one.before_cores:.2f}", f"{one.after_cores:.2f}", halved, cut])
+    head = ["Step up", "batch CPU before", "batch CPU after", "until halved", "until the quota was lowered"]
+    return (
+        _table(head, rows) + "\n\nCPU in cores: the mean of the 3 s before the step, and of 1–8 s after it. "
+        "Halved means at or below half of the mean before, over 0.2 s and held for 0.4 s."
+    )
+
+
+def _simulated(facts: Facts) -> str:
+    if facts.simulated_nodes == 0:
+        return "There were none in this run."
+    return (
+        f"{facts.simulated_nodes} simulated nodes reported usage by their curves; the manager offered "
+        f"{facts.simulated_batch_cpu} milli-CPU of batch-cpu on them, and {facts.simulated_bound} pods ran there."
+    )
+
+
+def _restored(facts: Facts) -> str:
+    if facts.restored is None:
+        return "This machine was not used as a node, so nothing had to be restored."
+    if facts.restored:
+        return "Every process was ended and every cgroup of the run was removed."
+    return "**Some cgroups of the run could not be removed**; `koord sandbox clean` tries again."
+
+
+def _method(facts: Facts, phases: Sequence[PhaseResult]) -> str:
+    order = ", ".join(TITLES[p.kind] for p in sorted(phases, key=lambda p: p.begin))
+    return (
+        f"The phases ran in this order: {order}. The load generator is open-loop: requests leave at fixed times, and latency counts "
+        f"from the planned time, so waiting is never hidden. Each request costs the service {facts.iterations:,} loop iterations. "
+        "Unmanaged means the same jobs as ordinary pods with a CPU request and no limit, put on the node directly, with co-location and "
+        f"suppression switched off. Under koord they come from a namespace that a ClusterColocationProfile selects. BE is held to what "
+        f"the rest leaves below {facts.suppress_threshold} % of the node. CPU busy is the whole machine, this sandbox's own control plane "
+        "and whatever else runs here included."
+    )

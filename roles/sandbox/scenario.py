@@ -1,0 +1,163 @@
+"""Scenario files of `koord sandbox`: what the simulated nodes, the service, the load, the batch jobs and the phases are.
+
+Strict: an unknown field or a wrong type is one clear error with its path. Every field has a default, and the defaults are the demo.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal
+
+import orjson
+from pydantic import Field, model_validator
+
+from koord.config import slo
+from koord.config.loader import load_component_config
+from koord.config.model import ConfigModel
+
+API_VERSION = "sandbox.koordinator.sh/v1alpha1"
+KIND = "Scenario"
+
+PhaseKind = Literal["alone", "koord", "unmanaged"]
+
+
+class Nodes(ConfigModel):
+    """The simulated nodes."""
+
+    count: int = Field(4, ge=0, le=5000)
+    """How many; `--nodes` overrides it."""
+    cpus: int = Field(32, ge=1, le=1024)
+    """CPUs of each."""
+    memory_gib: int = Field(128, ge=1, le=65536)
+    """Memory of each in GiB."""
+    pods_per_node: int = Field(3, ge=0, le=100)
+    """Latency-sensitive pods already on each; their curves go round steady, diurnal and bursty."""
+    period_seconds: float = Field(600.0, gt=0)
+    """Length of a simulated day."""
+
+
+class Service(ConfigModel):
+    """The latency-sensitive HTTP service on this machine."""
+
+    namespace: str = "shop"
+    cpu_milliseconds_per_request: float = Field(1.5, gt=0, le=1000)
+    """CPU work of one request, calibrated on this machine before the start."""
+    cpu_request: str = "1200m"
+    """What the service asks for: sized for its peak, so mostly idle, which is what is offered again."""
+    memory_request: str = "256Mi"
+
+
+class LoadStep(ConfigModel):
+    """A constant arrival rate for some time."""
+
+    rate: float = Field(gt=0, le=100_000)
+    """Requests per second."""
+    seconds: float = Field(gt=0, le=3600)
+
+
+class Load(ConfigModel):
+    """The open-loop load generator."""
+
+    cpu_request: str = "200m"
+    steps: list[LoadStep] = Field(
+        default_factory=lambda: [
+            LoadStep(rate=60, seconds=10),
+            LoadStep(rate=360, seconds=9),
+            LoadStep(rate=60, seconds=10),
+            LoadStep(rate=360, seconds=9),
+        ],
+        min_length=1,
+    )
+    """The steps of one phase, the same in every phase."""
+
+
+class Batch(ConfigModel):
+    """The batch jobs."""
+
+    namespace: str = "batch"
+    """Namespace whose label a ClusterColocationProfile selects: its pods become BE and use batch resources."""
+    unmanaged_namespace: str = "batch-unmanaged"
+    """Namespace without the label: the same jobs as ordinary pods."""
+    cpu_burners: int = Field(3, ge=0, le=256)
+    cpu_request: str = "300m"
+    """CPU request and limit of a burner as its author writes it; the profile turns it into batch-cpu."""
+    unmanaged_cpu_request: str = "500m"
+    """CPU request of the same burner as an ordinary pod (no limit)."""
+    memory_burners: int = Field(1, ge=0, le=64)
+    memory_mib: int = Field(192, ge=1, le=65536)
+    memory_request: str = "256Mi"
+
+
+class Phase(ConfigModel):
+    """One phase of the demo."""
+
+    kind: PhaseKind
+    """alone: no batch; unmanaged: batch as ordinary pods, koord's strategies off; koord: batch through koord."""
+
+
+def _default_slo() -> dict[str, dict[str, Any]]:
+    return {
+        "colocation-config": {
+            "enable": True,
+            "metricAggregateDurationSeconds": 60,
+            "metricReportIntervalSeconds": 30,
+            "cpuReclaimThresholdPercent": 80,
+            "memoryReclaimThresholdPercent": 80,
+            "updateTimeThresholdSeconds": 30,
+            "resourceDiffThreshold": 0.05,
+        },
+        "resource-threshold-config": {
+            "clusterStrategy": {"enable": True, "cpuSuppressThresholdPercent": 75, "cpuSuppressPolicy": "cfsQuota"},
+        },
+    }
+
+
+class Scenario(ConfigModel):
+    """A scenario file."""
+
+    api_version: Literal["sandbox.koordinator.sh/v1alpha1"] = "sandbox.koordinator.sh/v1alpha1"
+    kind: Literal["Scenario"] = "Scenario"
+    title: str = "A service and batch jobs on one node"
+    nodes: Nodes = Field(default_factory=Nodes)
+    service: Service = Field(default_factory=Service)
+    load: Load = Field(default_factory=Load)
+    batch: Batch = Field(default_factory=Batch)
+    phases: list[Phase] = Field(default_factory=lambda: [Phase(kind="alone"), Phase(kind="koord"), Phase(kind="unmanaged")], min_length=1)
+    """In the order in which they run. `koord` needs a NodeMetric report, which the agent first makes after 30 s."""
+    slo_controller_config: dict[str, dict[str, Any]] = Field(default_factory=_default_slo)
+    """The keys of the ConfigMap slo-controller-config, as mappings."""
+
+    @model_validator(mode="after")
+    def _check_slo(self) -> Scenario:
+        result = slo.parse(self.config_data(), previous=None)
+        if result.errors:
+            raise ValueError("sloControllerConfig: " + "; ".join(str(e) for e in result.errors))
+        kinds = [p.kind for p in self.phases]
+        if len(set(kinds)) != len(kinds):
+            raise ValueError("phases: each kind may occur once")
+        return self
+
+    def config_data(self, *, strategies: bool = True) -> dict[str, str]:
+        """`data` of slo-controller-config. Without `strategies` co-location and suppression are off, as with no koord at all."""
+        data = {key: orjson.dumps(value).decode() for key, value in self.slo_controller_config.items()}
+        if not strategies:
+            data["colocation-config"] = orjson.dumps({**self.slo_controller_config.get("colocation-config", {}), "enable": False}).decode()
+            data["resource-threshold-config"] = orjson.dumps({"clusterStrategy": {"enable": False}}).decode()
+        return data
+
+    def phase_seconds(self) -> float:
+        """Length of the load of one phase."""
+        return sum(step.seconds for step in self.load.steps)
+
+    def stretched(self, seconds: float) -> Scenario:
+        """The same scenario with the load of all phases taking `seconds` together; the steps keep their proportions."""
+        factor = seconds / (self.phase_seconds() * len(self.phases))
+        steps = [step.model_copy(update={"seconds": step.seconds * factor}) for step in self.load.steps]
+        return self.model_copy(update={"load": self.load.model_copy(update={"steps": steps})})
+
+
+def load(path: str | os.PathLike[str] | None) -> Scenario:
+    """Read a scenario file; None gives the demo. Raises `koord.config.errors.InvalidConfig`."""
+    if path is None:
+        return Scenario()
+    return load_component_config(path, {(API_VERSION, KIND): Scenario})
