@@ -1,4 +1,3 @@
-# ruff: noqa: RUF012 -- msgspec copies an empty dict default for each instance
 """Projections of Kubernetes' own objects other than pods. See ``koord.api.objects`` for the conventions."""
 
 from __future__ import annotations

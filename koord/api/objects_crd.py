@@ -1,4 +1,3 @@
-# ruff: noqa: RUF012 -- msgspec copies an empty dict default for each instance
 """Projections of the custom resources (section 4 of the API specification). See ``koord.api.objects`` for the conventions."""
 
 from __future__ import annotations

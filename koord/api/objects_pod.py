@@ -1,4 +1,3 @@
-# ruff: noqa: RUF012 -- msgspec copies an empty dict default for each instance
 """Projections of pods and of what a pod's spec is made of. See ``koord.api.objects`` for the conventions."""
 
 from __future__ import annotations
