@@ -32,6 +32,8 @@ class Nodes(ConfigModel):
     """Memory of each in GiB."""
     pods_per_node: int = Field(3, ge=0, le=100)
     """Latency-sensitive pods already on each; their curves go round steady, diurnal and bursty."""
+    batch_pods: int = Field(8, ge=0, le=50_000)
+    """Batch pods created for the simulated nodes, through the same profile as those of this machine."""
     period_seconds: float = Field(600.0, gt=0)
     """Length of a simulated day."""
 

@@ -1,0 +1,123 @@
+"""`koord sandbox`: flags only. `workload` holds what the demo's pods run; it imports nothing of the roles."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.group("sandbox")
+def command() -> None:
+    """Run everything in one process: API server, all roles, simulated nodes, and this machine as a real node.
+
+    As root on Linux, pods that carry the annotation sandbox.koordinator.sh/process: "true" run as processes of this machine in cgroups
+    of their own (koord-sandbox-<id>); all of it is removed at the end. Without root or writable cgroups the simulated part runs alone.
+    """
+
+
+def _scenario_options(function: click.decorators.FC) -> click.decorators.FC:
+    for option in reversed(
+        (
+            click.option("--scenario", type=click.Path(exists=True, dir_okay=False), help="Scenario file (default: the built-in demo)."),
+            click.option("--nodes", type=click.IntRange(0, 5000), help="Number of simulated nodes (default: as the scenario says)."),
+            click.option("--local-node/--no-local-node", default=True, help="Use this machine as a node (needs root)."),
+            click.option("--roles-as-processes", is_flag=True, help="Start each role as a process of its own."),
+            click.option("--verbosity", "-v", type=click.IntRange(0, 10), default=0, help="Log verbosity of the roles."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@command.command("up")
+@_scenario_options
+def up(scenario: str | None, nodes: int | None, local_node: bool, roles_as_processes: bool, verbosity: int) -> None:
+    """Start everything and run until Ctrl-C."""
+    from roles.sandbox import main
+
+    sys.exit(main.up(main.Settings(scenario, nodes, local_node, roles_as_processes, verbosity)))
+
+
+@command.command("demo")
+@_scenario_options
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("demo-out"), show_default=True, help="Where to write."
+)
+@click.option(
+    "--duration", type=click.FloatRange(15, 36_000), help="Seconds of load in all phases together (default: as the scenario says)."
+)
+def demo(
+    scenario: str | None,
+    nodes: int | None,
+    local_node: bool,
+    roles_as_processes: bool,
+    verbosity: int,
+    out: Path,
+    duration: float | None,
+) -> None:
+    """A service and batch jobs on one node: alone, unmanaged, and under koord; writes report.md and latency.svg."""
+    from roles.sandbox import main
+
+    sys.exit(main.demo(main.Settings(scenario, nodes, local_node, roles_as_processes, verbosity), out, duration))
+
+
+@command.command("clean")
+def clean() -> None:
+    """Remove what a killed sandbox left: its processes, cgroups and files. Living sandboxes and foreign groups are not touched."""
+    from roles.sandbox import main
+
+    sys.exit(main.clean())
+
+
+@command.group("workload", hidden=True)
+def workload() -> None:
+    """The programs that the demo's pods run."""
+
+
+@workload.command("serve")
+@click.option("--address", default="127.0.0.1", show_default=True)
+@click.option("--port", type=click.IntRange(1, 65535), required=True)
+@click.option("--iterations", type=click.IntRange(0), required=True, help="Work of each request.")
+def serve(address: str, port: int, iterations: int) -> None:
+    """Serve HTTP with a fixed amount of work for each request."""
+    import asyncio
+
+    from roles.sandbox.workload.serve import serve as run
+
+    asyncio.run(run(address, port, iterations))
+
+
+@workload.command("load")
+@click.option("--address", default="127.0.0.1", show_default=True)
+@click.option("--port", type=click.IntRange(1, 65535), required=True)
+@click.option("--step", "steps", multiple=True, required=True, metavar="RATE:SECONDS")
+def load(address: str, port: int, steps: tuple[str, ...]) -> None:
+    """Send requests at fixed times and print latencies."""
+    from roles.sandbox.workload.load import Generator, Step
+
+    try:
+        parsed = [Step.parse(text) for text in steps]
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--step") from None
+    Generator((address, port), parsed, sys.stdout).run()
+
+
+@workload.command("burn-cpu")
+@click.option("--seconds", type=click.FloatRange(0), help="Stop after so long (default: never).")
+def burn_cpu(seconds: float | None) -> None:
+    """Burn CPU."""
+    from roles.sandbox.workload import burn
+
+    burn.burn_cpu(sys.stdout, seconds=seconds)
+
+
+@workload.command("burn-memory")
+@click.option("--mib", type=click.IntRange(1, 1 << 20), required=True)
+@click.option("--seconds", type=click.FloatRange(0), help="Stop after so long (default: never).")
+def burn_memory(mib: int, seconds: float | None) -> None:
+    """Hold and walk memory."""
+    from roles.sandbox.workload import burn
+
+    burn.burn_memory(sys.stdout, mib, seconds=seconds)

@@ -1,0 +1,200 @@
+"""The API objects of a sandbox and of its demo: namespaces, priority classes, the profile, the service, its load and the batch jobs (pure)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from koord.api import names
+from roles.sandbox.nodes.fleet import CURVE_ANNOTATION, RUN_SECONDS_ANNOTATION
+from roles.sandbox.process_kubelet.node import SANDBOX_LABEL
+from roles.sandbox.process_kubelet.status import PROCESS_ANNOTATION
+from roles.sandbox.scenario import Scenario
+
+SYSTEM_NAMESPACE = "koordinator-system"
+SLO_CONFIG = "slo-controller-config"
+PROFILE = "sandbox-batch"
+COLOCATION_LABEL = "koordinator.sh/enable-colocation"
+SCHEDULER = "koord-scheduler"
+# The lower end of each band: what upstream's installation creates.
+PRIORITY_CLASSES = (("koord-prod", 9000), ("koord-mid", 7000), ("koord-batch", 5000), ("koord-free", 3000))
+APP_LABEL = "app"
+
+
+def self_command() -> list[str]:
+    """The command line of this very program, for pods that run a part of it: the frozen binary, or this interpreter."""
+    if getattr(sys, "frozen", False):
+        return [sys.executable]
+    return [sys.executable, "-m", "koord.cli"]
+
+
+def namespace(name: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels or {}}}
+
+
+def priority_class(name: str, value: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": name},
+        "value": value,
+        "globalDefault": False,
+        "preemptionPolicy": "PreemptLowerPriority",
+        "description": f"koord priority band from {value}",
+    }
+
+
+def slo_config(data: dict[str, str]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": SLO_CONFIG, "namespace": SYSTEM_NAMESPACE}, "data": data}
+
+
+def profile() -> dict[str, Any]:
+    """Everything in a namespace labelled for co-location becomes BE batch, placed by koord's scheduler."""
+    return {
+        "apiVersion": "config.koordinator.sh/v1alpha1",
+        "kind": "ClusterColocationProfile",
+        "metadata": {"name": PROFILE},
+        "spec": {
+            "namespaceSelector": {"matchLabels": {COLOCATION_LABEL: "true"}},
+            "qosClass": "BE",
+            "priorityClassName": "koord-batch",
+            "schedulerName": SCHEDULER,
+            "labels": {"koordinator.sh/mutated": "true"},
+        },
+    }
+
+
+def process_pod(
+    name: str,
+    namespace_: str,
+    command: Sequence[str],
+    *,
+    app: str,
+    requests: dict[str, str],
+    limits: dict[str, str] | None = None,
+    labels: dict[str, str] | None = None,
+    env: dict[str, str] | None = None,
+    node: str | None = None,
+    restart: str = "Always",
+    probe: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """A pod whose command runs as a process on this machine. With `node` it is put there directly, otherwise the scheduler places it."""
+    container: dict[str, Any] = {
+        "name": app,
+        "image": "sandbox/process",
+        "command": list(command),
+        "env": [{"name": key, "value": value} for key, value in (env or {}).items()],
+        "resources": {"requests": requests, **({"limits": limits} if limits else {})},
+    }
+    if probe:
+        container["readinessProbe"] = probe
+    spec: dict[str, Any] = {"restartPolicy": restart, "terminationGracePeriodSeconds": 1, "containers": [container]}
+    if node:
+        spec["nodeName"] = node
+    else:
+        spec |= {"schedulerName": SCHEDULER, "nodeSelector": {SANDBOX_LABEL: "process"}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": namespace_,
+            "labels": {APP_LABEL: app, **(labels or {})},
+            "annotations": {PROCESS_ANNOTATION: "true"},
+        },
+        "spec": spec,
+    }
+
+
+def python_env() -> dict[str, str]:
+    """Where an unfrozen interpreter finds this package when it is not installed (a source checkout)."""
+    if getattr(sys, "frozen", False):
+        return {}
+    return {"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def service_pod(scenario: Scenario, port: int, iterations: int) -> dict[str, Any]:
+    """The latency-sensitive HTTP service."""
+    return process_pod(
+        "shop",
+        scenario.service.namespace,
+        [*self_command(), "sandbox", "workload", "serve", f"--port={port}", f"--iterations={iterations}"],
+        app="shop",
+        requests={"cpu": scenario.service.cpu_request, "memory": scenario.service.memory_request},
+        labels={names.LABEL_POD_QOS: "LS"},
+        env=python_env(),
+        probe={"httpGet": {"path": "/healthz", "port": port}, "periodSeconds": 10},
+    )
+
+
+def load_pod(scenario: Scenario, phase: str, port: int) -> dict[str, Any]:
+    """The load generator of one phase."""
+    steps = [f"--step={step.rate:g}:{step.seconds:g}" for step in scenario.load.steps]
+    return process_pod(
+        f"load-{phase}",
+        scenario.service.namespace,
+        [*self_command(), "sandbox", "workload", "load", f"--port={port}", *steps],
+        app="load",
+        requests={"cpu": scenario.load.cpu_request, "memory": "64Mi"},
+        labels={names.LABEL_POD_QOS: "LS"},
+        env=python_env(),
+        restart="Never",
+    )
+
+
+def batch_pods(scenario: Scenario, *, managed: bool, node: str) -> list[dict[str, Any]]:
+    """CPU and memory burners: in the labelled namespace, or as ordinary pods put on the node directly."""
+    batch = scenario.batch
+    where = batch.namespace if managed else batch.unmanaged_namespace
+    cpu = batch.cpu_request if managed else batch.unmanaged_cpu_request
+    target = None if managed else node
+
+    def burner(name: str, command: list[str], requests: dict[str, str]) -> dict[str, Any]:
+        return process_pod(
+            name,
+            where,
+            [*self_command(), "sandbox", "workload", *command],
+            app="burner",
+            requests=requests,
+            limits=requests if managed else None,
+            env=python_env(),
+            node=target,
+        )
+
+    pods = [burner(f"cpu-{i}", ["burn-cpu"], {"cpu": cpu, "memory": "64Mi"}) for i in range(batch.cpu_burners)]
+    memory = {"cpu": "100m", "memory": batch.memory_request}
+    pods += [burner(f"memory-{i}", ["burn-memory", f"--mib={batch.memory_mib}"], memory) for i in range(batch.memory_burners)]
+    return pods
+
+
+def simulated_batch_pods(scenario: Scenario) -> list[dict[str, Any]]:
+    """Batch pods for the simulated nodes; they end after a while."""
+    pods = []
+    for index in range(scenario.nodes.batch_pods):
+        pods.append(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {
+                    "name": f"etl-{index:03d}",
+                    "namespace": scenario.batch.namespace,
+                    "labels": {APP_LABEL: "etl"},
+                    "annotations": {CURVE_ANNOTATION: "steady", RUN_SECONDS_ANNOTATION: str(60 + 7 * (index % 9))},
+                },
+                "spec": {
+                    "restartPolicy": "Never",
+                    "schedulerName": SCHEDULER,
+                    "nodeSelector": {SANDBOX_LABEL: "simulated"},
+                    "containers": [
+                        {
+                            "name": "etl",
+                            "image": "sandbox/etl",
+                            "resources": {"requests": {"cpu": "2", "memory": "4Gi"}, "limits": {"cpu": "2", "memory": "4Gi"}},
+                        }
+                    ],
+                },
+            }
+        )
+    return pods

@@ -1,0 +1,71 @@
+"""Reads the counters of this machine and of the run's cgroups at a steady pace, and turns them into what the view shows."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from roles.sandbox.measure import Sample
+from roles.sandbox.process_kubelet import layout
+from roles.sandbox.process_kubelet.cgroups import RunGroups
+
+INTERVAL = 0.05
+RECENT_SECONDS = 1.0
+TICK = 1.0 / os.sysconf("SC_CLK_TCK")
+BEST_EFFORT = layout.qos_dir("BestEffort")
+
+
+def busy_seconds(proc: Path = Path("/proc")) -> float:
+    """Busy CPU seconds of the machine since boot: user, nice, system, irq and softirq, as the agent counts them."""
+    with open(proc / "stat", "rb") as file:
+        fields = file.readline().split()
+    return sum(int(fields[i]) for i in (1, 2, 3, 6, 7)) * TICK
+
+
+class Sampler:
+    """Samples every 50 ms into `keep`, the list of the running phase; `recent` holds the last second for the view."""
+
+    def __init__(self, groups: RunGroups, service_directory: Callable[[], str | None], batch_cpu: Callable[[], int | None]) -> None:
+        self.groups = groups
+        self._service_directory = service_directory
+        self._batch_cpu = batch_cpu
+        self.keep: list[Sample] | None = None
+        self.recent: deque[Sample] = deque()
+
+    def sample(self) -> Sample:
+        """Read everything once."""
+        service = self._service_directory()
+        return Sample(
+            time=time.monotonic(),
+            node_busy=busy_seconds(),
+            be_ns=self.groups.cpu_usage_ns(BEST_EFFORT),
+            service_ns=self.groups.cpu_usage_ns(service) if service else None,
+            be_quota_us=self.groups.cfs_quota_us(BEST_EFFORT),
+            be_memory=self.groups.memory_usage(BEST_EFFORT),
+            batch_cpu=self._batch_cpu(),
+        )
+
+    async def run(self) -> None:
+        """Sample for ever; a late wake-up is not made up for, its sample carries its own time."""
+        while True:
+            one = self.sample()
+            if self.keep is not None:
+                self.keep.append(one)
+            self.recent.append(one)
+            while self.recent and one.time - self.recent[0].time > RECENT_SECONDS:
+                self.recent.popleft()
+            await asyncio.sleep(INTERVAL)
+
+    def rate(self, counter: str, scale: float) -> float | None:
+        """Rate of a cumulative counter over the last second, None when it was not there."""
+        if len(self.recent) < 2:
+            return None
+        first, last = self.recent[0], self.recent[-1]
+        begin, end = getattr(first, counter), getattr(last, counter)
+        if begin is None or end is None or last.time <= first.time:
+            return None
+        return max(0.0, float((end - begin) / scale / (last.time - first.time)))
