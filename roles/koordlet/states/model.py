@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from koord.api.objects import Container, ContainerStatus, Node, Pod
-
     from koord.api.priority import PriorityClass
     from koord.api.qos import QoSClass
     from roles.koordlet.host.cgroup import Cgroups

@@ -82,5 +82,9 @@ class MetricsView:
     def count(self, kind: str, window: float, **properties: str) -> int:
         return len(self.query(kind, window, **properties))
 
+    def keys(self, kind: str) -> list[tuple[str, ...]]:
+        """Property values of all series of a kind, in schema order."""
+        return self._store.keys(kind)
+
     def query(self, kind: str, window: float, **properties: str) -> Series:
         return self._store.query(kind, properties, self._now_ms - round(window * 1000), self._now_ms)

@@ -1,0 +1,164 @@
+"""The NodeResourceTopology object: what it should say, and whether what stands there differs (KLO-SI-05). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from koord.accounting.cpuset import CPUSet
+from koord.api import names
+from koord.api.kinds import NODERESOURCETOPOLOGIES
+from roles.koordlet.host.numa import NumaNode
+from roles.koordlet.host.topology import BasicInfo, CPUTopology
+from roles.koordlet.report.cpupools import (
+    KubeletPolicy,
+    kubelet_pinned,
+    node_reservation,
+    owned_cpus,
+    shared_pools,
+    system_qos,
+)
+from roles.koordlet.report.zones import make_zones, merge_zones, numa_reserved, zone_values
+from roles.koordlet.states.model import PodState
+
+if TYPE_CHECKING:
+    from koord.api.objects import Node
+
+Object = dict[str, Any]
+
+ANNOTATIONS = (
+    names.ANNOTATION_NRT_CPU_BASIC_INFO,
+    names.ANNOTATION_NRT_CPU_TOPOLOGY,
+    names.ANNOTATION_NRT_CPU_SHARED_POOLS,
+    names.ANNOTATION_NRT_BE_CPU_SHARED_POOLS,
+    names.ANNOTATION_KUBELET_CPU_MANAGER_POLICY,
+    names.ANNOTATION_NRT_POD_CPU_ALLOCS,
+    names.ANNOTATION_NODE_RESERVATION,
+    names.ANNOTATION_NODE_SYSTEM_QOS_RESOURCE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyInput:
+    """Everything that the object is computed from."""
+
+    node: Node
+    topology: CPUTopology
+    basic: BasicInfo
+    numa: Sequence[NumaNode]
+    pods: Sequence[PodState]
+    policy: KubeletPolicy
+    cpu_manager_state: bytes | None = None
+    """Content of the kubelet's checkpoint; None when there is no such file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the object should say."""
+
+    annotations: dict[str, str]
+    labels: dict[str, str]
+    policies: list[str]
+    zones: list[dict[str, Any]]
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+def compute(data: TopologyInput) -> Wanted:
+    """Raises :class:`~roles.koordlet.report.zones.ZoneError` or ``CPUStateError``; then nothing is to be changed."""
+    topology, node = data.topology, data.node
+    node_annotations = node.metadata.annotations
+    pinned = kubelet_pinned(data.cpu_manager_state, data.pods) if data.policy.static else []
+    from_ls, from_be = owned_cpus(data.pods, pinned)
+    reservation, reserved_cpus = node_reservation(node_annotations, topology)
+    system, system_cpus = system_qos(node_annotations)
+    withheld: CPUSet = reserved_cpus | system_cpus
+    detail = [{"id": c.id, "core": c.core, "socket": c.socket, "node": c.node} for c in topology.by_id.values()]
+    annotations = {
+        names.ANNOTATION_NRT_CPU_BASIC_INFO: _json(data.basic.wire()),
+        names.ANNOTATION_NRT_CPU_TOPOLOGY: _json({"detail": detail}),
+        names.ANNOTATION_NRT_CPU_SHARED_POOLS: _json(shared_pools(topology, from_ls, withheld)),
+        names.ANNOTATION_NRT_BE_CPU_SHARED_POOLS: _json(shared_pools(topology, from_be, withheld)),
+        names.ANNOTATION_KUBELET_CPU_MANAGER_POLICY: _json(data.policy.annotation()),
+        names.ANNOTATION_NRT_POD_CPU_ALLOCS: _json([p.wire() for p in pinned] or None),
+        names.ANNOTATION_NODE_RESERVATION: _json(reservation),
+        names.ANNOTATION_NODE_SYSTEM_QOS_RESOURCE: _json(system),
+    }
+    numa_label = node.metadata.labels.get(names.LABEL_NODE_ENABLE_NUMA_RESERVATION, "")
+    reserved: dict[str, int] = {}
+    if numa_label == "true":
+        reserved = numa_reserved(node.status.capacity, node.status.allocatable, len(data.numa))
+    return Wanted(
+        annotations=annotations,
+        labels={names.LABEL_NODE_ENABLE_NUMA_RESERVATION: numa_label} if numa_label else {},
+        policies=[data.policy.topology_policy],
+        zones=make_zones(topology, data.numa, reserved),
+    )
+
+
+def new_object(node: Node) -> Object:
+    """The empty object that is created when the node has none."""
+    return {
+        "apiVersion": NODERESOURCETOPOLOGIES.api_version,
+        "kind": NODERESOURCETOPOLOGIES.kind,
+        "metadata": {
+            "name": node.metadata.name,
+            "labels": {names.LABEL_MANAGED_BY: "Koordinator"},
+            "ownerReferences": [owner_reference(node)],
+        },
+        "topologyPolicies": ["None"],
+        "zones": [],
+    }
+
+
+def owner_reference(node: Node) -> Object:
+    """A controller reference to the Node."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": node.metadata.name,
+        "uid": node.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def _parsed(text: Any) -> Any:
+    try:
+        return orjson.loads(text) if isinstance(text, str) else ...
+    except orjson.JSONDecodeError:
+        return ...
+
+
+def difference(existing: Object, wanted: Wanted) -> Object | None:
+    """The merge patch that brings an object to what is wanted, or None when nothing that counts differs.
+
+    Annotations compare as JSON values. Zones are sent as a whole list, with what others keep in them.
+    """
+    metadata = existing.get("metadata") or {}
+    annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+    changed = {k: v for k, v in wanted.annotations.items() if _parsed(annotations.get(k)) != _parsed(v)}
+    changed_labels = {k: v for k, v in wanted.labels.items() if labels.get(k) != v}
+    if not wanted.labels and names.LABEL_NODE_ENABLE_NUMA_RESERVATION in labels:
+        changed_labels[names.LABEL_NODE_ENABLE_NUMA_RESERVATION] = None  # type: ignore[assignment]
+    zones = merge_zones(existing.get("zones") or [], wanted.zones)
+    patch: Object = {}
+    if changed:
+        patch.setdefault("metadata", {})["annotations"] = changed
+    if changed_labels:
+        patch.setdefault("metadata", {})["labels"] = changed_labels
+    if list(existing.get("topologyPolicies") or []) != wanted.policies:
+        patch["topologyPolicies"] = wanted.policies
+    if zone_values(existing.get("zones") or []) != zone_values(zones):
+        patch["zones"] = zones
+    if not patch:
+        return None
+    if metadata.get("resourceVersion"):
+        # zones are a list: another writer's change between our read and this patch must not be lost
+        patch.setdefault("metadata", {})["resourceVersion"] = metadata["resourceVersion"]
+    return patch

@@ -1,0 +1,104 @@
+"""Keeps the pods of the node fresh: by interval, and at once when a pod's cgroup appears (KLO-SI-02)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from koord.kube.ratelimit import TokenBucket
+from roles.koordlet.states.kubelet import KubeletClient, KubeletError
+from roles.koordlet.states.pods import PodBook, PodListError
+
+if TYPE_CHECKING:
+    from koord.api.objects import Node
+
+log = logging.getLogger(__name__)
+
+TRIGGERS_PER_SECOND = 5.0
+TRIGGER_BURST = 10
+#: While the kubelet has never answered it is asked again this often (seconds): the agent waits for it, it does not die of it.
+RETRY_UNSYNCED = 1.0
+
+
+class PodInformer:
+    """Asks the kubelet and tells ``on_change`` after every list that changed something.
+
+    An interval of zero or less turns it off (it then never becomes synced, and says so once). ``trigger`` asks for a fetch now;
+    at most one is pending, a fetched list restarts the interval.
+    """
+
+    def __init__(
+        self,
+        book: PodBook,
+        kubelet: KubeletClient,
+        node: Callable[[], Node | None],
+        interval: float,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.book = book
+        self._kubelet = kubelet
+        self._node = node
+        self._interval = interval
+        self._on_change = on_change
+        self._wanted = asyncio.Event()
+        self._last_error = ""
+
+    def trigger(self) -> None:
+        """Fetch soon."""
+        self._wanted.set()
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        if self._interval <= 0:
+            log.error("--kubelet-sync-interval is %s: pods are not listed, so nothing about pods is reported or enforced", self._interval)
+            await stopping.wait()
+            return
+        loop = asyncio.get_running_loop()
+        bucket = TokenBucket(TRIGGERS_PER_SECOND, TRIGGER_BURST)
+        while not stopping.is_set():
+            await self.fetch()
+            pause = self._interval if self.book.synced else min(RETRY_UNSYNCED, self._interval)
+            if await self._sleep(pause, stopping):
+                await self._pause(bucket.reserve(loop.time()), stopping)
+
+    async def fetch(self) -> bool:
+        """One request; whether a usable list came."""
+        node = self._node()
+        if node is None:
+            return False
+        try:
+            changed = self.book.take(await self._kubelet.pods(node))
+        except (KubeletError, PodListError) as error:
+            if str(error) != self._last_error:
+                log.error("the pod list stays as it is: %s", error)
+            self._last_error = str(error)
+            return False
+        if self._last_error:
+            log.info("the kubelet answers again")
+            self._last_error = ""
+        if changed:
+            self._on_change()
+        return True
+
+    async def _sleep(self, seconds: float, stopping: asyncio.Event) -> bool:
+        """Wait; whether a trigger ended it."""
+        waiter = asyncio.ensure_future(self._wanted.wait())
+        stop = asyncio.ensure_future(stopping.wait())
+        try:
+            await asyncio.wait({waiter, stop}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiter.cancel()
+            stop.cancel()
+        triggered = self._wanted.is_set()
+        self._wanted.clear()
+        return triggered
+
+    @staticmethod
+    async def _pause(seconds: float, stopping: asyncio.Event) -> None:
+        if seconds <= 0:
+            return
+        try:
+            await asyncio.wait_for(stopping.wait(), seconds)
+        except TimeoutError:
+            return

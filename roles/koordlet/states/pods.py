@@ -1,0 +1,144 @@
+"""Pods of the node, from the kubelet's list to what strategies and collectors read (KLO-SI-02). Pure.
+
+An unchanged pod keeps its object from list to list, so that "is" tells consumers whether anything about it changed.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+import msgspec
+
+from koord.api.objects import Container, ContainerStatus, Pod
+from koord.api.objects_meta import RawList, decoder
+from koord.api.priority import priority_class_with_default
+from koord.api.qos import kubernetes_qos, qos_raw, qos_with_default
+from roles.koordlet.host.cgroup import KUBE_QOS, Cgroups
+from roles.koordlet.host.errors import HostError
+from roles.koordlet.states.model import ContainerState, PodState
+
+log = logging.getLogger(__name__)
+
+
+class PodListError(ValueError):
+    """The kubelet's answer is not a PodList."""
+
+
+def _is_running(status: ContainerStatus | None) -> bool:
+    if status is None:
+        return False
+    state = status.state
+    if state.running is not None:
+        return True
+    # a status that tells no state but an id: the container was made and nobody says that it ended
+    return state.terminated is None and state.waiting is None and bool(status.container_id)
+
+
+def _containers(
+    specs: tuple[Container, ...], statuses: tuple[ContainerStatus, ...], *, pod_dir: str, cgroups: Cgroups, init: bool
+) -> tuple[ContainerState, ...]:
+    by_name = {s.name: s for s in statuses}
+    out: list[ContainerState] = []
+    for spec in specs:
+        status = by_name.pop(spec.name, None)
+        out.append(_container(spec.name, spec, status, pod_dir=pod_dir, cgroups=cgroups, init=init))
+    # a status without a spec entry still owns a cgroup
+    out += [_container(name, None, s, pod_dir=pod_dir, cgroups=cgroups, init=init) for name, s in by_name.items()]
+    return tuple(out)
+
+
+def _container(
+    name: str, spec: Container | None, status: ContainerStatus | None, *, pod_dir: str, cgroups: Cgroups, init: bool
+) -> ContainerState:
+    container_id = status.container_id if status is not None else ""
+    directory = ""
+    if container_id:
+        try:
+            directory = cgroups.container_dir(pod_dir, container_id)
+        except HostError as error:
+            log.warning("container %s is left out: %s", name, error)
+    return ContainerState(
+        name=name, id=container_id, cgroup_dir=directory, running=_is_running(status), init=init, spec=spec, status=status
+    )
+
+
+def pod_state(pod: Pod, cgroups: Cgroups) -> PodState:
+    """What everybody asks about a pod, computed once. A uid that cannot name a directory is a :class:`HostError`."""
+    meta = pod.metadata
+    # the kubelet names directories after its own judgement; an unknown class in the status must not choose a path
+    kube_qos = pod.status.qos_class if pod.status.qos_class in KUBE_QOS else kubernetes_qos(pod)
+    qos = qos_with_default(meta.labels, kube_qos)
+    directory = cgroups.pod_dir(kube_qos, meta.uid)
+    return PodState(
+        pod=pod,
+        uid=meta.uid,
+        namespace=meta.namespace,
+        name=meta.name,
+        labels=meta.labels,
+        annotations=meta.annotations,
+        phase=pod.status.phase,
+        kube_qos=kube_qos,
+        qos_label=qos_raw(meta.labels),
+        qos=qos,
+        priority_class=priority_class_with_default(meta.labels, pod.spec.priority, qos),
+        cgroup_dir=directory,
+        containers=_containers(pod.spec.containers, pod.status.container_statuses, pod_dir=directory, cgroups=cgroups, init=False),
+        init_containers=_containers(
+            pod.spec.init_containers, pod.status.init_container_statuses, pod_dir=directory, cgroups=cgroups, init=True
+        ),
+    )
+
+
+@dataclass(slots=True)
+class PodBook:
+    """The pods of the last good list. A list that is empty or no list leaves them untouched."""
+
+    cgroups: Cgroups
+    pods: tuple[PodState, ...] = ()
+    synced: bool = False
+    _raw: dict[str, tuple[int, PodState]] = field(default_factory=dict)
+    _body: int | None = None
+
+    def take(self, body: bytes) -> bool:
+        """Take the kubelet's answer; whether the pods changed. Raises :class:`PodListError`.
+
+        Single pods that cannot be read are logged and left out.
+        """
+        digest = hash(body)
+        if self.synced and digest == self._body:
+            return False
+        try:
+            listed = decoder(RawList)(body).items or ()
+        except msgspec.MsgspecError as error:
+            raise PodListError(f"the kubelet's answer is not a PodList: {error}") from None
+        if not listed:
+            return False
+        fresh: dict[str, tuple[int, PodState]] = {}
+        for raw in listed:
+            self._add(bytes(raw), fresh)
+        self._raw = fresh
+        self._body = digest
+        before, self.pods = self.pods, tuple(state for _, state in fresh.values())
+        self.synced = True
+        return len(before) != len(self.pods) or any(a is not b for a, b in zip(before, self.pods, strict=True))
+
+    def _add(self, raw: bytes, fresh: dict[str, tuple[int, PodState]]) -> None:
+        digest = hash(raw)
+        try:
+            pod = _decode_pod(raw)
+            known = self._raw.get(pod.metadata.uid)
+            if known is not None and known[0] == digest:
+                fresh[pod.metadata.uid] = known
+                return
+            fresh[pod.metadata.uid] = (digest, pod_state(pod, self.cgroups))
+        except (msgspec.MsgspecError, HostError, ValueError) as error:
+            log.warning("a pod of the kubelet's list is left out: %s", error)
+
+    def relocate(self) -> None:
+        """Compute all cgroup directories again, after the cgroup driver became known."""
+        self._raw = {uid: (digest, pod_state(state.pod, self.cgroups)) for uid, (digest, state) in self._raw.items()}
+        self.pods = tuple(state for _, state in self._raw.values())
+
+
+_decode_pod = decoder(Pod)
