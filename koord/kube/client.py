@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -145,7 +145,7 @@ class Client:
         field_selector: str = "",
         limit: int = PAGE,
         resource_version: str = "",
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """The undecoded pages of a list. If a continuation has expired, raises Gone: begin anew with `limit=0`."""
         params = selection(label_selector, field_selector)
         if limit:
@@ -174,7 +174,7 @@ class Client:
         field_selector: str = "",
         bookmarks: bool = True,
         timeout_seconds: int | None = None,
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """The lines of a watch, each one undecoded event; ends when the server ends it."""
         batches = self.watch_batches(
             kind,
@@ -199,7 +199,7 @@ class Client:
         field_selector: str = "",
         bookmarks: bool = True,
         timeout_seconds: int | None = None,
-    ) -> AsyncIterator[Lines]:
+    ) -> AsyncGenerator[Lines, None]:
         """As `watch`, but as many lines at once as have come. A line cut off by the end of the stream is dropped."""
         seconds = timeout_seconds if timeout_seconds is not None else random.randint(*WATCH_TIMEOUT)
         params = {"watch": "true", "timeoutSeconds": str(seconds), **selection(label_selector, field_selector)}

@@ -1,0 +1,148 @@
+"""Shared informers: one list and watch per collection and process, however many roles and projections look at it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, TypeVar, overload
+
+from koord.api.kinds import Kind
+from koord.kube.client import Client
+from koord.kube.reflector import Reflector
+from koord.kube.store import DecodeFailure, Informer, Transform
+
+__all__ = ["DecodeFailure", "Informer", "InformerFactory"]
+
+log = logging.getLogger("koord.kube.informers")
+
+T = TypeVar("T")
+
+
+class InformerFactory:
+    """Hands out informers and runs their watches."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._reflectors: dict[tuple[Kind, str | None, str, str], Reflector] = {}
+        self._tasks: dict[Reflector, asyncio.Task[None]] = {}
+        self._started = False
+
+    @overload
+    def informer(
+        self,
+        kind: Kind,
+        projection: type[dict[Any, Any]] = dict,
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        transform: Transform | None = None,
+        optional: bool = False,
+    ) -> Informer[dict[str, Any]]: ...
+
+    @overload
+    def informer(
+        self,
+        kind: Kind,
+        projection: type[T],
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        transform: Transform | None = None,
+        optional: bool = False,
+    ) -> Informer[T]: ...
+
+    def informer(
+        self,
+        kind: Kind,
+        projection: type[Any] = dict,
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        transform: Transform | None = None,
+        optional: bool = False,
+    ) -> Informer[Any]:
+        """The informer of a kind as a projection (a msgspec struct, or `dict`), the same one for the same arguments.
+
+        `transform(obj)` is applied after decoding: it returns what is stored, or None to leave the object out. With
+        `optional`, a kind that the server does not serve counts as one without objects (looked for again every half minute).
+        """
+        place = (kind, namespace if kind.namespaced else None, label_selector, field_selector)
+        reflector = self._reflectors.get(place)
+        if reflector is None:
+            reflector = self._reflectors[place] = Reflector(self.client, *place, optional=optional)
+        reflector.optional = reflector.optional and optional
+        for store in reflector.stores:
+            if store.projection is projection and store.transform is transform:
+                return store
+        store = Informer(reflector.label, projection, transform, type_meta=(kind.api_version, kind.kind))
+        reflector.stores.append(store)
+        if self._started:
+            self._run(reflector)  # anew: the new store needs a list, which leaves the other stores as they are
+        return store
+
+    def start(self) -> None:
+        """Start watching; informers asked for later start at once. To be called on the event loop; calling it again does nothing."""
+        self._started = True
+        for reflector in self._reflectors.values():
+            if reflector not in self._tasks:
+                self._run(reflector)
+
+    def _run(self, reflector: Reflector) -> None:
+        before = self._tasks.pop(reflector, None)
+        if before is not None:
+            before.cancel()
+        task = asyncio.get_running_loop().create_task(self._supervise(reflector, before), name=f"watch {reflector.label}")
+        self._tasks[reflector] = task
+
+    async def _supervise(self, reflector: Reflector, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        while True:
+            try:
+                await reflector.run()
+            except Exception:  # a defect of ours must not silently freeze a role's picture of the world
+                log.exception("%s: the watch failed unexpectedly; starting it again", reflector.label)
+                await asyncio.sleep(5.0)
+
+    @property
+    def synced(self) -> bool:
+        """Whether every informer has its first list."""
+        return all(store.synced for reflector in self._reflectors.values() for store in reflector.stores)
+
+    async def wait_synced(self) -> None:
+        """Wait until every informer that has been asked for has its first list."""
+        while not self.synced:
+            stores = [store for reflector in self._reflectors.values() for store in reflector.stores]
+            await asyncio.gather(*(store.wait_synced() for store in stores))
+
+    def status(self) -> list[dict[str, Any]]:
+        """What each watch is doing, for debug pages: kind, objects, events, lists, the last failure."""
+        return [
+            {
+                "kind": reflector.label,
+                "namespace": reflector.namespace or "",
+                "labelSelector": reflector.label_selector,
+                "fieldSelector": reflector.field_selector,
+                "synced": all(store.synced for store in reflector.stores),
+                "objects": max((len(store) for store in reflector.stores), default=0),
+                "unreadable": sorted({key for store in reflector.stores for key in store.failures}),
+                "lists": reflector.lists,
+                "watches": reflector.watches,
+                "events": reflector.events,
+                "error": reflector.error,
+            }
+            for reflector in self._reflectors.values()
+        ]
+
+    async def stop(self) -> None:
+        """End all watches. The informers keep what they have."""
+        self._started = False
+        tasks = list(self._tasks.values())
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)

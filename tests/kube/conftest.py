@@ -1,0 +1,179 @@
+"""A small scripted API server whose faults are the test's to choose."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+
+from koord.kube.client import Client
+from koord.kube.config import ClientConfig
+
+Json = dict[str, Any]
+Answer = web.StreamResponse | Exception | None
+
+
+def pod(name: str, version: int, namespace: str = "default", **extra: Any) -> Json:
+    """A pod as the server stores it."""
+    metadata = {"name": name, "namespace": namespace, "resourceVersion": str(version), "uid": f"uid-{name}", **extra.pop("metadata", {})}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"nodeName": "n1"}, **extra}
+
+
+def status(code: int, reason: str = "", message: str = "", **headers: str) -> web.Response:
+    """A Status answer."""
+    body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message}
+    return web.json_response(body, status=code, headers=headers)
+
+
+class FaultServer:
+    """Pods, by list and watch. `script(request)` may answer any request first; watches are fed through `send`."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Json] = {}
+        self.version = 100
+        self.oldest = 0  # watches from before this version are answered 410
+        self.history: list[tuple[int, bytes]] = []
+        self.requests: list[web.Request] = []
+        self.bodies: list[bytes] = []
+        self.script: Callable[[web.Request], Awaitable[Answer] | Answer] | None = None
+        self.page_expires = False
+        self.watchers: set[asyncio.Queue[bytes | None]] = set()
+        self.url = ""
+        self._runner: web.AppRunner | None = None
+        self._port = 0
+
+    # -- content --
+
+    def put(self, name: str, **extra: Any) -> Json:
+        """Create or change a pod and tell the watches."""
+        self.version += 1
+        known = name in self.objects
+        obj = self.objects[name] = pod(name, self.version, **extra)
+        self._publish("MODIFIED" if known else "ADDED", obj)
+        return obj
+
+    def remove(self, name: str) -> None:
+        """Delete a pod and tell the watches."""
+        self.version += 1
+        obj = self.objects.pop(name)
+        obj = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}
+        self._publish("DELETED", obj)
+
+    def _publish(self, kind: str, obj: Json) -> None:
+        line = orjson.dumps({"type": kind, "object": obj}) + b"\n"
+        self.history.append((self.version, line))
+        self.send(line)
+
+    def send(self, data: bytes | None) -> None:
+        """Raw bytes to every watch; None closes the streams."""
+        for queue in self.watchers:
+            queue.put_nowait(data)
+
+    def compact(self) -> None:
+        """Forget the history: watches from earlier versions are gone."""
+        self.oldest = self.version
+        self.history.clear()
+
+    # -- HTTP --
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(request)
+        self.bodies.append(await request.read())
+        if self.script is not None:
+            answer = self.script(request)
+            if isinstance(answer, Awaitable):
+                answer = await answer
+            if isinstance(answer, Exception):
+                assert request.transport is not None
+                request.transport.abort()
+                raise answer
+            if answer is not None:
+                return answer
+        if request.method != "GET":
+            return web.json_response({"kind": "Pod", "metadata": {"name": "x"}})
+        return await self._watch(request) if "watch" in request.query else self._list(request)
+
+    def _list(self, request: web.Request) -> web.Response:
+        objects = [self.objects[name] for name in sorted(self.objects)]
+        start, limit = int(request.query.get("continue", "0")), int(request.query.get("limit", "0"))
+        if start and self.page_expires:
+            self.page_expires = False
+            return status(410, "Expired", "the continue parameter is too old")
+        metadata: Json = {"resourceVersion": str(self.version)}
+        if limit and start + limit < len(objects):
+            metadata["continue"] = str(start + limit)
+            objects = objects[start : start + limit]
+        else:
+            objects = objects[start:]
+        return web.json_response({"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": objects})
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        since = int(request.query.get("resourceVersion", "0"))
+        if since < self.oldest:
+            return status(410, "Expired", "too old resource version")
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        for version, line in self.history:
+            if version > since:
+                queue.put_nowait(line)
+        self.watchers.add(queue)
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        try:
+            await response.prepare(request)
+            while (data := await queue.get()) is not None:
+                await response.write(data)
+        finally:
+            self.watchers.discard(queue)
+        return response
+
+    async def start(self) -> None:
+        """Listen, on the same port as before if it was stopped."""
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self.handle)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.01, access_log=None)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True)
+        await site.start()
+        self._port = self._runner.addresses[0][1]
+        self.url = f"http://127.0.0.1:{self._port}"
+
+    async def stop(self) -> None:
+        """Go away, all connections with it."""
+        if self._runner is not None:
+            self.send(None)
+            await self._runner.cleanup()
+            self._runner = None
+
+
+@asynccontextmanager
+async def _serving() -> AsyncIterator[tuple[FaultServer, Client]]:
+    server = FaultServer()
+    await server.start()
+    async with Client(ClientConfig(server=server.url), role="test") as client:
+        yield server, client
+    await server.stop()
+
+
+@pytest.fixture
+def fault_server() -> Callable[[], Any]:
+    """`async with fault_server() as (server, client)`."""
+    return _serving
+
+
+async def eventually(check: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Wait until something holds."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while not check():
+                await asyncio.sleep(0.005)
+    assert check()
+
+
+@pytest.fixture(name="eventually")
+def eventually_fixture() -> Callable[..., Awaitable[None]]:
+    """`await eventually(lambda: ...)`."""
+    return eventually
