@@ -37,12 +37,12 @@ def parse_time(text: str) -> float:
 
 def format_time(seconds: float) -> str:
     """RFC 3339 UTC with whole seconds, as metav1.Time is written (fractions are cut off)."""
-    return datetime.fromtimestamp(int(seconds // 1), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(int(seconds // 1), UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
 def format_micro_time(seconds: float) -> str:
     """RFC 3339 UTC with six decimals, as metav1.MicroTime (Leases, events) is written."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 _UNIT_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "μs": 1_000, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
