@@ -1,0 +1,99 @@
+"""Wiring of the descheduler: informers in, rounds at an interval, records out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from koord.decisions.recorder import Recorder
+from koord.process.life import Life
+
+from koord.api import kinds, objects
+from koord.api.quantity import QuantityError
+from koord.config.errors import ConfigError, InvalidConfig
+from roles.descheduler import registry
+from roles.descheduler.config import DeschedulerConfiguration, ResolvedProfile, check_plugins
+from roles.descheduler.framework.round import Outcome, Rounds
+from roles.descheduler.metrics import Metrics
+from roles.descheduler.picture import NodeView, node_view
+
+log = logging.getLogger(__name__)
+
+
+class Options:
+    """A checked configuration. Raises InvalidConfig when a plugin does not exist, or when the file asks for real evictions."""
+
+    def __init__(self, config: DeschedulerConfiguration, profiles: list[ResolvedProfile], source: str) -> None:
+        check_plugins(profiles, registry.POINTS, source)
+        if not config.dry_run:
+            message = "must be true: this version lists what it would evict and evicts nothing"
+            raise InvalidConfig(source, [ConfigError("dryRun", message)])
+        self.config = config
+        self.profiles = profiles
+
+
+class App:
+    """The descheduler on one informer factory."""
+
+    def __init__(self, options: Options, *, informers: Any, recorder: Recorder, ops: Any, clock: Any) -> None:
+        self._config = options.config
+        self._rounds = Rounds(options.config, options.profiles)
+        self._recorder = recorder
+        self._ops = ops
+        self._clock = clock
+        self.metrics = Metrics()
+        self._informers = informers
+        self._nodes = informers.informer(kinds.NODES, objects.Node)
+        self._pods = informers.informer(kinds.PODS, objects.Pod)
+        self._metrics = informers.informer(kinds.NODEMETRICS, objects.NodeMetric)
+        self._classes = informers.informer(kinds.PRIORITYCLASSES, objects.PriorityClassObject)
+        self._pods.index("node", lambda pod: [pod.spec.node_name] if pod.spec.node_name else [])
+
+    async def run(self, life: Life) -> None:
+        """Rounds, start to start at the interval; an interval of 0 is exactly one round."""
+        self._informers.start()
+        for informer in (self._nodes, self._pods, self._metrics, self._classes):
+            await informer.wait_synced()
+        if self._ops is not None:
+            self._ops.health.set("caches", True, "informer caches are synced")
+        interval = self._config.descheduling_interval
+        loop = asyncio.get_running_loop()
+        while not life.stopping.is_set():
+            started = loop.time()
+            self.round()
+            if interval <= 0:
+                return
+            pause = max(0.0, started + interval - loop.time())
+            try:
+                await asyncio.wait_for(life.stopping.wait(), pause)
+            except TimeoutError:
+                continue
+
+    def round(self) -> Outcome:
+        """One round on what the caches hold now."""
+        now = self._clock()
+        with self.metrics.time_round():
+            outcome = self._rounds.run(self._views(now), now, self._priority_of)
+        for record in outcome.records:
+            self._recorder.record(record)
+        self.metrics.round_done(outcome)
+        if outcome.skipped:
+            log.error("round skipped: %s", outcome.skipped)
+        else:
+            log.info("round over %d nodes: %d pods would be evicted", outcome.nodes, outcome.would_evict)
+        return outcome
+
+    def _views(self, now: float) -> list[NodeView]:
+        views = []
+        for node in sorted(self._nodes.list(), key=lambda node: node.metadata.name):
+            name = node.metadata.name
+            try:
+                views.append(node_view(node, self._pods.by_index("node", name), self._metrics.get(name), now=now))
+            except (QuantityError, ValueError) as error:
+                log.error("node %s is left out of this round, a value cannot be read: %s", name, error)
+        return views
+
+    def _priority_of(self, name: str) -> int | None:
+        found = self._classes.get(name)
+        return None if found is None else found.value

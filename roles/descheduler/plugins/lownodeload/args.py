@@ -1,0 +1,160 @@
+"""Arguments of LowNodeLoad and their inheritance by node pools (DS-LNL-05)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from koord.config.errors import ConfigError
+from koord.config.model import ConfigModel, Seconds
+from koord.config.selectors import LabelSelector
+
+Percentages = dict[str, float | int]
+DEFAULT_TIMEOUT = 60.0
+DEFAULT_ABNORMALITIES = 5
+DEFAULT_NORMALITIES = 3
+
+
+class Namespaces(ConfigModel):
+    """Either the namespaces that count, or those that do not."""
+
+    include: list[str] = []
+    exclude: list[str] = []
+
+    @model_validator(mode="after")
+    def _one(self) -> Namespaces:
+        if self.include and self.exclude:
+            raise ConfigError("", "only one of include and exclude may be set")
+        return self
+
+    def allows(self, namespace: str) -> bool:
+        return (not self.include or namespace in self.include) and namespace not in self.exclude
+
+
+class PodSelector(ConfigModel):
+    """A named label selector; one without a selector is ignored."""
+
+    name: str = ""
+    selector: dict[str, Any] | None = None
+
+
+class AnomalyCondition(ConfigModel):
+    """When a hot node counts as abnormal. Each field has its default alone; a timeout of 0 means 60 s."""
+
+    timeout: Seconds = DEFAULT_TIMEOUT
+    consecutive_abnormalities: int = Field(DEFAULT_ABNORMALITIES, ge=0)
+    consecutive_normalities: int = Field(DEFAULT_NORMALITIES, ge=0)
+
+    @model_validator(mode="after")
+    def _default(self) -> AnomalyCondition:
+        self.timeout = self.timeout or DEFAULT_TIMEOUT
+        self.consecutive_abnormalities = self.consecutive_abnormalities or DEFAULT_ABNORMALITIES
+        self.consecutive_normalities = self.consecutive_normalities or DEFAULT_NORMALITIES
+        return self
+
+
+class Thresholds(ConfigModel):
+    """The part that the top level and node pools share. Percent of allocatable; None in a pool inherits."""
+
+    node_selector: dict[str, Any] | None = None
+    use_deviation_thresholds: bool = False
+    low_thresholds: Percentages | None = None
+    high_thresholds: Percentages | None = None
+    prod_low_thresholds: Percentages | None = None
+    prod_high_thresholds: Percentages | None = None
+    resource_weights: dict[str, int] | None = None
+    anomaly_condition: AnomalyCondition | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Thresholds:
+        for name, values in self._named():
+            for resource, percent in values.items():
+                if percent < 0:
+                    raise ConfigError(f"{name}.{resource}", f"{percent} must be 0 or more")
+        pairs = (
+            ("lowThresholds", self.low_thresholds, "highThresholds", self.high_thresholds),
+            ("prodLowThresholds", self.prod_low_thresholds, "prodHighThresholds", self.prod_high_thresholds),
+            ("prodHighThresholds", self.prod_high_thresholds, "highThresholds", self.high_thresholds),
+        )
+        for low_name, low, high_name, high in pairs:
+            for resource, percent in (low or {}).items():
+                if high and resource in high and percent > high[resource]:
+                    raise ConfigError(f"{low_name}.{resource}", f"{percent} must not be above {high_name}.{resource}, {high[resource]}")
+        if self.node_selector is not None:
+            LabelSelector.compile(self.node_selector)
+        return self
+
+    def _named(self) -> list[tuple[str, Percentages]]:
+        return [
+            ("lowThresholds", self.low_thresholds or {}),
+            ("highThresholds", self.high_thresholds or {}),
+            ("prodLowThresholds", self.prod_low_thresholds or {}),
+            ("prodHighThresholds", self.prod_high_thresholds or {}),
+        ]
+
+
+class NodePool(Thresholds):
+    """Nodes with thresholds of their own; what is missing comes from the top level."""
+
+    name: str = ""
+
+
+class LowNodeLoadArgs(Thresholds):
+    """LowNodeLoad (DS-LNL-01..08)."""
+
+    paused: bool = False
+    dry_run: bool = False
+    number_of_nodes: int = Field(0, ge=0)
+    node_metric_expiration_seconds: int = Field(180, gt=0)
+    evictable_namespaces: Namespaces | None = None
+    pod_selectors: list[PodSelector] = []
+    node_fit: bool = True
+    detector_cache_timeout: Seconds = 300.0
+    node_pools: list[NodePool] = []
+
+    @model_validator(mode="after")
+    def _selectors(self) -> LowNodeLoadArgs:
+        for index, entry in enumerate(self.pod_selectors):
+            if entry.selector is not None:
+                LabelSelector.compile(entry.selector, f"podSelectors[{index}].selector")
+        return self
+
+    def pools(self) -> list[Pool]:
+        """The implicit first pool of the top-level fields, then the configured ones."""
+        return [Pool("__default_node_pool__", self, self), *(Pool(pool.name, pool, self) for pool in self.node_pools)]
+
+
+class Pool:
+    """Thresholds of one pool with everything inherited, for the resources that they name and memory."""
+
+    def __init__(self, name: str, own: Thresholds, base: LowNodeLoadArgs) -> None:
+        self.name = name
+        self.deviation = own.use_deviation_thresholds
+        self.selector = LabelSelector.compile(own.node_selector) if own.node_selector is not None else None
+        filler = 0.0 if self.deviation else 100.0
+        low, high = _inherit(own.low_thresholds, base.low_thresholds), _inherit(own.high_thresholds, base.high_thresholds)
+        prod_low = _inherit(own.prod_low_thresholds, base.prod_low_thresholds)
+        prod_high = _inherit(own.prod_high_thresholds, base.prod_high_thresholds)
+        self.resources: tuple[str, ...] = tuple(sorted(low.keys() | high.keys() | prod_low.keys() | prod_high.keys() | {"memory"}))
+        self.low, self.high = _completed(self.resources, low, high, filler)
+        self.prod_low, self.prod_high = _completed(self.resources, prod_low, prod_high, filler)
+        self.prod_enabled = bool(prod_low or prod_high)
+        self.anomaly = own.anomaly_condition or base.anomaly_condition or AnomalyCondition()
+        weights = dict(own.resource_weights or base.resource_weights or {})
+        for resource in ("cpu", "memory", *low, *high):
+            if weights.get(resource, 0) <= 0:
+                weights[resource] = 1
+        self.weights = weights
+
+
+def _inherit(own: Percentages | None, base: Percentages | None) -> dict[str, float]:
+    return {name: float(value) for name, value in (own or base or {}).items()}
+
+
+def _completed(
+    resources: tuple[str, ...], low: dict[str, float], high: dict[str, float], filler: float
+) -> tuple[dict[str, float], dict[str, float]]:
+    """A resource that `low` does not name is filled on both sides; one without `high` has high 0 (DS-LNL-02)."""
+    full_low = {name: low.get(name, filler) for name in resources}
+    return full_low, {name: (high.get(name, 0.0) if name in low else filler) for name in resources}

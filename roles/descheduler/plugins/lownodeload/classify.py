@@ -1,0 +1,125 @@
+"""Which nodes are low, normal, hot (DS-LNL-01..03). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from roles.descheduler.picture import NodeView, Vector
+from roles.descheduler.plugins.lownodeload.args import Pool
+
+
+class NodeClass(StrEnum):
+    """Where a node stands against its thresholds."""
+
+    LOW = "low"
+    BOTH_LOW = "bothLow"
+    PROD_LOW = "prodLow"
+    NORMAL = "normal"
+    HOT = "hot"
+    PROD_HOT = "prodHot"
+
+
+@dataclass(slots=True)
+class Bounds:
+    """Thresholds of one node in base units."""
+
+    low: Vector
+    high: Vector
+    prod_low: Vector
+    prod_high: Vector
+
+
+@dataclass(slots=True)
+class Placed:
+    """A node with its thresholds and its class."""
+
+    view: NodeView
+    bounds: Bounds
+    node_class: NodeClass
+
+
+def quantity_at(percent: float, allocatable: int) -> int:
+    """trunc((p × 0.01) × allocatable) in IEEE doubles, in this order."""
+    return int((percent * 0.01) * allocatable)
+
+
+def average_percent(views: Iterable[NodeView], resources: Iterable[str], *, prod: bool) -> dict[str, float]:
+    """Mean utilisation of each resource in percent over the nodes with metrics."""
+    measured = [view for view in views if view.usage is not None]
+    averages: dict[str, float] = {}
+    for name in resources:
+        total = 0.0
+        for view in measured:
+            usage = view.prod_usage if prod else view.usage
+            if usage is not None and view.allocatable.get(name):
+                total += usage.get(name, 0) / view.allocatable[name] * 100.0
+        averages[name] = total / len(measured) if measured else 0.0
+    return averages
+
+
+def bounds_of(view: NodeView, pool: Pool, averages: Mapping[str, float], prod_averages: Mapping[str, float]) -> Bounds:
+    """Thresholds of one node; averages matter in deviation mode only."""
+    low, high = _pair(view, pool, pool.low, pool.high, averages)
+    prod_low, prod_high = _pair(view, pool, pool.prod_low, pool.prod_high, prod_averages)
+    return Bounds(low, high, prod_low, prod_high)
+
+
+def _pair(
+    view: NodeView, pool: Pool, low: Mapping[str, float], high: Mapping[str, float], averages: Mapping[str, float]
+) -> tuple[Vector, Vector]:
+    lows: Vector = {}
+    highs: Vector = {}
+    for name in pool.resources:
+        capacity = view.allocatable.get(name, 0)
+        if not pool.deviation:
+            lows[name], highs[name] = quantity_at(low[name], capacity), quantity_at(high[name], capacity)
+        elif low[name] == 0:
+            lows[name] = highs[name] = capacity
+        else:
+            lows[name] = quantity_at(_clamp(averages[name] - low[name]), capacity)
+            highs[name] = quantity_at(_clamp(averages[name] + high[name]), capacity)
+    return lows, highs
+
+
+def _clamp(percent: float) -> float:
+    return min(max(percent, 0.0), 100.0)
+
+
+def is_under(usage: Mapping[str, int], bounds: Mapping[str, int]) -> bool:
+    """Every resource that has a usage value is at or below its bound."""
+    return all(usage[name] <= bound for name, bound in bounds.items() if name in usage)
+
+
+def over(usage: Mapping[str, int], bounds: Mapping[str, int]) -> list[str]:
+    """The resources above their bound, in name order."""
+    return sorted(name for name, bound in bounds.items() if name in usage and usage[name] > bound)
+
+
+def class_of(view: NodeView, bounds: Bounds) -> NodeClass:
+    """The table of DS-LNL-01. The node must have metrics."""
+    usage, prod_usage = view.usage or {}, view.prod_usage or {}
+    cordoned = view.node.spec.unschedulable
+    prod_hot = bool(over(prod_usage, bounds.prod_high))
+    if is_under(usage, bounds.low) and not cordoned:
+        if prod_hot:
+            return NodeClass.PROD_HOT
+        return NodeClass.BOTH_LOW if is_under(prod_usage, bounds.prod_low) else NodeClass.LOW
+    if over(usage, bounds.high):
+        return NodeClass.HOT
+    if prod_hot:
+        return NodeClass.PROD_HOT
+    return NodeClass.PROD_LOW if is_under(prod_usage, bounds.prod_low) and not cordoned else NodeClass.NORMAL
+
+
+def classify(views: Iterable[NodeView], pool: Pool) -> list[Placed]:
+    """Every node that has metrics, with its thresholds and class, in the order given."""
+    measured = [view for view in views if view.usage is not None]
+    averages = average_percent(measured, pool.resources, prod=False)
+    prod_averages = average_percent(measured, pool.resources, prod=True)
+    placed = []
+    for view in measured:
+        bounds = bounds_of(view, pool, averages, prod_averages)
+        placed.append(Placed(view, bounds, class_of(view, bounds)))
+    return placed

@@ -1,0 +1,89 @@
+"""In which order hot nodes are relieved and their pods leave (DS-LNL-06). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cmp_to_key
+
+from koord.api import names
+from koord.api.objects import Pod
+from koord.api.priority import PriorityClass
+from koord.api.qos import QoSClass, kubernetes_qos, pod_qos_raw
+from koord.api.times import parse_time
+from roles.descheduler.picture import NodeView, PodView, Vector
+
+_CLASS_ORDER = {PriorityClass.FREE: 0, PriorityClass.BATCH: 1, PriorityClass.MID: 2, PriorityClass.PROD: 3, PriorityClass.NONE: 4}
+_KUBERNETES_ORDER = {"BestEffort": 0, "Burstable": 1, "Guaranteed": 2}
+_QOS_ORDER = {QoSClass.BE: 0, QoSClass.LS: 1, QoSClass.LSR: 2, QoSClass.LSE: 3, QoSClass.SYSTEM: 3, QoSClass.NONE: 4}
+_INT32 = range(-(2**31), 2**31)
+
+
+def canonical_int32(text: str | None) -> int | None:
+    """A canonical decimal int32 ("-5", "0", "12"); None for everything else, "+1" and "007" too."""
+    if not text:
+        return None
+    digits = text.removeprefix("-")
+    if not digits.isascii() or not digits.isdigit() or (digits[0] == "0" and text != "0"):
+        return None
+    value = int(text)
+    return value if value in _INT32 else None
+
+
+def eviction_cost(pod: Pod) -> int:
+    """Annotation scheduling.koordinator.sh/eviction-cost; an invalid value counts as 0, 2147483647 means never."""
+    return canonical_int32(pod.metadata.annotations.get(names.ANNOTATION_EVICTION_COST)) or 0
+
+
+def node_score(usage: Mapping[str, int], allocatable: Mapping[str, int], weights: Mapping[str, int]) -> int:
+    """Weighted utilisation in thousandths, in integers: hotter nodes come first."""
+    total = weight_sum = 0
+    for name, used in usage.items():
+        weight, capacity = weights.get(name, 0), allocatable.get(name, 0)
+        weight_sum += weight
+        if capacity > 0:
+            total += weight * (min(used, capacity) * 1000 // capacity)
+    return total // weight_sum if weight_sum else 0
+
+
+def usage_score(view: PodView, excess: Mapping[str, int], weights: Mapping[str, int]) -> float:
+    """How well the pod's leaving would match the excess: best is the pod that just covers it, then larger, then smaller ones."""
+    if view.usage is None:
+        return -1.0
+    total = 0.0
+    weight_sum = 0
+    for name, over_by in excess.items():
+        ratio = view.usage.get(name, 0) / over_by
+        weight = weights.get(name, 0)
+        total += weight * (ratio if ratio < 1 else 1 + 1 / ratio)
+        weight_sum += weight
+    return total / weight_sum if weight_sum else 0.0
+
+
+def leaving_order(pods: list[PodView], excess: Vector, weights: Mapping[str, int]) -> list[PodView]:
+    """Candidates in the order in which they leave; among equals a pod without a metric comes last."""
+
+    def key(view: PodView) -> tuple[object, ...]:
+        pod = view.pod
+        return (
+            _CLASS_ORDER[view.priority_class],
+            pod.spec.priority or 0,
+            _KUBERNETES_ORDER.get(kubernetes_qos(pod), 1),
+            _QOS_ORDER[pod_qos_raw(pod)],
+            canonical_int32(pod.metadata.annotations.get(names.ANNOTATION_POD_DELETION_COST)) or 0,
+            eviction_cost(pod),
+            -usage_score(view, excess, weights),
+            -parse_time(pod.metadata.creation_timestamp) if pod.metadata.creation_timestamp else 0.0,
+            view.key,
+        )
+
+    return sorted(pods, key=key)
+
+
+def hottest_first(views: list[NodeView], weights: Mapping[str, int]) -> list[NodeView]:
+    """Source nodes by utilisation score, highest first, then by name."""
+
+    def compare(left: NodeView, right: NodeView) -> int:
+        a, b = (node_score(view.usage or {}, view.allocatable, weights) for view in (left, right))
+        return b - a or (left.name > right.name) - (left.name < right.name)
+
+    return sorted(views, key=cmp_to_key(compare))

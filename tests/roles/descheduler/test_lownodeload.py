@@ -1,0 +1,173 @@
+"""LowNodeLoad's formulas, by the worked examples of its specification and by property."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord.api import objects
+from roles.descheduler.picture import NodeView, node_view, pod_view
+from roles.descheduler.plugins.lownodeload.args import AnomalyCondition, LowNodeLoadArgs
+from roles.descheduler.plugins.lownodeload.classify import NodeClass, classify, quantity_at
+from roles.descheduler.plugins.lownodeload.detector import Detectors
+from roles.descheduler.plugins.lownodeload.order import canonical_int32, leaving_order, node_score, usage_score
+
+
+def pool_of(**args: object):
+    return LowNodeLoadArgs.model_validate(args).pools()[0]
+
+
+def node(name: str, *, cpu: str = "10", memory: str = "10Gi", unschedulable: bool = False) -> objects.Node:
+    return objects.convert(
+        {
+            "metadata": {"name": name},
+            "spec": {"unschedulable": unschedulable},
+            "status": {"allocatable": {"cpu": cpu, "memory": memory, "pods": "110"}},
+        },
+        objects.Node,
+    )
+
+
+def pod(name: str, cpu: str = "1", **spec: object) -> objects.Pod:
+    container = {"name": "c", "resources": {"requests": {"cpu": cpu}}}
+    return objects.convert(
+        {
+            "metadata": {"name": name, "namespace": "d", "ownerReferences": [{"kind": "ReplicaSet", "name": "r", "uid": "u"}]},
+            "spec": {"containers": [container], **spec},
+            "status": {"phase": "Running"},
+        },
+        objects.Pod,
+    )
+
+
+def view(name: str, used_milli: int, *, prod_milli: int = 0, unschedulable: bool = False) -> NodeView:
+    usage = {"cpu": used_milli, "memory": 0, "pods": 0}
+    found = NodeView(node(name, unschedulable=unschedulable), {"cpu": 10000, "memory": 10 << 30, "pods": 110}, [], usage)
+    found.prod_usage = {"cpu": prod_milli, "memory": 0, "pods": 0}
+    return found
+
+
+@pytest.mark.feature("DS-LNL-01")
+def test_threshold_quantities_truncate_in_doubles() -> None:
+    assert quantity_at(67.5, 15900) == 10732
+    assert quantity_at(63, 33_554_432_001) == 21_139_292_160
+
+
+@pytest.mark.feature("DS-LNL-01")
+@pytest.mark.feature("DS-LNL-03")
+def test_the_table_of_classes() -> None:
+    pool = pool_of(lowThresholds={"cpu": 30}, highThresholds={"cpu": 70}, prodLowThresholds={"cpu": 20}, prodHighThresholds={"cpu": 50})
+    views = [
+        view("low-and-prod-low", 1000),
+        view("low", 3000, prod_milli=2500),
+        view("low-but-cordoned", 1000, unschedulable=True),
+        view("normal", 5000, prod_milli=3000),
+        view("prod-low", 5000, prod_milli=1000),
+        view("prod-hot", 6000, prod_milli=5001),
+        view("hot", 7001, prod_milli=6000),
+        view("exactly-high", 7000, prod_milli=3000),
+    ]
+    assert {placed.view.name: placed.node_class for placed in classify(views, pool)} == {
+        "low-and-prod-low": NodeClass.BOTH_LOW,
+        "low": NodeClass.LOW,
+        "low-but-cordoned": NodeClass.NORMAL,
+        "normal": NodeClass.NORMAL,
+        "prod-low": NodeClass.PROD_LOW,
+        "prod-hot": NodeClass.PROD_HOT,
+        "hot": NodeClass.HOT,
+        "exactly-high": NodeClass.NORMAL,
+    }
+
+
+@pytest.mark.feature("DS-LNL-02")
+def test_deviation_thresholds_lie_around_the_average() -> None:
+    pool = pool_of(useDeviationThresholds=True, lowThresholds={"cpu": 10}, highThresholds={"cpu": 10})
+    placed = {entry.view.name: entry for entry in classify([view("a", 2000), view("b", 5000), view("c", 8000)], pool)}
+    assert placed["a"].bounds.low["cpu"] == 4000
+    assert placed["a"].bounds.high["cpu"] == 6000
+    assert placed["a"].bounds.high["memory"] == 10 << 30  # not named: ignored
+    assert [placed[name].node_class for name in "abc"] == [NodeClass.BOTH_LOW, NodeClass.PROD_LOW, NodeClass.HOT]
+
+
+@pytest.mark.feature("DS-LNL-04")
+def test_a_node_is_abnormal_from_the_round_after_n() -> None:
+    condition, detectors = AnomalyCondition(timeout=60.0, consecutive_abnormalities=4), Detectors(300)
+    marks = [detectors.marked("n", condition, now) for now in range(0, 160, 20)]
+    assert marks == [False, False, False, False, True, True, True, False]
+
+
+@pytest.mark.feature("DS-LNL-04")
+def test_a_round_in_which_the_node_is_not_hot_breaks_the_run() -> None:
+    condition, detectors = AnomalyCondition(consecutive_abnormalities=2), Detectors(300)
+    assert not detectors.marked("n", condition, 0)
+    assert not detectors.marked("n", condition, 10)
+    detectors.clean_round(set())
+    assert [detectors.marked("n", condition, now) for now in (30, 40, 50)] == [False, False, True]
+
+
+@pytest.mark.feature("DS-LNL-06")
+def test_the_pod_that_just_covers_the_excess_leaves_first() -> None:
+    views = []
+    for name, used in (("a", 2300), ("b", 2000), ("c", 1900), ("d", 5000)):
+        views.append(pod_view(pod(name), {"cpu": used}))
+    views.append(pod_view(pod("unmeasured"), None))
+    order = leaving_order(views, {"cpu": 2000}, {"cpu": 1})
+    assert [entry.pod.metadata.name for entry in order] == ["b", "a", "d", "c", "unmeasured"]
+    two = pod_view(pod("x"), {"cpu": 500, "memory": 1250})
+    assert usage_score(two, {"cpu": 1000, "memory": 1000}, {"cpu": 2, "memory": 1}) == pytest.approx(0.9333, abs=1e-4)
+
+
+@pytest.mark.feature("DS-LNL-06")
+def test_lower_classes_leave_before_better_matches() -> None:
+    batch = pod_view(pod("batch", priority=5500), {"cpu": 1})
+    prod = pod_view(pod("prod", priority=9500), {"cpu": 2000})
+    assert [entry.pod.metadata.name for entry in leaving_order([prod, batch], {"cpu": 2000}, {"cpu": 1})] == ["batch", "prod"]
+
+
+@pytest.mark.feature("DS-LNL-06")
+def test_node_score_in_integers() -> None:
+    assert node_score({"cpu": 5200, "memory": 30 << 30}, {"cpu": 8000, "memory": 32 << 30}, {"cpu": 1, "memory": 3}) == 865
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("-5", -5), ("0", 0), ("12", 12), ("+1", None), ("007", None), ("2147483648", None), ("x", None)]
+)
+def test_costs_are_canonical_integers(text: str, value: int | None) -> None:
+    assert canonical_int32(text) == value
+
+
+@pytest.mark.feature("DS-LNL-08")
+def test_usage_is_system_plus_pods_that_are_still_there() -> None:
+    metric = objects.convert(
+        {
+            "metadata": {"name": "n"},
+            "status": {
+                "updateTime": "1970-01-01T00:01:00Z",
+                "nodeMetric": {"systemUsage": {"resources": {"cpu": "500m", "memory": "1Gi"}}},
+                "podsMetric": [
+                    {"namespace": "d", "name": "here", "podUsage": {"resources": {"cpu": "2", "memory": "1Gi"}}},
+                    {"namespace": "d", "name": "gone", "podUsage": {"resources": {"cpu": "4", "memory": "4Gi"}}},
+                ],
+            },
+        },
+        objects.NodeMetric,
+    )
+    found = node_view(node("n"), [pod("here", priority=9500)], metric, now=100)
+    assert found.usage == {"cpu": 2500, "memory": 2 << 30, "pods": 1}
+    assert found.prod_usage == {"cpu": 2000, "memory": 1 << 30, "pods": 1}
+    assert found.metric_age == 40
+
+
+@given(st.lists(st.integers(0, 10000), min_size=1, max_size=12), st.integers(0, 100), st.integers(0, 100))
+def test_property_every_measured_node_has_exactly_one_class(usages: list[int], one: int, other: int) -> None:
+    low, high = sorted((one, other))
+    pool = pool_of(lowThresholds={"cpu": low}, highThresholds={"cpu": high})
+    placed = classify([view(f"n{i}", used) for i, used in enumerate(usages)], pool)
+    assert len(placed) == len(usages)
+    for entry in placed:
+        used = (entry.view.usage or {})["cpu"]
+        if entry.node_class == NodeClass.HOT:
+            assert used > entry.bounds.high["cpu"]
+        if entry.node_class in (NodeClass.LOW, NodeClass.BOTH_LOW):
+            assert used <= entry.bounds.low["cpu"]
