@@ -14,6 +14,8 @@ class JsonTail:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.last = 0
+        """For the reader's own use: the last count seen."""
         self._offset = 0
         self._rest = b""
 

@@ -1,4 +1,4 @@
-"""The API objects of a sandbox and of its demo: namespaces, priority classes, the profile, the service, its load and the batch jobs (pure)."""
+"""The API objects of a sandbox and its demo: priority classes, the profile, the service, its load, the batch jobs (pure)."""
 
 from __future__ import annotations
 

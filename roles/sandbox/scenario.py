@@ -147,6 +147,11 @@ class Scenario(ConfigModel):
             data["resource-threshold-config"] = orjson.dumps({"clusterStrategy": {"enable": False}}).decode()
         return data
 
+    def suppress_threshold(self) -> int:
+        """Percent of the node below which best effort is held."""
+        strategy = self.slo_controller_config.get("resource-threshold-config", {}).get("clusterStrategy", {})
+        return int(strategy.get("cpuSuppressThresholdPercent", 65))
+
     def phase_seconds(self) -> float:
         """Length of the load of one phase."""
         return sum(step.seconds for step in self.load.steps)

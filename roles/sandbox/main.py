@@ -1,0 +1,201 @@
+"""What `koord sandbox up`, `demo` and `clean` do: set up, run, and put everything back whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from koord.config.errors import InvalidConfig
+from roles.sandbox import localnode, scenario, state
+from roles.sandbox.localnode import LocalNode
+from roles.sandbox.process_kubelet.layout import LayoutError
+
+if TYPE_CHECKING:
+    from koord.process.life import Life
+    from roles.sandbox.compose import Sandbox
+
+log = logging.getLogger(__name__)
+
+FRAME_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The command line of `up` and `demo`."""
+
+    scenario: str | None
+    nodes: int | None
+    local_node: bool
+    roles_as_processes: bool
+    verbosity: int
+
+
+@dataclass(slots=True)
+class Session:
+    """One run from its registration to its end."""
+
+    settings: Settings
+    scenario: scenario.Scenario
+    store: state.State
+    run: state.Run
+    scratch: Path
+    local: LocalNode | None
+    began: float
+    without: str = ""
+    """Why this machine is not a node; empty when it is."""
+    restored: bool | None = None
+    errors: list[str] = field(default_factory=list)
+
+
+Body = Callable[["Sandbox", "Life", Session], Awaitable[None]]
+
+
+def up(settings: Settings) -> int:
+    """Run until a signal. Returns the exit code."""
+    try:
+        chosen = _scenario(settings)
+    except InvalidConfig as error:
+        return _complain(str(error))
+    return _session(settings, chosen, _stay)[0]
+
+
+def demo(settings: Settings, out: Path, duration: float | None) -> int:
+    """Run the phases and write the report. Returns the exit code: 0 when every phase has run."""
+    try:
+        chosen = _scenario(settings)
+        out.mkdir(parents=True, exist_ok=True)
+    except InvalidConfig as error:
+        return _complain(str(error))
+    except OSError as error:
+        return _complain(f"{out}: {error.strerror}")
+    if duration is not None:
+        chosen = chosen.stretched(duration)
+    from roles.sandbox.demo import Demo
+
+    show = Demo()
+    code, session = _session(settings, chosen, show.run)
+    if session is not None and show.ran:
+        path = show.write(out, session)
+        print(f"report: {path}", flush=True)
+    return code
+
+
+def clean() -> int:
+    """Remove what dead runs left. Returns 0 when nothing of them is left."""
+    try:
+        store = state.State()
+    except (state.StateError, OSError) as error:
+        return _complain(str(error))
+    found = localnode.hierarchies()
+    cleaned, stuck = store.clean(found)
+    for run_id in cleaned:
+        print(f"run {run_id}: removed")
+    for path in stuck:
+        print(f"{path}: could not be removed", file=sys.stderr)
+    if found is not None:
+        for path in state.strangers(found, {run.id for run in store.runs()}):
+            print(f"{path}: not registered here, left alone", file=sys.stderr)
+    if not cleaned and not stuck:
+        print("nothing to clean")
+    return 1 if stuck else 0
+
+
+def _complain(text: str) -> int:
+    print(f"koord sandbox: {text}", file=sys.stderr)
+    return 1
+
+
+def _scenario(settings: Settings) -> scenario.Scenario:
+    chosen = scenario.load(settings.scenario)
+    if settings.nodes is not None:
+        chosen = chosen.model_copy(update={"nodes": chosen.nodes.model_copy(update={"count": settings.nodes})})
+    return chosen
+
+
+def _session(settings: Settings, chosen: scenario.Scenario, body: Body) -> tuple[int, Session | None]:
+    """Register a run, prepare the machine, run `body` inside, and restore everything in every case."""
+    try:
+        store = state.State()
+    except (state.StateError, OSError) as error:
+        return _complain(str(error)), None
+    for run_id in store.clean(localnode.hierarchies())[0]:
+        print(f"cleaned up after run {run_id}", flush=True)
+    run = state.Run.new()
+    session = Session(settings, chosen, store, run, store.register(run), None, time.monotonic())
+    # A closed terminal ends the sandbox like Ctrl-C; left alone it would kill the process before it can restore anything.
+    signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+    try:
+        _prepare(session)
+        code = _run(session, body)
+    finally:
+        _restore(session)
+    return (code if not session.errors else 1), session
+
+
+def _prepare(session: Session) -> None:
+    if not session.settings.local_node:
+        session.without = "switched off by --no-local-node"
+        return
+    try:
+        session.local = localnode.prepare(session.run.id, session.scratch)
+    except (LayoutError, OSError) as error:
+        session.without = str(error)
+        print(f"this machine is not used as a node: {error}; running the simulated part only", flush=True)
+
+
+def _run(session: Session, body: Body) -> int:
+    from koord.process import life, logs
+
+    logs.setup(verbosity=session.settings.verbosity)
+    if session.settings.verbosity == 0:
+        logging.getLogger().setLevel(logging.ERROR)
+
+    async def main(one: Life) -> None:
+        from roles.sandbox.compose import Sandbox
+
+        sandbox = Sandbox(session.scenario, session.run, session.scratch, session.local, processes=session.settings.roles_as_processes)
+        try:
+            await sandbox.start(one)
+            session.store.publish(session.run, sandbox.endpoints)
+            await body(sandbox, one, session)
+        finally:
+            await sandbox.stop()
+
+    return life.run(main)
+
+
+def _restore(session: Session) -> None:
+    """Take everything away; called in every case, also after an exception in the middle of a set-up."""
+    if session.local is not None:
+        left = session.local.groups.remove_all()
+        session.restored = not left
+        for path in left:
+            session.errors.append(f"{path} could not be removed")
+            print(f"koord sandbox: {path} could not be removed; 'koord sandbox clean' tries again", file=sys.stderr)
+    session.store.unpublish(session.run)
+    if session.restored is not False:
+        session.store.forget(session.run.id)
+
+
+async def _stay(sandbox: Sandbox, life: Life, session: Session) -> None:
+    """`up`: show the nodes until a signal."""
+    from roles.sandbox.view.terminal import open_view
+
+    view = open_view()
+    try:
+        view.say(f"kubectl --kubeconfig {sandbox.kubeconfig} get nodes,pods -A     (Ctrl-C ends everything)")
+        while not life.stopping.is_set():
+            view.show(sandbox.frame(time.monotonic() - session.began, "up"))
+            try:
+                await asyncio.wait_for(life.stopping.wait(), FRAME_SECONDS)
+            except TimeoutError:
+                continue
+    finally:
+        view.close()

@@ -1,0 +1,251 @@
+"""The demo's phases on the local node: put the pods there, let the load run, collect, and take the pods away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from koord.api.kinds import PODS
+from koord.kube.errors import ApiError, NotFound
+from roles.sandbox import bootstrap, objects
+from roles.sandbox.logtail import JsonTail
+from roles.sandbox.measure import PhaseResult, load_lines
+from roles.sandbox.process_kubelet.worker import PodWorker
+from roles.sandbox.sampler import BEST_EFFORT, Sampler
+from roles.sandbox.scenario import PhaseKind, Scenario
+from roles.sandbox.workload.work import calibrate
+
+if TYPE_CHECKING:
+    from roles.sandbox.compose import Sandbox
+
+log = logging.getLogger(__name__)
+
+READY_SECONDS = 30.0
+OFFER_SECONDS = 60.0
+PLACE_SECONDS = 20.0
+SETTLE_SECONDS = 4.0
+GONE_SECONDS = 15.0
+LATE_SECONDS = 20.0
+POLL = 0.1
+
+
+class DemoError(Exception):
+    """The demo cannot go on; the text says what did not happen."""
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port that is free now."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Phases:
+    """Runs the phases of a scenario. `notes` gathers what a reader of the report must know."""
+
+    def __init__(self, sandbox: Sandbox, scenario: Scenario) -> None:
+        assert sandbox.kubelet is not None
+        self.sandbox = sandbox
+        self.kubelet = sandbox.kubelet
+        self.scenario = scenario
+        self.results: list[PhaseResult] = []
+        self.notes: list[str] = []
+        self.doing = "setting up"
+        self.until: float | None = None
+        self.port = 0
+        self.iterations = 0
+        self.sampler = Sampler(sandbox.kubelet.groups, self._service_directory, sandbox.batch_cpu)
+        self._load: JsonTail | None = None
+        self._expected: set[str] = set()
+
+    @property
+    def current(self) -> PhaseResult | None:
+        """The phase whose load is running."""
+        return self.results[-1] if self.results and not self.results[-1].end else None
+
+    # --- the whole ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> list[PhaseResult]:
+        """All phases in their order. Raises DemoError or ApiError."""
+        sampling = asyncio.create_task(self.sampler.run(), name="sampler")
+        try:
+            await self._start_service()
+            for phase in self.scenario.phases:
+                await self._phase(phase.kind)
+        finally:
+            sampling.cancel()
+            await asyncio.gather(sampling, return_exceptions=True)
+        return self.results
+
+    async def _start_service(self) -> None:
+        self.doing = "starting the service"
+        self.iterations = calibrate(self.scenario.service.cpu_milliseconds_per_request)
+        self.port = free_port()
+        pod = objects.service_pod(self.scenario, self.port, self.iterations)
+        await bootstrap.ensure(self.sandbox.client, PODS, pod, self.scenario.service.namespace)
+        await self._wait(lambda: self._ready(self.scenario.service.namespace, "shop"), READY_SECONDS, "the service did not become ready")
+
+    async def _phase(self, kind: PhaseKind) -> None:
+        pods: list[dict[str, Any]] = []
+        if kind == "koord":
+            await self._switch(True)
+            self.doing = "waiting for batch-cpu"
+            await self._wait(lambda: (self.sandbox.batch_cpu() or 0) > 0, OFFER_SECONDS, "the node offers no batch-cpu")
+            pods = await self._create_batch(managed=True)
+        elif kind == "unmanaged":
+            await self._switch(False)
+            pods = await self._create_batch(managed=False)
+        placed = await self._placed(pods) if pods else []
+        result = PhaseResult(kind, begin=time.monotonic(), batch_pods=len(placed))
+        try:
+            await self._run_load(result, placed)
+        finally:
+            result.end = result.end or time.monotonic()
+            await self._remove_batch(pods)
+
+    async def _switch(self, strategies: bool) -> None:
+        """Turn koord's strategies on or off, and wait until the best-effort tier has no limit of a former phase."""
+        self.doing = f"switching koord's strategies {'on' if strategies else 'off'}"
+        await bootstrap.configure(self.sandbox.client, self.scenario, strategies=strategies)
+        if not strategies:
+            groups = self.kubelet.groups
+            await self._wait(
+                lambda: (groups.cfs_quota_us(BEST_EFFORT) or -1) < 0, READY_SECONDS, "the quota of the best-effort tier was not taken back"
+            )
+
+    # --- the load ---------------------------------------------------------------------------------------------------------
+
+    async def _run_load(self, result: PhaseResult, placed: list[str]) -> None:
+        self.doing = f"{result.kind}: starting the load"
+        name, where = f"load-{result.kind}", self.scenario.service.namespace
+        await self.sandbox.client.create(PODS, objects.load_pod(self.scenario, result.kind, self.port), where)
+        worker = await self._worker(where, name)
+        self._load = JsonTail(worker.log_path("load"))
+        work = [JsonTail(w.log_path("burner")) for w in self.kubelet.workers.values() if w.name in placed and "/cpu-" in w.name]
+        deadline = time.monotonic() + self.scenario.phase_seconds() + LATE_SECONDS
+        begun, units = False, 0
+        try:
+            while True:
+                ended = load_lines(self._load.read(), result)
+                if not begun and result.step_times:
+                    begun = True
+                    units = _units(work, 0)
+                    result.begin = result.step_times[0][0]
+                    self.sampler.keep = result.samples
+                    self.results.append(result)
+                    self.doing, self.until = result.kind, result.begin + self.scenario.phase_seconds()
+                if ended:
+                    break
+                if time.monotonic() > deadline:
+                    raise DemoError(f"the load generator of phase {result.kind} did not end in time")
+                await asyncio.sleep(POLL)
+        finally:
+            self.sampler.keep = None
+            self.until = None
+        result.end = time.monotonic()
+        result.work_units = max(0, _units(work, units) - units)
+        result.evictions = len([n for n in placed if n not in self._alive()])
+        await self._delete(where, name)
+
+    def _alive(self) -> set[str]:
+        return {w.name for w in self.kubelet.workers.values() if not w.pod["metadata"].get("deletionTimestamp")}
+
+    # --- pods -------------------------------------------------------------------------------------------------------------
+
+    async def _create_batch(self, *, managed: bool) -> list[dict[str, Any]]:
+        self.doing = "creating batch pods"
+        pods = objects.batch_pods(self.scenario, managed=managed, node=self.kubelet.name)
+        for pod in pods:
+            await self.sandbox.client.create(PODS, pod, pod["metadata"]["namespace"])
+        return pods
+
+    async def _placed(self, pods: list[dict[str, Any]]) -> list[str]:
+        """Names of the batch pods that run; those that do not are told in the notes with the scheduler's reason."""
+        self.doing = "waiting for the batch pods"
+        names = [(p["metadata"]["namespace"], p["metadata"]["name"]) for p in pods]
+        deadline = time.monotonic() + PLACE_SECONDS
+        while time.monotonic() < deadline and not all(self._ready(*n) for n in names):
+            await asyncio.sleep(POLL)
+        placed = [n for n in names if self._ready(*n)]
+        for name in sorted(set(names) - set(placed)):
+            self.notes.append(f"batch pod {'/'.join(name)} did not run: {self._reason(*name)}")
+        if not placed:
+            raise DemoError("no batch pod runs: " + "; ".join(self.notes[-len(names) :]))
+        self.doing = "letting the batch pods settle"
+        await asyncio.sleep(SETTLE_SECONDS)
+        return ["/".join(n) for n in placed]
+
+    async def _remove_batch(self, pods: list[dict[str, Any]]) -> None:
+        if not pods:
+            return
+        self.doing = "removing the batch pods"
+        for pod in pods:
+            await self._delete(pod["metadata"]["namespace"], pod["metadata"]["name"])
+        names = [f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in pods]
+        await self._wait(lambda: not any(n in self.sandbox.pods for n in names), GONE_SECONDS, "the batch pods do not end")
+
+    async def _delete(self, namespace: str, name: str) -> None:
+        try:
+            await self.sandbox.client.delete(PODS, name, namespace)
+        except NotFound:
+            return
+        except ApiError as error:
+            log.warning("pod %s/%s: %s", namespace, name, error)
+
+    async def _worker(self, namespace: str, name: str) -> PodWorker:
+        found: list[PodWorker] = []
+
+        def look() -> bool:
+            found[:] = [w for w in self.kubelet.workers.values() if w.name == f"{namespace}/{name}"]
+            return bool(found)
+
+        await self._wait(look, READY_SECONDS, f"pod {namespace}/{name} was not placed: {self._reason(namespace, name)}")
+        return found[0]
+
+    def _service_directory(self) -> str | None:
+        for worker in self.kubelet.workers.values():
+            if worker.name == f"{self.scenario.service.namespace}/shop":
+                return worker.directory
+        return None
+
+    def _condition(self, namespace: str, name: str, kind: str) -> dict[str, Any]:
+        pod = self.sandbox.pods.get(f"{namespace}/{name}") or {}
+        conditions = (pod.get("status") or {}).get("conditions") or []
+        return next((c for c in conditions if c.get("type") == kind), {})
+
+    def _ready(self, namespace: str, name: str) -> bool:
+        return self._condition(namespace, name, "Ready").get("status") == "True"
+
+    def _reason(self, namespace: str, name: str) -> str:
+        pod = self.sandbox.pods.get(f"{namespace}/{name}")
+        if pod is None:
+            return "it does not exist"
+        status = pod.get("status") or {}
+        return str(
+            status.get("message") or self._condition(namespace, name, "PodScheduled").get("message") or status.get("phase") or "pending"
+        )
+
+    async def _wait(self, condition: Callable[[], bool], seconds: float, complaint: str) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                raise DemoError(f"{complaint} within {seconds:.0f} s")
+            await asyncio.sleep(POLL)
+
+
+def _units(tails: list[JsonTail], known: int) -> int:
+    """Work units told so far by all burners together: what was known, plus what each log added since."""
+    total = known
+    for tail in tails:
+        for line in tail.read():
+            if line.get("event") == "work":
+                # Units count up inside one life of the process; a restart begins at zero again.
+                units = int(line["units"])
+                total += units - tail.last if units >= tail.last else units
+                tail.last = units
+    return total

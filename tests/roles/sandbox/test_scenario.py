@@ -1,0 +1,75 @@
+"""Scenario files: strict, defaulted, and the built-in demo is the file that is shipped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from koord.config import slo
+from koord.config.errors import InvalidConfig
+from koord.config.model import wire
+from roles.sandbox import scenario
+from roles.sandbox.cli import command
+from roles.sandbox.scenario import Scenario
+
+CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "sandbox"
+
+
+def test_the_shipped_demo_is_the_built_in_one() -> None:
+    assert scenario.load(CONFIGS / "demo.yaml") == Scenario() == scenario.load(None)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda p: p.name)
+def test_every_shipped_scenario_is_accepted(path: Path) -> None:
+    assert scenario.load(path).phases
+
+
+def write(tmp_path: Path, **changes: object) -> Path:
+    path = tmp_path / "s.yaml"
+    path.write_text(yaml.safe_dump({**wire(Scenario()), **changes}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"nodez": {}}, "nodez"),
+        ({"nodes": {"count": -1}}, "nodes.count"),
+        ({"nodes": {"count": "3"}}, "nodes.count"),
+        ({"load": {"steps": []}}, "load.steps"),
+        ({"load": {"steps": [{"rate": 0, "seconds": 1}]}}, "load.steps[0].rate"),
+        ({"phases": [{"kind": "later"}]}, "phases[0].kind"),
+        ({"phases": [{"kind": "alone"}, {"kind": "alone"}]}, "once"),
+        ({"sloControllerConfig": {"resource-threshold-config": {"clusterStrategy": {"cpuSuppressThresholdPercent": 500}}}}, "cpuSuppress"),
+        ({"kind": "Other"}, "Other"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(tmp_path: Path, changes: dict, where: str) -> None:
+    with pytest.raises(InvalidConfig) as error:
+        scenario.load(write(tmp_path, **changes))
+    assert where in str(error.value)
+
+
+def test_strategies_off_means_off_for_the_manager_too() -> None:
+    parsed = slo.parse(Scenario().config_data(strategies=False), previous=None)
+    assert not parsed.errors
+    assert '"enable":false' in Scenario().config_data(strategies=False)["colocation-config"]
+
+
+def test_duration_stretches_all_steps_alike() -> None:
+    made = Scenario().stretched(60.0)
+    assert made.phase_seconds() * len(made.phases) == pytest.approx(60.0)
+    assert [s.rate for s in made.load.steps] == [s.rate for s in Scenario().load.steps]
+
+
+@pytest.mark.parametrize("arguments", [["demo", "--scenario", "bad.yaml"], ["up", "--scenario", "bad.yaml"]])
+def test_a_bad_file_ends_with_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.yaml").write_text("kind: Scenario\napiVersion: sandbox.koordinator.sh/v1alpha1\nnodes: 3\n")
+    result = CliRunner().invoke(command, arguments)
+    assert result.exit_code == 1
+    assert "nodes" in result.output
+    assert "Traceback" not in result.output
