@@ -1,0 +1,196 @@
+"""Every option of koordlet with its default and meaning: the one source of the command line (KLO-CFG-01).
+
+A field's name is the flag's in snake case; durations are seconds. ``NOTED`` options are accepted because manifests carry them
+and have nothing to act on here; each says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+DURATION, GATES = "duration", "gates"
+
+
+def _option(default: Any, text: str, kind: str = "") -> Any:
+    return field(default=default, metadata={"help": text, "kind": kind or type(default).__name__})
+
+
+@dataclass(slots=True)
+class Options:
+    # -- this machine ------------------------------------------------------------------------------------------------------
+    host_root: str = _option("", "Directory under which the machine's /proc, /sys and so on are found; / or empty: the machine itself.")
+    node_name: str = _option("", "Name of this node; default: environment variable NODE_NAME.")
+    kubeconfig: str = _option("", "Kubeconfig file; default: KUBECONFIG, the pod's service account, ~/.kube/config.")
+    cgroup_root_dir: str = _option("", "Root of the cgroup file systems.")
+    sys_root_dir: str = _option("", "The machine's /sys.")
+    sys_fs_root_dir: str = _option("", "The machine's /sys/fs (resctrl lives below it).")
+    proc_root_dir: str = _option("", "The machine's /proc.")
+    var_run_root_dir: str = _option("", "The machine's /var/run.")
+    run_root_dir: str = _option("", "The machine's /run.")
+    var_lib_kubelet_dir: str = _option("", "The machine's /var/lib/kubelet.")
+    addr: str = _option(":9316", "Address of the HTTP server (health, metrics, audit, decisions).")
+    enable_pprof: bool = _option(False, "Serve the profiling endpoints at --pprof-addr.")
+    pprof_addr: str = _option(":9317", "Address of the profiling endpoints.")
+    lock_file: str = _option(
+        "", "Lock that keeps a second koordlet off this node; default: koordlet.lock below --var-run-root-dir/koordlet."
+    )
+    # -- Kubernetes --------------------------------------------------------------------------------------------------------
+    kube_api_qps: float = _option(20.0, "Requests a second to the API server.")
+    kube_api_burst: int = _option(30, "Requests at once to the API server.")
+    configmap_name: str = _option("koordlet-config", "Name of koordlet's own ConfigMap.")
+    configmap_namespace: str = _option("koordinator-system", "Namespace of koordlet's own ConfigMap.")
+    feature_gates: str = _option("", "Feature gates, Name=true|false separated by commas.", GATES)
+    # -- container runtimes ------------------------------------------------------------------------------------------------
+    containerd_endpoint: str = _option("", "Socket of containerd; empty: the well-known places.")
+    docker_endpoint: str = _option("", "Socket of docker; empty: the well-known places.")
+    pouch_endpoint: str = _option("", "Socket of pouch; empty: the well-known places.")
+    default_runtime_type: str = _option("containerd", "Runtime of a container id without a scheme.")
+    hami_core_library_directory_path: str = _option("/usr/local/vgpu/libvgpu.so", "HAMi core library on the host.")
+    pod_resources_proxy_path: str = _option("/var/run/koordlet/pod-resources", "Directory of the PodResources proxy's kubelet.sock.")
+    xpu_device_infos_dir: str = _option("/var/run/koordlet/xpu-device-infos/", "Directory of accelerator inventory files.")
+    xpu_enforce_collect_from_device_infos: bool = _option(False, "Take accelerators from the files only, never from NVML.")
+    # -- kubelet -----------------------------------------------------------------------------------------------------------
+    kubelet_preferred_address_type: str = _option("InternalIP", "Address type of the Node under which its kubelet is reached.")
+    kubelet_sync_interval: float = _option(10.0, "Period of listing pods from the kubelet; 0 turns it off.", DURATION)
+    kubelet_sync_timeout: float = _option(3.0, "Time limit of a request to the kubelet.", DURATION)
+    kubelet_insecure_tls: bool = _option(False, "Ask the kubelet's read-only port by plain HTTP.")
+    kubelet_read_only_port: int = _option(10255, "The kubelet's read-only port.")
+    node_topology_sync_interval: float = _option(3.0, "Period of reporting topology and devices; 0 turns topology off.", DURATION)
+    disable_query_kubelet_config: bool = _option(False, "Do not ask the kubelet for its configuration (/configz).")
+    enable_node_metric_report: bool = _option(True, "Report NodeMetric.")
+    enable_pod_taskids: bool = _option(False, "Keep the task ids of containers with the pods.")
+    # -- collecting --------------------------------------------------------------------------------------------------------
+    collect_res_used_interval: float = _option(1.0, "Period of the node, pod, BE, host application and system collectors.", DURATION)
+    collect_sys_metric_outdated_interval: float = _option(10.0, "Age beyond which an input of system usage is stale.", DURATION)
+    collect_node_cpu_info_interval: float = _option(60.0, "Period of reading CPU topology and NUMA nodes.", DURATION)
+    collect_node_storage_info_interval: float = _option(1.0, "Period of reading local storage.", DURATION)
+    cpi_collector_interval: float = _option(60.0, "Period of the CPI collector.", DURATION)
+    collect_cpi_timewindow: float = _option(10.0, "Window of a CPI reading.", DURATION)
+    psi_collector_interval: float = _option(10.0, "Period of the PSI collector.", DURATION)
+    coldpage_collector_interval: float = _option(5.0, "Period of the cold memory collector.", DURATION)
+    resctrl_collector_interval: float = _option(10.0, "Period of the resctrl collector.", DURATION)
+    enable_pagecache_collector: bool = _option(False, "Collect memory with page cache even if no NodeMetric policy asks for it.")
+    enable_resctrl_collector: bool = _option(False, "Collect cache and bandwidth use by resctrl.")
+    collect_terminated_pods: bool = _option(False, "Also read the cgroups of Succeeded and Failed pods.")
+    # -- store -------------------------------------------------------------------------------------------------------------
+    tsdb_path: str = _option("/metric-data/", "Directory in which series survive a restart.")
+    tsdb_retention_duration: float = _option(12 * 3600.0, "Longest time that a series is kept.", DURATION)
+    tsdb_max_bytes: int = _option(100 << 20, "Most memory for series, bytes.")
+    tsdb_enable_prometheus_metric: bool = _option(True, "Export the store's own metrics.")
+    # -- prediction --------------------------------------------------------------------------------------------------------
+    prediction_checkpoint_filepath: str = _option("/prediction-checkpoints", "Directory of prediction checkpoints.")
+    prediction_cold_start_duration: float = _option(24 * 3600.0, "Age until which a pod counts with its request.", DURATION)
+    prediction_safety_margin_percent: int = _option(10, "Percent on top of a predicted peak.")
+    prediction_memory_histogram_decay_halflife: float = _option(24 * 3600.0, "Half-life of memory samples.", DURATION)
+    prediction_cpu_histogram_decay_halflife: float = _option(12 * 3600.0, "Half-life of CPU samples.", DURATION)
+    prediction_training_interval: float = _option(60.0, "Period of training, and its look-back.", DURATION)
+    prediction_model_expiration_duration: float = _option(1800.0, "Time after which an unused model is dropped.", DURATION)
+    prediction_model_checkpoint_interval: float = _option(600.0, "Period of a model's checkpoints.", DURATION)
+    prediction_model_checkpoint_max_per_step: int = _option(12, "Most checkpoints a minute.")
+    # -- audit -------------------------------------------------------------------------------------------------------------
+    audit_log_dir: str = _option("/var/log/koordlet", "Directory of the audit log.")
+    audit_verbose: int = _option(3, "Events of a higher verbosity are dropped; 0 keeps all.")
+    audit_max_disk_space_mb: int = _option(16, "Most disk space of the audit log, MiB.")
+    audit_max_concurrent_readers: int = _option(4, "Most readers of the audit API at a time.")
+    audit_max_events_limit: int = _option(2048, "Most events in one answer of the audit API.")
+    # -- QoS ---------------------------------------------------------------------------------------------------------------
+    mode: str = _option("enforce", "What strategies may do: enforce, or observe (decide and explain, write nothing).")
+    strategy_modes: str = _option("", "Mode of single strategies, Name=observe|enforce separated by commas.")
+    restore: bool = _option(False, "Put back every value that koordlet changed on this node, from its journal, and exit.")
+    reconcile_interval_seconds: int = _option(1, "Period of the reconciling strategies; 0 turns them off.")
+    cpu_suppress_interval_seconds: int = _option(1, "Period of CPU suppress; 0 turns it off.")
+    cpu_evict_interval_seconds: int = _option(1, "Period of CPU eviction; 0 turns it off.")
+    memory_evict_interval_seconds: int = _option(1, "Period of memory eviction; 0 turns it off.")
+    memory_evict_cool_time_seconds: int = _option(4, "Pause after a memory eviction.")
+    cpu_evict_cool_time_seconds: int = _option(20, "Pause after a CPU eviction.")
+    only_evict_by_api: bool = _option(False, "Evict through the Eviction API only.")
+    qos_extension_plugins: str = _option("", "Gates of QoS extension plugins, Name=true|false separated by commas.")
+    resource_force_update_seconds: int = _option(60, "Age after which an unchanged value is written again.")
+    # -- runtime hooks -----------------------------------------------------------------------------------------------------
+    runtime_hooks_network: str = _option("unix", "Network of the hook server.")
+    runtime_hooks_addr: str = _option("/host-var-run-koordlet/koordlet.sock", "Address of the hook server.")
+    runtime_hooks_host_endpoint: str = _option("/var/run/koordlet/koordlet.sock", "The hook server's address as the runtime proxy sees it.")
+    runtime_hooks_failure_policy: str = _option("Ignore", "What the runtime proxy does when the hook server fails: Ignore or Fail.")
+    runtime_hooks_plugin_failure_policy: str = _option("Ignore", "What a failing hook does to the request: Ignore or Fail.")
+    runtime_hooks_config_path: str = _option("", "Directory in which the hook server is registered.")
+    runtime_hooks_disable_stages: str = _option("", "Stages that run no hooks, separated by commas.")
+    runtime_hooks_reconcile_interval: float = _option(10.0, "Period of the hook reconciler.", DURATION)
+    enable_nri_runtime_hook: bool = _option(True, "Run hooks as an NRI plugin where the socket exists.")
+    runtime_hooks_nri_connect_timeout: float = _option(6.0, "Time for NRI to become connected.", DURATION)
+    runtime_hooks_nri_backoff_duration: float = _option(1.0, "First pause before NRI is connected again.", DURATION)
+    runtime_hooks_nri_backoff_cap: float = _option(1 << 62, "Longest pause before NRI is connected again.", DURATION)
+    runtime_hooks_nri_backoff_steps: int = _option((1 << 31) - 1, "Most attempts to connect NRI again.")
+    runtime_hooks_nri_backoff_factor: float = _option(2.0, "Growth of the pause.")
+    runtime_hooks_nri_socket_path: str = _option("nri/nri.sock", "NRI socket below --var-run-root-dir.")
+    runtime_hooks_nri_plugin_name: str = _option("koordlet_nri", "Name of the NRI plugin.")
+    runtime_hooks_nri_plugin_index: str = _option("00", "Index of the NRI plugin.")
+    disable_unset_cpu_quota: bool = _option(False, "Leave the CPU quota of pods with a cpuset as it is.")
+    # -- accepted, nothing to act on ---------------------------------------------------------------------------------------
+    report_interval: float = _option(0.0, "Accepted for old manifests: NodeMetric itself says how often to report.", DURATION)
+    metric_gc_interval_seconds: int = _option(300, "Accepted for old manifests: series expire by themselves.")
+    metric_expire_seconds: int = _option(1800, "Accepted for old manifests: series are kept as long as somebody looks at them.")
+    tsdb_stripe_size: int = _option(16384, "Accepted for old manifests: the store has no stripes.")
+    tsdb_wal_segment_size: int = _option(1 << 20, "Accepted for old manifests: the store has no write-ahead log.")
+    tsdb_max_block_chunk_segment_size: int = _option(5 << 20, "Accepted for old manifests: the store has no blocks.")
+    tsdb_min_block_duration: float = _option(600.0, "Accepted for old manifests: the store has no blocks.", DURATION)
+    tsdb_max_block_duration: float = _option(600.0, "Accepted for old manifests: the store has no blocks.", DURATION)
+    tsdb_head_chunks_write_buffer_size: int = _option(1 << 20, "Accepted for old manifests: the store has no chunk files.")
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One row of the command line."""
+
+    name: str
+    """With dashes, as it is typed."""
+    attribute: str
+    kind: str
+    """str, int, float, bool, duration or gates."""
+    default: Any
+    help: str
+
+
+FLAGS: tuple[Flag, ...] = tuple(
+    Flag(f.name.replace("_", "-"), f.name, f.metadata["kind"], f.default, f.metadata["help"]) for f in fields(Options)
+)
+
+MODES = ("enforce", "observe")
+FAILURE_POLICIES = ("Ignore", "Fail")
+
+
+class OptionError(ValueError):
+    """A value on the command line or in the environment cannot be used."""
+
+    def __init__(self, flag: str, detail: str) -> None:
+        super().__init__(f"--{flag}: {detail}")
+
+
+def parse_modes(text: str) -> dict[str, str]:
+    """``Name=observe,Other=enforce`` as a dictionary. Raises :class:`OptionError`."""
+    out: dict[str, str] = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, _, mode = part.partition("=")
+        if mode not in MODES:
+            raise OptionError("strategy-modes", f"{part!r} is not Name={'|'.join(MODES)}")
+        out[name.strip()] = mode
+    return out
+
+
+def check(options: Options) -> None:
+    """What a single flag's type cannot say. Raises :class:`OptionError`."""
+    if not options.node_name:
+        raise OptionError("node-name", "the name of this node is needed: set the environment variable NODE_NAME or this flag")
+    if options.mode not in MODES:
+        raise OptionError("mode", f"{options.mode!r} is not one of {', '.join(MODES)}")
+    parse_modes(options.strategy_modes)
+    for flag in ("runtime-hooks-failure-policy", "runtime-hooks-plugin-failure-policy"):
+        value = getattr(options, flag.replace("-", "_"))
+        if value not in FAILURE_POLICIES:
+            raise OptionError(flag, f"{value!r} is not one of {', '.join(FAILURE_POLICIES)}")
+    for flag in ("collect-sys-metric-outdated-interval", "collect-node-cpu-info-interval", "prediction-training-interval"):
+        if getattr(options, flag.replace("-", "_")) <= 0:
+            raise OptionError(flag, "must be positive")
+    for flag in ("prediction-cpu-histogram-decay-halflife", "prediction-memory-histogram-decay-halflife"):
+        if getattr(options, flag.replace("-", "_")) <= 0:
+            raise OptionError(flag, "must be positive")

@@ -1,0 +1,187 @@
+"""Peak models: a CPU and a memory histogram for each pod, the node, each priority class and the system (KLO-PRED-01, -02)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from koord.accounting.histogram import AGENT_CPU, AGENT_MEMORY, CheckpointError, DecayingHistogram
+from koord.api.priority import PriorityClass
+from koord.api.times import TimeError, format_time, parse_time
+from roles.koordlet.prediction.peak import Prediction, UnknownModelError
+from roles.koordlet.states.model import PodState
+from roles.koordlet.store import kinds
+from roles.koordlet.store.view import MetricsView
+
+log = logging.getLogger(__name__)
+
+NODE_KEY = "__node__"
+SYSTEM_KEY = "__node-sys__"
+CLASSES = (PriorityClass.PROD, PriorityClass.MID, PriorityClass.BATCH, PriorityClass.FREE, PriorityClass.NONE)
+
+
+def class_key(priority_class: PriorityClass) -> str:
+    """Model key of a priority class; the empty class is ``__node-__``."""
+    return f"__node-{priority_class}__"
+
+
+FIXED_KEYS = frozenset({NODE_KEY, SYSTEM_KEY, *(class_key(c) for c in CLASSES)})
+#: Models whose sum is the peak of Prod by priority.
+PROD_KEYS = (SYSTEM_KEY, class_key(PriorityClass.PROD), class_key(PriorityClass.NONE))
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionOptions:
+    """Durations in seconds."""
+
+    directory: str = "/prediction-checkpoints"
+    training_interval: float = 60.0
+    cpu_half_life: float = 12 * 3600.0
+    memory_half_life: float = 24 * 3600.0
+    cold_start: float = 24 * 3600.0
+    safety_margin: int = 10
+    expiration: float = 30 * 60.0
+    checkpoint_interval: float = 10 * 60.0
+    checkpoints_per_step: int = 12
+
+
+@dataclass(slots=True)
+class Model:
+    cpu: DecayingHistogram
+    memory: DecayingHistogram
+    updated: float = 0.0
+    saved: float = 0.0
+
+
+@dataclass(slots=True)
+class Models:
+    """All models of this node. Times are Unix seconds and given by the caller; files are touched only by the three last methods."""
+
+    options: PredictionOptions
+    models: dict[str, Model] = field(default_factory=dict)
+
+    def _model(self, key: str) -> Model:
+        model = self.models.get(key)
+        if model is None:
+            model = self.models[key] = Model(
+                DecayingHistogram(AGENT_CPU, self.options.cpu_half_life), DecayingHistogram(AGENT_MEMORY, self.options.memory_half_life)
+            )
+        return model
+
+    def update(self, key: str, cpu: float, memory: float, now: float) -> None:
+        """Add a sample: cores and bytes."""
+        model = self._model(key)
+        model.cpu.add(cpu, 1.0, now)
+        model.memory.add(memory, 1.0, now)
+        model.updated = now
+
+    def train(self, view: MetricsView, pods: Sequence[PodState], now: float) -> None:
+        """One training step: p90 over the last training interval of each pod, the node, the classes and the system."""
+        window = self.options.training_interval
+        sums = {c: [0.0, 0.0] for c in CLASSES}
+        for pod in pods:
+            cpu = view.aggregate(kinds.POD_CPU, "p90", window, pod_uid=pod.uid)
+            memory = view.aggregate(kinds.POD_MEMORY, "p90", window, pod_uid=pod.uid)
+            if cpu is None or memory is None:
+                continue
+            self.update(pod.uid, cpu, memory, now)
+            sums[pod.priority_class][0] += cpu
+            sums[pod.priority_class][1] += memory
+        node_cpu = view.aggregate(kinds.NODE_CPU, "p90", window)
+        node_memory = view.aggregate(kinds.NODE_MEMORY, "p90", window)
+        if node_cpu is not None and node_memory is not None:
+            self.update(NODE_KEY, node_cpu, node_memory, now)
+        for priority_class, (cpu, memory) in sums.items():
+            self.update(class_key(priority_class), cpu, memory, now)
+        all_cpu = sum(cpu for cpu, _ in sums.values())
+        all_memory = sum(memory for _, memory in sums.values())
+        self.update(SYSTEM_KEY, max((node_cpu or 0.0) - all_cpu, 0.0), max((node_memory or 0.0) - all_memory, 0.0), now)
+
+    def predict(self, key: str) -> Prediction:
+        """CPU p95 and memory p98 of a model, truncated to milli-cores and bytes. Raises :class:`UnknownModelError`."""
+        model = self.models.get(key)
+        if model is None:
+            raise UnknownModelError(key)
+        return Prediction(int(model.cpu.percentile(0.95) * 1000 + 1e-9), int(model.memory.percentile(0.98)))
+
+    # -- files ---------------------------------------------------------------------------------------------------------------
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self.options.directory, key)
+
+    def expire(self, now: float) -> None:
+        """Drop models that were not updated for long, and their files."""
+        for key in [k for k, m in self.models.items() if now - m.updated > self.options.expiration]:
+            del self.models[key]
+            _remove(self._path(key))
+
+    def checkpoint(self, now: float) -> int:
+        """Write the models that are due, oldest first, a bounded number; returns how many."""
+        due = [(m.saved, k) for k, m in self.models.items() if now - m.saved >= self.options.checkpoint_interval]
+        written = 0
+        for _, key in sorted(due)[: self.options.checkpoints_per_step]:
+            model = self.models[key]
+            body = orjson.dumps(
+                {
+                    "UID": key,
+                    "CPU": model.cpu.to_checkpoint(),
+                    "Memory": model.memory.to_checkpoint(),
+                    "LastUpdated": format_time(model.updated),
+                }
+            )
+            path = self._path(key)
+            try:
+                os.makedirs(self.options.directory, mode=0o755, exist_ok=True)
+                with open(path + ".tmp", "wb") as file:
+                    file.write(body)
+                os.replace(path + ".tmp", path)
+            except OSError as error:
+                log.error("prediction checkpoint %s cannot be written: %s", path, error.strerror)
+                return written
+            model.saved = now
+            written += 1
+        return written
+
+    def restore(self, pod_uids: set[str], now: float) -> int:
+        """Load checkpoints of current pods and of the fixed keys; other files of the directory are deleted. Returns the models loaded."""
+        try:
+            names = os.listdir(self.options.directory)
+        except OSError:
+            return 0
+        loaded = 0
+        for name in names:
+            path = self._path(name)
+            if name.endswith(".tmp") or (name not in FIXED_KEYS and name not in pod_uids):
+                _remove(path)
+                continue
+            try:
+                with open(path, "rb") as file:
+                    self.models[name] = self._load(orjson.loads(file.read()), now)
+                loaded += 1
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, CheckpointError) as error:
+                log.warning("prediction checkpoint %s is dropped: %s", path, error)
+                _remove(path)
+        return loaded
+
+    def _load(self, data: dict[str, Any], now: float) -> Model:
+        cpu = DecayingHistogram.from_checkpoint(AGENT_CPU, self.options.cpu_half_life, data["CPU"])
+        memory = DecayingHistogram.from_checkpoint(AGENT_MEMORY, self.options.memory_half_life, data["Memory"])
+        try:
+            updated = parse_time(data["LastUpdated"])
+        except (TimeError, KeyError):
+            updated = now
+        return Model(cpu, memory, updated=updated, saved=now)
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        log.warning("%s cannot be removed: %s", path, error.strerror)
