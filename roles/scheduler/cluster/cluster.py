@@ -1,0 +1,319 @@
+"""The cluster as columns: one slot a node, one numpy array a property, kept current by events (design: columns, not rows).
+
+Nothing here does I/O or reads a clock. Amounts are float64, exact for integers below 2^53.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roles.scheduler.cluster.changes import FIRST_FREE_KIND, NODE, PODS, ChangeLog
+from roles.scheduler.cluster.columns import Columns, Vector, grown
+from roles.scheduler.cluster.labels import LabelColumns
+from roles.scheduler.cluster.nodeview import NodeView
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cluster.vocabulary import CPU, MAX_EXACT, MEMORY, Vocabulary
+
+C = TypeVar("C", bound=Columns)
+
+_FIRST_CAPACITY = 64
+
+
+class Row:
+    """What a slot holds besides numbers. `view` is None while only pods of a node are known, not the node."""
+
+    __slots__ = ("name", "pods", "slot", "view")
+
+    def __init__(self, slot: int, name: str) -> None:
+        self.slot = slot
+        self.name = name
+        self.view: NodeView | None = None
+        self.pods: dict[str, PodInfo] = {}
+
+
+class Cluster:
+    """Nodes, the pods on them, and the columns.
+
+    `alive[slot]` tells whether a node is there. `free = allocatable - requested` by resource id, `non_zero_free` likewise with scheduler
+    defaults for containers without requests, `divisor` is allocatable with infinity for 0 (so that x/divisor is 0 there).
+    """
+
+    def __init__(self, vocabulary: Vocabulary, capacity: int = _FIRST_CAPACITY) -> None:
+        self.vocabulary = vocabulary
+        self.capacity = capacity
+        self.changes = ChangeLog()
+        self.alive: NDArray[np.bool_] = np.zeros(capacity, dtype=np.bool_)
+        self.unschedulable: NDArray[np.bool_] = np.zeros(capacity, dtype=np.bool_)
+        self.taints: NDArray[np.int32] = np.zeros(capacity, dtype=np.int32)
+        self.pod_slots: Vector = np.zeros(capacity)  # how many more pods the node takes
+        self.allocatable: list[Vector] = []
+        self.free: list[Vector] = []
+        self.divisor: list[Vector] = []
+        self.non_zero_free: tuple[Vector, Vector] = (np.zeros(capacity), np.zeros(capacity))
+        self.providers: list[int] = []  # by resource: how many live nodes have any of it
+        self.labels = LabelColumns(capacity)
+        self.live = 0
+        self.cordoned = 0
+        self.tainted = 0
+        self._rows: list[Row | None] = [None] * capacity
+        self._slots: dict[str, int] = {}
+        self._unused: list[int] = list(range(capacity - 1, -1, -1))
+        self._where: dict[str, int] = {}
+        self._columns: dict[str, Columns] = {}
+        self._next_kind = FIRST_FREE_KIND
+        self._hooks: dict[str, list[Columns]] = {name: [] for name in _HOOKS}
+        self._ensure_resources()
+
+    # ---------------------------------------------------------------- rows
+
+    def slot_of(self, name: str) -> int:
+        """The slot of a node, -1 when it is unknown."""
+        return self._slots.get(name, -1)
+
+    def row(self, slot: int) -> Row:
+        """The row of a slot in use. Raises IndexError for a slot that is not."""
+        row = self._rows[slot]
+        if row is None:
+            raise IndexError(f"slot {slot} holds no node")
+        return row
+
+    def name_of(self, slot: int) -> str:
+        """The node name of a slot in use."""
+        return self.row(slot).name
+
+    def rows(self) -> Iterator[Row]:
+        """All rows in use, in slot order, also those whose node is not known (yet or any more)."""
+        return (row for row in self._rows if row is not None)
+
+    def reserve(self, nodes: int) -> None:
+        """Make room for so many nodes at once, before a first list."""
+        if nodes > self.capacity:
+            self._grow(-(-nodes // 64) * 64)
+
+    def set_node(self, view: NodeView) -> int:
+        """Take over a node as it stands now; returns its slot."""
+        slot = self._slots.get(view.name)
+        if slot is None:
+            slot = self._take_slot(view.name)
+        row = self.row(slot)
+        old, row.view = row.view, view
+        self._count(slot, -1)
+        self.alive[slot] = True
+        self.unschedulable[slot] = view.unschedulable
+        self.taints[slot] = self.vocabulary.taint_sets.intern(view.taints)
+        self.labels.set(slot, view.labels)
+        self._set_allocatable(slot, row, view)
+        self._count(slot, 1)
+        self.changes.note(slot, NODE)
+        for columns in self._hooks["node_set"]:
+            columns.node_set(slot, old, view)
+        return slot
+
+    def remove_node(self, name: str) -> None:
+        """The node went. Its slot stays in use until its pods are gone too."""
+        slot = self._slots.get(name)
+        if slot is None:
+            return
+        row = self.row(slot)
+        if row.view is None:
+            return
+        self._count(slot, -1)
+        old, row.view = row.view, None
+        self.alive[slot] = False
+        self.unschedulable[slot] = False
+        self.taints[slot] = 0
+        self.labels.clear(slot)
+        self._clear_allocatable(slot)
+        self.changes.note(slot, NODE)
+        for columns in self._hooks["node_removed"]:
+            columns.node_removed(slot, old)
+        self._release_if_empty(row)
+
+    # ---------------------------------------------------------------- pods
+
+    def slot_of_pod(self, uid: str) -> int:
+        """The slot on which a pod counts, -1 if on none."""
+        return self._where.get(uid, -1)
+
+    def pod(self, uid: str) -> PodInfo | None:
+        """The pod that counts under this UID."""
+        slot = self._where.get(uid, -1)
+        return None if slot < 0 else self.row(slot).pods[uid]
+
+    @property
+    def pod_count(self) -> int:
+        """How many pods count on nodes."""
+        return len(self._where)
+
+    def add_pod(self, pod: PodInfo, node: str) -> None:
+        """Count a pod on a node (known or not yet known). A pod that counts already is moved or replaced."""
+        slot = self._slots.get(node)
+        if slot is None:
+            slot = self._take_slot(node)
+        before = self._where.get(pod.uid)
+        if before is not None:
+            old = self.row(before).pods[pod.uid]
+            if before == slot and old.shape is pod.shape:
+                self.row(slot).pods[pod.uid] = pod
+                for columns in self._hooks["pod_replaced"]:
+                    columns.pod_replaced(slot, old, pod)
+                return
+            self.remove_pod(pod.uid)
+        self.place(pod, slot)
+
+    def place(self, pod: PodInfo, slot: int) -> None:
+        """Count a pod that counts nowhere yet on a slot."""
+        row = self.row(slot)
+        row.pods[pod.uid] = pod
+        self._where[pod.uid] = slot
+        self._charge(slot, pod, -1.0)
+        self.changes.note(slot, PODS)
+        for columns in self._hooks["pod_added"]:
+            columns.pod_added(slot, pod)
+
+    def remove_pod(self, uid: str) -> PodInfo | None:
+        """Stop counting a pod; returns it, or None when it did not count."""
+        slot = self._where.pop(uid, None)
+        if slot is None:
+            return None
+        row = self.row(slot)
+        pod = row.pods.pop(uid)
+        self._charge(slot, pod, 1.0)
+        self.changes.note(slot, PODS)
+        for columns in self._hooks["pod_removed"]:
+            columns.pod_removed(slot, pod)
+        if not row.pods and row.view is None:
+            self._release_if_empty(row)
+        return pod
+
+    # ---------------------------------------------------------------- columns of plugins
+
+    def register(self, name: str, columns: C) -> C:
+        """Add a plugin's columns under a name; the ones that are there under that name already win (several profiles share them)."""
+        known = self._columns.get(name)
+        if known is not None:
+            if type(known) is not type(columns):
+                raise TypeError(f"columns {name!r} are already registered as {type(known).__name__}")
+            return known  # type: ignore[return-value]
+        columns.kind = self._next_kind
+        self._next_kind <<= 1
+        self._columns[name] = columns
+        columns.attach(self)
+        for hook, users in self._hooks.items():
+            if getattr(type(columns), hook) is not getattr(Columns, hook):
+                users.append(columns)
+        for row in self.rows():
+            if row.view is not None:
+                columns.node_set(row.slot, None, row.view)
+            for pod in row.pods.values():
+                columns.pod_added(row.slot, pod)
+        return columns
+
+    def requested(self, resource: int) -> Vector:
+        """What pods request of a resource, by slot."""
+        return self.allocatable[resource] - self.free[resource]
+
+    def ensure(self, resource: int) -> None:
+        """Make sure that the columns of a resource id exist."""
+        if resource >= len(self.free):
+            self._ensure_resources()
+
+    # ---------------------------------------------------------------- inside
+
+    def _take_slot(self, name: str) -> int:
+        if not self._unused:
+            self._grow(max(self.capacity + 64, -(-(self.capacity * 9 // 8) // 64) * 64))
+        slot = self._unused.pop()
+        self._rows[slot] = Row(slot, name)
+        self._slots[name] = slot
+        return slot
+
+    def _release_if_empty(self, row: Row) -> None:
+        if row.pods or row.view is not None:
+            return
+        self._rows[row.slot] = None
+        del self._slots[row.name]
+        self._unused.append(row.slot)
+
+    def _grow(self, capacity: int) -> None:
+        self._unused.extend(range(capacity - 1, self.capacity - 1, -1))
+        self._unused.sort(reverse=True)
+        self._rows.extend([None] * (capacity - self.capacity))
+        self.capacity = capacity
+        self.alive = grown(self.alive, capacity)
+        self.unschedulable = grown(self.unschedulable, capacity)
+        self.taints = grown(self.taints, capacity)
+        self.pod_slots = grown(self.pod_slots, capacity)
+        self.allocatable = [grown(column, capacity) for column in self.allocatable]
+        self.free = [grown(column, capacity) for column in self.free]
+        self.divisor = [grown(column, capacity, np.inf) for column in self.divisor]
+        self.non_zero_free = (grown(self.non_zero_free[0], capacity), grown(self.non_zero_free[1], capacity))
+        self.labels.grow(capacity)
+        for columns in self._columns.values():
+            columns.grow(capacity)
+        self.changes.resized()
+
+    def _ensure_resources(self) -> None:
+        while len(self.free) < len(self.vocabulary.resources):
+            self.allocatable.append(np.zeros(self.capacity))
+            self.free.append(np.zeros(self.capacity))
+            self.divisor.append(np.full(self.capacity, np.inf))
+            self.providers.append(0)
+
+    def _set_allocatable(self, slot: int, row: Row, view: NodeView) -> None:
+        """New allocatable; what the pods of the row request stays taken off."""
+        amounts = view.allocatable
+        intern = self.vocabulary.resources.intern
+        wanted = {intern(name): min(float(value), MAX_EXACT) for name, value in amounts.items()}
+        self._ensure_resources()
+        for resource, column in enumerate(self.allocatable):
+            value = wanted.get(resource, 0.0)
+            before = float(column[slot])
+            if value != before:
+                column[slot] = value
+                self.free[resource][slot] += value - before
+                self.divisor[resource][slot] = value if value > 0 else np.inf
+                if resource in (CPU, MEMORY):
+                    self.non_zero_free[resource][slot] += value - before
+        self.pod_slots[slot] = float(amounts.get("pods", 0)) - len(row.pods)
+
+    def _clear_allocatable(self, slot: int) -> None:
+        for resource, column in enumerate(self.allocatable):
+            before = float(column[slot])
+            if before:
+                column[slot] = 0.0
+                self.free[resource][slot] -= before
+                self.divisor[resource][slot] = np.inf
+                if resource in (CPU, MEMORY):
+                    self.non_zero_free[resource][slot] -= before
+        self.pod_slots[slot] = -float(len(self.row(slot).pods))
+
+    def _charge(self, slot: int, pod: PodInfo, sign: float) -> None:
+        shape = pod.shape
+        free = self.free
+        for resource, amount in shape.requests:
+            if resource >= len(free):
+                self._ensure_resources()
+            free[resource][slot] += sign * amount
+        cpu, memory = shape.non_zero
+        self.non_zero_free[CPU][slot] += sign * cpu
+        self.non_zero_free[MEMORY][slot] += sign * memory
+        self.pod_slots[slot] += sign
+
+    def _count(self, slot: int, step: int) -> None:
+        """Counters over live rows that let plugins skip work."""
+        if not self.alive[slot]:
+            return
+        self.live += step
+        self.cordoned += step * bool(self.unschedulable[slot])
+        self.tainted += step * bool(self.taints[slot])
+        for resource, column in enumerate(self.allocatable):
+            if column[slot] > 0:
+                self.providers[resource] += step
+
+
+_HOOKS = ("node_set", "node_removed", "pod_added", "pod_removed", "pod_replaced")

@@ -1,0 +1,53 @@
+"""Columns that plugins register: arrays by node slot that follow the cluster's rows and pods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from roles.scheduler.cluster.cluster import Cluster
+    from roles.scheduler.cluster.nodeview import NodeView
+    from roles.scheduler.cluster.podinfo import PodInfo
+
+Vector = NDArray[np.float64]
+
+
+class Columns:
+    """A plugin's columns. Override what you need: a hook that is not overridden costs nothing.
+
+    `kind` is the bit under which changes of these columns are noted in the change log. Hooks must be exact inverses
+    (`pod_removed` undoes `pod_added`), because what-ifs add and remove pods on the real columns and take it back.
+    """
+
+    kind: int = 0
+
+    def attach(self, cluster: Cluster) -> None:
+        """Called once, before any other hook, with the cluster's current capacity. Existing rows and pods are replayed afterwards."""
+
+    def grow(self, capacity: int) -> None:
+        """Lengthen the arrays to `capacity`."""
+
+    def node_set(self, slot: int, old: NodeView | None, new: NodeView) -> None:
+        """A node appeared in the slot or changed."""
+
+    def node_removed(self, slot: int, old: NodeView) -> None:
+        """The node went; pods may still be in the row."""
+
+    def pod_added(self, slot: int, pod: PodInfo) -> None:
+        """A pod now counts on the node."""
+
+    def pod_removed(self, slot: int, pod: PodInfo) -> None:
+        """A pod no longer counts on the node."""
+
+    def pod_replaced(self, slot: int, old: PodInfo, new: PodInfo) -> None:
+        """A pod of the node changed without changing its shape (status, results in annotations)."""
+
+
+def grown(array: NDArray[Any], capacity: int, fill: float = 0) -> NDArray[Any]:
+    """A longer copy of an array, the new part filled."""
+    longer = np.full(capacity, fill, dtype=array.dtype)
+    longer[: len(array)] = array
+    return longer

@@ -1,0 +1,92 @@
+"""Node labels as integer columns, one per key that a pod has asked for, built on first use and kept current afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roles.scheduler.cluster.interning import Interner
+from roles.scheduler.cluster.terms import DOES_NOT_EXIST, EXISTS, IN, NOT_IN, Requirement, matches_value
+
+Rows = slice | NDArray[np.intp]
+BoolVector = NDArray[np.bool_]
+
+ABSENT = 0
+
+
+class LabelColumn:
+    """Value ids of one label key by slot; id 0 means that the node lacks the key."""
+
+    __slots__ = ("ids", "key", "values")
+
+    def __init__(self, key: str, capacity: int) -> None:
+        self.key = key
+        self.values: Interner[str | None] = Interner((None,))
+        self.ids: NDArray[np.int32] = np.zeros(capacity, dtype=np.int32)
+
+    def match(self, requirement: Requirement, rows: Rows) -> BoolVector:
+        """Which rows meet a requirement on this key."""
+        ids: NDArray[np.int32] = self.ids[rows]
+        op = requirement.op
+        if op == EXISTS:
+            return np.not_equal(ids, ABSENT)
+        if op == DOES_NOT_EXIST:
+            return np.equal(ids, ABSENT)
+        if op in (IN, NOT_IN) and len(requirement.values) == 1:
+            wanted = self.values.find(requirement.values[0])
+            return np.equal(ids, wanted) if op == IN else np.not_equal(ids, wanted)
+        table = np.fromiter((matches_value(requirement, value) for value in self.values), np.bool_, len(self.values))
+        return np.take(table, ids)
+
+
+class LabelColumns:
+    """The columns of all label keys in use. `labels_of` yields (slot, labels) of every live row, for a key seen the first time."""
+
+    __slots__ = ("_capacity", "_columns", "_rows")
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._columns: dict[str, LabelColumn] = {}
+        self._rows: dict[int, Mapping[str, str]] = {}
+
+    def column(self, key: str) -> LabelColumn:
+        """The column of a key."""
+        column = self._columns.get(key)
+        if column is None:
+            column = self._columns[key] = LabelColumn(key, self._capacity)
+            for slot, labels in self._rows.items():
+                value = labels.get(key)
+                if value is not None:
+                    column.ids[slot] = column.values.intern(value)
+        return column
+
+    def set(self, slot: int, labels: Mapping[str, str]) -> None:
+        """Take over the labels of a node."""
+        self._rows[slot] = labels
+        for key, column in self._columns.items():
+            value = labels.get(key)
+            column.ids[slot] = ABSENT if value is None else column.values.intern(value)
+
+    def clear(self, slot: int) -> None:
+        """Forget a node."""
+        self._rows.pop(slot, None)
+        for column in self._columns.values():
+            column.ids[slot] = ABSENT
+
+    def grow(self, capacity: int) -> None:
+        """Lengthen all columns."""
+        self._capacity = capacity
+        for column in self._columns.values():
+            ids = np.zeros(capacity, dtype=np.int32)
+            ids[: len(column.ids)] = column.ids
+            column.ids = ids
+
+    def match_all(self, selector: Iterable[Requirement], rows: Rows) -> BoolVector | None:
+        """Which rows meet all requirements; None when there is none."""
+        result: BoolVector | None = None
+        for requirement in selector:
+            matched = self.column(requirement.key).match(requirement, rows)
+            result = matched if result is None else np.logical_and(result, matched, out=result)
+        return result

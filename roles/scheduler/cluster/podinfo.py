@@ -1,0 +1,253 @@
+"""A pod as the scheduler sees it: parsed once, and split into what pods of one template share (the shape) and what they do not."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from koord.accounting.pods import non_zero_requests, pod_limits, pod_requests
+from koord.api import names
+from koord.api.objects import Pod, PodAffinity, TopologySpreadConstraint
+from koord.api.priority import PriorityClass, priority_class_with_default
+from koord.api.qos import QoSClass, pod_qos
+from roles.scheduler.cluster.terms import (
+    NodeTerm,
+    PodTerm,
+    PreferredNodeTerm,
+    Selector,
+    SpreadConstraint,
+    WeightedPodTerm,
+    label_selector,
+    map_selector,
+    node_term,
+    pod_term,
+)
+from roles.scheduler.cluster.tolerations import Toleration, compile_tolerations
+from roles.scheduler.cluster.vocabulary import Vocabulary
+
+DEFAULT_SCHEDULER = "default-scheduler"
+_TERMINATED = ("Succeeded", "Failed")
+
+# Results that are written on a pod when it is bound: they differ from pod to pod and are not read to place it.
+_RESULTS = frozenset(
+    (
+        names.ANNOTATION_RESOURCE_STATUS, names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_RESERVATION_ALLOCATED,
+        names.ANNOTATION_BIND_GANG_GROUP_ID, names.ANNOTATION_BIND_GANG_GROUP_ID_DEPRECATED,
+        names.ANNOTATION_BIND_GANG_MEMBER_COUNT, names.ANNOTATION_BIND_GANG_MEMBER_COUNT_DEPRECATED,
+        names.ANNOTATION_BIND_TIMESTAMP, names.ANNOTATION_GPU_MINORS,
+    )
+)  # fmt: skip
+
+
+class PodShape:
+    """All that scheduling looks at in a pod, shared by the pods for which it is equal.
+
+    `requests` are (resource id, amount) in base units; `non_zero` are (milli-CPU, bytes) with scheduler defaults for containers
+    without requests. `memo` is where plugins keep what they derived from the shape.
+    """
+
+    __slots__ = (
+        "__weakref__", "affinity", "amounts", "annotations", "anti_affinity", "claims", "daemonset", "digest", "gates", "images",
+        "labels", "limits", "memo", "namespace", "node_selector", "non_zero", "ports", "preemption_policy", "preferred_affinity",
+        "preferred_nodes", "priority", "priority_class", "qos", "requests", "required_nodes", "scheduler_name", "spread", "tolerations",
+    )  # fmt: skip
+
+    digest: bytes
+    namespace: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    scheduler_name: str
+    priority: int
+    preemption_policy: str
+    amounts: dict[str, int]
+    limits: dict[str, int]
+    requests: tuple[tuple[int, float], ...]
+    non_zero: tuple[float, float]
+    ports: tuple[tuple[str, str, int], ...]
+    tolerations: tuple[Toleration, ...]
+    node_selector: Selector
+    required_nodes: tuple[NodeTerm, ...] | None
+    preferred_nodes: tuple[PreferredNodeTerm, ...]
+    affinity: tuple[PodTerm, ...]
+    anti_affinity: tuple[PodTerm, ...]
+    preferred_affinity: tuple[WeightedPodTerm, ...]
+    spread: tuple[SpreadConstraint, ...]
+    images: tuple[str, ...]
+    gates: tuple[str, ...]
+    claims: tuple[str, ...]
+    daemonset: bool
+    qos: QoSClass
+    priority_class: PriorityClass
+    memo: dict[Any, Any]
+
+
+class PodInfo:
+    """One pod. `pod` is the informer's projection; everything that placing needs is on `shape`."""
+
+    __slots__ = ("deleting", "key", "name", "namespace", "node_name", "nominated", "pod", "shape", "terminated", "uid")
+
+    def __init__(self, pod: Pod, shape: PodShape) -> None:
+        meta, spec, status = pod.metadata, pod.spec, pod.status
+        self.namespace = meta.namespace
+        self.name = meta.name
+        self.key = f"{meta.namespace}/{meta.name}"
+        self.uid = meta.uid or self.key
+        self.node_name = spec.node_name or ""
+        self.nominated = status.nominated_node_name or ""
+        self.deleting = meta.deletion_timestamp is not None
+        self.terminated = status.phase in _TERMINATED
+        self.pod = pod
+        self.shape = shape
+
+    @property
+    def priority(self) -> int:
+        """spec.priority, 0 when unset."""
+        return self.shape.priority
+
+    def __repr__(self) -> str:
+        return f"PodInfo({self.key})"
+
+
+class PodParser:
+    """Turns projections into PodInfo; keeps the shapes that are in use so that equal pods share one.
+
+    Raises `koord.api.quantity.QuantityError` for a pod with a malformed quantity.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self._shapes: WeakValueDictionary[bytes, PodShape] = WeakValueDictionary()
+        self._encode = msgspec.msgpack.Encoder().encode
+
+    def parse(self, pod: Pod) -> PodInfo:
+        """The PodInfo of a pod as it stands."""
+        digest = self._digest(pod)
+        shape = self._shapes.get(digest)
+        if shape is None:
+            shape = self._shape(pod, digest)
+            self._shapes[digest] = shape
+        return PodInfo(pod, shape)
+
+    def _digest(self, pod: Pod) -> bytes:
+        meta, spec = pod.metadata, pod.spec
+        parts = (
+            meta.namespace, meta.labels, _relevant(meta.annotations), spec.containers, spec.init_containers, spec.overhead,
+            spec.resources, spec.node_selector, spec.affinity, spec.tolerations, spec.topology_spread_constraints, spec.priority,
+            spec.scheduler_name, spec.preemption_policy, spec.scheduling_gates, spec.volumes, spec.host_network,
+            [owner.kind for owner in meta.owner_references],
+            [(s.name, s.allocated_resources, s.resources) for s in pod.status.container_statuses if s.resources or s.allocated_resources],
+            pod.status.resize,
+        )  # fmt: skip
+        return hashlib.blake2b(self._encode(parts), digest_size=16).digest()
+
+    def _shape(self, pod: Pod, digest: bytes) -> PodShape:
+        meta, spec = pod.metadata, pod.spec
+        shape = PodShape()
+        shape.digest = digest
+        shape.memo = {}
+        shape.namespace = meta.namespace
+        shape.labels = dict(meta.labels)
+        shape.annotations = _relevant(meta.annotations)
+        shape.scheduler_name = shape.labels.get(names.LABEL_POD_SCHEDULER_NAME) or spec.scheduler_name or DEFAULT_SCHEDULER
+        shape.priority = spec.priority or 0
+        shape.preemption_policy = spec.preemption_policy or names.PREEMPTION_POLICY_LOWER
+        shape.amounts = rename_deprecated(pod_requests(pod))
+        shape.limits = rename_deprecated(pod_limits(pod))
+        shape.requests = self.vocabulary.vector(shape.amounts)
+        non_zero = non_zero_requests(pod)
+        shape.non_zero = (float(non_zero.get(names.RESOURCE_CPU, 0)), float(non_zero.get(names.RESOURCE_MEMORY, 0)))
+        shape.ports = _host_ports(pod)
+        shape.tolerations = compile_tolerations(spec.tolerations)
+        shape.images = tuple(container.image for container in (*spec.init_containers, *spec.containers) if container.image)
+        shape.gates = tuple(gate.name for gate in spec.scheduling_gates)
+        shape.claims = _claims(pod)
+        shape.daemonset = any(owner.kind == "DaemonSet" for owner in meta.owner_references)
+        shape.qos = pod_qos(pod)
+        shape.priority_class = priority_class_with_default(shape.labels, spec.priority, shape.qos)
+        _compile_node_affinity(shape, pod)
+        _compile_pod_affinity(shape, pod)
+        shape.spread = tuple(_spread(constraint, shape.labels) for constraint in spec.topology_spread_constraints)
+        return shape
+
+
+def _relevant(annotations: dict[str, str] | None) -> dict[str, str]:
+    if not annotations:
+        return {}
+    return {key: value for key, value in annotations.items() if names.DOMAIN in key and key not in _RESULTS}
+
+
+def rename_deprecated(amounts: dict[str, int]) -> dict[str, int]:
+    """Resource names of former releases as today's ones; a name that is there already is not overwritten (SCH-FW-08, API-RES-01)."""
+    if names.DEPRECATED_RESOURCES.keys().isdisjoint(amounts):
+        return amounts
+    renamed = dict(amounts)
+    for old, new in names.DEPRECATED_RESOURCES.items():
+        if old in renamed:
+            value = renamed.pop(old)
+            renamed.setdefault(new, value)
+    return renamed
+
+
+def _host_ports(pod: Pod) -> tuple[tuple[str, str, int], ...]:
+    found = set()
+    for container in (*pod.spec.containers, *(c for c in pod.spec.init_containers if c.is_sidecar)):
+        for port in container.ports:
+            if port.host_port:
+                found.add((port.protocol or "TCP", port.host_ip or "0.0.0.0", port.host_port))
+    return tuple(sorted(found))
+
+
+def _claims(pod: Pod) -> tuple[str, ...]:
+    claims = (volume.persistent_volume_claim for volume in pod.spec.volumes)
+    return tuple(sorted(claim.claim_name for claim in claims if claim is not None))
+
+
+def _compile_node_affinity(shape: PodShape, pod: Pod) -> None:
+    shape.node_selector = map_selector(pod.spec.node_selector)
+    shape.required_nodes = None
+    shape.preferred_nodes = ()
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    if affinity is None:
+        return
+    if affinity.required is not None:
+        shape.required_nodes = tuple(node_term(term) for term in affinity.required.node_selector_terms)
+    shape.preferred_nodes = tuple(PreferredNodeTerm(item.weight, node_term(item.preference)) for item in affinity.preferred)
+
+
+def _compile_pod_affinity(shape: PodShape, pod: Pod) -> None:
+    affinity = pod.spec.affinity
+    near = affinity.pod_affinity if affinity is not None else None
+    far = affinity.pod_anti_affinity if affinity is not None else None
+    namespace, labels = shape.namespace, shape.labels
+    shape.affinity = _required_terms(near, namespace, labels)
+    shape.anti_affinity = _required_terms(far, namespace, labels)
+    shape.preferred_affinity = _preferred_terms(near, 1, namespace, labels) + _preferred_terms(far, -1, namespace, labels)
+
+
+def _required_terms(part: PodAffinity | None, namespace: str, labels: dict[str, str]) -> tuple[PodTerm, ...]:
+    return tuple(pod_term(term, namespace, labels) for term in part.required) if part is not None else ()
+
+
+def _preferred_terms(part: PodAffinity | None, sign: int, namespace: str, labels: dict[str, str]) -> tuple[WeightedPodTerm, ...]:
+    if part is None:
+        return ()
+    return tuple(WeightedPodTerm(sign * item.weight, pod_term(item.pod_affinity_term, namespace, labels)) for item in part.preferred)
+
+
+def _spread(constraint: TopologySpreadConstraint, labels: dict[str, str]) -> SpreadConstraint:
+    selector = label_selector(constraint.label_selector)
+    if selector is not None:
+        own = map_selector({key: labels[key] for key in constraint.match_label_keys if key in labels})
+        selector = selector + own
+    return SpreadConstraint(
+        constraint.topology_key,
+        constraint.max_skew,
+        constraint.when_unsatisfiable != "ScheduleAnyway",
+        selector,
+        constraint.min_domains or 1,
+        constraint.node_affinity_policy != "Ignore",
+        constraint.node_taints_policy == "Honor",
+    )

@@ -1,0 +1,213 @@
+"""Arguments of the scheduler's plugins: upstream's kinds, defaults and limits (SCH-CFG-01; scheduler-node.md 2, scheduler-job.md 3.4).
+
+Strict: unknown fields are refused. `apiVersion` and `kind` may be left out; when given they must name the plugin's own kind.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from koord.api.names import RESOURCE_CPU, RESOURCE_MEMORY
+from koord.config.errors import ConfigError
+from koord.config.model import ConfigModel, Seconds
+from koord.config.scheduler import API_VERSION
+
+Percent = Annotated[int, Field(ge=0, le=100)]
+AggregationType = Literal["", "avg", "p50", "p90", "p95", "p99"]
+
+
+class PluginArgs(ConfigModel):
+    """Base: the two type fields. The kind is the class's name."""
+
+    api_version: Literal["kubescheduler.config.k8s.io/v1"] = API_VERSION
+    kind: str = ""
+
+    @model_validator(mode="after")
+    def _kind(self) -> PluginArgs:
+        wanted = type(self).__name__
+        if self.kind not in ("", wanted):
+            raise ConfigError("kind", f"{self.kind!r} does not fit this plugin; accepted: {wanted}")
+        return self
+
+
+class ResourceWeight(ConfigModel):
+    """A resource that counts in a score, with its weight."""
+
+    name: str = Field(min_length=1)
+    weight: int = Field(default=1, ge=1, le=100)
+
+
+def _cpu_and_memory() -> list[ResourceWeight]:
+    return [ResourceWeight(name=RESOURCE_CPU, weight=1), ResourceWeight(name=RESOURCE_MEMORY, weight=1)]
+
+
+class UtilizationShapePoint(ConfigModel):
+    """A point of the RequestedToCapacityRatio function: utilization in percent, score 0..10."""
+
+    utilization: Percent
+    score: int = Field(ge=0, le=10)
+
+
+class RequestedToCapacityRatioParam(ConfigModel):
+    """The function of RequestedToCapacityRatio."""
+
+    shape: list[UtilizationShapePoint] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _rising(self) -> RequestedToCapacityRatioParam:
+        if not self.shape:
+            raise ConfigError("shape", "needs at least one point")
+        for index in range(1, len(self.shape)):
+            if self.shape[index].utilization <= self.shape[index - 1].utilization:
+                raise ConfigError(f"shape[{index}].utilization", "must be higher than the one before")
+        return self
+
+
+class ScoringStrategy(ConfigModel):
+    """How NodeResourcesFit scores."""
+
+    type: Literal["LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"] = "LeastAllocated"
+    resources: list[ResourceWeight] = Field(default_factory=_cpu_and_memory)
+    requested_to_capacity_ratio: RequestedToCapacityRatioParam | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> ScoringStrategy:
+        if not self.resources:
+            self.resources = _cpu_and_memory()
+        if self.type == "RequestedToCapacityRatio" and self.requested_to_capacity_ratio is None:
+            raise ConfigError("requestedToCapacityRatio", "is required by type RequestedToCapacityRatio")
+        return self
+
+
+class NodeResourcesFitArgs(PluginArgs):
+    """NodeResourcesFit. Ignored resources are extended ones; groups are name prefixes before the slash."""
+
+    ignored_resources: list[str] = Field(default_factory=list)
+    ignored_resource_groups: list[str] = Field(default_factory=list)
+    scoring_strategy: ScoringStrategy = Field(default_factory=ScoringStrategy)
+
+    @model_validator(mode="after")
+    def _groups(self) -> NodeResourcesFitArgs:
+        for index, group in enumerate(self.ignored_resource_groups):
+            if not group or "/" in group:
+                raise ConfigError(f"ignoredResourceGroups[{index}]", f"{group!r} must be the part of a resource name before the slash")
+        return self
+
+
+class NodeResourcesBalancedAllocationArgs(PluginArgs):
+    """NodeResourcesBalancedAllocation."""
+
+    resources: list[ResourceWeight] = Field(default_factory=_cpu_and_memory)
+
+    @model_validator(mode="after")
+    def _weights(self) -> NodeResourcesBalancedAllocationArgs:
+        for index, entry in enumerate(self.resources):
+            if entry.weight != 1:
+                raise ConfigError(f"resources[{index}].weight", f"must be 1, got {entry.weight}")
+        if not self.resources:
+            self.resources = _cpu_and_memory()
+        return self
+
+
+class NodeAffinityArgs(PluginArgs):
+    """NodeAffinity: `addedAffinity` is a NodeAffinity that every pod of the profile gets in addition to its own."""
+
+    added_affinity: dict[str, Any] | None = None
+
+
+class InterPodAffinityArgs(PluginArgs):
+    """InterPodAffinity."""
+
+    hard_pod_affinity_weight: Percent = 1
+    ignore_preferred_terms_of_existing_pods: bool = False
+
+
+class PodTopologySpreadArgs(PluginArgs):
+    """PodTopologySpread: constraints for pods that name none."""
+
+    default_constraints: list[dict[str, Any]] = Field(default_factory=list)
+    defaulting_type: Literal["System", "List"] = "System"
+
+    @model_validator(mode="after")
+    def _constraints(self) -> PodTopologySpreadArgs:
+        if self.defaulting_type == "System" and self.default_constraints:
+            raise ConfigError("defaultConstraints", "must be empty when defaultingType is System")
+        for index, entry in enumerate(self.default_constraints):
+            where = f"defaultConstraints[{index}]"
+            if not isinstance(entry.get("maxSkew"), int) or entry["maxSkew"] < 1:
+                raise ConfigError(f"{where}.maxSkew", "must be a whole number above zero")
+            if not entry.get("topologyKey"):
+                raise ConfigError(f"{where}.topologyKey", "is required")
+            if entry.get("whenUnsatisfiable") not in ("DoNotSchedule", "ScheduleAnyway"):
+                raise ConfigError(f"{where}.whenUnsatisfiable", "must be DoNotSchedule or ScheduleAnyway")
+            if entry.get("labelSelector") is not None:
+                raise ConfigError(f"{where}.labelSelector", "must not be set: the selector is derived from the pod")
+        return self
+
+
+class DefaultPreemptionArgs(PluginArgs):
+    """DefaultPreemption: how many nodes are tried at least."""
+
+    min_candidate_nodes_percentage: Percent = 10
+    min_candidate_nodes_absolute: int = Field(default=100, ge=0)
+
+    @model_validator(mode="after")
+    def _some(self) -> DefaultPreemptionArgs:
+        if self.min_candidate_nodes_percentage == 0 and self.min_candidate_nodes_absolute == 0:
+            raise ConfigError("minCandidateNodesPercentage", "must not be zero together with minCandidateNodesAbsolute")
+        return self
+
+
+class LoadAwareAggregated(ConfigModel):
+    """Thresholds and scores on aggregated (percentile) usage. Durations in seconds; 0 is the longest recorded window."""
+
+    usage_thresholds: dict[str, Percent] = Field(default_factory=dict)
+    usage_aggregation_type: AggregationType = ""
+    usage_aggregated_duration: Seconds = 0.0
+    score_aggregation_type: AggregationType = ""
+    score_aggregated_duration: Seconds = 0.0
+
+    @model_validator(mode="after")
+    def _durations(self) -> LoadAwareAggregated:
+        for key, value in (
+            ("usageAggregatedDuration", self.usage_aggregated_duration),
+            ("scoreAggregatedDuration", self.score_aggregated_duration),
+        ):
+            if value < 0:
+                raise ConfigError(key, "must not be negative")
+        return self
+
+
+class LoadAwareSchedulingArgs(PluginArgs):
+    """LoadAwareScheduling (scheduler-node.md 2.1). Thresholds and factors in percent."""
+
+    filter_expired_node_metrics: bool = True
+    enable_schedule_when_node_metrics_expired: bool = False
+    node_metric_expiration_seconds: int = Field(default=180, gt=0)
+    resource_weights: dict[str, Annotated[int, Field(ge=1, le=100)]] = Field(default_factory=dict)
+    dominant_resource_weight: Percent = 0
+    usage_thresholds: dict[str, Percent] = Field(default_factory=dict)
+    prod_usage_thresholds: dict[str, int] = Field(default_factory=dict)
+    prod_usage_include_sys: bool = False
+    score_according_prod_usage: bool = False
+    estimator: str = ""
+    estimated_scaling_factors: dict[str, Annotated[int, Field(ge=1, le=100)]] = Field(default_factory=dict)
+    estimated_seconds_after_pod_scheduled: int | None = None
+    estimated_seconds_after_initialized: int | None = None
+    allow_customize_estimation: bool = False
+    aggregated: LoadAwareAggregated | None = None
+    supported_resources: list[str] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _defaults(self) -> LoadAwareSchedulingArgs:
+        if not self.resource_weights and self.dominant_resource_weight == 0:
+            self.resource_weights = {RESOURCE_CPU: 1, RESOURCE_MEMORY: 1}
+        if not self.usage_thresholds:
+            self.usage_thresholds = {RESOURCE_CPU: 65, RESOURCE_MEMORY: 95}
+        self.estimated_scaling_factors = {RESOURCE_CPU: 85, RESOURCE_MEMORY: 70, **self.estimated_scaling_factors}
+        for name in self.resource_weights:
+            if name not in self.estimated_scaling_factors:
+                raise ConfigError(f"resourceWeights.{name}", "needs an entry in estimatedScalingFactors too")
+        return self

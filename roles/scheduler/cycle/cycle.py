@@ -1,0 +1,244 @@
+"""The scheduling cycle: one pod in, one Decision out (scheduler-job.md 5.4, 6.1, 6.5). Pure: it changes nothing but its own caches."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roles.scheduler.cluster.columns import Vector
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cycle.decision import ERROR, NO_NODES, SCHEDULED, UNSCHEDULABLE, Decision, FitFailure
+from roles.scheduler.cycle.evaluation import INFEASIBLE, Evaluation
+from roles.scheduler.framework.context import CycleContext, State
+from roles.scheduler.framework.framework import Framework
+from roles.scheduler.framework.interfaces import NodeSet, PostFilterResult, Rejection
+from roles.scheduler.framework.status import SUCCESS, Code, Status, error, unresolvable
+
+_CACHE_BYTES = 48 << 20
+_VECTORS_PER_SHAPE = 8
+_MIN_WANTED = 100
+
+Mask = NDArray[np.bool_]
+
+
+class Restriction:
+    """Nodes to which preFilter plugins restrict a pod."""
+
+    __slots__ = ("mask", "plugins")
+
+    def __init__(self) -> None:
+        self.mask: Mask | None = None
+        self.plugins: list[str] = []
+
+    def add(self, plugin: str, names: frozenset[str], state: State) -> None:
+        """Keep only these nodes of those still allowed."""
+        cluster = state.cluster
+        allowed = np.zeros(cluster.capacity, dtype=np.bool_)
+        slots = [slot for slot in (cluster.slot_of(name) for name in names) if slot >= 0]
+        allowed[slots] = True
+        allowed &= cluster.alive
+        self.mask = allowed if self.mask is None else self.mask & allowed
+        self.plugins.append(plugin)
+
+
+class Cycle:
+    """Decides pods against a State with the frameworks of all profiles, keeping the evaluations of recent shapes."""
+
+    def __init__(self, frameworks: Mapping[str, Framework], state: State, *, percentage_of_nodes: int = 0) -> None:
+        self.frameworks = frameworks
+        self.state = state
+        self._percentage = percentage_of_nodes
+        self._evaluations: OrderedDict[Hashable, Evaluation] = OrderedDict()
+
+    def decide(self, pod: PodInfo) -> Decision:
+        """Find a node for a pod. Raises KeyError when no profile has the pod's scheduler name."""
+        framework = self.frameworks[pod.shape.scheduler_name]
+        ctx = CycleContext(self.state, pod)
+        cluster = self.state.cluster
+        if not cluster.live:
+            return Decision(UNSCHEDULABLE, ctx, framework, status=unresolvable(NO_NODES))
+        for transformer in framework.transformers:
+            status, replaced = transformer.before_pre_filter(ctx)
+            if not status.ok:
+                return self._refused(ctx, framework, self.evaluation(framework, ctx), status.by(transformer.name))
+            if replaced is not None:
+                ctx.pod = replaced
+        evaluation = self.evaluation(framework, ctx)
+        restriction = Restriction()
+        refusal = self._pre_filter(ctx, framework, evaluation, restriction)
+        if refusal is not None:
+            return self._refused(ctx, framework, evaluation, refusal)
+        return self._choose(ctx, framework, evaluation, restriction)
+
+    def evaluation(self, framework: Framework, ctx: CycleContext) -> Evaluation:
+        """The current evaluation of the pod's shape."""
+        pod = ctx.pod
+        key: Hashable = (framework.name, pod.shape.digest)
+        if framework.keyed:
+            key = (key, *(plugin.shape_key(pod) for plugin in framework.keyed))
+        found = self._evaluations.get(key)
+        if found is None:
+            found = self._evaluations[key] = Evaluation(framework, self.state.cluster)
+            limit = max(8, _CACHE_BYTES // (self.state.cluster.capacity * 8 * _VECTORS_PER_SHAPE))
+            while len(self._evaluations) > limit:
+                self._evaluations.popitem(last=False)
+        else:
+            self._evaluations.move_to_end(key)
+        found.update(ctx)
+        ctx.data = found.data
+        return found
+
+    # ---------------------------------------------------------------- steps
+
+    def _pre_filter(self, ctx: CycleContext, framework: Framework, evaluation: Evaluation, restriction: Restriction) -> Status | None:
+        """Restrictions and refusals of the preFilter plugins; then the planning ones."""
+        answers = evaluation.pre_filter
+        if answers or framework.per_pod_pre_filters:
+            for plugin in framework.pre_filters:
+                answer = plugin.pre_filter(ctx) if plugin.per_pod else answers.get(plugin.name)
+                if isinstance(answer, NodeSet):
+                    restriction.add(plugin.name, answer.names, self.state)
+                    if restriction.mask is not None and not restriction.mask.any():
+                        return unresolvable(
+                            f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(restriction.plugins))}] simultaneously"
+                        ).by(plugin.name)
+                elif isinstance(answer, Status) and not answer.ok and answer.code is not Code.SKIP:
+                    return answer.by(plugin.name)
+        for transformer in framework.transformers:
+            status = transformer.after_pre_filter(ctx)
+            if not status.ok:
+                return status.by(transformer.name)
+        finder = framework.find_one_node
+        if finder is not None:
+            status, node = finder.find_one_node(ctx, self._allowed(restriction))
+            if status.ok and not node:
+                return error(f"{finder.name} planned no node").by(finder.name)
+            if status.ok:
+                restriction.add(finder.name, frozenset((node,)), self.state)
+            elif status.code is not Code.SKIP:
+                return status.by(finder.name)
+        return None
+
+    def _allowed(self, restriction: Restriction) -> Mask:
+        return self.state.cluster.alive if restriction.mask is None else restriction.mask
+
+    def _choose(self, ctx: CycleContext, framework: Framework, evaluation: Evaluation, restriction: Restriction) -> Decision:
+        """Pick the best of the feasible nodes."""
+        cluster = self.state.cluster
+        decision = Decision(SCHEDULED, ctx, framework, evaluated=cluster.live, evaluation=evaluation, feasible=evaluation.count)
+        blocked = self._blocked(ctx, evaluation) if len(self.state.nominations) else {}
+        totals = evaluation.totals
+        if evaluation.count and (restriction.mask is not None or blocked):
+            totals = totals.copy()
+            if restriction.mask is not None:
+                np.putmask(totals, ~restriction.mask, INFEASIBLE)
+            totals[list(blocked)] = INFEASIBLE
+            decision.feasible = int(np.count_nonzero(totals != INFEASIBLE))
+        if not decision.feasible:
+            failure = FitFailure(ctx, evaluation, None, tuple(restriction.plugins), restriction.mask, blocked)
+            return self._failed(decision, failure)
+        slot = self._preferred(ctx, framework, totals, restriction)
+        if slot < 0:
+            slot = self._best(decision, totals)
+        decision.slot = slot
+        decision.node = cluster.name_of(slot)
+        decision.total = float(totals[slot])
+        return decision
+
+    def _preferred(self, ctx: CycleContext, framework: Framework, totals: Vector, restriction: Restriction) -> int:
+        """The pod's nominated node, or the first feasible of a plugin's list; -1 for neither."""
+        cluster = self.state.cluster
+        nominated = self.state.nominations.node_of(ctx.pod.uid) or ctx.pod.nominated
+        if nominated:
+            slot = cluster.slot_of(nominated)
+            if slot >= 0 and totals[slot] != INFEASIBLE:
+                return slot
+        plugin = framework.prefer_nodes
+        if plugin is not None:
+            status, names = plugin.prefer_nodes(ctx, self._allowed(restriction))
+            for name in names if status.ok else ():
+                slot = cluster.slot_of(name)
+                if slot >= 0 and totals[slot] != INFEASIBLE:
+                    return slot
+        return -1
+
+    def _best(self, decision: Decision, totals: Vector) -> int:
+        """The node with the highest total; one of several at random."""
+        if self._percentage and self._percentage < 100:
+            slots = self._sample(totals)
+            values = totals[slots]
+            best = slots[values == values.max()]
+        else:
+            best = np.flatnonzero(totals == totals[totals.argmax()])
+        decision.ties = len(best)
+        return int(best[0] if len(best) == 1 else best[self.state.random.randrange(len(best))])
+
+    def _sample(self, totals: Vector) -> NDArray[np.intp]:
+        """Feasible slots, so many as percentageOfNodesToScore wants, going on where the last cycle ended."""
+        slots = np.flatnonzero(totals != INFEASIBLE)
+        live = self.state.cluster.live
+        wanted = live if live < _MIN_WANTED else max(_MIN_WANTED, live * self._percentage // 100)
+        if len(slots) <= wanted:
+            return slots
+        start = int(np.searchsorted(slots, self.state.next_start))
+        chosen = np.roll(slots, -start)[:wanted]
+        self.state.next_start = int(chosen[-1]) + 1
+        return chosen
+
+    def _blocked(self, ctx: CycleContext, evaluation: Evaluation) -> dict[int, tuple[str, Rejection]]:
+        """Feasible nodes that are not once the pods nominated to them, of this pod's priority or higher, are counted."""
+        blocked: dict[int, tuple[str, Rejection]] = {}
+        pod, cluster = ctx.pod, self.state.cluster
+        for node in list(self.state.nominations.nodes()):
+            slot = cluster.slot_of(node)
+            if slot < 0 or not evaluation.feasible[slot]:
+                continue
+            others = [other for other in self.state.nominations.on(node) if other.uid != pod.uid and other.priority >= pod.priority]
+            others = [other for other in others if cluster.slot_of_pod(other.uid) < 0]
+            if not others:
+                continue
+            with self.state.suppose() as supposed:
+                for other in others:
+                    supposed.add(other, slot)
+                refusal = evaluation.check_row(ctx, slot)
+                if refusal is not None:
+                    blocked[slot] = refusal
+        return blocked
+
+    # ---------------------------------------------------------------- failures
+
+    def _refused(self, ctx: CycleContext, framework: Framework, evaluation: Evaluation, status: Status) -> Decision:
+        decision = Decision(UNSCHEDULABLE, ctx, framework, evaluated=self.state.cluster.live, evaluation=evaluation)
+        if not status.rejected:
+            decision.verdict, decision.status = ERROR, status
+            return decision
+        return self._failed(decision, FitFailure(ctx, evaluation, pre_filter=status))
+
+    def _failed(self, decision: Decision, failure: FitFailure) -> Decision:
+        """Ask the postFilter plugins in order: success, error and unresolvable end; the last nomination wins."""
+        ctx = decision.ctx
+        decision.verdict = UNSCHEDULABLE
+        decision.failure = failure
+        decision.feasible = 0
+        decision.status = failure.pre_filter or Status(Code.UNSCHEDULABLE)
+        decision.rejected_by = failure.plugins()
+        messages: list[str] = []
+        result = PostFilterResult(SUCCESS)
+        for plugin in decision.framework.post_filters:
+            result = plugin.post_filter(ctx, failure)
+            if result.node is not None:
+                decision.nominate, decision.victims = result.node, result.victims
+            if result.status.ok:
+                messages = []
+                break
+            if result.status.message:
+                messages.append(result.status.message)
+            if result.status.code in (Code.ERROR, Code.UNRESOLVABLE):
+                break
+        decision.post_filter_message = ", ".join(messages)
+        for plugin in decision.framework.post_filters:
+            plugin.after_post_filter(ctx, failure, result)
+        return decision

@@ -1,0 +1,344 @@
+"""All nodes judged for one pod shape: filter codes, feasibility, raw scores and weighted totals, kept current row by row.
+
+The first pod of a shape pays for whole vectors. For the next ones only rows that changed since are recomputed, so that a placement
+costs one row. The result must equal judging each pod and node afresh (tests/roles/scheduler/cycle/test_equivalence.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roles.scheduler.cluster.changes import NODE
+from roles.scheduler.cluster.cluster import Cluster
+from roles.scheduler.cluster.columns import Vector
+from roles.scheduler.framework.context import ALL_ROWS, CycleContext
+from roles.scheduler.framework.framework import Framework
+from roles.scheduler.framework.interfaces import Codes, Filter, Rejection, Score
+from roles.scheduler.framework.normalize import Normalizer, extremes
+from roles.scheduler.framework.status import Code, Status
+
+INFEASIBLE = -np.inf
+_FEW_ROWS = 48  # up to here changed rows are redone one at a time in Python, beyond that the vectors are built anew
+
+
+def _own(array: Any) -> Any:
+    """The array itself, or a copy where it is a view of a column: rows are written into it later."""
+    return array if array.base is None else array.copy()
+
+
+class FilterVector:
+    """One filter's answer for all rows; `codes` None means that every row passes."""
+
+    __slots__ = ("codes", "plugin", "stamp")
+
+    def __init__(self, plugin: Filter, codes: Codes | None, stamp: Any) -> None:
+        self.plugin = plugin
+        self.codes = codes
+        self.stamp = stamp
+
+    def code(self, slot: int) -> int:
+        """The code of a row."""
+        return 0 if self.codes is None else int(self.codes[slot])
+
+
+class ScoreVector:
+    """One score's raw values (or the one value of all rows) with the extremes they were normalized by."""
+
+    __slots__ = ("high", "low", "normalizer", "plugin", "raw", "stamp", "touched", "weight")
+
+    def __init__(self, plugin: Score, weight: float, raw: Vector | float, stamp: Any) -> None:
+        self.plugin = plugin
+        self.weight = weight
+        self.normalizer: Normalizer | None = plugin.normalizer
+        self.raw = raw
+        self.stamp = stamp
+        self.low = self.high = 0.0
+        self.touched = False
+
+    def value(self, slot: int) -> float:
+        """The weighted, normalized score of a row."""
+        raw = self.raw if isinstance(self.raw, float) else float(self.raw[slot])
+        if self.normalizer is not None:
+            raw = float(self.normalizer.apply(raw, self.low, self.high))
+        return raw * self.weight
+
+    def contribution(self) -> Any:
+        """Weighted, normalized scores of all rows, or one number for all."""
+        result: Any = self.raw
+        if self.normalizer is not None:
+            result = self.normalizer.apply(result, self.low, self.high)
+        return result if self.weight == 1.0 else result * self.weight
+
+    def set_extremes(self, feasible: NDArray[np.bool_]) -> bool:
+        """Find the extremes among feasible rows; returns whether they differ from before."""
+        if self.normalizer is None:
+            return False
+        before = (self.low, self.high)
+        if isinstance(self.raw, float):
+            self.low = self.high = self.raw
+        else:
+            self.low, self.high = extremes(self.raw, feasible)
+        return (self.low, self.high) != before
+
+
+class Evaluation:
+    """The judgement of one shape under one profile. `totals` is -inf for rows that are not feasible."""
+
+    __slots__ = (
+        "_current", "_epoch", "_position", "_scored", "cluster", "count", "data", "feasible", "filters", "framework", "pre_filter",
+        "row_filters", "scores", "skipped", "totals", "version",
+    )  # fmt: skip
+
+    def __init__(self, framework: Framework, cluster: Cluster) -> None:
+        self.framework = framework
+        self.cluster = cluster
+        self.data: dict[str, Any] = {}
+        self.filters: list[FilterVector] = []
+        self.row_filters: list[FilterVector] = []
+        self.scores: list[ScoreVector] = []
+        self.pre_filter: dict[str, Any] = {}
+        self.skipped: frozenset[str] = frozenset()
+        self.feasible: NDArray[np.bool_] = cluster.alive
+        self.totals: Vector = np.zeros(0)
+        self.count = 0
+        self.version = 0
+        self._epoch = -1
+        self._position = -1
+        self._scored = False
+        self._current = False
+
+    # ---------------------------------------------------------------- bringing it up to date
+
+    def update(self, ctx: CycleContext) -> None:
+        """Make everything current for the pod of `ctx`, which must be of the shape this evaluation is for."""
+        changes = self.cluster.changes
+        if self._epoch != changes.epoch or not self._current:
+            self._build(ctx)
+            return
+        position = changes.position
+        ctx.data = self.data
+        stale_filters, stale_scores = self._stale(ctx)
+        if position == self._position and not stale_filters and not stale_scores:
+            return
+        rows = changes.since(self._position)
+        if stale_filters or rows is None or len(rows) > _FEW_ROWS:
+            self._build(ctx)
+            return
+        self._position = position
+        self.version += 1
+        self._catch_up(ctx, rows, stale_scores)
+
+    def _stale(self, ctx: CycleContext) -> tuple[bool, list[ScoreVector]]:
+        """Vectors of which rows that did not change themselves may differ by now."""
+        for vector in self.filters:
+            if vector.stamp is not None and vector.plugin.filter_stamp(ctx) != vector.stamp:
+                return True, []
+        return False, [v for v in self.scores if v.stamp is not None and v.plugin.score_stamp(ctx) != v.stamp]
+
+    def _build(self, ctx: CycleContext) -> None:
+        """Compute all vectors."""
+        changes = self.cluster.changes
+        self._epoch, self._position = changes.epoch, changes.position
+        self._current = True
+        self._scored = False
+        self.version += 1
+        self.data = ctx.data = {}
+        self.scores = []
+        self._pre_filter(ctx)
+        self.filters = []
+        self.row_filters = []
+        feasible = self.cluster.alive.copy()
+        for plugin in self.framework.vector_filters:
+            if plugin.name in self.skipped:
+                continue
+            codes = plugin.filter(ctx, ALL_ROWS)
+            vector = FilterVector(plugin, None if codes is None else _own(codes), plugin.filter_stamp(ctx))
+            self.filters.append(vector)
+            if codes is not None:
+                np.greater(feasible, codes if codes.dtype == np.bool_ else codes != 0, out=feasible)
+        for plugin in self.framework.row_filters:
+            if plugin.name not in self.skipped:
+                self._row_filter(ctx, plugin, feasible)
+        self.feasible = feasible
+        self.count = int(np.count_nonzero(feasible))
+        if self.count:
+            self._score(ctx)
+
+    def _pre_filter(self, ctx: CycleContext) -> None:
+        """Ask the preFilter plugins whose answer the shape decides; the others are asked in each cycle."""
+        answers: dict[str, Any] = {}
+        skipped: set[str] = set()
+        for plugin in self.framework.pre_filters:
+            if not plugin.per_pod:
+                answer = plugin.pre_filter(ctx)
+                if isinstance(answer, Status):
+                    if answer.code is Code.SKIP:
+                        skipped.add(plugin.name)
+                        continue
+                    if answer.ok:
+                        continue
+                answers[plugin.name] = answer
+        self.pre_filter = answers
+        self.skipped = frozenset(skipped)
+
+    def _row_filter(self, ctx: CycleContext, plugin: Filter, feasible: NDArray[np.bool_]) -> None:
+        codes = np.zeros(self.cluster.capacity, dtype=np.int32)
+        for slot in np.flatnonzero(feasible).tolist():
+            code = plugin.filter_row(ctx, slot)
+            if code:
+                codes[slot] = code
+                feasible[slot] = False
+        self.row_filters.append(FilterVector(plugin, codes, None))
+
+    def _score(self, ctx: CycleContext) -> None:
+        """Score plugins whose preScore does not opt out, and their weighted sum."""
+        self._scored = True
+        self.scores = []
+        skipped = self.framework.run_pre_score(ctx)
+        for plugin, weight in self.framework.scores:
+            if plugin.name in skipped:
+                continue
+            raw = plugin.score(ctx, ALL_ROWS)
+            vector = ScoreVector(plugin, weight, float(raw) if isinstance(raw, (int, float)) else _own(raw), plugin.score_stamp(ctx))
+            vector.set_extremes(self.feasible)
+            self.scores.append(vector)
+        self._sum()
+
+    def _sum(self) -> None:
+        constant = 0.0
+        totals: Any = None
+        for vector in self.scores:
+            part = vector.contribution()
+            if isinstance(part, float):
+                constant += part
+            elif totals is None:
+                totals = np.array(part) if part is vector.raw else part
+            else:
+                totals += part
+        if totals is None:
+            totals = np.full(self.cluster.capacity, constant)
+        elif constant:
+            totals += constant
+        np.putmask(totals, ~self.feasible, INFEASIBLE)
+        self.totals = totals
+
+    # ---------------------------------------------------------------- rows that changed
+
+    def _catch_up(self, ctx: CycleContext, rows: dict[int, int], stale: list[ScoreVector]) -> None:
+        resum = bool(stale)
+        flipped = False
+        changed: list[int] = []
+        for slot, kinds in rows.items():
+            was = bool(self.feasible[slot])
+            now = self._filter_row(ctx, slot, kinds)
+            if now != was:
+                flipped = True
+                self.feasible[slot] = now
+                self.count += 1 if now else -1
+            if now or was:
+                changed.append(slot)
+            if self._scored and now:
+                self._score_row(ctx, slot, -1 if not was else kinds)
+        if not self._scored:
+            if self.count:
+                self._score(ctx)
+            return
+        for vector in stale:
+            raw = vector.plugin.score(ctx, ALL_ROWS)
+            vector.raw = float(raw) if isinstance(raw, (int, float)) else _own(raw)
+            vector.stamp = vector.plugin.score_stamp(ctx)
+            vector.touched = True
+        for vector in self.scores:
+            if (flipped or vector.touched) and vector.set_extremes(self.feasible):
+                resum = True
+            vector.touched = False
+        if resum:
+            self._sum()
+            return
+        totals, feasible = self.totals, self.feasible
+        for slot in changed:
+            totals[slot] = sum(vector.value(slot) for vector in self.scores) if feasible[slot] else INFEASIBLE
+
+    def _filter_row(self, ctx: CycleContext, slot: int, kinds: int) -> bool:
+        """Ask again the filters that look at what changed; returns whether the row is feasible."""
+        if not self.cluster.alive[slot]:
+            return False
+        if kinds & NODE:
+            kinds = -1  # the node may have been gone for a while, and with it everybody's answers
+        passes = True
+        for vector in self.filters:
+            plugin = vector.plugin
+            if plugin.reads & kinds:
+                code = plugin.filter_row(ctx, slot)
+                if vector.codes is None:
+                    if not code:
+                        continue
+                    vector.codes = np.zeros(self.cluster.capacity, dtype=np.int32)
+                elif vector.codes.dtype == np.bool_ and code > 1:
+                    vector.codes = vector.codes.astype(np.int32)
+                vector.codes[slot] = code
+            else:
+                code = vector.code(slot)
+            if code:
+                passes = False
+        for vector in self.row_filters:
+            assert vector.codes is not None
+            if not passes:
+                vector.codes[slot] = 0
+                continue
+            # A row that was out for another reason was never asked; asking a row that did not change for this plugin is harmless.
+            code = vector.plugin.filter_row(ctx, slot)
+            vector.codes[slot] = code
+            passes = not code
+        return passes
+
+    def _score_row(self, ctx: CycleContext, slot: int, kinds: int) -> None:
+        for vector in self.scores:
+            if not vector.plugin.score_reads & kinds:
+                continue
+            raw = vector.plugin.score_row(ctx, slot)
+            if isinstance(vector.raw, float):
+                if raw == vector.raw:
+                    continue
+                vector.raw = np.full(self.cluster.capacity, vector.raw)
+            if vector.raw[slot] != raw:
+                vector.raw[slot] = raw
+                vector.touched = True
+
+    # ---------------------------------------------------------------- reading it
+
+    def check_row(self, ctx: CycleContext, slot: int) -> tuple[str, Rejection] | None:
+        """Ask every filter about one row as it is now (inside a what-if), keeping nothing; the first refusal, or None."""
+        if not self.cluster.alive[slot]:
+            raise IndexError(f"slot {slot} holds no node")
+        for vector in (*self.filters, *self.row_filters):
+            code = vector.plugin.filter_row(ctx, slot)
+            if code:
+                refined = vector.plugin.refine(ctx, np.array((slot,), dtype=np.intp), np.array((code,)))
+                return vector.plugin.name, vector.plugin.rejection(ctx, int(refined[0]))
+        return None
+
+    def passes(self, ctx: CycleContext, slot: int) -> bool:
+        """As `check_row`, without the reason."""
+        return not any(vector.plugin.filter_row(ctx, slot) for vector in (*self.filters, *self.row_filters))
+
+    def first_codes(self, ctx: CycleContext) -> list[tuple[Filter, NDArray[np.intp], Codes]]:
+        """Per filter the rows that it was the first to refuse, with their refined codes."""
+        left = self.cluster.alive.copy()
+        result: list[tuple[Filter, NDArray[np.intp], Codes]] = []
+        for vector in (*self.filters, *self.row_filters):
+            if vector.codes is None:
+                continue
+            refused = np.logical_and(left, vector.codes)
+            slots = np.flatnonzero(refused)
+            if len(slots):
+                result.append((vector.plugin, slots, vector.plugin.refine(ctx, slots, vector.codes[slots])))
+                np.greater(left, refused, out=left)
+        return result
+
+    def terms(self, slot: int) -> tuple[tuple[str, float], ...]:
+        """Weighted score by plugin of a row."""
+        return tuple((vector.plugin.name, vector.value(slot)) for vector in self.scores)

@@ -1,0 +1,105 @@
+"""What plugins are handed: the cycle's context, the view of the world, and the draft of what is written at binding."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roles.scheduler.cluster.cluster import Cluster
+from roles.scheduler.cluster.hypothesis import Hypothesis
+from roles.scheduler.cluster.podinfo import PodInfo
+
+Rows = slice | NDArray[np.intp]
+ALL_ROWS = slice(None)
+
+
+class Nominations:
+    """Pods that have a node picked for them (by preemption) but are not on it yet, by node name (scheduler-job.md 6.5)."""
+
+    def __init__(self) -> None:
+        self._by_node: dict[str, dict[str, PodInfo]] = {}
+        self._node_of: dict[str, str] = {}
+
+    def add(self, pod: PodInfo, node: str) -> None:
+        """Record a nomination, replacing the pod's former one."""
+        self.remove(pod.uid)
+        if node:
+            self._by_node.setdefault(node, {})[pod.uid] = pod
+            self._node_of[pod.uid] = node
+
+    def remove(self, uid: str) -> None:
+        """Drop a pod's nomination."""
+        node = self._node_of.pop(uid, None)
+        if node is not None:
+            pods = self._by_node[node]
+            del pods[uid]
+            if not pods:
+                del self._by_node[node]
+
+    def node_of(self, uid: str) -> str:
+        """The node nominated for a pod, "" when none is."""
+        return self._node_of.get(uid, "")
+
+    def on(self, node: str) -> Iterable[PodInfo]:
+        """Pods nominated to a node."""
+        return self._by_node.get(node, {}).values()
+
+    def nodes(self) -> Iterable[str]:
+        """Nodes to which pods are nominated."""
+        return self._by_node.keys()
+
+    def __len__(self) -> int:
+        return len(self._node_of)
+
+
+class State:
+    """The read-only world of one cycle. Plugins read `cluster`; only the planner changes it, after the cycle.
+
+    `now` is the time of the cycle in seconds since the epoch; `random` decides ties and nothing else.
+    """
+
+    __slots__ = ("cluster", "namespaces", "next_start", "nominations", "now", "random")
+
+    def __init__(self, cluster: Cluster, *, now: float = 0.0, seed: int | None = None) -> None:
+        self.cluster = cluster
+        self.nominations = Nominations()
+        self.namespaces: dict[str, dict[str, str]] = {}
+        self.now = now
+        self.random = random.Random(seed)
+        self.next_start = 0
+
+    def suppose(self) -> Hypothesis:
+        """A what-if: pods removed or added inside the `with` block only."""
+        return Hypothesis(self.cluster)
+
+
+class CycleContext:
+    """One pod's cycle. `data` is for plugins, keyed by plugin name; what a plugin with `per_pod = False` keeps there is shared by
+    all pods of the shape, so it must depend on the shape and the columns only."""
+
+    __slots__ = ("cluster", "data", "now", "pod", "state")
+
+    def __init__(self, state: State, pod: PodInfo, data: dict[str, Any] | None = None) -> None:
+        self.state = state
+        self.cluster = state.cluster
+        self.pod = pod
+        self.now = state.now
+        self.data: dict[str, Any] = {} if data is None else data
+
+
+@dataclass(slots=True)
+class BindDraft:
+    """What the preBind plugins want written on the pod (or reservation) in one patch before it is bound; None removes a key."""
+
+    annotations: dict[str, str | None] = field(default_factory=dict)
+    labels: dict[str, str | None] = field(default_factory=dict)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return not self.annotations and not self.labels

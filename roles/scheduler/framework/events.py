@@ -1,0 +1,63 @@
+"""Cluster events that may make a rejected pod schedulable, and how plugins subscribe to them (SCH-FW-05)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntFlag
+from typing import Any, NamedTuple
+
+from roles.scheduler.cluster.podinfo import PodInfo
+
+ASSIGNED_POD = "AssignedPod"
+UNSCHEDULED_POD = "UnscheduledPod"
+NODE = "Node"
+WILDCARD = "*"
+
+
+class Action(IntFlag):
+    """What happened to an object."""
+
+    ADD = 1
+    DELETE = 2
+    UPDATE = 4  # anything else that changed
+    UPDATE_ALLOCATABLE = 8
+    UPDATE_LABELS = 16
+    UPDATE_TAINTS = 32
+    UPDATE_CONDITIONS = 64
+    UPDATE_ANNOTATIONS = 128
+    SCALE_DOWN = 256
+    UPDATE_TOLERATIONS = 512
+    UPDATE_GATES = 1024
+    ALL = 2047
+
+
+class ClusterEvent(NamedTuple):
+    """Something happened to an object of `resource` (ASSIGNED_POD, UNSCHEDULED_POD, NODE or an API kind)."""
+
+    resource: str
+    action: Action
+    old: Any = None
+    new: Any = None
+
+    @property
+    def label(self) -> str:
+        """Name for metrics and logs, as kube-scheduler spells it ("NodeAdd")."""
+        return self.resource + "".join(part.capitalize() for part in str(self.action.name or self.action.value).split("_"))
+
+
+Hint = Callable[[PodInfo, ClusterEvent], bool]
+
+
+class Subscription(NamedTuple):
+    """Events a plugin wants its rejected pods retried on. `hint` returns False for an event that cannot help; None means always retry.
+
+    A hint may look at the pod's shape and the event only, not at the single pod: its answer is shared by pods of one shape.
+    """
+
+    resource: str
+    actions: Action
+    hint: Hint | None = None
+
+    def covers(self, event: ClusterEvent) -> bool:
+        """Whether the event is one of those."""
+        return self.resource in (event.resource, WILDCARD) and bool(self.actions & event.action)

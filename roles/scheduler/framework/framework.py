@@ -1,0 +1,145 @@
+"""A profile made ready to run: its plugins built once, sorted by extension point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from koord.config.errors import InvalidConfig
+from koord.config.loader import validate_model
+from koord.config.scheduler import Profile as ProfileConfig
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework import interfaces as api
+from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.framework.events import Subscription
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.interfaces import Plugin, Point
+from roles.scheduler.framework.profile import Layout, expand, names_of
+from roles.scheduler.framework.registry import PluginError
+from roles.scheduler.framework.status import SUCCESS, Code, Status
+
+T = TypeVar("T")
+
+
+class Framework:
+    """The plugins of one profile by extension point. Raises PluginError or InvalidConfig when the profile cannot be built."""
+
+    def __init__(
+        self,
+        profile: ProfileConfig,
+        registry: Mapping[str, type[Plugin]],
+        handle: Handle,
+        *,
+        absent: Iterable[str] = (),
+        source: str = "config",
+    ) -> None:
+        self.profile = profile
+        self.name = profile.scheduler_name
+        self.handle = handle
+        self.layout: Layout = expand(profile, registry, absent)
+        self.plugins: dict[str, Plugin] = {
+            name: _build(registry[name], profile, handle, source) for name in _with_configured(self.layout, profile, registry, absent)
+        }
+        self.pre_enqueues = self._at(Point.PRE_ENQUEUE, api.PreEnqueue)
+        self.queue_sort = self._at(Point.QUEUE_SORT, api.QueueSort)[0]
+        self.pre_filters = self._at(Point.PRE_FILTER, api.PreFilter)
+        self.per_pod_pre_filters = [plugin for plugin in self.pre_filters if plugin.per_pod]
+        filters = self._at(Point.FILTER, api.Filter)
+        self.vector_filters = [plugin for plugin in filters if not plugin.row_wise]
+        self.row_filters = [plugin for plugin in filters if plugin.row_wise]
+        self.post_filters = self._at(Point.POST_FILTER, api.PostFilter)
+        self.pre_scores = self._at(Point.PRE_SCORE, api.PreScore)
+        weights = {entry.name: entry.weight for entry in self.layout[Point.SCORE]}
+        self.scores = [(plugin, float(weights[plugin.name])) for plugin in self._at(Point.SCORE, api.Score)]
+        self.reserves = self._at(Point.RESERVE, api.Reserve)
+        self.permits = self._at(Point.PERMIT, api.Permit)
+        self.pre_binds = [p for p in self._all_at(Point.PRE_BIND) if isinstance(p, api.PreBind)]
+        self.patchers = [p for p in self._all_at(Point.PRE_BIND) if isinstance(p, api.PreBindPatch)]
+        self.binds = self._at(Point.BIND, api.Bind)
+        self.post_binds = self._at(Point.POST_BIND, api.PostBind)
+        self.transformers = [p for p in self.plugins.values() if isinstance(p, api.Transformer)]
+        self.find_one_node = next((p for p in self.plugins.values() if isinstance(p, api.FindOneNode)), None)
+        self.prefer_nodes = next((p for p in self.plugins.values() if isinstance(p, api.PreferNodes)), None)
+        self.next_pod = next((p for p in self.plugins.values() if isinstance(p, api.NextPod)), None)
+        self.resizers = [p for p in self.plugins.values() if isinstance(p, api.ResizePod)]
+        self.forgets = [p for p in self.plugins.values() if isinstance(p, api.Forget)]
+        self.keyed = [p for p in self.plugins.values() if type(p).shape_key is not Plugin.shape_key]
+        self.subscriptions: dict[str, tuple[Subscription, ...]] = {
+            name: tuple(plugin.subscriptions()) for name, plugin in self.plugins.items()
+        }
+
+    def _all_at(self, point: Point) -> list[Plugin]:
+        return [self.plugins[entry.name] for entry in self.layout[point]]
+
+    def _at(self, point: Point, kind: type[T]) -> list[T]:
+        return [plugin for plugin in self._all_at(point) if isinstance(plugin, kind)]
+
+    # ---------------------------------------------------------------- running
+
+    def run_pre_enqueue(self, pod: PodInfo) -> Status:
+        """The first preEnqueue plugin that does not let the pod in, or success."""
+        for plugin in self.pre_enqueues:
+            status = plugin.pre_enqueue(pod)
+            if not status.ok:
+                return status.by(plugin.name)
+        return SUCCESS
+
+    def run_pre_score(self, ctx: CycleContext) -> frozenset[str]:
+        """Run preScore; returns the plugins whose score is left out."""
+        skipped = [plugin.name for plugin in self.pre_scores if plugin.pre_score(ctx).code is Code.SKIP]
+        return frozenset(skipped)
+
+    def run_reserve(self, ctx: CycleContext, slot: int) -> Status:
+        """Reserve in order; on a failure everything is unreserved."""
+        for plugin in self.reserves:
+            status = plugin.reserve(ctx, slot)
+            if not status.ok:
+                self.run_unreserve(ctx, slot)
+                return status.by(plugin.name)
+        return SUCCESS
+
+    def run_unreserve(self, ctx: CycleContext, slot: int) -> None:
+        """Unreserve in reverse order."""
+        for plugin in reversed(self.reserves):
+            plugin.unreserve(ctx, slot)
+
+    def run_permit(self, ctx: CycleContext, slot: int) -> tuple[Status, dict[str, float]]:
+        """Permit; returns success, a refusal, or WAIT with the time each waiting plugin grants (seconds)."""
+        waits: dict[str, float] = {}
+        for plugin in self.permits:
+            status = plugin.permit(ctx, slot)
+            if status.code is Code.WAIT:
+                waits[plugin.name] = status.timeout
+            elif not status.ok:
+                return status.by(plugin.name), {}
+        return (Status(Code.WAIT), waits) if waits else (SUCCESS, {})
+
+
+def _with_configured(layout: Layout, profile: ProfileConfig, registry: Mapping[str, type[Plugin]], absent: Iterable[str]) -> list[str]:
+    """Enabled plugins; arguments for a plugin that does not exist are an error, arguments for a disabled one are only checked."""
+    missing = frozenset(absent)
+    for index, entry in enumerate(profile.plugin_config):
+        if entry.name not in registry and entry.name not in missing:
+            raise PluginError(f"profile {profile.scheduler_name!r}, pluginConfig[{index}]: plugin {entry.name!r} does not exist")
+    return names_of(layout)
+
+
+def build_args(plugin: type[Plugin], profile: ProfileConfig, source: str) -> Any:
+    """The validated arguments of a plugin. Raises InvalidConfig with the path in the file."""
+    raw = profile.args_of(plugin.name)
+    if plugin.Args is None:
+        if raw:
+            raise PluginError(f"profile {profile.scheduler_name!r}: plugin {plugin.name!r} takes no arguments")
+        return None
+    index = next((i for i, entry in enumerate(profile.plugin_config) if entry.name == plugin.name), 0)
+    path = f"profiles[schedulerName={profile.scheduler_name}].pluginConfig[{index}].args"
+    return validate_model(raw or {}, plugin.Args, source, path)
+
+
+def _build(plugin: type[Plugin], profile: ProfileConfig, handle: Handle, source: str) -> Plugin:
+    try:
+        return plugin(build_args(plugin, profile, source), handle)
+    except (PluginError, InvalidConfig):
+        raise
+    except ValueError as error:
+        raise PluginError(f"profile {profile.scheduler_name!r}: plugin {plugin.name!r} cannot start: {error}") from error

@@ -1,0 +1,34 @@
+"""What a plugin may use of the process it lives in. In a what-if there is no API server: `client` is None and nothing is activated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from roles.scheduler.cluster.cluster import Cluster
+from roles.scheduler.cluster.podinfo import PodInfo, PodParser
+from roles.scheduler.framework.context import State
+
+
+def _nothing(pods: Iterable[PodInfo]) -> None:
+    """Activation outside a live scheduler."""
+
+
+@dataclass(slots=True)
+class Handle:
+    """Doors of a plugin. `activate` moves pending pods to the active queue; `gates` are the role's feature gates by name."""
+
+    state: State
+    parser: PodParser
+    profile: str
+    client: Any = None
+    activate: Callable[[Iterable[PodInfo]], None] = _nothing
+    waiting: Any = None
+    lookup: Callable[[str, str], Any] | None = None
+    gates: dict[str, bool] = field(default_factory=dict)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The columns."""
+        return self.state.cluster

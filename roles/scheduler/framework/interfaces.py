@@ -1,0 +1,303 @@
+"""The extension points. A plugin is a class that inherits `Plugin` and the interfaces of the points it wants.
+
+Filters and scores look at *all* nodes at once: they get `rows` (all of them, or the indices of those that changed) and return an array
+of that length. Dead rows may hold anything; the engine masks them out. See docs/scheduler.md for a worked example.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord.api.kinds import Kind
+from roles.scheduler.cluster.changes import NODE, PODS
+from roles.scheduler.cluster.columns import Vector
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
+from roles.scheduler.framework.events import Subscription
+from roles.scheduler.framework.normalize import Normalizer
+from roles.scheduler.framework.status import SUCCESS, Status
+
+if TYPE_CHECKING:
+    from roles.scheduler.framework.handle import Handle
+
+Codes = NDArray[Any]
+"""Per row: 0 (or False) passes, anything else rejects, with a meaning that the plugin's `rejection` knows. A boolean array
+rejects with code 1. The engine writes into it: never hand out a column itself."""
+
+
+class Rejection(NamedTuple):
+    """Why a node is refused. `resolvable` False is UnschedulableAndUnresolvable: removing pods cannot help."""
+
+    reasons: tuple[str, ...]
+    resolvable: bool = True
+
+
+class Plugin:
+    """Base of every plugin. `args` is an instance of `Args` (a pydantic model), or None where the plugin has none."""
+
+    name: ClassVar[str]
+    Args: ClassVar[type[Any] | None] = None
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        self.args = args
+        self.handle = handle
+
+    def subscriptions(self) -> Sequence[Subscription]:
+        """Events on which pods that this plugin rejected are worth another try."""
+        return ()
+
+    def shape_key(self, pod: PodInfo) -> Hashable:
+        """What the plugin looks at in a pod beyond its shape; pods with equal shapes and keys share vectors."""
+        return None
+
+    def feeds(self) -> Sequence[Feed]:
+        """API objects beside pods and nodes that the plugin wants to be told of."""
+        return ()
+
+
+class Feed(NamedTuple):
+    """A kind a plugin observes. `observe(old, new)` gets decoded objects (`projection`, a msgspec Struct type or dict); None = absent."""
+
+    kind: Kind
+    projection: type[Any]
+    observe: Callable[[Any, Any], None]
+
+
+class PreEnqueue(Plugin):
+    """Decides whether a pod may enter the active queue at all."""
+
+    def pre_enqueue(self, pod: PodInfo) -> Status:
+        raise NotImplementedError
+
+
+class QueueSort(Plugin):
+    """Orders the active queue."""
+
+    def sort_key(self, pod: PodInfo, entered: float) -> tuple[Any, ...]:
+        """Smaller comes first. `entered` is when the pod entered the queue, in seconds."""
+        raise NotImplementedError
+
+
+class NodeSet(NamedTuple):
+    """A preFilter's restriction to named nodes."""
+
+    names: frozenset[str]
+
+
+class Transformer(Plugin):
+    """A before or after step around preFilter; `before_pre_filter` may replace the pod for the rest of the cycle."""
+
+    def before_pre_filter(self, ctx: CycleContext) -> tuple[Status, PodInfo | None]:
+        return SUCCESS, None
+
+    def after_pre_filter(self, ctx: CycleContext) -> Status:
+        return SUCCESS
+
+
+class PreFilter(Plugin):
+    """Looks at the pod once per cycle. SKIP also switches the plugin's filter off for this cycle.
+
+    `per_pod` False: the answer depends on the pod's shape and on columns in `reads` only, so it is kept with the shape's vectors. True:
+    it is asked in every cycle.
+    """
+
+    per_pod: ClassVar[bool] = False
+
+    def pre_filter(self, ctx: CycleContext) -> Status | NodeSet:
+        raise NotImplementedError
+
+
+class Filter(Plugin):
+    """Refuses nodes. `reads` says what changes of a row can change its answer for that row (bits of the change log)."""
+
+    reads: int = NODE | PODS
+    row_wise: ClassVar[bool] = False  # True: too dear for all rows; asked with `filter_row` for those that passed everything else
+
+    def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
+        """Codes of the rows; None when all of them pass."""
+        raise NotImplementedError
+
+    def filter_row(self, ctx: CycleContext, slot: int) -> int:
+        """Code of one row. Override where plain Python beats numpy on one row; must agree with `filter`."""
+        codes = self.filter(ctx, np.array((slot,), dtype=np.intp))
+        return 0 if codes is None else int(codes[0])
+
+    def refine(self, ctx: CycleContext, slots: NDArray[np.intp], codes: Codes) -> Codes:
+        """Codes with more detail for rows that `filter` refused. Asked only when a failure is explained, so `filter` can stay lean."""
+        return codes
+
+    def rejection(self, ctx: CycleContext, code: int) -> Rejection:
+        """What a (refined) code means."""
+        raise NotImplementedError
+
+    def filter_stamp(self, ctx: CycleContext) -> Any:
+        """Changes when rows that did not change themselves must be looked at again (counts over several nodes, time)."""
+        return None
+
+
+class PostFilterResult(NamedTuple):
+    """A status, and the node nominated for the pod with the victims to remove first.
+
+    Node None leaves the pod's nomination as it is, "" clears it.
+    """
+
+    status: Status
+    node: str | None = None
+    victims: tuple[PodInfo, ...] = ()
+
+
+class PostFilter(Plugin):
+    """Asked when no node is left; may propose to make room (preemption). Pure: the planner carries the proposal out."""
+
+    def post_filter(self, ctx: CycleContext, failure: Any) -> PostFilterResult:
+        """`failure` is the cycle's `FitFailure`, which also tells which nodes preemption could help and tries what-ifs."""
+        raise NotImplementedError
+
+    def after_post_filter(self, ctx: CycleContext, failure: Any, result: PostFilterResult) -> None:
+        """Told after all postFilter plugins, whatever came out."""
+
+
+class PreScore(Plugin):
+    """Looks at the pod before scoring; SKIP switches the plugin's score off."""
+
+    def pre_score(self, ctx: CycleContext) -> Status:
+        raise NotImplementedError
+
+
+class Score(Plugin):
+    """Prefers nodes: raw values by row, brought to 0..100 by `normalizer` (None: they are 0..100 already)."""
+
+    score_reads: int = NODE | PODS
+    normalizer: ClassVar[Normalizer | None] = None
+
+    def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
+        """Raw scores of the rows; a plain number means the same for every row."""
+        raise NotImplementedError
+
+    def score_row(self, ctx: CycleContext, slot: int) -> float:
+        """Raw score of one row. Override where plain Python beats numpy on one row; must agree with `score`."""
+        result = self.score(ctx, np.array((slot,), dtype=np.intp))
+        return result if isinstance(result, (int, float)) else float(result[0])
+
+    def score_stamp(self, ctx: CycleContext) -> Any:
+        """As `Filter.filter_stamp`."""
+        return None
+
+
+class Reserve(Plugin):
+    """Takes what the pod needs on the chosen node; `unreserve` gives it back and must bear being called without a reserve."""
+
+    def reserve(self, ctx: CycleContext, slot: int) -> Status:
+        raise NotImplementedError
+
+    def unreserve(self, ctx: CycleContext, slot: int) -> None:
+        raise NotImplementedError
+
+
+class Permit(Plugin):
+    """Lets a placed pod go on, refuses it, or holds it (`status.wait`)."""
+
+    def permit(self, ctx: CycleContext, slot: int) -> Status:
+        raise NotImplementedError
+
+
+class PreBind(Plugin):
+    """Prepares the binding: writes into the draft, or waits for something outside."""
+
+    async def pre_bind(self, ctx: CycleContext, node: str, draft: BindDraft) -> Status:
+        raise NotImplementedError
+
+
+class PreBindPatch(Plugin):
+    """Applies the draft of all preBind plugins in one request. The first that does not SKIP ends the chain."""
+
+    async def apply(self, ctx: CycleContext, node: str, draft: BindDraft) -> Status:
+        raise NotImplementedError
+
+
+class Bind(Plugin):
+    """Binds; the first that does not SKIP decides."""
+
+    async def bind(self, ctx: CycleContext, node: str) -> Status:
+        raise NotImplementedError
+
+
+class PostBind(Plugin):
+    """Told after a successful bind."""
+
+    def post_bind(self, ctx: CycleContext, node: str) -> None:
+        raise NotImplementedError
+
+
+class NextPod(Plugin):
+    """Asked before the queue is popped; may name the pod that is scheduled next, wherever it waits (one plugin across profiles)."""
+
+    def next_pod(self) -> PodInfo | None:
+        raise NotImplementedError
+
+
+class FindOneNode(Plugin):
+    """Plans the node of a pod after preFilter; SUCCESS with a node makes it the only candidate, SKIP goes on as usual."""
+
+    def find_one_node(self, ctx: CycleContext, candidates: NDArray[np.bool_]) -> tuple[Status, str]:
+        raise NotImplementedError
+
+
+class PreferNodes(Plugin):
+    """Names nodes in order of preference; the first that passes all filters is taken without scoring."""
+
+    def prefer_nodes(self, ctx: CycleContext, candidates: NDArray[np.bool_]) -> tuple[Status, Sequence[str]]:
+        raise NotImplementedError
+
+
+class ResizePod(Plugin):
+    """May change the requests of a pod after its node was chosen, before it is assumed (gate ResizePod)."""
+
+    def resize(self, ctx: CycleContext, slot: int) -> PodInfo | None:
+        raise NotImplementedError
+
+
+class Forget(Plugin):
+    """Told when an assumed pod is taken back, also when it was not known."""
+
+    def forget(self, pod: PodInfo) -> None:
+        raise NotImplementedError
+
+
+class Controllers(Plugin):
+    """Runs background work on the leader."""
+
+    def controllers(self) -> Iterable[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
+        """Named coroutine functions, each run until the process stops."""
+        raise NotImplementedError
+
+
+class Point(enum.Enum):
+    """Extension points in the words of KubeSchedulerConfiguration, with the interface that implements each."""
+
+    PRE_ENQUEUE = ("preEnqueue", PreEnqueue)
+    QUEUE_SORT = ("queueSort", QueueSort)
+    PRE_FILTER = ("preFilter", PreFilter)
+    FILTER = ("filter", Filter)
+    POST_FILTER = ("postFilter", PostFilter)
+    PRE_SCORE = ("preScore", PreScore)
+    SCORE = ("score", Score)
+    RESERVE = ("reserve", Reserve)
+    PERMIT = ("permit", Permit)
+    PRE_BIND = ("preBind", (PreBind, PreBindPatch))
+    BIND = ("bind", Bind)
+    POST_BIND = ("postBind", PostBind)
+
+    @property
+    def wire(self) -> str:
+        """The name in config files."""
+        return str(self.value[0])
+
+    def implemented_by(self, plugin: type[Plugin]) -> bool:
+        """Whether a plugin class takes part in this point."""
+        return issubclass(plugin, self.value[1])

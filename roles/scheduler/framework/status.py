@@ -1,0 +1,74 @@
+"""What an extension point answers (scheduler-job.md 4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Code(IntEnum):
+    """Status codes of the scheduling framework."""
+
+    SUCCESS = 0
+    ERROR = 1  # internal; the pod goes to backoff with reason SchedulerError
+    UNSCHEDULABLE = 2  # preemption may help
+    UNRESOLVABLE = 3  # preemption cannot help
+    WAIT = 4  # permit only
+    SKIP = 5  # the plugin has nothing to say
+    PENDING = 6  # waits for an event from outside; skips backoff
+
+
+REJECTIONS = frozenset((Code.UNSCHEDULABLE, Code.UNRESOLVABLE, Code.PENDING))
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A code with its reasons. `plugin` is filled in by the framework. `timeout` in seconds goes with WAIT."""
+
+    code: Code = Code.SUCCESS
+    reasons: tuple[str, ...] = ()
+    plugin: str = ""
+    timeout: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether the answer lets the pod pass."""
+        return self.code is Code.SUCCESS
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the pod is refused (rather than an error)."""
+        return self.code in REJECTIONS
+
+    @property
+    def message(self) -> str:
+        """The reasons as one text."""
+        return ", ".join(self.reasons)
+
+    def by(self, plugin: str) -> Status:
+        """The same answer, naming the plugin that gave it."""
+        return self if self.plugin else Status(self.code, self.reasons, plugin, self.timeout)
+
+
+SUCCESS = Status()
+SKIP = Status(Code.SKIP)
+
+
+def unschedulable(*reasons: str) -> Status:
+    """Refused; preemption may help."""
+    return Status(Code.UNSCHEDULABLE, reasons)
+
+
+def unresolvable(*reasons: str) -> Status:
+    """Refused; preemption cannot help."""
+    return Status(Code.UNRESOLVABLE, reasons)
+
+
+def error(*reasons: str) -> Status:
+    """An internal error."""
+    return Status(Code.ERROR, reasons)
+
+
+def wait(timeout: float) -> Status:
+    """Permit: hold the pod for at most `timeout` seconds."""
+    return Status(Code.WAIT, (), "", timeout)

@@ -1,0 +1,21 @@
+"""DefaultBinder: posts the Binding with the pod's UID, so that a re-created pod of the same name is never bound."""
+
+from __future__ import annotations
+
+from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.framework.interfaces import Bind
+from roles.scheduler.framework.status import SUCCESS, Status, error
+
+
+class DefaultBinder(Bind):
+    """Errors of the API server come out as exceptions (koord.kube.errors); the binder judges them."""
+
+    name = "DefaultBinder"
+
+    async def bind(self, ctx: CycleContext, node: str) -> Status:
+        client = self.handle.client
+        if client is None:
+            return error("no API server to bind at")
+        pod = ctx.pod
+        await client.bind(pod.namespace, pod.name, node, uid=pod.pod.metadata.uid or None)
+        return SUCCESS

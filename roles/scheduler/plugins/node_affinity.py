@@ -1,0 +1,170 @@
+"""NodeAffinity: nodeSelector, required and preferred node affinity, and the profile's addedAffinity (SCH-KS-05)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from koord.api.objects import NodeAffinity as NodeAffinityProjection
+from roles.scheduler.cluster.changes import NODE as NODE_CHANGED
+from roles.scheduler.cluster.columns import Vector
+from roles.scheduler.cluster.labels import BoolVector
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cluster.terms import IN, NodeTerm, PreferredNodeTerm, matches_value, node_term, selects
+from roles.scheduler.config.args import NodeAffinityArgs
+from roles.scheduler.framework.context import CycleContext, Rows
+from roles.scheduler.framework.events import NODE, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.interfaces import Codes, Filter, NodeSet, PreFilter, PreScore, Rejection, Score
+from roles.scheduler.framework.normalize import PROPORTIONAL
+from roles.scheduler.framework.status import SKIP, SUCCESS, Status, unresolvable
+
+_OWN = Rejection(("node(s) didn't match Pod's node affinity/selector",), resolvable=False)
+_ADDED = Rejection(("node(s) didn't match scheduler-enforced node affinity",), resolvable=False)
+_MATCHES, _OWN_CODE, _ADDED_CODE = 0, 1, 2
+_NAME_FIELD = "metadata.name"
+
+
+class NodeAffinity(PreFilter, Filter, PreScore, Score):
+    """Code 1: the pod's own demand, 2: the profile's."""
+
+    name = "NodeAffinity"
+    Args = NodeAffinityArgs
+    reads = NODE_CHANGED
+    score_reads = NODE_CHANGED
+    normalizer = PROPORTIONAL
+
+    def __init__(self, args: NodeAffinityArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._added: tuple[NodeTerm, ...] | None = None
+        self._added_preferred: tuple[PreferredNodeTerm, ...] = ()
+        if args.added_affinity is not None:
+            added = _decode(args.added_affinity)
+            if added.required is not None:
+                self._added = tuple(node_term(term) for term in added.required.node_selector_terms)
+            self._added_preferred = tuple(PreferredNodeTerm(item.weight, node_term(item.preference)) for item in added.preferred)
+
+    def pre_filter(self, ctx: CycleContext) -> Status | NodeSet:
+        shape = ctx.pod.shape
+        if self._added is None and not shape.node_selector and shape.required_nodes is None:
+            return SKIP
+        if not shape.required_nodes:
+            return SUCCESS
+        pinned: set[str] = set()
+        for term in shape.required_nodes:
+            names = _pinned(term)
+            if names is None:
+                return SUCCESS
+            pinned |= names
+        if not pinned:
+            return unresolvable("pod affinity terms conflict")
+        return NodeSet(frozenset(pinned))
+
+    def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
+        shape = ctx.pod.shape
+        labels = ctx.cluster.labels
+        fits = labels.match_all(shape.node_selector, rows)
+        if shape.required_nodes is not None:
+            required = _any_term(ctx, shape.required_nodes, rows)
+            fits = required if fits is None else np.logical_and(fits, required)
+        codes: Codes | None = None if fits is None else np.logical_not(fits)
+        if self._added is not None:
+            refused = np.logical_not(_any_term(ctx, self._added, rows))
+            own = np.zeros(len(refused), np.int32) if codes is None else codes.astype(np.int32)
+            codes = np.where(refused, _ADDED_CODE, own)
+        return codes
+
+    def filter_row(self, ctx: CycleContext, slot: int) -> int:
+        view = ctx.cluster.row(slot).view
+        if view is None:
+            return _OWN_CODE
+        shape = ctx.pod.shape
+        if self._added is not None and not any(term.matches(view.name, view.labels) for term in self._added):
+            return _ADDED_CODE
+        if not selects(shape.node_selector, view.labels):
+            return _OWN_CODE
+        if shape.required_nodes is not None and not any(term.matches(view.name, view.labels) for term in shape.required_nodes):
+            return _OWN_CODE
+        return _MATCHES
+
+    def rejection(self, ctx: CycleContext, code: int) -> Rejection:
+        return _ADDED if code == _ADDED_CODE else _OWN
+
+    def pre_score(self, ctx: CycleContext) -> Status:
+        return SUCCESS if ctx.pod.shape.preferred_nodes or self._added_preferred else SKIP
+
+    def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
+        total = np.zeros(_length(ctx, rows))
+        for weight, term in (*ctx.pod.shape.preferred_nodes, *self._added_preferred):
+            if weight and not term.empty:
+                total += weight * _term(ctx, term, rows)
+        return total
+
+    def subscriptions(self) -> Sequence[Subscription]:
+        return (
+            Subscription(NODE, Action.ADD | Action.UPDATE_LABELS, self._may_match),
+            Subscription(UNSCHEDULED_POD, Action.UPDATE_LABELS),
+        )
+
+    def _may_match(self, pod: PodInfo, event: ClusterEvent) -> bool:
+        view = event.new
+        if view is None:
+            return False
+        shape = pod.shape
+        wanted = shape.required_nodes
+        return (
+            selects(shape.node_selector, view.labels)
+            and (wanted is None or any(term.matches(view.name, view.labels) for term in wanted))
+            and (self._added is None or any(term.matches(view.name, view.labels) for term in self._added))
+        )
+
+
+def _decode(content: dict[str, Any]) -> NodeAffinityProjection:
+    try:
+        return msgspec.convert(content, NodeAffinityProjection)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"addedAffinity is no NodeAffinity: {error}") from None
+
+
+def _pinned(term: NodeTerm) -> set[str] | None:
+    """Node names to which a term pins metadata.name; None when it does not."""
+    pinned: set[str] | None = None
+    for field in term.fields:
+        if field.key == _NAME_FIELD and field.op == IN:
+            pinned = set(field.values) if pinned is None else pinned & set(field.values)
+    return pinned
+
+
+def _length(ctx: CycleContext, rows: Rows) -> int:
+    return ctx.cluster.capacity if isinstance(rows, slice) else len(rows)
+
+
+def _any_term(ctx: CycleContext, terms: Sequence[NodeTerm], rows: Rows) -> BoolVector:
+    result = np.zeros(_length(ctx, rows), dtype=np.bool_)
+    for term in terms:
+        if not term.empty:
+            np.logical_or(result, _term(ctx, term, rows), out=result)
+    return result
+
+
+def _term(ctx: CycleContext, term: NodeTerm, rows: Rows) -> BoolVector:
+    """Which rows meet a term that is not empty."""
+    result = ctx.cluster.labels.match_all(term.expressions, rows)
+    if term.fields:
+        named = _fields(ctx, term, rows)
+        result = named if result is None else np.logical_and(result, named)
+    assert result is not None
+    return result
+
+
+def _fields(ctx: CycleContext, term: NodeTerm, rows: Rows) -> BoolVector:
+    """Which rows meet the requirements on metadata.name (the only field there is); another field matches nothing."""
+    cluster = ctx.cluster
+    fits = np.zeros(cluster.capacity, dtype=np.bool_)
+    if all(field.key == _NAME_FIELD for field in term.fields):
+        for row in cluster.rows():
+            fits[row.slot] = all(matches_value(field, row.name) for field in term.fields)
+    return fits[rows]

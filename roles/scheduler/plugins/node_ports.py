@@ -1,0 +1,94 @@
+"""NodePorts: refuse nodes on which a wanted host port is taken (SCH-KS-10)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from roles.scheduler.cluster.changes import PODS
+from roles.scheduler.cluster.columns import Columns
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.context import CycleContext, Rows
+from roles.scheduler.framework.events import ASSIGNED_POD, NODE, Action, ClusterEvent, Subscription
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.interfaces import Codes, Filter, PreFilter, Rejection
+from roles.scheduler.framework.status import SKIP, SUCCESS, Status
+
+_ANY_IP = "0.0.0.0"
+_TAKEN = Rejection(("node(s) didn't have free ports for the requested pod ports",))
+
+
+class PortColumns(Columns):
+    """Host ports in use: (protocol, port) -> slot -> how many pods hold it by IP."""
+
+    def __init__(self) -> None:
+        self._used: dict[tuple[str, int], dict[int, Counter[str]]] = {}
+
+    def pod_added(self, slot: int, pod: PodInfo) -> None:
+        for protocol, ip, port in pod.shape.ports:
+            self._used.setdefault((protocol, port), {}).setdefault(slot, Counter())[ip] += 1
+
+    def pod_removed(self, slot: int, pod: PodInfo) -> None:
+        for protocol, ip, port in pod.shape.ports:
+            holders = self._used[protocol, port]
+            count = holders[slot]
+            count[ip] -= 1
+            if not count[ip]:
+                del count[ip]
+            if not count:
+                del holders[slot]
+            if not holders:
+                del self._used[protocol, port]
+
+    def conflicts(self, slot: int, ports: Sequence[tuple[str, str, int]]) -> bool:
+        """Whether a row holds one of the ports on an IP that collides."""
+        return any(self._collides(self._used.get((protocol, port), {}).get(slot), ip) for protocol, ip, port in ports)
+
+    def conflicting(self, ports: Sequence[tuple[str, str, int]]) -> set[int]:
+        """Slots that hold one of the ports on an IP that collides."""
+        found: set[int] = set()
+        for protocol, ip, port in ports:
+            found.update(slot for slot, held in self._used.get((protocol, port), {}).items() if self._collides(held, ip))
+        return found
+
+    @staticmethod
+    def _collides(held: Counter[str] | None, ip: str) -> bool:
+        return bool(held) and (ip == _ANY_IP or ip in held or _ANY_IP in held)  # type: ignore[operator]
+
+
+class NodePorts(PreFilter, Filter):
+    """Skips pods without host ports."""
+
+    name = "NodePorts"
+    reads = PODS
+
+    def __init__(self, args: None, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._ports = handle.cluster.register("NodePorts", PortColumns())
+
+    def pre_filter(self, ctx: CycleContext) -> Status:
+        return SUCCESS if ctx.pod.shape.ports else SKIP
+
+    def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
+        taken = self._ports.conflicting(ctx.pod.shape.ports)
+        if not taken:
+            return None
+        codes = np.zeros(ctx.cluster.capacity, dtype=np.bool_)
+        codes[list(taken)] = True
+        return codes[rows]
+
+    def filter_row(self, ctx: CycleContext, slot: int) -> int:
+        return int(self._ports.conflicts(slot, ctx.pod.shape.ports))
+
+    def rejection(self, ctx: CycleContext, code: int) -> Rejection:
+        return _TAKEN
+
+    def subscriptions(self) -> Sequence[Subscription]:
+        return (Subscription(ASSIGNED_POD, Action.DELETE, _frees_port), Subscription(NODE, Action.ADD))
+
+
+def _frees_port(pod: PodInfo, event: ClusterEvent) -> bool:
+    wanted = {(protocol, port) for protocol, _, port in pod.shape.ports}
+    return event.old is not None and any((protocol, port) in wanted for protocol, _, port in event.old.shape.ports)

@@ -1,0 +1,321 @@
+"""NodeResourcesFit and NodeResourcesBalancedAllocation over the resource columns (SCH-KS-02, SCH-KS-03, scheduler-job.md 5.7, 5.8).
+
+Scores are whole numbers. Products stay below 2^53 and quotients of the sizes nodes have (below 128 TiB) never round across a whole
+number, so flooring a float64 quotient equals integer division.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord.api import names
+from roles.scheduler.cluster.cluster import Cluster
+from roles.scheduler.cluster.columns import Vector
+from roles.scheduler.cluster.podinfo import PodInfo, PodShape
+from roles.scheduler.cluster.vocabulary import CPU, MEMORY, Vocabulary
+from roles.scheduler.config.args import NodeResourcesBalancedAllocationArgs, NodeResourcesFitArgs, ResourceWeight
+from roles.scheduler.framework.context import CycleContext, Rows
+from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.interfaces import Codes, Filter, PreFilter, PreScore, Rejection, Score
+from roles.scheduler.framework.status import SKIP, SUCCESS, Status
+
+_TOO_MANY_PODS = 1
+_NEVER_FITS = 1 << 60
+
+
+def is_scalar(resource: str) -> bool:
+    """Extended resources, huge pages and attachable volumes: those that scoring skips for pods that do not ask for them."""
+    return (
+        "/" in resource
+        or resource.startswith(names.RESOURCE_HUGEPAGES_PREFIX)
+        or resource.startswith(names.RESOURCE_ATTACHABLE_VOLUMES_PREFIX)
+    )
+
+
+class Scored(NamedTuple):
+    """A resource that counts in a score: its id, what the pod adds (base units) and its weight."""
+
+    resource: int
+    amount: float
+    weight: float
+
+
+def scored(resources: Sequence[ResourceWeight], shape: PodShape, vocabulary: Vocabulary, *, non_zero: bool) -> tuple[Scored, ...]:
+    """The resources that count for a pod. `non_zero`: CPU and memory with scheduler defaults for containers without requests."""
+    found = []
+    for entry in resources:
+        amount = float(shape.amounts.get(entry.name, 0))
+        if amount == 0 and is_scalar(entry.name):
+            continue
+        resource = vocabulary.resources.intern(entry.name)
+        if non_zero and resource in (CPU, MEMORY):
+            amount = shape.non_zero[resource]
+        found.append(Scored(resource, amount, float(entry.weight)))
+    return tuple(found)
+
+
+class NodeResourcesFit(PreFilter, Filter, Score):
+    """Refuses nodes without room; scores by LeastAllocated, MostAllocated or RequestedToCapacityRatio.
+
+    The filter only says yes or no; which resources lack is worked out when a failure is explained. Refined codes are bit masks: bit 0
+    too many pods, bit i+1 the pod's i-th resource, bit 60 when a resource is more than the node has in all.
+    """
+
+    name = "NodeResourcesFit"
+    Args = NodeResourcesFitArgs
+
+    def __init__(self, args: NodeResourcesFitArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._ignored = frozenset(args.ignored_resources)
+        self._ignored_prefixes = tuple(f"{group}/" for group in args.ignored_resource_groups)
+        self._strategy = args.scoring_strategy.type
+        ratio = args.scoring_strategy.requested_to_capacity_ratio
+        self._ratio = ratio_table([(point.utilization, point.score * 10) for point in ratio.shape]) if ratio is not None else np.zeros(101)
+        self._memo_key = f"{self.name}/score"
+
+    # ---------------------------------------------------------------- filter
+
+    def pre_filter(self, ctx: CycleContext) -> Status:
+        cluster, shape = ctx.cluster, ctx.pod.shape
+        wanted = tuple(
+            (resource, amount) for resource, amount in shape.requests if not self._ignores(cluster.vocabulary.resources[resource])
+        )
+        for resource, _ in wanted:
+            cluster.ensure(resource)
+        ctx.data[self.name] = wanted
+        return SUCCESS
+
+    def _wanted(self, ctx: CycleContext) -> tuple[tuple[int, float], ...]:
+        """(resource, amount) that must fit."""
+        if self.name not in ctx.data:
+            self.pre_filter(ctx)
+        wanted: tuple[tuple[int, float], ...] = ctx.data[self.name]
+        return wanted
+
+    def _scored(self, ctx: CycleContext) -> tuple[Scored, ...]:
+        entries: tuple[Scored, ...] | None = ctx.data.get(self._memo_key)
+        if entries is None:
+            entries = scored(self.args.scoring_strategy.resources, ctx.pod.shape, ctx.cluster.vocabulary, non_zero=True)
+            for entry in entries:
+                ctx.cluster.ensure(entry.resource)
+            ctx.data[self._memo_key] = entries
+        return entries
+
+    def _ignores(self, resource: str) -> bool:
+        return resource in self._ignored or (bool(self._ignored_prefixes) and resource.startswith(self._ignored_prefixes))
+
+    def filter(self, ctx: CycleContext, rows: Rows) -> Codes:
+        cluster = ctx.cluster
+        lacks = np.less(cluster.pod_slots[rows], 1.0)
+        one = np.empty_like(lacks)
+        for resource, amount in self._wanted(ctx):
+            np.less(cluster.free[resource][rows], amount, out=one)
+            np.logical_or(lacks, one, out=lacks)
+        return lacks
+
+    def filter_row(self, ctx: CycleContext, slot: int) -> int:
+        cluster = ctx.cluster
+        if cluster.pod_slots.item(slot) < 1.0:
+            return 1
+        free = cluster.free
+        for resource, amount in self._wanted(ctx):
+            if free[resource].item(slot) < amount:
+                return 1
+        return 0
+
+    def refine(self, ctx: CycleContext, slots: NDArray[np.intp], codes: Codes) -> Codes:
+        cluster = ctx.cluster
+        refined = np.where(cluster.pod_slots[slots] < 1.0, _TOO_MANY_PODS, 0).astype(np.int64)
+        for index, (resource, amount) in enumerate(self._wanted(ctx)):
+            refined |= np.where(cluster.free[resource][slots] < amount, 2 << index, 0)
+            refined |= np.where(cluster.allocatable[resource][slots] < amount, _NEVER_FITS, 0)
+        return refined
+
+    def rejection(self, ctx: CycleContext, code: int) -> Rejection:
+        reasons = ["Too many pods"] if code & _TOO_MANY_PODS else []
+        vocabulary = ctx.cluster.vocabulary.resources
+        reasons.extend(f"Insufficient {vocabulary[res]}" for index, (res, _) in enumerate(self._wanted(ctx)) if code & (2 << index))
+        return Rejection(tuple(reasons), resolvable=not code & _NEVER_FITS)
+
+    # ---------------------------------------------------------------- score
+
+    def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
+        entries = self._scored(ctx)
+        total: Vector | None = None
+        weights: Any = 0.0
+        for entry in entries:
+            free, divisor, everywhere = _columns(ctx.cluster, entry.resource, rows)
+            part = self._part(free, divisor, entry.amount)
+            weight: Any = entry.weight
+            if not everywhere:
+                weight = entry.weight * np.isfinite(divisor)
+                part *= np.isfinite(divisor)
+            if self._strategy == "RequestedToCapacityRatio":
+                weight = weight * (part > 0)
+            weights = weights + weight
+            if entry.weight != 1.0:
+                part *= entry.weight
+            total = part if total is None else np.add(total, part, out=total)
+        if total is None:
+            return 0.0
+        return self._mean(total, weights)
+
+    def _part(self, free: Vector, divisor: Vector, amount: float) -> Vector:
+        """Score 0..100 of one resource by row."""
+        part = np.subtract(free, amount)
+        if self._strategy == "LeastAllocated":
+            np.maximum(part, 0.0, out=part)
+            np.multiply(part, 100.0, out=part)
+            np.divide(part, divisor, out=part)
+            return np.floor(part, out=part)
+        # What is used is the capacity less what stays free; infinity stands for no capacity.
+        capacity = np.where(np.isfinite(divisor), divisor, 1.0)
+        used = np.clip(capacity - part, 0.0, capacity)
+        percent = np.floor(used * 100.0 / capacity)
+        if self._strategy == "MostAllocated":
+            return np.asarray(percent)
+        return np.asarray(self._ratio[percent.astype(np.intp)])
+
+    def _mean(self, total: Vector, weights: Any) -> Vector:
+        if isinstance(weights, float):
+            if weights > 1.0:
+                np.divide(total, weights, out=total)
+        else:
+            np.divide(total, np.maximum(weights, 1.0), out=total)
+        if self._strategy == "RequestedToCapacityRatio":
+            return np.floor(total + 0.5)
+        return np.floor(total, out=total)
+
+    def score_row(self, ctx: CycleContext, slot: int) -> float:
+        if self._strategy != "LeastAllocated":
+            return super().score_row(ctx, slot)
+        cluster = ctx.cluster
+        total = weights = 0.0
+        for resource, amount, weight in self._scored(ctx):
+            capacity = cluster.allocatable[resource].item(slot)
+            if capacity > 0:
+                left = (cluster.non_zero_free[resource] if resource <= MEMORY else cluster.free[resource]).item(slot) - amount
+                weights += weight
+                if left > 0:
+                    total += weight * math.floor(left * 100.0 / capacity)
+        return float(math.floor(total / weights)) if weights else 0.0
+
+    def subscriptions(self) -> Sequence[Subscription]:
+        return (
+            Subscription(ASSIGNED_POD, Action.DELETE | Action.SCALE_DOWN, _frees_something),
+            Subscription(UNSCHEDULED_POD, Action.SCALE_DOWN),
+            Subscription(NODE, Action.ADD | Action.UPDATE_ALLOCATABLE, self._might_fit),
+        )
+
+    def _might_fit(self, pod: PodInfo, event: ClusterEvent) -> bool:
+        view = event.new
+        if view is None:
+            return False
+        wanted = ((name, amount) for name, amount in pod.shape.amounts.items() if not self._ignores(name))
+        if any(amount > view.allocatable.get(name, 0) for name, amount in wanted):
+            return False
+        if event.old is None:
+            return True
+        before = event.old.allocatable
+        return any(view.allocatable.get(name, 0) > before.get(name, 0) for name in (*pod.shape.amounts, names.RESOURCE_PODS))
+
+
+def _frees_something(pod: PodInfo, event: ClusterEvent) -> bool:
+    """A pod slot always comes free on a delete; on a scale-down a resource that the pod wants must have become less."""
+    if event.action & Action.DELETE or event.new is None:
+        return True
+    before, after = event.old.shape.amounts, event.new.shape.amounts
+    return any(after.get(name, 0) < before.get(name, 0) for name in pod.shape.amounts)
+
+
+def ratio_table(points: Sequence[tuple[int, int]]) -> Vector:
+    """Score by whole percent of utilization, 0..100: straight lines between the points, truncated to whole numbers."""
+    table = np.zeros(101)
+    for percent in range(101):
+        score = float(points[-1][1])
+        for index, (utilization, value) in enumerate(points):
+            if percent <= utilization:
+                score = float(value)
+                if index:
+                    low, base = points[index - 1]
+                    score = base + float(math.trunc((value - base) * (percent - low) / (utilization - low)))
+                break
+        table[percent] = score
+    return table
+
+
+def _columns(cluster: Cluster, resource: int, rows: Rows) -> tuple[Vector, Vector, bool]:
+    """(free, divisor, whether every node has some): for CPU and memory with defaults for containers without requests."""
+    free = cluster.non_zero_free[resource] if resource <= MEMORY else cluster.free[resource]
+    return free[rows], cluster.divisor[resource][rows], cluster.providers[resource] == cluster.live
+
+
+class NodeResourcesBalancedAllocation(PreScore, Score):
+    """Prefers nodes on which the resources end up used to the same degree."""
+
+    name = "NodeResourcesBalancedAllocation"
+    Args = NodeResourcesBalancedAllocationArgs
+
+    def pre_score(self, ctx: CycleContext) -> Status:
+        return SUCCESS if any(amount for _, amount in self._entries(ctx)) else SKIP
+
+    def _entries(self, ctx: CycleContext) -> tuple[tuple[int, float], ...]:
+        """(resource, amount) that count for the pod."""
+        known: tuple[tuple[int, float], ...] | None = ctx.data.get(self.name)
+        if known is None:
+            entries = scored(self.args.resources, ctx.pod.shape, ctx.cluster.vocabulary, non_zero=False)
+            for entry in entries:
+                ctx.cluster.ensure(entry.resource)
+            known = ctx.data[self.name] = tuple((entry.resource, entry.amount) for entry in entries)
+        return known
+
+    def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
+        cluster = ctx.cluster
+        entries = self._entries(ctx)
+        if len(entries) != 2 or any(cluster.providers[resource] != cluster.live for resource, _ in entries):
+            return self._general(ctx, rows)
+        first, second = (self._fraction(cluster, resource, amount, rows) for resource, amount in entries)
+        np.subtract(first, second, out=first)
+        np.abs(first, out=first)
+        np.multiply(first, 0.5, out=first)
+        np.subtract(1.0, first, out=first)
+        np.multiply(first, 100.0, out=first)
+        return np.floor(first, out=first)
+
+    @staticmethod
+    def _fraction(cluster: Cluster, resource: int, amount: float, rows: Rows) -> Vector:
+        used = np.subtract(cluster.allocatable[resource][rows], cluster.free[resource][rows])
+        np.add(used, amount, out=used)
+        np.divide(used, cluster.divisor[resource][rows], out=used)
+        return np.minimum(used, 1.0, out=used)
+
+    def _general(self, ctx: CycleContext, rows: Rows) -> Vector:
+        """Any number of resources, of which nodes may lack some."""
+        slots = np.arange(ctx.cluster.capacity)[rows]
+        return np.fromiter((self.score_row(ctx, slot) for slot in slots.tolist()), np.float64, len(slots))
+
+    def score_row(self, ctx: CycleContext, slot: int) -> float:
+        cluster = ctx.cluster
+        fractions = []
+        for resource, amount in self._entries(ctx):
+            capacity = cluster.allocatable[resource].item(slot)
+            if capacity > 0:
+                fractions.append(min(1.0, (capacity - cluster.free[resource].item(slot) + amount) / capacity))
+        return float(math.floor((1.0 - deviation(fractions)) * 100.0))
+
+
+def deviation(fractions: Sequence[float]) -> float:
+    """Population standard deviation; for two values half their distance."""
+    count = len(fractions)
+    if count < 2:
+        return 0.0
+    if count == 2:
+        return abs(fractions[0] - fractions[1]) * 0.5
+    mean = sum(fractions) / count
+    return math.sqrt(sum((value - mean) ** 2 for value in fractions) / count)

@@ -1,0 +1,41 @@
+"""The scheduler's own plugins: one row each."""
+
+from __future__ import annotations
+
+from roles.scheduler.framework.interfaces import Plugin
+from roles.scheduler.framework.registry import Registry
+from roles.scheduler.plugins.basic import NodeName, NodeUnschedulable, PrioritySort, SchedulingGates
+from roles.scheduler.plugins.default_binder import DefaultBinder
+from roles.scheduler.plugins.image_locality import ImageLocality
+from roles.scheduler.plugins.node_affinity import NodeAffinity
+from roles.scheduler.plugins.node_ports import NodePorts
+from roles.scheduler.plugins.node_resources import NodeResourcesBalancedAllocation, NodeResourcesFit
+from roles.scheduler.plugins.taint_toleration import TaintToleration
+
+PLUGINS: tuple[type[Plugin], ...] = (
+    SchedulingGates,
+    PrioritySort,
+    NodeUnschedulable,
+    NodeName,
+    TaintToleration,
+    NodeAffinity,
+    NodePorts,
+    NodeResourcesFit,
+    NodeResourcesBalancedAllocation,
+    ImageLocality,
+    DefaultBinder,
+)
+
+# Names of upstream's profiles that this build has no plugin for. A configuration that lists them starts, with a warning for each.
+ABSENT: frozenset[str] = frozenset(
+    (
+        "VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone", "DynamicResources", "Reservation",
+        "NodeNUMAResource", "DeviceShare", "Coscheduling", "ElasticQuota", "SchedulingHint", "DefaultPreBind",
+        "NodeResourcesFitPlus", "ScarceResourceAvoidance",
+    )
+)  # fmt: skip
+
+
+def built_in() -> Registry:
+    """A registry with the built-in plugins."""
+    return Registry(PLUGINS)

@@ -1,0 +1,118 @@
+"""A small world for tests of plugins and of the cycle: nodes and pods by keyword, decisions in one call. No API server, no clock."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from koord.api.objects import Node, Pod
+from koord.config.scheduler import Profile
+from roles.scheduler.cluster.cluster import Cluster
+from roles.scheduler.cluster.nodeview import NodeView
+from roles.scheduler.cluster.podinfo import PodInfo, PodParser
+from roles.scheduler.cluster.vocabulary import Vocabulary
+from roles.scheduler.cycle.cycle import Cycle
+from roles.scheduler.cycle.decision import Decision
+from roles.scheduler.framework.context import State
+from roles.scheduler.framework.framework import Framework
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.interfaces import Plugin
+from roles.scheduler.plugins.registry import ABSENT, built_in
+
+SCHEDULER = "koord-scheduler"
+
+_numbers = itertools.count(1)
+
+
+def node(name: str, *, labels: Mapping[str, str] | None = None, taints: Iterable[Mapping[str, str]] = (), unschedulable: bool = False,
+         images: Mapping[str, int] | None = None, annotations: Mapping[str, str] | None = None, **allocatable: Any) -> Node:  # fmt: skip
+    """A Node; keyword arguments are allocatable resources ("/" and "-" written as "__" and "_"); 8 CPUs, 32Gi, 110 pods by default."""
+    amounts = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+    amounts.update({key.replace("__", "/").replace("_", "-"): value for key, value in allocatable.items()})
+    return msgspec.convert(
+        {
+            "metadata": {
+                "name": name,
+                "labels": {"kubernetes.io/hostname": name, **(labels or {})},
+                "annotations": dict(annotations or {}),
+            },
+            "spec": {"taints": [dict(taint) for taint in taints], "unschedulable": unschedulable},
+            "status": {"allocatable": amounts, "images": [{"names": [image], "sizeBytes": size} for image, size in (images or {}).items()]},
+        },
+        Node,
+    )
+
+
+def pod(name: str = "", *, cpu: str | None = "1", memory: str | None = "1Gi", namespace: str = "default", labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None, priority: int | None = None, node: str = "", uid: str = "", ports: Iterable[Mapping[str, Any]] = (),
+        image: str = "registry.k8s.io/pause:3.9", limits: Mapping[str, str] | None = None, requests: Mapping[str, str] | None = None,
+        status: Mapping[str, Any] | None = None, scheduler: str = SCHEDULER, **spec: Any) -> Pod:  # fmt: skip
+    """A Pod with one container; further keyword arguments are fields of its spec in wire names."""
+    number = next(_numbers)
+    amounts = {key: value for key, value in (("cpu", cpu), ("memory", memory)) if value is not None}
+    amounts.update(requests or {})
+    container = {"name": "main", "image": image, "ports": list(ports), "resources": {"requests": amounts, "limits": dict(limits or {})}}
+    return msgspec.convert(
+        {
+            "metadata": {
+                "name": name or f"pod-{number}", "namespace": namespace, "uid": uid or f"uid-{number}", "labels": dict(labels or {}),
+                "annotations": dict(annotations or {}), "ownerReferences": spec.pop("ownerReferences", []),
+            },
+            "spec": {"schedulerName": scheduler, "nodeName": node, "priority": priority, "containers": [container], **spec},
+            "status": dict(status or {}),
+        },
+        Pod,
+    )  # fmt: skip
+
+
+class World:
+    """A cluster with one profile and its cycle. `plugins` are classes beside the built-in ones; `profile` is the profile's content."""
+
+    def __init__(
+        self, profile: Mapping[str, Any] | None = None, *, plugins: Iterable[type[Plugin]] = (), seed: int = 1, now: float = 1_000_000.0
+    ) -> None:
+        self.vocabulary = Vocabulary()
+        self.cluster = Cluster(self.vocabulary)
+        self.parser = PodParser(self.vocabulary)
+        self.state = State(self.cluster, now=now, seed=seed)
+        registry = built_in()
+        for plugin in plugins:
+            registry.add(plugin, "the test")
+        content = {"schedulerName": SCHEDULER, **(profile or {})}
+        self.handle = Handle(self.state, self.parser, SCHEDULER)
+        self.framework = Framework(Profile.model_validate(content), registry, self.handle, absent=ABSENT)
+        self.cycle = Cycle({SCHEDULER: self.framework}, self.state)
+
+    def add_nodes(self, *nodes: Node) -> None:
+        """Add or change nodes."""
+        for item in nodes:
+            self.cluster.set_node(NodeView(item))
+
+    def add_pods(self, *pods: Pod) -> list[PodInfo]:
+        """Count pods that have a node."""
+        infos = [self.parser.parse(item) for item in pods]
+        for info in infos:
+            self.cluster.add_pod(info, info.node_name)
+        return infos
+
+    def feed(self, kind: str, new: Any, old: Any = None) -> None:
+        """Hand an object to the plugins that observe its kind."""
+        for plugin in self.framework.plugins.values():
+            for feed in plugin.feeds():
+                if feed.kind.kind == kind:
+                    feed.observe(old, msgspec.convert(new, feed.projection) if isinstance(new, dict) else new)
+
+    def decide(self, item: Pod | PodInfo) -> Decision:
+        """Decide a pod, changing nothing."""
+        return self.cycle.decide(item if isinstance(item, PodInfo) else self.parser.parse(item))
+
+    def schedule(self, item: Pod | PodInfo) -> Decision:
+        """Decide a pod and, if a node was found, reserve and count it there."""
+        decision = self.decide(item)
+        if decision.scheduled:
+            self.cluster.place(decision.pod, decision.slot)
+            self.framework.run_reserve(decision.ctx, decision.slot)
+        return decision
