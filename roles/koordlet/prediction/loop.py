@@ -1,0 +1,45 @@
+"""Trains the peak models and keeps their checkpoints (KLO-PRED-01, KLO-PRED-02)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from roles.koordlet.prediction.models import Models
+from roles.koordlet.states.model import PodState
+from roles.koordlet.store.store import MetricStore
+from roles.koordlet.store.view import MetricsView
+
+HOUSEKEEPING = 60.0
+
+
+class PredictionLoop:
+    """Trains at once and then every training interval; a minute after the first training housekeeping begins."""
+
+    def __init__(self, models: Models, store: MetricStore, pods: Callable[[], Sequence[PodState]]) -> None:
+        self._models = models
+        self._store = store
+        self._pods = pods
+
+    async def run(self, stopping: asyncio.Event, ready: asyncio.Event) -> None:
+        """Wait until ``ready`` (usage is collected), load checkpoints, then train until stopped; checkpoints are written at the end."""
+        await ready.wait()
+        self._models.restore({p.uid for p in self._pods()}, time.time())
+        loop = asyncio.get_running_loop()
+        next_training = loop.time()
+        next_housekeeping = next_training + HOUSEKEEPING
+        while not stopping.is_set():
+            now = time.time()
+            if loop.time() >= next_training:
+                self._models.train(MetricsView(self._store, now), self._pods(), now)
+                next_training = loop.time() + self._models.options.training_interval
+            if loop.time() >= next_housekeeping:
+                self._models.expire(now)
+                self._models.checkpoint(now)
+                next_housekeeping = loop.time() + HOUSEKEEPING
+            try:
+                await asyncio.wait_for(stopping.wait(), max(min(next_training, next_housekeeping) - loop.time(), 0.01))
+            except TimeoutError:
+                continue
+        self._models.checkpoint(time.time())

@@ -1,0 +1,104 @@
+"""Reports NodeMetric once per interval (KLO-SI-04): reads the store, asks the predictor, writes the status."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from koord.api.kinds import NODEMETRICS
+from koord.kube.errors import ApiError, Conflict, NotFound
+from koord.kube.ratelimit import TokenBucket
+from roles.koordlet.prediction.reclaimable import ReclaimableReporter
+from roles.koordlet.report.nodemetric import Reporter, ReportInput, build_status
+from roles.koordlet.report.nodemetric_gauges import export_gauges
+from roles.koordlet.states.model import PodState
+from roles.koordlet.states.nodestate import NodeState
+from roles.koordlet.store.store import MetricStore
+from roles.koordlet.store.view import MetricsView
+
+if TYPE_CHECKING:
+    from koord.kube.client import Client
+    from roles.koordlet.metrics.registry import Metrics
+
+log = logging.getLogger(__name__)
+
+WRITES_PER_SECOND, WRITE_BURST = 0.1, 2
+CONFLICT_RETRIES = 3
+
+
+class NodeMetricLoop:
+    """First report one interval after everything is synced, then one an interval; the interval is read anew each time."""
+
+    def __init__(
+        self,
+        *,
+        client: Client,
+        state: NodeState,
+        pods: Callable[[], Sequence[PodState]],
+        store: MetricStore,
+        metrics: Metrics,
+        reclaimable: ReclaimableReporter,
+        export: bool,
+        cold_memory: Callable[[], bool],
+    ) -> None:
+        self._client = client
+        self._state = state
+        self._pods = pods
+        self._store = store
+        self._metrics = metrics
+        self._reclaimable = reclaimable
+        self._export = export
+        self._cold_memory = cold_memory
+        self._bucket = TokenBucket(WRITES_PER_SECOND, WRITE_BURST)
+
+    async def run(self, stopping: asyncio.Event, synced: asyncio.Event) -> None:
+        await synced.wait()
+        while not stopping.is_set():
+            try:
+                await asyncio.wait_for(stopping.wait(), self._state.policy.interval)
+                return
+            except TimeoutError:
+                await self.report(time.time())
+
+    async def report(self, now: float) -> None:
+        """Build and write one report; without a NodeMetric object nothing is written."""
+        state = self._state
+        if not state.has_node_metric:
+            return
+        slo = state.slo
+        data = ReportInput(
+            now=now,
+            view=MetricsView(self._store, now),
+            policy=state.policy,
+            pods=self._pods(),
+            host_apps=slo.host_applications if slo is not None else (),
+            cold_memory=self._cold_memory(),
+        )
+        entries = Reporter(data).pods()
+        prod, peak = self._reclaimable.compute(now, state.node, [pod for pod, _ in entries])
+        status = build_status(data, entries, prod, peak)
+        if self._export:
+            export_gauges(self._metrics, status["nodeMetric"])
+        await self._write(status)
+
+    async def _write(self, status: dict[str, object]) -> None:
+        """Replace the status as a whole; a merge would keep what is not reported any more."""
+        loop = asyncio.get_running_loop()
+        for attempt in range(CONFLICT_RETRIES):
+            if not self._bucket.take(loop.time()):
+                log.error("NodeMetric %s is not written: more than %s writes a second", self._state.node_name, WRITES_PER_SECOND)
+                return
+            try:
+                body = [{"op": "add", "path": "/status", "value": status}]
+                await self._client.patch(NODEMETRICS, self._state.node_name, body, type="json", subresource="status")
+                return
+            except NotFound:
+                return
+            except Conflict:
+                log.debug("NodeMetric %s changed meanwhile, attempt %d", self._state.node_name, attempt + 1)
+            except ApiError as error:
+                log.error("NodeMetric %s cannot be written, next try in one interval: %s", self._state.node_name, error)
+                return

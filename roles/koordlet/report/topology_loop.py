@@ -1,0 +1,180 @@
+"""Reports NodeResourceTopology when something about it changed (KLO-SI-05)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from koord.api.kinds import NODERESOURCETOPOLOGIES
+from koord.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
+from roles.koordlet.host.errors import HostError
+from roles.koordlet.host.root import HostRoot
+from roles.koordlet.host.topology import BasicInfo, CPUTopology
+from roles.koordlet.report.cpupools import CPUStateError, KubeletPolicy, kubelet_policy
+from roles.koordlet.report.topology import TopologyInput, compute, difference, new_object
+from roles.koordlet.report.zones import ZoneError
+from roles.koordlet.sensing.nodeinfo import CPU_BASIC_INFO, CPU_INFO, NUMA_INFO
+from roles.koordlet.states.kubelet import KubeletClient, KubeletError
+from roles.koordlet.states.model import TopologyState
+from roles.koordlet.states.nodestate import NodeState
+from roles.koordlet.states.pods import PodBook
+from roles.koordlet.store.store import MetricStore
+
+if TYPE_CHECKING:
+    from koord.api.objects import Node
+    from koord.kube.client import Client
+
+log = logging.getLogger(__name__)
+
+#: The kubelet's configuration changes with its restart only.
+CONFIG_EVERY = 30.0
+
+
+class TopologyLoop:
+    """One look every ``interval``; what was computed stays as it is while none of its inputs changed."""
+
+    def __init__(
+        self,
+        *,
+        client: Client,
+        state: NodeState,
+        book: PodBook,
+        store: MetricStore,
+        kubelet: KubeletClient,
+        root: HostRoot,
+        interval: float,
+        query_kubelet: bool,
+        publish: bool,
+    ) -> None:
+        self._client = client
+        self._state = state
+        self._book = book
+        self._store = store
+        self._kubelet = kubelet
+        self._root = root
+        self._interval = interval
+        self._query_kubelet = query_kubelet
+        self._publish = publish
+        self._config: dict[str, Any] | None = None
+        self._config_at = -CONFIG_EVERY
+        self._done: tuple[object, ...] | None = None
+        self._complaint = ""
+
+    async def run(self, stopping: asyncio.Event, synced: Callable[[], bool]) -> None:
+        while not stopping.is_set():
+            if synced():
+                await self.step()
+            try:
+                await asyncio.wait_for(stopping.wait(), self._interval)
+            except TimeoutError:
+                continue
+
+    def _complain(self, text: str) -> None:
+        if text != self._complaint:
+            log.error("NodeResourceTopology stays as it is: %s", text)
+        self._complaint = text
+
+    async def step(self) -> None:
+        """Compute, and write what differs. Whatever fails leaves the object as it is until the next round."""
+        node = self._state.node
+        if node is None:
+            return
+        if self._publish and self._state.nrt is None and not await self._create(node):
+            return
+        try:
+            data = await self._input(node)
+        except (KubeletError, HostError) as error:
+            self._complain(str(error))
+            return
+        if data is None:
+            return
+        version = (self._state.nrt or {}).get("metadata", {}).get("resourceVersion")
+        inputs = (data.topology, data.basic, data.numa, data.pods, data.policy, data.cpu_manager_state, node, version)
+        if self._done is not None and _same(inputs, self._done):
+            return
+        try:
+            wanted = compute(data)
+        except (ZoneError, CPUStateError, ValueError) as error:
+            self._complain(str(error))
+            return
+        self._state.publish_topology(TopologyState(wanted.annotations, wanted.labels))
+        if not self._publish or self._state.nrt is None:
+            self._done = inputs
+            return
+        patch = difference(self._state.nrt, wanted)
+        if patch is None or await self._patch(patch):
+            self._done = inputs
+            self._complaint = ""
+
+    async def _input(self, node: Node) -> TopologyInput | None:
+        """Everything that the computation needs; None while the machine was not read yet."""
+        topology = self._store.snapshot(CPU_INFO)
+        basic = self._store.snapshot(CPU_BASIC_INFO)
+        numa = self._store.snapshot(NUMA_INFO)
+        if not isinstance(topology, CPUTopology) or not isinstance(basic, BasicInfo) or numa is None:
+            self._complain("CPU topology and NUMA nodes are not known yet")
+            return None
+        policy = KubeletPolicy()
+        if self._query_kubelet:
+            policy = kubelet_policy(await self._kubelet_config(node), topology)
+        state = self._cpu_manager_state() if policy.static else None
+        return TopologyInput(
+            node=node, topology=topology, basic=basic, numa=numa, pods=self._book.pods, policy=policy, cpu_manager_state=state
+        )
+
+    async def _kubelet_config(self, node: Node) -> dict[str, Any]:
+        """The kubelet's configuration; the last one stays in force when the kubelet cannot be asked again."""
+        loop = asyncio.get_running_loop()
+        if self._config is not None and loop.time() - self._config_at < CONFIG_EVERY:
+            return self._config
+        try:
+            self._config = await self._kubelet.configz(node)
+        except KubeletError as error:
+            if self._config is None:
+                raise
+            log.warning("the kubelet's last known configuration is used: %s", error)
+        self._config_at = loop.time()
+        return self._config
+
+    def _cpu_manager_state(self) -> bytes | None:
+        path = self._root.kubelet_path("cpu_manager_state")
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise HostError(f"{os.path.basename(path)} cannot be read: {error.strerror}") from error
+
+    async def _create(self, node: Node) -> bool:
+        """Create the empty object; whether the way is free to go on (the watch brings the object)."""
+        if not self._state.topology_synced:
+            return False
+        try:
+            created = await self._client.create(NODERESOURCETOPOLOGIES, new_object(node))
+        except AlreadyExists:
+            return False
+        except ApiError as error:
+            self._complain(f"it cannot be created: {error}")
+            return False
+        self._state.nrt = created
+        return True
+
+    async def _patch(self, patch: dict[str, Any]) -> bool:
+        try:
+            updated = await self._client.patch(NODERESOURCETOPOLOGIES, self._state.node_name, patch)
+        except (Conflict, NotFound):
+            return False  # the watch brings the newer object, the next round starts from it
+        except ApiError as error:
+            self._complain(f"it cannot be written: {error}")
+            return False
+        self._state.nrt = updated
+        return True
+
+
+def _same(now: tuple[object, ...], before: tuple[object, ...]) -> bool:
+    """Whether no input changed; by identity where objects are replaced on change, else by value."""
+    return all(a is b or (not isinstance(a, tuple) and a == b) for a, b in zip(now, before, strict=True))

@@ -1,0 +1,158 @@
+"""What the API server says about this node: Node, NodeSLO, NodeMetric policy, NodeResourceTopology (KLO-SI-01, SI-03, SI-04, SI-05)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from koord.api.kinds import NODEMETRICS, NODERESOURCETOPOLOGIES, NODES, NODESLOS
+from koord.api.names import RESOURCE_BATCH_CPU, RESOURCE_BATCH_MEMORY, RESOURCE_MID_CPU, RESOURCE_MID_MEMORY
+from koord.api.objects import Node
+from koord.api.quantity import QuantityError, parse_value
+from roles.koordlet.metrics.registry import Metrics
+from roles.koordlet.report.policy import DEFAULT_POLICY, CollectPolicy, PolicyError, effective_policy
+from roles.koordlet.states.callbacks import Callbacks, StateKind
+from roles.koordlet.states.model import TopologyState
+from roles.koordlet.states.slo import SLO, effective_slo
+
+if TYPE_CHECKING:
+    from koord.kube.informers import InformerFactory
+
+log = logging.getLogger(__name__)
+
+#: extended resource -> unit label of the gauges
+EXTENDED_UNITS = {
+    RESOURCE_BATCH_CPU: "integer",
+    RESOURCE_BATCH_MEMORY: "byte",
+    RESOURCE_MID_CPU: "integer",
+    RESOURCE_MID_MEMORY: "byte",
+}
+
+
+class NodeState:
+    """Follows the objects that carry this node's name. Attributes are None until the object was seen.
+
+    A NodeSLO or NodeMetric spec that cannot be used leaves the last good one in force.
+    """
+
+    def __init__(self, node_name: str, informers: InformerFactory, metrics: Metrics, callbacks: Callbacks) -> None:
+        self.node_name = node_name
+        self._metrics = metrics
+        self._callbacks = callbacks
+        self.node: Node | None = None
+        self.slo: SLO | None = None
+        self.policy: CollectPolicy = DEFAULT_POLICY
+        self.has_node_metric = False
+        self.nrt: dict[str, Any] | None = None
+        self.local_topology: TopologyState | None = None
+        """What this agent last computed, published or not."""
+        self._slo_spec: dict[str, Any] | None = None
+        self._metric_spec: dict[str, Any] | None = None
+        mine = f"metadata.name={node_name}"
+        self._nodes = informers.informer(NODES, Node, field_selector=mine)
+        self._slos = informers.informer(NODESLOS, dict, field_selector=mine, optional=True)
+        self._node_metrics = informers.informer(NODEMETRICS, dict, field_selector=mine, optional=True)
+        self._topologies = informers.informer(NODERESOURCETOPOLOGIES, dict, field_selector=mine, optional=True)
+        self._nodes.add_handler(on_add=self._on_node, on_update=lambda _, new: self._on_node(new))
+        self._slos.add_handler(on_add=self._on_slo, on_update=lambda _, new: self._on_slo(new))
+        self._node_metrics.add_handler(
+            on_add=self._on_node_metric, on_update=lambda _, new: self._on_node_metric(new), on_delete=self._on_node_metric_gone
+        )
+        self._topologies.add_handler(
+            on_add=self._on_topology, on_update=lambda _, new: self._on_topology(new), on_delete=self._on_topology_gone
+        )
+
+    @property
+    def lists_synced(self) -> bool:
+        """Whether every list is in; the objects themselves may not exist."""
+        return self._nodes.synced and self._slos.synced and self._node_metrics.synced and self._topologies.synced
+
+    @property
+    def synced(self) -> bool:
+        """Lists are in and the Node was seen."""
+        return self.lists_synced and self.node is not None
+
+    @property
+    def topology_synced(self) -> bool:
+        return self._topologies.synced
+
+    @property
+    def topology(self) -> TopologyState | None:
+        """The local computation if there is one, else what the API server has."""
+        if self.local_topology is not None:
+            return self.local_topology
+        if self.nrt is None:
+            return None
+        metadata = self.nrt.get("metadata") or {}
+        return TopologyState(dict(metadata.get("annotations") or {}), dict(metadata.get("labels") or {}))
+
+    def _mine(self, name: str | None) -> bool:
+        # a server that does not know the field selector sends all objects; only ours may count
+        return name == self.node_name
+
+    def _on_node(self, node: Node) -> None:
+        if not self._mine(node.metadata.name):
+            return
+        before, self.node = self.node, node
+        self._metrics.node_known = True
+        self._allocatable_gauges(node)
+        if before is None or before.metadata.labels != node.metadata.labels or before.metadata.annotations != node.metadata.annotations:
+            self._callbacks.emit(StateKind.NODE_METADATA)
+
+    def _allocatable_gauges(self, node: Node) -> None:
+        allocatable = node.status.allocatable
+        if not allocatable:
+            return
+        for name, unit in EXTENDED_UNITS.items():
+            try:
+                value = parse_value(allocatable[name]) if name in allocatable else 0
+            except QuantityError as error:
+                log.warning("node allocatable %s is not exported: %s", name, error)
+                continue
+            self._metrics.node_allocatable.set(value, name, unit)
+
+    def _on_slo(self, obj: dict[str, Any]) -> None:
+        if not self._mine(obj["metadata"].get("name")):
+            return
+        spec = obj.get("spec") or {}
+        if self.slo is not None and spec == self._slo_spec:
+            return
+        self._slo_spec = spec
+        self.slo, errors = effective_slo(spec, self.slo)
+        for error in errors:
+            log.error("%s; the last good value stays", error)
+        self._callbacks.emit(StateKind.NODE_SLO)
+
+    def _on_node_metric(self, obj: dict[str, Any]) -> None:
+        if not self._mine(obj["metadata"].get("name")):
+            return
+        self.has_node_metric = True
+        spec = obj.get("spec") or {}
+        if spec == self._metric_spec:
+            return
+        self._metric_spec = spec
+        try:
+            self.policy = effective_policy(spec)
+        except PolicyError as error:
+            log.error("%s; the last good policy stays", error)
+
+    def _on_node_metric_gone(self, obj: dict[str, Any]) -> None:
+        if self._mine(obj["metadata"].get("name")):
+            self.has_node_metric = False
+            self._metric_spec = None
+
+    def _on_topology(self, obj: dict[str, Any]) -> None:
+        if self._mine(obj["metadata"].get("name")):
+            self.nrt = obj
+            if self.local_topology is None:
+                self._callbacks.emit(StateKind.NODE_TOPOLOGY)
+
+    def _on_topology_gone(self, obj: dict[str, Any]) -> None:
+        if self._mine(obj["metadata"].get("name")):
+            self.nrt = None
+
+    def publish_topology(self, state: TopologyState) -> None:
+        """Keep what was computed for local consumers, and tell them when it changed."""
+        if state != self.local_topology:
+            self.local_topology = state
+            self._callbacks.emit(StateKind.NODE_TOPOLOGY)
