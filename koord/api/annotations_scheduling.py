@@ -9,9 +9,10 @@ from msgspec import field
 from koord.api import names
 from koord.api.annotations_core import AnnotationError, Annotations, check_resource_list, decode_json, read_integer, read_json, text_of
 from koord.api.deprecated import rewrite_resource_list
-from koord.api.objects_crd import ReservationOwner, VirtualFunction
+from koord.api.objects_crd import ReservationOwner
 from koord.api.objects_meta import LabelSelector, ObjectReference, Projection, ResourceList
 from koord.api.objects_pod import NodeSelectorTerm, Toleration
+from koord.api.objects_slo import VirtualFunction
 
 CPU_BIND_DEFAULT = "Default"
 CPU_BIND_FULL_PCPUS = "FullPCPUs"

@@ -8,7 +8,6 @@ from msgspec import field
 
 from koord.api.objects_meta import (
     Condition,
-    IntOrString,
     LabelSelector,
     Object,
     ObjectMeta,
@@ -433,15 +432,3 @@ class AgentPodList(Projection):
     """The kubelet's ``/pods/`` answer."""
 
     items: tuple[AgentPod, ...] = ()
-
-
-__all__ = [
-    "Affinity", "AgentContainer", "AgentPod", "AgentPodList", "AgentPodSpec", "AgentPodStatus", "CSIVolumeSource",
-    "ClaimVolumeSource", "Container", "ContainerPort", "ContainerState", "ContainerStateRunning", "ContainerStateTerminated",
-    "ContainerStateWaiting", "ContainerStatus", "DiskVolumeSource", "EmptyDirVolumeSource", "EnvVar", "EphemeralVolumeSource",
-    "HostPathVolumeSource", "IntOrString", "NodeAffinity", "NodeSelector", "NodeSelectorRequirement", "NodeSelectorTerm",
-    "PersistentVolumeClaimSpec", "PersistentVolumeClaimTemplate", "Pod", "PodAffinity", "PodAffinityTerm", "PodIP",
-    "PodReadinessGate", "PodSchedulingGate", "PodSpec", "PodStatus", "PodTemplateSpec", "PreferredSchedulingTerm",
-    "ResourceClaimName", "ResourceRequirements", "Toleration", "TopologySpreadConstraint", "Volume", "VolumeMount",
-    "WeightedPodAffinityTerm",
-]  # fmt: skip
