@@ -21,7 +21,6 @@ class Options:
     # -- this machine ------------------------------------------------------------------------------------------------------
     host_root: str = _option("", "Directory under which the machine's /proc, /sys and so on are found; / or empty: the machine itself.")
     node_name: str = _option("", "Name of this node; default: environment variable NODE_NAME.")
-    kubeconfig: str = _option("", "Kubeconfig file; default: KUBECONFIG, the pod's service account, ~/.kube/config.")
     cgroup_root_dir: str = _option("", "Root of the cgroup file systems.")
     sys_root_dir: str = _option("", "The machine's /sys.")
     sys_fs_root_dir: str = _option("", "The machine's /sys/fs (resctrl lives below it).")
@@ -38,8 +37,6 @@ class Options:
     # -- Kubernetes --------------------------------------------------------------------------------------------------------
     kube_api_qps: float = _option(20.0, "Requests a second to the API server.")
     kube_api_burst: int = _option(30, "Requests at once to the API server.")
-    configmap_name: str = _option("koordlet-config", "Name of koordlet's own ConfigMap.")
-    configmap_namespace: str = _option("koordinator-system", "Namespace of koordlet's own ConfigMap.")
     feature_gates: str = _option("", "Feature gates, Name=true|false separated by commas.", GATES)
     # -- container runtimes ------------------------------------------------------------------------------------------------
     containerd_endpoint: str = _option("", "Socket of containerd; empty: the well-known places.")
@@ -128,6 +125,8 @@ class Options:
     disable_unset_cpu_quota: bool = _option(False, "Leave the CPU quota of pods with a cpuset as it is.")
     # -- accepted, nothing to act on ---------------------------------------------------------------------------------------
     report_interval: float = _option(0.0, "Accepted for old manifests: NodeMetric itself says how often to report.", DURATION)
+    configmap_name: str = _option("koordlet-config", "Accepted for old manifests: koordlet has no ConfigMap of its own.")
+    configmap_namespace: str = _option("koordinator-system", "Accepted for old manifests: koordlet has no ConfigMap of its own.")
     metric_gc_interval_seconds: int = _option(300, "Accepted for old manifests: series expire by themselves.")
     metric_expire_seconds: int = _option(1800, "Accepted for old manifests: series are kept as long as somebody looks at them.")
     tsdb_stripe_size: int = _option(16384, "Accepted for old manifests: the store has no stripes.")

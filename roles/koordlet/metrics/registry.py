@@ -188,6 +188,10 @@ class Metrics:
         for family in (*self._internal, *self._external):
             family.sweep(now)
 
+    def families(self) -> tuple[Family, ...]:
+        """All families, internal ones first."""
+        return (*self._internal, *self._external)
+
     # -- exposition ----------------------------------------------------------------------------------------------------------
 
     def internal_text(self) -> str:

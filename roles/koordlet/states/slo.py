@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from koord.api import nodeslo_defaults
+
 T = TypeVar("T")
 
 # wire names that camel-casing cannot give are spelled with field(name=…)
@@ -192,43 +194,9 @@ class SLOError(ValueError):
         self.section = section
 
 
-_MEMORY_DEFAULT: dict[str, Any] = {
-    "minLimitPercent": 0,
-    "lowLimitPercent": 0,
-    "throttlingPercent": 0,
-    "wmarkRatio": 95,
-    "wmarkScalePermill": 20,
-    "wmarkMinAdj": -25,
-    "priorityEnable": 0,
-    "priority": 0,
-    "oomKillGroup": 0,
-}
-
-
-def _class(group_identity: int, expeller: bool, memory: dict[str, Any], cat_end: int = 100) -> dict[str, Any]:
-    return {
-        "cpuQOS": {"enable": False, "groupIdentity": group_identity, "schedIdle": 0, "coreExpeller": expeller},
-        "memoryQOS": {"enable": False, **_MEMORY_DEFAULT, **memory},
-        "resctrlQOS": {"enable": False, "catRangeStartPercent": 0, "catRangeEndPercent": cat_end, "mbaPercent": 100},
-        "blkioQOS": {"enable": False},
-        "networkQOS": {"enable": False, "ingressRequest": 0, "ingressLimit": 0, "egressRequest": 0, "egressLimit": 0},
-    }
-
-
-#: Bodies that an enabled class takes for the fields it leaves open (KA-SLO-01, table 2.2).
-CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
-    "lsrClass": _class(2, True, {}),
-    "lsClass": _class(2, True, {}),
-    "beClass": _class(-1, False, {"wmarkMinAdj": 50}, cat_end=30),
-    "systemClass": _class(0, False, {"wmarkRatio": 0, "wmarkScalePermill": 50, "wmarkMinAdj": 0}),
-}
-
-#: What replaces the body of a feature that a class disables.
-_NEUTRAL: dict[str, dict[str, Any]] = {
-    "cpuQOS": {"enable": False, "groupIdentity": 0, "schedIdle": 0, "coreExpeller": False},
-    "memoryQOS": {"enable": False, **_MEMORY_DEFAULT, "wmarkRatio": 0, "wmarkScalePermill": 50, "wmarkMinAdj": 0},
-    "resctrlQOS": {"enable": False, "catRangeStartPercent": 0, "catRangeEndPercent": 100, "mbaPercent": 100},
-}
+_OFF = nodeslo_defaults.resource_qos("NONE")
+#: What replaces the body of a feature that a class disables. Disks and network keep what is set.
+_NEUTRAL = {feature: _OFF[feature] for feature in ("cpuQOS", "memoryQOS", "resctrlQOS")}
 
 
 def merge(default: Any, given: Any) -> Any:
@@ -261,12 +229,12 @@ def _convert(name: str, value: Any, kind: type[T]) -> T:
 
 def default_class_body(class_name: str) -> ResourceQOS:
     """Built-in body of ``lsrClass``, ``lsClass``, ``beClass`` or ``systemClass`` when it is enabled without values."""
-    return msgspec.convert(CLASS_DEFAULTS[class_name], ResourceQOS)
+    return msgspec.convert(nodeslo_defaults.recommended_resource_qos_strategy()[class_name], ResourceQOS)
 
 
 def _qos_strategy(spec: dict[str, Any]) -> ResourceQOSStrategy:
     section = _section(spec, "resourceQOSStrategy")
-    merged: dict[str, Any] = dict(merge(CLASS_DEFAULTS, section))
+    merged: dict[str, Any] = dict(merge(nodeslo_defaults.recommended_resource_qos_strategy(), section))
     for name in ("lsrClass", "lsClass", "beClass"):
         body = merged[name]
         if not isinstance(body, dict):

@@ -1,0 +1,350 @@
+"""Wires the node agent: machine → sensing → store → states → strategies and reports. Holds no logic of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import time
+from typing import TYPE_CHECKING
+
+from koord.config.gates import KOORDLET, FeatureGates
+from koord.process.errors import ConfigurationError
+from koord.process.flags import HostPort, parse_host_port
+from roles.koordlet.audit.http import EventsHandler
+from roles.koordlet.audit.log import AuditLog
+from roles.koordlet.audit.reader import Readers
+from roles.koordlet.host.cgroup import Cgroups
+from roles.koordlet.host.errors import HostError
+from roles.koordlet.host.files import HostFiles, raise_descriptor_limit
+from roles.koordlet.host.proc import clock_ticks
+from roles.koordlet.host.root import PATH_FLAGS, HostRoot
+from roles.koordlet.lock import NodeLock
+from roles.koordlet.metrics.bridge import attach
+from roles.koordlet.metrics.registry import Metrics
+from roles.koordlet.options import Options
+from roles.koordlet.prediction.loop import PredictionLoop
+from roles.koordlet.prediction.models import Models, PredictionOptions
+from roles.koordlet.prediction.reclaimable import ReclaimableReporter
+from roles.koordlet.report.nodemetric_loop import NodeMetricLoop
+from roles.koordlet.report.topology_loop import TopologyLoop
+from roles.koordlet.sensing.base import Round, SensingContext
+from roles.koordlet.sensing.loop import SensingLoop
+from roles.koordlet.sensing.nodeinfo import CPU_INFO
+from roles.koordlet.sensing.registry import Intervals, make_collectors
+from roles.koordlet.states.callbacks import Callbacks, StateKind
+from roles.koordlet.states.kubelet import KubeletClient, KubeletOptions
+from roles.koordlet.states.model import HostState, Snapshot
+from roles.koordlet.states.nodestate import NodeState
+from roles.koordlet.states.podgauges import export_container_resources
+from roles.koordlet.states.podinformer import PodInformer
+from roles.koordlet.states.pods import PodBook
+from roles.koordlet.store import persist
+from roles.koordlet.store.store import MetricStore
+from roles.koordlet.store.view import MetricsView
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from koord.decisions.recorder import Recorder
+    from koord.kube.client import Client
+    from koord.kube.informers import InformerFactory
+    from koord.process.http import OpsServer
+    from koord.process.life import Life
+
+log = logging.getLogger(__name__)
+
+#: The collectors whose first successful round prediction waits for.
+_NEEDED_FOR_TRAINING = frozenset({"node", "pods", "system"})
+_STALE_TICK = 60.0
+
+
+def host_root(options: Options, environ: dict[str, str] | None = None) -> HostRoot:
+    """The machine's directories by ``--host-root``, the path flags, and ``agent_mode``."""
+    environ = dict(os.environ) if environ is None else environ
+    overrides = {flag: str(getattr(options, flag.replace("-", "_"))) for flag, *_ in PATH_FLAGS}
+    daemonset = not options.host_root and environ.get("agent_mode") != "hostMode"
+    return HostRoot.at(options.host_root or "/", {k: v for k, v in overrides.items() if v}, daemonset=daemonset)
+
+
+def parse_address(flag: str, text: str) -> HostPort:
+    """A listen address. Raises ConfigurationError."""
+    try:
+        return parse_host_port(text)
+    except ValueError as error:
+        raise ConfigurationError(f"--{flag}: {error}") from None
+
+
+class App:
+    """The node agent. Builds no client of its own when handed one."""
+
+    def __init__(self, options: Options, *, client: Client, informers: InformerFactory, recorder: Recorder, ops: OpsServer) -> None:
+        self.options = options
+        self.client = client
+        self.informers = informers
+        self.recorder = recorder
+        self.ops = ops
+        self.gates = FeatureGates(KOORDLET)
+        self.gates.set_from_flag(options.feature_gates)
+        self.root = host_root(options)
+        self.metrics = Metrics(options.node_name)
+        self.store = MetricStore(retention=options.tsdb_retention_duration, max_bytes=options.tsdb_max_bytes)
+        self.files = HostFiles()
+        self.callbacks = Callbacks()
+        self.audit = AuditLog(
+            options.audit_log_dir,
+            verbosity=options.audit_verbose,
+            max_megabytes=options.audit_max_disk_space_mb,
+            enabled=self.gates.enabled("AuditEvents"),
+        )
+        self.state = NodeState(options.node_name, informers, self.metrics, self.callbacks)
+        self._lock = NodeLock(options.lock_file or os.path.join(self.root.var_run, "koordlet", "koordlet.lock"))
+        self._synced = asyncio.Event()
+        self._trainable = asyncio.Event()
+        self._ticked = 0.0
+
+    # -- life ----------------------------------------------------------------------------------------------------------------
+
+    async def run(self, life: Life) -> None:
+        """Serve HTTP at once, then observe, then report and act once everything is synced. Returns when asked to stop."""
+        self._lock.acquire()
+        try:
+            self._routes()
+            await self.ops.start()
+            self.metrics.start(time.time())
+            try:
+                await self._live(life)
+            finally:
+                await self.ops.stop()
+        finally:
+            self.audit.close()
+            self.files.close_all()
+            self._lock.release()
+
+    async def _live(self, life: Life) -> None:
+        try:
+            cgroups = Cgroups.detect(self.root)
+        except HostError as error:
+            raise ConfigurationError(str(error)) from None
+        limit = raise_descriptor_limit()
+        self.files = HostFiles(max_open=max(limit - 512, 256))
+        self.host = HostState(self.root, cgroups, self.files)
+        self.book = PodBook(cgroups)
+        options = self.options
+        if options.tsdb_path:
+            persist.load(self.store, options.tsdb_path, time.time())
+        self.informers.start()
+        kubelet = self._kubelet()
+        pods = PodInformer(self.book, kubelet, lambda: self.state.node, options.kubelet_sync_interval, self._on_pods)
+        self.sensing = self._sensing()
+        stopping = life.stopping
+        life.spawn(pods.run(stopping), "pods")
+        life.spawn(self._watch_sync(stopping), "sync")
+        for kind in StateKind:
+            life.spawn(self._callbacks_of(kind), f"callbacks of {kind}")
+        self._reports(life, kubelet)
+        if options.collect_res_used_interval >= 1.0:
+            await self.sensing.run(stopping)
+        else:
+            log.error("--collect-res-used-interval is below 1s: nothing is collected")
+            await stopping.wait()
+        await kubelet.close()
+        if options.tsdb_path:
+            persist.save(self.store, options.tsdb_path, time.time())
+
+    async def _callbacks_of(self, kind: StateKind) -> None:
+        await self._synced.wait()
+        await self.callbacks.run(kind)
+
+    async def _watch_sync(self, stopping: asyncio.Event) -> None:
+        """Set the events that later stages wait for, and say in the log what is still missing."""
+        complaint = ""
+        while not stopping.is_set() and not (self._synced.is_set() and self._trainable.is_set()):
+            missing = self._missing()
+            if not missing:
+                self._synced.set()
+            waiting = set(self.sensing.waiting_for) & _NEEDED_FOR_TRAINING
+            if self._synced.is_set() and not waiting:
+                self._trainable.set()
+            text = ", ".join(missing)
+            if text != complaint:
+                log.info("waiting for %s", text) if text else log.info("all states are synced")
+            complaint = text
+            self.ops.health.set("states", not missing, f"waiting for {text}" if text else "")
+            await asyncio.sleep(0.2)
+
+    def _missing(self) -> list[str]:
+        rows = (
+            (self.state.lists_synced, "the API server's first lists"),
+            (self.state.node is not None, f"Node {self.options.node_name}"),
+            (self.book.synced, "the kubelet's pods"),
+        )
+        return [name for ok, name in rows if not ok]
+
+    # -- parts ---------------------------------------------------------------------------------------------------------------
+
+    def _kubelet(self) -> KubeletClient:
+        options = self.options
+        return KubeletClient(
+            KubeletOptions(
+                address_type=options.kubelet_preferred_address_type,
+                insecure=options.kubelet_insecure_tls,
+                read_only_port=options.kubelet_read_only_port,
+                timeout=options.kubelet_sync_timeout,
+            ),
+            self.metrics,
+            self.client.config,
+        )
+
+    def _sensing(self) -> SensingLoop:
+        options = self.options
+        context = SensingContext(
+            host=self.host,
+            store=self.store,
+            metrics=self.metrics,
+            pods=lambda: self.book.pods,
+            slo=lambda: self.state.slo,
+            memory_policy=lambda: self.state.policy.memory,
+            gate=self.gates.enabled,
+            interval=options.collect_res_used_interval,
+            outdated=options.collect_sys_metric_outdated_interval,
+            ticks_per_second=clock_ticks(),
+            page_size=resource.getpagesize(),
+            page_cache_wanted=options.enable_pagecache_collector,
+            resctrl_wanted=options.enable_resctrl_collector,
+            skip_terminated=not options.collect_terminated_pods,
+        )
+        intervals = Intervals(
+            node_info=options.collect_node_cpu_info_interval,
+            psi=options.psi_collector_interval,
+            cold_page=options.coldpage_collector_interval,
+            resctrl=options.resctrl_collector_interval,
+            cpi=options.cpi_collector_interval,
+            cpi_window=options.collect_cpi_timewindow,
+        )
+        return SensingLoop(
+            make_collectors(context, intervals),
+            files=self.files,
+            store=self.store,
+            metrics=self.metrics,
+            interval=options.collect_res_used_interval,
+            on_tick=self._on_tick,
+        )
+
+    def _reports(self, life: Life, kubelet: KubeletClient) -> None:
+        options, stopping = self.options, life.stopping
+        models = Models(
+            PredictionOptions(
+                directory=options.prediction_checkpoint_filepath,
+                training_interval=options.prediction_training_interval,
+                cpu_half_life=options.prediction_cpu_histogram_decay_halflife,
+                memory_half_life=options.prediction_memory_histogram_decay_halflife,
+                cold_start=options.prediction_cold_start_duration,
+                safety_margin=options.prediction_safety_margin_percent,
+                expiration=options.prediction_model_expiration_duration,
+                checkpoint_interval=options.prediction_model_checkpoint_interval,
+                checkpoints_per_step=options.prediction_model_checkpoint_max_per_step,
+            )
+        )
+        prediction = PredictionLoop(models, self.store, lambda: self.book.pods)
+        life.spawn(prediction.run(stopping, self._trainable), "prediction")
+        if options.enable_node_metric_report:
+            report = NodeMetricLoop(
+                client=self.client,
+                state=self.state,
+                pods=lambda: self.book.pods,
+                store=self.store,
+                metrics=self.metrics,
+                reclaimable=ReclaimableReporter(models, self.metrics),
+                export=self.gates.enabled("NodeMetricPromMetrics"),
+                cold_memory=lambda: False,
+            )
+            life.spawn(lambda: report.run(stopping, self._synced), "NodeMetric report", restart=True)
+        if options.node_topology_sync_interval > 0:
+            topology = TopologyLoop(
+                client=self.client,
+                state=self.state,
+                book=self.book,
+                store=self.store,
+                kubelet=kubelet,
+                root=self.root,
+                interval=options.node_topology_sync_interval,
+                query_kubelet=not options.disable_query_kubelet_config,
+                publish=self.gates.enabled("NodeTopologyReport"),
+            )
+            life.spawn(lambda: topology.run(stopping, self._topology_ready), "NodeResourceTopology report", restart=True)
+
+    def _topology_ready(self) -> bool:
+        return self.state.synced and self.book.synced
+
+    # -- ticks ---------------------------------------------------------------------------------------------------------------
+
+    def snapshot(self, now: float) -> Snapshot:
+        """The picture of this moment for strategies and hooks."""
+        options = self.options
+        return Snapshot(
+            time=now,
+            node_name=options.node_name,
+            host=self.host,
+            node=self.state.node,
+            slo=self.state.slo,
+            pods=self.book.pods,
+            topology=self.store.snapshot(CPU_INFO),
+            nrt=self.state.topology,
+            metrics=MetricsView(self.store, now, options.collect_res_used_interval),
+            collect_interval=options.collect_res_used_interval,
+            pods_synced=self.book.synced,
+        )
+
+    def _on_tick(self, at: Round) -> None:
+        self._ticked = at.mono
+        policy = self.state.policy
+        self.store.want(
+            node_window=max(*policy.durations, policy.aggregate),
+            window=max(policy.aggregate, self.options.prediction_training_interval),
+        )
+
+    def _on_pods(self) -> None:
+        export_container_resources(self.metrics, self.book.pods)
+        self.callbacks.emit(StateKind.ALL_PODS)
+
+    # -- HTTP ----------------------------------------------------------------------------------------------------------------
+
+    def _routes(self) -> None:
+        health = self.ops.health
+        health.register("caches", gate=True, probe=lambda: (self.state.lists_synced, "first lists of the API server"))
+        health.register("sensing", live=True, probe=self._sensing_alive)
+        attach(self.metrics, self.ops.registry)
+
+        async def internal(_: web.Request) -> web.Response:
+            return _text(self.metrics.internal_text())
+
+        async def external(_: web.Request) -> web.Response:
+            return _text(self.metrics.external_text())
+
+        self.ops.route("GET", "/internal-metrics", internal)
+        self.ops.route("GET", "/external-metrics", external)
+        if self.gates.enabled("AuditEventsHTTPHandler"):
+            options = self.options
+            readers = Readers(
+                options.audit_log_dir, max_readers=options.audit_max_concurrent_readers, max_events=options.audit_max_events_limit
+            )
+            self.ops.route("GET", "/events", EventsHandler(readers if self.audit.enabled else None))
+
+    def _sensing_alive(self) -> tuple[bool, str]:
+        if not self._ticked:
+            return True, "not started yet"
+        age = time.monotonic() - self._ticked
+        return age < max(_STALE_TICK, 5 * self.options.collect_res_used_interval), f"last tick {age:.1f} s ago"
+
+
+def _text(body: str) -> web.Response:
+    from aiohttp import web
+
+    return web.Response(text=body, content_type="text/plain", charset="utf-8", headers={"X-Content-Type-Options": "nosniff"})
+
+
+def restore(options: Options) -> int:
+    """Put back what koordlet changed on this node; the exit status."""
+    raise ConfigurationError(f"--restore: no journal of changed values below {host_root(options).var_run}")

@@ -1,0 +1,85 @@
+"""`koord koordlet`: the command line of the node agent. Flags only; the wiring is in :mod:`roles.koordlet.app`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from koord.process.flags import FlagError, bool_option, common_options, duration_option, gates_option, go_command
+from roles.koordlet.options import DURATION, FLAGS, GATES, Flag, OptionError, Options, check
+
+if TYPE_CHECKING:
+    from koord.kube.config import ClientConfig
+    from koord.process.life import Life
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_TYPES: dict[str, Any] = {"str": str, "int": int, "float": float}
+
+
+def _option(flag: Flag) -> Callable[[F], F]:
+    name = f"--{flag.name}"
+    if flag.kind == "bool":
+        return bool_option(name, flag.attribute, default=flag.default, help=flag.help)
+    if flag.kind == DURATION:
+        return duration_option(name, flag.attribute, default=flag.default, help=flag.help)
+    if flag.kind == GATES:
+        return gates_option(help=flag.help)
+    return click.option(name, flag.attribute, type=_TYPES[flag.kind], default=flag.default, show_default=bool(flag.default), help=flag.help)
+
+
+def _koordlet_options(function: F) -> F:
+    for flag in reversed(FLAGS):
+        function = _option(flag)(function)
+    return function
+
+
+@go_command("koordlet")
+@_koordlet_options
+@common_options
+def command(kubeconfig: str | None, context: str | None, master: str | None, logging: Any, **values: Any) -> None:
+    """Run the node agent: observe this node, isolate and suppress best-effort pods, report.
+
+    NODE_NAME names the node; agent_mode=hostMode takes the machine's own directories instead of a DaemonSet's mounts.
+    """
+    options = Options(**values)
+    options.node_name = options.node_name or os.environ.get("NODE_NAME", "")
+    try:
+        check(options)
+    except OptionError as error:
+        raise FlagError(str(error), click.get_current_context()) from None
+    from koord.process import life
+
+    if options.restore:
+        from roles.koordlet.app import restore
+
+        sys.exit(restore(options))
+    from koord.kube.config import load
+
+    def main(running: Life) -> Any:
+        return _run(running, options, load(kubeconfig, context=context, master=master))
+
+    sys.exit(life.run(main, name="koord koordlet"))
+
+
+async def _run(life: Life, options: Options, config: ClientConfig) -> None:
+    """Build what a process of its own needs, then live."""
+    from koord.decisions.recorder import Recorder
+    from koord.kube.client import Client
+    from koord.kube.informers import InformerFactory
+    from koord.process.http import OpsServer
+    from roles.koordlet.app import App, parse_address
+
+    recorder = Recorder("koordlet")
+    ops = OpsServer.at(parse_address("addr", options.addr), recorder=recorder, role="koordlet")
+    async with Client(config, qps=options.kube_api_qps, burst=options.kube_api_burst, role="koordlet") as client:
+        informers = InformerFactory(client)
+        app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
+        try:
+            await app.run(life)
+        finally:
+            await informers.stop()
