@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from koord.config.errors import InvalidConfig
 from roles.sandbox import localnode, scenario, state
+from roles.sandbox.guardian import guarded
 from roles.sandbox.localnode import LocalNode
 from roles.sandbox.process_kubelet.layout import LayoutError
 
@@ -63,7 +64,7 @@ def up(settings: Settings) -> int:
         chosen = _scenario(settings)
     except InvalidConfig as error:
         return _complain(str(error))
-    return _session(settings, chosen, _stay)[0]
+    return _guarded(lambda run_id: _session(settings, chosen, _stay, run_id)[0])
 
 
 def demo(settings: Settings, out: Path, duration: float | None) -> int:
@@ -77,14 +78,35 @@ def demo(settings: Settings, out: Path, duration: float | None) -> int:
         return _complain(f"{out}: {error.strerror}")
     if duration is not None:
         chosen = chosen.stretched(duration)
+    return _guarded(lambda run_id: _demo(settings, chosen, out, run_id))
+
+
+def _demo(settings: Settings, chosen: scenario.Scenario, out: Path, run_id: str) -> int:
     from roles.sandbox.demo import Demo
 
     show = Demo()
-    code, session = _session(settings, chosen, show.run)
+    code, session = _session(settings, chosen, show.run, run_id)
     if session is not None and show.ran:
         path = show.write(out, session)
         print(f"report: {path}", flush=True)
     return code
+
+
+def _guarded(body: Callable[[str], int]) -> int:
+    """Clean up after dead runs, then run `body` with the id of a new one under a guardian that restores what `body` could not."""
+    try:
+        store = state.State()
+    except (state.StateError, OSError) as error:
+        return _complain(str(error))
+    for run_id in store.clean(localnode.hierarchies())[0]:
+        print(f"cleaned up after run {run_id}", flush=True)
+    mine = state.new_id()
+
+    def afterwards() -> None:
+        if any(run.id == mine for run in store.runs()):
+            store.clean(localnode.hierarchies())
+
+    return guarded(lambda: body(mine), afterwards)
 
 
 def clean() -> int:
@@ -119,15 +141,10 @@ def _scenario(settings: Settings) -> scenario.Scenario:
     return chosen
 
 
-def _session(settings: Settings, chosen: scenario.Scenario, body: Body) -> tuple[int, Session | None]:
+def _session(settings: Settings, chosen: scenario.Scenario, body: Body, run_id: str) -> tuple[int, Session | None]:
     """Register a run, prepare the machine, run `body` inside, and restore everything in every case."""
-    try:
-        store = state.State()
-    except (state.StateError, OSError) as error:
-        return _complain(str(error)), None
-    for run_id in store.clean(localnode.hierarchies())[0]:
-        print(f"cleaned up after run {run_id}", flush=True)
-    run = state.Run.new()
+    store = state.State()
+    run = state.Run.new(run_id)
     session = Session(settings, chosen, store, run, store.register(run), None, time.monotonic())
     # A closed terminal ends the sandbox like Ctrl-C; left alone it would kill the process before it can restore anything.
     signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))

@@ -67,6 +67,11 @@ def boot_id(proc: Path = Path("/proc")) -> str:
         return ""
 
 
+def new_id() -> str:
+    """A fresh run id: eight hexadecimal digits."""
+    return secrets.token_hex(4)
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """A run on disk: its id and the process that owns it."""
@@ -77,8 +82,9 @@ class Run:
     boot: str
 
     @classmethod
-    def new(cls) -> Run:
-        return cls(secrets.token_hex(4), os.getpid(), process_start(os.getpid()) or 0, boot_id())
+    def new(cls, run_id: str | None = None) -> Run:
+        """A run of this process."""
+        return cls(run_id or new_id(), os.getpid(), process_start(os.getpid()) or 0, boot_id())
 
     @property
     def alive(self) -> bool:

@@ -39,6 +39,20 @@ def groups(hierarchies: layout.Hierarchies) -> Iterator[RunGroups]:
     assert made.remove_all() == []
 
 
+@pytest.fixture
+def running() -> Callable[[int], bool]:
+    """Whether a process runs; one that only waits for its parent to take note of its end does not."""
+
+    def look(pid: int) -> bool:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return False
+        return state not in "ZX"
+
+    return look
+
+
 COUNTERS = ("usage", "stat", "procs", "tasks", "pressure", "failcnt", "kmem", "numa_stat", "io_service", "io_serviced", "events", "threads")
 
 
