@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
-
-from koord.decisions.recorder import Recorder
-from koord.process.life import Life
+import time
+from collections.abc import Callable
 
 from koord.api import kinds, objects
 from koord.api.quantity import QuantityError
 from koord.config.errors import ConfigError, InvalidConfig
+from koord.decisions.recorder import Recorder
+from koord.kube.client import Client
+from koord.kube.informers import InformerFactory
+from koord.process.http import OpsServer
+from koord.process.life import Life
 from roles.descheduler import registry
 from roles.descheduler.config import DeschedulerConfiguration, ResolvedProfile, check_plugins
 from roles.descheduler.framework.round import Outcome, Rounds
@@ -36,13 +39,25 @@ class Options:
 class App:
     """The descheduler on one informer factory."""
 
-    def __init__(self, options: Options, *, informers: Any, recorder: Recorder, ops: Any, clock: Any) -> None:
+    def __init__(
+        self,
+        options: Options,
+        *,
+        client: Client,
+        informers: InformerFactory,
+        recorder: Recorder,
+        ops: OpsServer | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._config = options.config
         self._rounds = Rounds(options.config, options.profiles)
         self._recorder = recorder
+        self._client = client
         self._ops = ops
+        if ops is not None:
+            ops.health.register("caches", gate=True)
         self._clock = clock
-        self.metrics = Metrics()
+        self.metrics = Metrics(ops.registry if ops is not None else None)
         self._informers = informers
         self._nodes = informers.informer(kinds.NODES, objects.Node)
         self._pods = informers.informer(kinds.PODS, objects.Pod)

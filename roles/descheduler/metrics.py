@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class Metrics:
-    """One set a process, in a registry of its own."""
+    """One set a process, in the registry that its HTTP port serves."""
 
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry if registry is not None else CollectorRegistry()
         self._seconds = Histogram("koord_descheduler_round_duration_seconds", "Time of a round.", registry=self.registry)
         self._rounds = Counter("koord_descheduler_rounds", "Rounds by result.", ("result",), registry=self.registry)
         self._would = Counter(

@@ -9,8 +9,9 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from koord.process.life import Life
 
+from koord.process.http import OpsServer
+from koord.process.life import Life
 from koord.protocols import cri_pb2 as cri
 from roles.runtime_proxy import metrics, sockets
 from roles.runtime_proxy.forward import Forwarder
@@ -27,13 +28,13 @@ _ENGINE_RETRY = (0.2, 5.0)  # first and longest pause, seconds
 class App:
     """One proxy. `listening` is set once kubelet may connect."""
 
-    def __init__(self, options: Options, *, ops: Any = None) -> None:
+    def __init__(self, options: Options, *, ops: OpsServer | None = None) -> None:
         self._options = options
         self._ops = ops
         self.listening = asyncio.Event()
         self.registrations = RegistrationDirectory(options.hook_directory)
         self.hooks = HookClient(options.hook_timeout)
-        self.metrics = metrics.Metrics()
+        self.metrics = metrics.Metrics(ops.registry if ops is not None else None)
         self.interceptor = Interceptor(
             self.hooks, lambda: self.registrations.servers, (options.skip_key, options.skip_value), self.metrics.hook
         )

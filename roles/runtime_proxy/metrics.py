@@ -8,10 +8,10 @@ _BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2
 
 
 class Metrics:
-    """One set a proxy, in a registry of its own."""
+    """One set a process, in the registry that its HTTP port serves."""
 
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry if registry is not None else CollectorRegistry()
         self._requests = Counter(
             "koord_runtime_proxy_requests", "CRI calls by method and gRPC code.", ("method", "code"), registry=self.registry
         )

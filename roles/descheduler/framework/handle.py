@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from koord.decisions.record import Record, Subject
-
 from roles.descheduler.picture import NodeView, PodView
 from roles.descheduler.plugins.lownodeload.args import Pool
 from roles.descheduler.plugins.lownodeload.classify import Placed

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from koord.decisions.record import Record
-
 from koord.api.objects import Pod
 from koord.config.selectors import LabelSelector
+from koord.decisions.record import Record
 from roles.descheduler import registry
 from roles.descheduler.config import DeschedulerConfiguration, ResolvedProfile
 from roles.descheduler.evictability import evictability

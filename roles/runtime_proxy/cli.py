@@ -1,0 +1,95 @@
+"""`koord runtime-proxy`: the command line (RP-CLI-01). Flags only; the wiring is in :mod:`roles.runtime_proxy.app`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from koord.process.flags import FlagError, HostPort, HostPortType, duration_option, go_command
+from koord.process.logs import logging_options
+from roles.runtime_proxy import options as defaults
+
+if TYPE_CHECKING:
+    from koord.process.life import Life
+    from roles.runtime_proxy.options import Options
+
+
+@go_command("runtime-proxy")
+@click.option("--koord-runtimeproxy-endpoint", default=str(defaults.LISTEN), show_default=True, help="Socket to listen on.")
+@click.option("--remote-runtime-service-endpoint", default=str(defaults.ENGINE), show_default=True, help="Socket of the container runtime.")
+@click.option(
+    "--remote-image-service-endpoint", default="", hidden=True, help="Accepted from older units; images take the runtime's socket."
+)
+@click.option("--backend-runtime-mode", default="Containerd", show_default=True, help="Containerd (any CRI runtime).")
+@click.option(
+    "--runtime-hooks-config-path", default=str(defaults.HOOK_DIRECTORY), show_default=True, help="Directory of hook registrations."
+)
+@click.option(
+    "--runtime-hook-server-key", default=defaults.SKIP_LABEL, show_default=True, help="Pods with this label are not offered to hooks,"
+)
+@click.option("--runtime-hook-server-val", default="true", show_default=True, help="if it has this value.")
+@duration_option("--runtime-hook-timeout", default="2s", help="How long one hook call may take.")
+@click.option(
+    "--addr", type=HostPortType(), default="0", show_default=True, help="Where to serve /healthz, /readyz and /metrics; 0 switches it off."
+)
+@logging_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    koord_runtimeproxy_endpoint: str,
+    remote_runtime_service_endpoint: str,
+    remote_image_service_endpoint: str,
+    backend_runtime_mode: str,
+    runtime_hooks_config_path: str,
+    runtime_hook_server_key: str,
+    runtime_hook_server_val: str,
+    runtime_hook_timeout: float,
+    addr: HostPort,
+    logging: Any,
+) -> None:
+    """Forward every CRI call to the container runtime and let registered hook servers change the life-cycle calls."""
+    from koord.process import life
+    from roles.runtime_proxy.options import Options, socket_path
+
+    if backend_runtime_mode != "Containerd":
+        raise FlagError(f"--backend-runtime-mode: {backend_runtime_mode!r} is not served; accepted: Containerd", ctx)
+    if runtime_hook_timeout <= 0:
+        raise FlagError("--runtime-hook-timeout: must be more than 0", ctx)
+    settings = Options(
+        endpoint=socket_path(koord_runtimeproxy_endpoint),
+        engine=socket_path(remote_runtime_service_endpoint),
+        hook_directory=Path(runtime_hooks_config_path),
+        skip_key=runtime_hook_server_key,
+        skip_value=runtime_hook_server_val,
+        hook_timeout=runtime_hook_timeout,
+    )
+
+    def main(running: Life) -> Any:
+        return _run(running, settings, addr)
+
+    sys.exit(life.run(main, name="koord runtime-proxy"))
+
+
+async def _run(life: Life, settings: Options, addr: HostPort) -> None:
+    """Build what a process of its own needs, then live."""
+    from koord.process.errors import ConfigurationError
+    from roles.runtime_proxy.app import App
+    from roles.runtime_proxy.sockets import SocketError
+
+    ops = None
+    if not addr.disabled:
+        from koord.process.http import OpsServer
+
+        ops = OpsServer.at(addr, role="runtime-proxy")
+        ops.health.register("engine", gate=True)
+    app = App(settings, ops=ops)
+    if ops is not None:
+        await ops.start()
+        life.on_stop(ops.stop, "health server")
+    try:
+        await app.run(life)
+    except SocketError as error:
+        raise ConfigurationError(str(error)) from None
