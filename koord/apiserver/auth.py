@@ -1,0 +1,41 @@
+"""Who may talk to the server: one administrator's token, and the tokens that it issued to service accounts."""
+
+from __future__ import annotations
+
+import hmac
+import time
+
+from koord.apiserver.rest.context import ADMIN, User
+
+
+class Tokens:
+    """Bearer tokens. Without an administrator's token everybody is the administrator."""
+
+    def __init__(self, admin: str = "") -> None:
+        self.admin = admin
+        self._issued: dict[str, tuple[User, float]] = {}
+
+    def issue(self, token: str, name: str, namespace: str, expires: float) -> None:
+        """Remember a service account's token until `expires` (Unix seconds)."""
+        now = time.time()
+        for old in [t for t, (_, until) in self._issued.items() if until < now]:
+            del self._issued[old]
+        groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
+        self._issued[token] = (User(name, groups), expires)
+
+    def user(self, authorization: str | None) -> User | None:
+        """The user behind an Authorization header; None when it is not good enough."""
+        token = ""
+        if authorization and authorization[:7].lower() == "bearer ":
+            token = authorization[7:].strip()
+        if token and self._issued:
+            found = self._issued.get(token)
+            if found is not None and found[1] > time.time():
+                return found[0]
+        if not self.admin:
+            return ADMIN
+        return ADMIN if token and hmac.compare_digest(token.encode(), self.admin.encode()) else None
+
+    def review(self, token: str) -> User | None:
+        """The user that a TokenReview asks for."""
+        return self.user(f"Bearer {token}") if token else None

@@ -1,0 +1,91 @@
+"""`koord apiserver`: the embedded API server alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+_HELP = """Serve the embedded Kubernetes API server alone, for development, tests and demonstrations.
+
+It keeps everything in memory; with --data-dir the state survives a restart. By default it listens on 127.0.0.1 with TLS and a random
+bearer token: take both from the kubeconfig that --print-kubeconfig writes.
+"""
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(n.strip() for n in text.split(",") if n.strip())
+
+
+@click.command(name="apiserver", help=_HELP)
+@click.option("--port", type=click.IntRange(0, 65535), default=6443, show_default=True, help="Port to listen on; 0 takes a free one.")
+@click.option("--bind-address", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Keep a snapshot, certificates and the token here.")
+@click.option(
+    "--print-kubeconfig", "kubeconfig_file", type=click.Path(path_type=Path), help="Write a kubeconfig to this file; - is stdout."
+)
+@click.option(
+    "--crds", type=click.Path(path_type=Path, exists=True), help="Install the CustomResourceDefinitions of this file or directory."
+)
+@click.option("--tls/--no-tls", default=True, show_default=True, help="Serve HTTPS with a certificate of its own making.")
+@click.option("--tls-cert-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Serve with this certificate.")
+@click.option("--tls-private-key-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Its key.")
+@click.option("--token", default=None, help="Bearer token of the administrator; random by default. With --no-tls kubectl sends no token.")
+@click.option("--anonymous", is_flag=True, help="Let everybody in without a token. Refused on addresses other than the loopback.")
+@click.option("--enable-admission-plugins", default="", help="Plugins to turn on, with commas; TaintNodesByCondition is off by default.")
+@click.option("--disable-admission-plugins", default="", help="Plugins to turn off, with commas.")
+@click.option("--disable-controllers", default="", help="Built-in controllers to turn off, with commas.")
+@click.option("--event-ttl", default="1h", show_default=True, help="How long events live (a duration such as 1h or 90s).")
+@click.option(
+    "--unresolvable-webhooks",
+    type=click.Choice(["ignore", "fail"]),
+    default="ignore",
+    show_default=True,
+    help="Webhooks that name a Service nobody maps (--webhook-service): skip them, or obey their failurePolicy.",
+)
+@click.option("--webhook-service", multiple=True, metavar="NAMESPACE/NAME=HOST:PORT", help="Where a Service named by webhooks really is.")
+def command(
+    port: int,
+    bind_address: str,
+    data_dir: Path | None,
+    kubeconfig_file: Path | None,
+    crds: Path | None,
+    tls: bool,
+    tls_cert_file: Path | None,
+    tls_private_key_file: Path | None,
+    token: str | None,
+    anonymous: bool,
+    enable_admission_plugins: str,
+    disable_admission_plugins: str,
+    disable_controllers: str,
+    event_ttl: str,
+    unresolvable_webhooks: str,
+    webhook_service: tuple[str, ...],
+) -> None:
+    from koord.apiserver.main import Flags, serve
+
+    try:
+        flags = Flags(
+            port=port,
+            bind_address=bind_address,
+            data_dir=data_dir,
+            kubeconfig=kubeconfig_file,
+            crds=crds,
+            tls=tls,
+            cert_file=tls_cert_file,
+            key_file=tls_private_key_file,
+            token=token,
+            anonymous=anonymous,
+            enabled_plugins=_names(enable_admission_plugins),
+            disabled_plugins=_names(disable_admission_plugins),
+            disabled_controllers=_names(disable_controllers),
+            event_ttl=event_ttl,
+            unresolvable_webhooks=unresolvable_webhooks,
+            webhook_services=webhook_service,
+        )
+        flags.check()
+    except ValueError as err:
+        click.echo(f"error: {err}", err=True)
+        sys.exit(1)
+    sys.exit(serve(flags))

@@ -1,0 +1,28 @@
+"""Settings of the embedded API server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """How the server behaves. Defaults suit tests; the command line sets what a person wants."""
+
+    # bearer token of the administrator; "" lets everybody in
+    token: str = ""
+    disabled_plugins: frozenset[str] = frozenset()
+    enabled_plugins: frozenset[str] = frozenset()
+    # controllers that run in the server; see `controllers/registry.py`
+    disabled_controllers: frozenset[str] = frozenset()
+    # a snapshot of all objects lives here, if set
+    data_dir: Path | None = None
+    # seconds that events live
+    event_ttl: float = 3600.0
+    # what a webhook that names a Service meets when nothing resolves it: "ignore" lets the request pass, "fail" obeys failurePolicy
+    unresolvable_webhooks: str = "ignore"
+    # host:port by "namespace/name" of a Service, for webhooks that name one
+    webhook_services: dict[str, str] = field(default_factory=dict)
+    # "always" keeps managedFields on every write, "apply" only on objects that server-side apply has touched
+    managed_fields: str = "always"

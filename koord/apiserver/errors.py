@@ -1,0 +1,202 @@
+"""API errors as Kubernetes `Status` objects: the same codes, reasons, messages and details as kube-apiserver gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+
+class StatusError(Exception):
+    """An HTTP error with a Kubernetes reason. `details` is the wire form of `StatusDetails`."""
+
+    def __init__(self, code: int, reason: str, message: str, details: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.details = details
+        # the Status' own list metadata, such as a continue token
+        self.metadata: dict[str, Any] = {}
+
+    def status(self) -> dict[str, Any]:
+        """The `Status` object, as a dict."""
+        out: dict[str, Any] = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": self.metadata,
+            "status": "Failure",
+            "message": self.message,
+        }
+        if self.reason:
+            out["reason"] = self.reason
+        if self.details:
+            out["details"] = self.details
+        out["code"] = self.code
+        return out
+
+    def body(self) -> bytes:
+        """The `Status` object, serialised."""
+        return orjson.dumps(self.status())
+
+    @property
+    def retry_after(self) -> int | None:
+        """Seconds for a `Retry-After` header, where the error carries one."""
+        value = (self.details or {}).get("retryAfterSeconds")
+        return int(value) if value else None
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One field error. `kind` is the long reason of the API ("FieldValueInvalid", …)."""
+
+    kind: str
+    field: str
+    message: str
+
+    def text(self) -> str:
+        return f"{self.field}: {self.message}"
+
+    def wire(self) -> dict[str, str]:
+        return {"reason": self.kind, "message": self.message, "field": self.field}
+
+
+def _show(value: object) -> str:
+    """A value as kube-apiserver prints it inside a field error."""
+    if isinstance(value, str):
+        return orjson.dumps(value).decode()
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "null"
+    if isinstance(value, (int, float)):
+        return str(value)
+    return orjson.dumps(value).decode()
+
+
+def required(field: str, detail: str = "") -> Cause:
+    return Cause("FieldValueRequired", field, f"Required value: {detail}" if detail else "Required value")
+
+
+def invalid_value(field: str, value: object, detail: str) -> Cause:
+    return Cause("FieldValueInvalid", field, f"Invalid value: {_show(value)}: {detail}")
+
+
+def type_invalid(field: str, value: object, detail: str) -> Cause:
+    return Cause("FieldValueTypeInvalid", field, f"Invalid value: {_show(value)}: {detail}")
+
+
+def not_supported(field: str, value: object, accepted: tuple[str, ...] | list[str]) -> Cause:
+    listed = ", ".join(f'"{a}"' for a in accepted)
+    return Cause("FieldValueNotSupported", field, f"Unsupported value: {_show(value)}: supported values: {listed}")
+
+
+def duplicate(field: str, value: object) -> Cause:
+    return Cause("FieldValueDuplicate", field, f"Duplicate value: {_show(value)}")
+
+
+def field_forbidden(field: str, detail: str) -> Cause:
+    return Cause("FieldValueForbidden", field, f"Forbidden: {detail}")
+
+
+def too_long(field: str, value: object, limit: int) -> Cause:
+    return Cause("FieldValueTooLong", field, f"Too long: must have at most {limit} bytes")
+
+
+def _qualified(word: str, group: str) -> str:
+    return f"{word}.{group}" if group else word
+
+
+def _details(name: str, group: str, kind: str, **more: Any) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    if name:
+        out["name"] = name
+    if group:
+        out["group"] = group
+    out["kind"] = kind
+    out.update(more)
+    return out
+
+
+def not_found(plural: str, group: str, name: str) -> StatusError:
+    return StatusError(404, "NotFound", f'{_qualified(plural, group)} "{name}" not found', _details(name, group, plural))
+
+
+def path_not_found() -> StatusError:
+    return StatusError(404, "NotFound", "the server could not find the requested resource", {})
+
+
+def already_exists(plural: str, group: str, name: str) -> StatusError:
+    return StatusError(409, "AlreadyExists", f'{_qualified(plural, group)} "{name}" already exists', _details(name, group, plural))
+
+
+def conflict(plural: str, group: str, name: str, why: str) -> StatusError:
+    message = f'Operation cannot be fulfilled on {_qualified(plural, group)} "{name}": {why}'
+    return StatusError(409, "Conflict", message, _details(name, group, plural))
+
+
+STALE = "the object has been modified; please apply your changes to the latest version and try again"
+
+
+def invalid(kind: str, group: str, name: str, causes: list[Cause]) -> StatusError:
+    """422 with one cause a field error; the message lists them as kube-apiserver does."""
+    shown = list(dict.fromkeys(c.text() for c in causes))
+    text = shown[0] if len(shown) == 1 else "[" + ", ".join(shown) + "]"
+    message = f'{_qualified(kind, group)} "{name}" is invalid: {text}'
+    return StatusError(422, "Invalid", message, _details(name, group, kind, causes=[c.wire() for c in causes]))
+
+
+def forbidden(plural: str, group: str, name: str, why: str, details: dict[str, Any] | None = None) -> StatusError:
+    target = f'{_qualified(plural, group)} "{name}"' if name else _qualified(plural, group)
+    return StatusError(403, "Forbidden", f"{target} is forbidden: {why}", details or _details(name, group, plural))
+
+
+def bad_request(message: str) -> StatusError:
+    return StatusError(400, "BadRequest", message)
+
+
+def internal(message: str) -> StatusError:
+    return StatusError(500, "InternalError", f"Internal error occurred: {message}", {"causes": [{"message": message}]})
+
+
+def expired(message: str) -> StatusError:
+    return StatusError(410, "Expired", message)
+
+
+def method_not_allowed() -> StatusError:
+    return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {})
+
+
+def unsupported_media_type(accepted: tuple[str, ...]) -> StatusError:
+    listed = ", ".join(accepted)
+    message = f"the body of the request was in an unknown format - accepted media types include: {listed}"
+    return StatusError(415, "UnsupportedMediaType", message)
+
+
+def not_acceptable(accepted: tuple[str, ...]) -> StatusError:
+    message = f"only the following media types are accepted: {', '.join(accepted)}"
+    return StatusError(406, "NotAcceptable", message)
+
+
+def unauthorized() -> StatusError:
+    return StatusError(401, "Unauthorized", "Unauthorized")
+
+
+def too_many_requests(message: str, retry_after: int = 0, causes: list[dict[str, str]] | None = None) -> StatusError:
+    details: dict[str, Any] = {}
+    if causes:
+        details["causes"] = causes
+    if retry_after:
+        details["retryAfterSeconds"] = retry_after
+    return StatusError(429, "TooManyRequests", message, details)
+
+
+def too_large_resource_version(wanted: int, current: int) -> StatusError:
+    """The server is behind the version that the client asks for; the client should retry in a second."""
+    return StatusError(
+        504,
+        "Timeout",
+        f"Timeout: Too large resource version: {wanted}, current: {current}",
+        {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}], "retryAfterSeconds": 1},
+    )

@@ -1,0 +1,239 @@
+"""What the server serves: one row a built-in resource, and the run-time table that custom resources join.
+
+A `Resource` is one resource in one version. Versions of the same thing share a storage bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from koord.apiserver.schema.builtin import TypeNode
+    from koord.apiserver.schema.structural import Structural
+
+ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+CREATE_ONLY = ("create",)
+
+
+@dataclass(slots=True, eq=False)
+class Resource:
+    """One resource of one group and version."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    namespaced: bool
+    short_names: tuple[str, ...] = ()
+    subresources: tuple[str, ...] = ()
+    # letters: see _FLAGS
+    flags: str = ""
+    bucket: str = ""
+    singular: str = ""
+    list_kind: str = ""
+    categories: tuple[str, ...] = ()
+    verbs: tuple[str, ...] = ALL_VERBS
+    # preference between versions of a group, lower first
+    rank: int = 0
+    # conversion from and to the stored form, where versions differ in shape
+    to_wire: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    from_wire: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    # one of the two: the schema of a built-in type, or that of a custom resource
+    type: TypeNode | None = None
+    structural: Structural | None = None
+    crd: dict[str, Any] | None = None
+    crd_version: dict[str, Any] | None = None
+    api_version: str = field(init=False, default="")
+    head: bytes = field(init=False, default=b"")
+
+    def __post_init__(self) -> None:
+        self.api_version = f"{self.group}/{self.version}" if self.group else self.version
+        self.singular = self.singular or self.kind.lower()
+        self.list_kind = self.list_kind or self.kind + "List"
+        self.bucket = self.bucket or f"{self.group}/{self.plural}"
+        # every stored object starts with these bytes; see `wire.py`
+        self.head = f'{{"kind":"{self.kind}","apiVersion":"{self.api_version}",'.encode()
+
+    @property
+    def custom(self) -> bool:
+        return self.crd is not None
+
+    @property
+    def status_subresource(self) -> bool:
+        return "status" in self.subresources
+
+    @property
+    def has_generation(self) -> bool:
+        """metadata.generation is set to 1 on create and counts changes of the specification."""
+        return self.custom or "g" in self.flags
+
+    @property
+    def unconditional_update(self) -> bool:
+        """A PUT without resourceVersion overwrites; otherwise it is refused."""
+        return not self.custom and "c" not in self.flags
+
+    @property
+    def create_on_update(self) -> bool:
+        """A PUT to a name that does not exist creates it."""
+        return "u" in self.flags
+
+    @property
+    def returns_deleted(self) -> bool:
+        """DELETE answers with the object rather than with a Status."""
+        return "d" in self.flags
+
+    @property
+    def resource_name(self) -> str:
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def path(self, namespace: str | None = None, name: str | None = None) -> str:
+        base = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        if self.namespaced and namespace:
+            base += f"/namespaces/{namespace}"
+        return f"{base}/{self.plural}" + (f"/{name}" if name else "")
+
+
+# flags: g = generation counts spec changes, c = update needs a resourceVersion, u = PUT may create, d = DELETE answers with the object,
+#        n = name is a path segment name (no DNS rule), l = DNS label name (63 octets), 5 = name is a DNS-1035 label,
+#        a = in kubectl's category "all", k = stored but without a schema of its own
+_Row = tuple[str, str, str, str, bool, tuple[str, ...], tuple[str, ...], str]
+N, C = True, False
+_STATUS = ("status",)
+_SCALED = ("status", "scale")
+
+BUILTIN: tuple[_Row, ...] = (
+    ("", "v1", "Binding", "bindings", N, (), (), "x"),
+    ("", "v1", "ConfigMap", "configmaps", N, ("cm",), (), ""),
+    ("", "v1", "Endpoints", "endpoints", N, ("ep",), (), "u"),
+    ("", "v1", "Event", "events", N, ("ev",), (), "u"),
+    ("", "v1", "LimitRange", "limitranges", N, ("limits",), (), "u"),
+    ("", "v1", "Namespace", "namespaces", C, ("ns",), ("status", "finalize"), "l"),
+    ("", "v1", "Node", "nodes", C, ("no",), _STATUS, ""),
+    ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", N, ("pvc",), _STATUS, "d"),
+    ("", "v1", "PersistentVolume", "persistentvolumes", C, ("pv",), _STATUS, "d"),
+    ("", "v1", "Pod", "pods", N, ("po",), ("status", "binding", "eviction", "log", "resize", "ephemeralcontainers"), "da"),
+    ("", "v1", "PodTemplate", "podtemplates", N, (), (), "dg"),
+    ("", "v1", "ReplicationController", "replicationcontrollers", N, ("rc",), _SCALED, "ga"),
+    ("", "v1", "ResourceQuota", "resourcequotas", N, ("quota",), _STATUS, "d"),
+    ("", "v1", "Secret", "secrets", N, (), (), ""),
+    ("", "v1", "ServiceAccount", "serviceaccounts", N, ("sa",), ("token",), "d"),
+    ("", "v1", "Service", "services", N, ("svc",), _STATUS, "a5d"),
+    ("admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", C, (), (), "g"),
+    ("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", C, (), (), "g"),
+    ("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", C, (), _STATUS, "g"),
+    ("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", C, (), (), "g"),
+    ("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", C, ("crd", "crds"), _STATUS, "gc"),
+    ("apps", "v1", "ControllerRevision", "controllerrevisions", N, (), (), ""),
+    ("apps", "v1", "DaemonSet", "daemonsets", N, ("ds",), _STATUS, "ga"),
+    ("apps", "v1", "Deployment", "deployments", N, ("deploy",), _SCALED, "ga"),
+    ("apps", "v1", "ReplicaSet", "replicasets", N, ("rs",), _SCALED, "ga"),
+    ("apps", "v1", "StatefulSet", "statefulsets", N, ("sts",), _SCALED, "ga"),
+    ("authentication.k8s.io", "v1", "TokenReview", "tokenreviews", C, (), (), "x"),
+    ("authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews", C, (), (), "x"),
+    ("authorization.k8s.io", "v1", "LocalSubjectAccessReview", "localsubjectaccessreviews", N, (), (), "x"),
+    ("authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews", C, (), (), "x"),
+    ("authorization.k8s.io", "v1", "SelfSubjectRulesReview", "selfsubjectrulesreviews", C, (), (), "x"),
+    ("authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews", C, (), (), "x"),
+    ("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", N, ("hpa",), _STATUS, "a"),
+    ("batch", "v1", "CronJob", "cronjobs", N, ("cj",), _STATUS, "ga"),
+    ("batch", "v1", "Job", "jobs", N, (), _STATUS, "ga"),
+    ("coordination.k8s.io", "v1", "Lease", "leases", N, (), (), "uc"),
+    ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", N, (), (), "ug"),
+    ("events.k8s.io", "v1", "Event", "events", N, ("ev",), (), "u"),
+    ("networking.k8s.io", "v1", "Ingress", "ingresses", N, ("ing",), _STATUS, "g"),
+    ("networking.k8s.io", "v1", "IngressClass", "ingressclasses", C, (), (), "g"),
+    ("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", N, ("netpol",), (), "g"),
+    ("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", C, (), (), ""),
+    ("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", N, ("pdb",), _STATUS, "gc"),
+    ("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings", C, (), (), "un"),
+    ("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", C, (), (), "un"),
+    ("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings", N, (), (), "un"),
+    ("rbac.authorization.k8s.io", "v1", "Role", "roles", N, (), (), "un"),
+    ("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", C, ("pc",), (), "g"),
+    ("storage.k8s.io", "v1", "CSIDriver", "csidrivers", C, (), (), "g"),
+    ("storage.k8s.io", "v1", "CSINode", "csinodes", C, (), (), ""),
+    ("storage.k8s.io", "v1", "CSIStorageCapacity", "csistoragecapacities", N, (), (), ""),
+    ("storage.k8s.io", "v1", "StorageClass", "storageclasses", C, ("sc",), (), ""),
+    ("storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", C, (), _STATUS, ""),
+)
+
+# kind of the body of a subresource, where it is not that of the resource: (group, version, kind)
+SUBRESOURCE_KINDS: dict[str, tuple[str, str, str]] = {
+    "binding": ("", "v1", "Binding"),
+    "eviction": ("policy", "v1", "Eviction"),
+    "scale": ("autoscaling", "v1", "Scale"),
+    "token": ("authentication.k8s.io", "v1", "TokenRequest"),
+}
+SUBRESOURCE_VERBS: dict[str, tuple[str, ...]] = {
+    "status": ("get", "patch", "update"),
+    "scale": ("get", "patch", "update"),
+    "resize": ("get", "patch", "update"),
+    "ephemeralcontainers": ("get", "patch", "update"),
+    "binding": ("create",),
+    "eviction": ("create",),
+    "token": ("create",),
+    "finalize": ("update",),
+    "log": ("get",),
+}
+_BUCKETS = {("events.k8s.io", "events"): "/events"}
+
+
+class ResourceTable:
+    """All resources that are served now, by path and by kind."""
+
+    def __init__(self) -> None:
+        self._by_path: dict[tuple[str, str, str], Resource] = {}
+        self._by_kind: dict[tuple[str, str, str], Resource] = {}
+        # changes with every custom resource that comes or goes: caches of discovery documents compare it
+        self.revision = 0
+
+    def add(self, resource: Resource) -> None:
+        self._by_path[(resource.group, resource.version, resource.plural)] = resource
+        self._by_kind[(resource.group, resource.version, resource.kind)] = resource
+        self.revision += 1
+
+    def remove(self, resource: Resource) -> None:
+        self._by_path.pop((resource.group, resource.version, resource.plural), None)
+        self._by_kind.pop((resource.group, resource.version, resource.kind), None)
+        self.revision += 1
+
+    def by_path(self, group: str, version: str, plural: str) -> Resource | None:
+        return self._by_path.get((group, version, plural))
+
+    def by_kind(self, group: str, version: str, kind: str) -> Resource | None:
+        return self._by_kind.get((group, version, kind))
+
+    def by_api_version(self, api_version: str, kind: str) -> Resource | None:
+        group, _, version = api_version.rpartition("/")
+        return self._by_kind.get((group, version, kind))
+
+    def of_group(self, group: str) -> list[Resource]:
+        return [r for r in self._by_path.values() if r.group == group]
+
+    def serving_bucket(self, bucket: str) -> Resource | None:
+        """One resource whose objects live in this bucket; the preferred version of them."""
+        found = [r for r in self._by_path.values() if r.bucket == bucket]
+        return min(found, key=lambda r: r.rank) if found else None
+
+    def __iter__(self) -> Iterator[Resource]:
+        return iter(self._by_path.values())
+
+
+def builtin_resources() -> Iterator[Resource]:
+    """The rows above as `Resource`s, with schemas attached later."""
+    for group, version, kind, plural, namespaced, short, subs, flags in BUILTIN:
+        yield Resource(
+            group,
+            version,
+            kind,
+            plural,
+            namespaced,
+            short,
+            subs,
+            flags,
+            bucket=_BUCKETS.get((group, plural), ""),
+            categories=("all",) if "a" in flags else (),
+            verbs=CREATE_ONLY if "x" in flags else ALL_VERBS,
+        )

@@ -1,0 +1,154 @@
+"""Deletion: preconditions, grace periods, finalizers, propagation."""
+
+from __future__ import annotations
+
+import calendar
+import time
+from typing import TYPE_CHECKING, Any
+
+from koord.apiserver.admission.attributes import DELETE, Attributes
+from koord.apiserver.errors import bad_request, not_found
+from koord.apiserver.rest.context import DeleteOptions
+from koord.apiserver.rest.meta import check_preconditions
+from koord.apiserver.rest.write import transient
+from koord.apiserver.schema.builtin import clean, schemas
+from koord.apiserver.store import Entry
+
+if TYPE_CHECKING:
+    from koord.apiserver.core import Core
+    from koord.apiserver.resources import Resource
+    from koord.apiserver.rest.context import Options
+
+Obj = dict[str, Any]
+
+ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
+_POLICIES = ("Background", "Foreground", "Orphan")
+
+
+def parse_options(body: Obj | None, query: dict[str, str]) -> DeleteOptions:
+    """DeleteOptions from the body, or from the query where there is no body."""
+    options = DeleteOptions()
+    wire: Obj = dict(body or {})
+    if body:
+        clean(schemas().type("V1DeleteOptions"), wire, None, [])
+    else:
+        if query.get("gracePeriodSeconds"):
+            try:
+                wire["gracePeriodSeconds"] = int(query["gracePeriodSeconds"])
+            except ValueError as err:
+                raise bad_request(f"gracePeriodSeconds: {query['gracePeriodSeconds']!r} is not a number") from err
+        if query.get("propagationPolicy"):
+            wire["propagationPolicy"] = query["propagationPolicy"]
+        if query.get("orphanDependents"):
+            wire["orphanDependents"] = query["orphanDependents"] in ("true", "1")
+    options.grace_period_seconds = wire.get("gracePeriodSeconds")
+    if "orphanDependents" in wire and "propagationPolicy" in wire:
+        raise bad_request("DeleteOptions: orphanDependents and deletionPropagation cannot be both set")
+    if "orphanDependents" in wire:
+        options.propagation = "Orphan" if wire["orphanDependents"] else "Background"
+    policy = wire.get("propagationPolicy")
+    if policy:
+        if policy not in _POLICIES:
+            raise bad_request(f"DeleteOptions: propagationPolicy: {policy!r} is not supported; accepted: {', '.join(_POLICIES)}")
+        options.propagation = policy
+    preconditions = wire.get("preconditions") or {}
+    options.precondition_uid = preconditions.get("uid") or ""
+    options.precondition_rv = preconditions.get("resourceVersion") or ""
+    options.wire = {
+        "kind": "DeleteOptions",
+        "apiVersion": "meta.k8s.io/v1",
+        **{k: v for k, v in wire.items() if k not in ("kind", "apiVersion")},
+    }
+    return options
+
+
+def grace_period(resource: Resource, obj: Obj, wanted: int | None) -> int | None:
+    """Seconds that a pod gets; None for kinds that are deleted at once."""
+    if resource.kind != "Pod" or resource.group:
+        return None
+    spec = obj.get("spec") or {}
+    seconds = wanted if wanted is not None else spec.get("terminationGracePeriodSeconds", 30)
+    if not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        return 0
+    return max(1, seconds) if seconds < 0 else int(seconds)
+
+
+def _finalizers(resource: Resource, meta: Obj, propagation: str) -> list[str]:
+    """The finalizers after the propagation policy had its say."""
+    finalizers = [f for f in meta.get("finalizers") or () if not (propagation and f in (ORPHAN, FOREGROUND))]
+    if not propagation and resource.kind == "ReplicationController" and ORPHAN not in finalizers:
+        return finalizers
+    if propagation == "Orphan":
+        finalizers.append(ORPHAN)
+    elif propagation == "Foreground":
+        finalizers.append(FOREGROUND)
+    return finalizers
+
+
+async def delete(core: Core, resource: Resource, namespace: str, name: str, options: Options, wanted: DeleteOptions) -> tuple[Entry, bool]:
+    """Delete an object. Returns its last state, and whether it is gone (else it waits for its grace period or its finalizers)."""
+    bucket = core.store.bucket(resource.bucket)
+    entry = bucket.get(namespace, name)
+    if entry is None:
+        raise not_found(resource.plural, resource.group, name)
+    check_preconditions(resource, name, entry.obj["metadata"], wanted.precondition_uid, wanted.precondition_rv)
+    attributes = Attributes(DELETE, resource, "", namespace, name, None, entry.obj, options, wire_options=wanted.wire)
+    core.admission.mutate(attributes)
+    if core.admission.has_webhooks:
+        await core.admission.mutate_by_webhooks(attributes)
+    core.admission.validate(attributes)
+    if core.admission.has_webhooks:
+        await core.admission.validate_by_webhooks(attributes)
+        entry = bucket.get(namespace, name)
+        if entry is None:
+            raise not_found(resource.plural, resource.group, name)
+        check_preconditions(resource, name, entry.obj["metadata"], wanted.precondition_uid, wanted.precondition_rv)
+    return delete_now(core, resource, entry, wanted, dry_run=options.dry_run)
+
+
+def delete_now(core: Core, resource: Resource, entry: Entry, wanted: DeleteOptions, *, dry_run: bool = False) -> tuple[Entry, bool]:
+    """The deletion itself, after admission."""
+    bucket = core.store.bucket(resource.bucket)
+    stored = entry.obj
+    meta = stored["metadata"]
+    finalizers = _finalizers(resource, meta, wanted.propagation)
+    grace = grace_period(resource, stored, wanted.grace_period_seconds)
+    waits_for_content = resource.kind == "Namespace" and not resource.group and (stored.get("spec") or {}).get("finalizers")
+    if not finalizers and not grace and not waits_for_content:
+        if dry_run:
+            return entry, True
+        removed = bucket.remove(entry.namespace, entry.name)
+        assert removed is not None
+        return removed, True
+    obj = entry.copy()
+    changed = _mark(resource, obj, grace or 0)
+    if finalizers != (meta.get("finalizers") or []):
+        obj["metadata"]["finalizers"] = finalizers
+        changed = True
+    if waits_for_content and (obj.get("status") or {}).get("phase") != "Terminating":
+        obj.setdefault("status", {})["phase"] = "Terminating"
+        changed = True
+    if not changed:
+        return entry, False
+    if dry_run:
+        return transient(core, entry.namespace, entry.name, obj), False
+    return bucket.put(entry.namespace, entry.name, obj), False
+
+
+def _mark(resource: Resource, obj: Obj, grace: int) -> bool:
+    """Set the deletion timestamp, or bring it forward; False when it stands already."""
+    meta = obj["metadata"]
+    if meta.get("deletionTimestamp"):
+        before = meta.get("deletionGracePeriodSeconds") or 0
+        if grace >= before:
+            return False
+        started = calendar.timegm(time.strptime(meta["deletionTimestamp"], "%Y-%m-%dT%H:%M:%SZ")) - before
+        meta["deletionTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(max(started + grace, time.time())))
+        meta["deletionGracePeriodSeconds"] = grace
+        return True
+    meta["deletionTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + grace))
+    if resource.kind != "Namespace":
+        meta["deletionGracePeriodSeconds"] = grace
+    if meta.get("generation"):
+        meta["generation"] += 1
+    return True

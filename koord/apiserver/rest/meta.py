@@ -1,0 +1,127 @@
+"""ObjectMeta on its way into the store: what the server sets, what it keeps, what it refuses."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from koord.apiserver.errors import STALE, Cause, bad_request, conflict, field_forbidden, invalid_value
+from koord.apiserver.schema.timeformat import now
+
+if TYPE_CHECKING:
+    from koord.apiserver.resources import Resource
+
+Obj = dict[str, Any]
+
+# no vowels and no look-alikes, as the names of Kubernetes' own generator
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+_GENERATED_BASE = 58
+_IMMUTABLE = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
+
+
+def new_uid() -> str:
+    """A random (version 4) UUID; four times as quick as `uuid.uuid4`."""
+    digits = secrets.token_hex(16)
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{'89ab'[int(digits[16], 16) & 3]}{digits[17:20]}-{digits[20:]}"
+
+
+def generated_name(base: str) -> str:
+    """`base` (cut to fit) with a suffix of five random characters."""
+    noise = secrets.randbits(40)
+    suffix = ""
+    for _ in range(5):
+        noise, index = divmod(noise, len(_ALPHABET))
+        suffix += _ALPHABET[index]
+    return base[:_GENERATED_BASE] + suffix
+
+
+def check_identity(resource: Resource, obj: Obj, namespace: str, name: str) -> None:
+    """The object must be of the resource's kind and agree with the path. Fills in what the object leaves out."""
+    kind, api_version = obj.get("kind"), obj.get("apiVersion")
+    if kind is None and api_version is None:
+        if resource.custom:
+            raise bad_request("Object 'Kind' is missing in the request body")
+    elif kind != resource.kind or api_version != resource.api_version:
+        raise bad_request(
+            f"the API version in the data ({api_version or ''}, Kind={kind or ''}) does not match the expected API version "
+            f"({resource.api_version}, Kind={resource.kind})"
+        )
+    meta = obj.get("metadata")
+    if meta is None:
+        meta = obj["metadata"] = {}
+    elif type(meta) is not dict:
+        raise bad_request("metadata: must be an object")
+    if resource.namespaced:
+        given = meta.get("namespace")
+        if given and given != namespace:
+            raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+        meta["namespace"] = namespace
+    elif meta.get("namespace"):
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+    if name:
+        given = meta.get("name")
+        if given and given != name:
+            raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
+        meta["name"] = name
+
+
+def prepare_create(resource: Resource, meta: Obj) -> None:
+    """Set what belongs to the server."""
+    for key in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion", "generation"):
+        meta.pop(key, None)
+    if not meta.get("name") and meta.get("generateName"):
+        meta["name"] = generated_name(meta["generateName"])
+    meta["uid"] = new_uid()
+    meta["creationTimestamp"] = now()
+    if resource.has_generation:
+        meta["generation"] = 1
+
+
+def check_preconditions(resource: Resource, name: str, stored: Obj, uid: str, rv: str) -> None:
+    """409 when the stored metadata is not what the caller wants to change."""
+    if uid and uid != stored["uid"]:
+        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {stored['uid']}"
+        raise conflict(resource.plural, resource.group, name, why)
+    if rv and rv != stored["resourceVersion"]:
+        why = f"Precondition failed: ResourceVersion in precondition: {rv}, ResourceVersion in object meta: {stored['resourceVersion']}"
+        raise conflict(resource.plural, resource.group, name, why)
+
+
+def check_version(resource: Resource, name: str, meta: Obj, stored: Obj) -> None:
+    """Optimistic concurrency of an update: the resourceVersion that the client saw must be the stored one."""
+    given = meta.get("resourceVersion")
+    if given and given != stored["resourceVersion"]:
+        raise conflict(resource.plural, resource.group, name, STALE)
+    uid = meta.get("uid")
+    if uid and uid != stored["uid"]:
+        check_preconditions(resource, name, stored, uid, "")
+
+
+def prepare_update(meta: Obj, old: Obj, causes: list[Cause]) -> None:
+    """Carry over what an update cannot change; changes of immutable fields become causes."""
+    meta.pop("selfLink", None)
+    for key in _IMMUTABLE:
+        before, after = old.get(key), meta.get(key)
+        if after is None:
+            if before is not None:
+                meta[key] = before
+        elif after != before and key in ("deletionTimestamp", "deletionGracePeriodSeconds"):
+            if before is None:
+                del meta[key]
+            else:
+                causes.append(invalid_value(f"metadata.{key}", after, "field is immutable"))
+        elif after != before:
+            causes.append(invalid_value(f"metadata.{key}", after, "field is immutable"))
+    if "generateName" in old:
+        meta.setdefault("generateName", old["generateName"])
+    if "generation" in old:
+        meta["generation"] = old["generation"]
+    else:
+        meta.pop("generation", None)
+    meta["resourceVersion"] = old["resourceVersion"]
+    if old.get("deletionTimestamp"):
+        added = sorted(set(meta.get("finalizers") or ()) - set(old.get("finalizers") or ()))
+        if added:
+            listed = "[" + ", ".join(f'"{f}"' for f in added) + "]"
+            text = f"no new finalizers can be added if the object is being deleted, found new finalizers {listed}"
+            causes.append(field_forbidden("metadata.finalizers", text.replace('"', "").replace("[", "[]string{").replace("]", "}")))

@@ -1,0 +1,206 @@
+"""Get, list and watch: selectors, versions, pages."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from koord.apiserver.errors import (
+    StatusError,
+    bad_request,
+    expired,
+    field_forbidden,
+    invalid,
+    invalid_value,
+    not_found,
+    too_large_resource_version,
+)
+from koord.apiserver.fields import field_matcher
+from koord.apiserver.store import Entry
+from koord.apiserver.watch import Match
+from koord.kube.selectors import SelectorError, parse_label_selector
+
+if TYPE_CHECKING:
+    from koord.apiserver.core import Core
+    from koord.apiserver.resources import Resource
+
+Obj = dict[str, Any]
+
+
+@dataclass(slots=True)
+class ListQuery:
+    """The query of a list or a watch."""
+
+    namespace: str | None
+    match: Match | None
+    rv: str = ""
+    rv_match: str = ""
+    limit: int = 0
+    continue_: str = ""
+    send_initial_events: bool | None = None
+    allow_bookmarks: bool = False
+    timeout_seconds: int = 0
+
+
+@dataclass(slots=True)
+class Page:
+    """One answer to a list."""
+
+    entries: list[Entry]
+    rv: int
+    continue_: str = ""
+    remaining: int | None = None
+
+
+def _flag(text: str) -> bool:
+    return text.lower() in ("true", "1", "t")
+
+
+def parse_query(resource: Resource, namespace: str | None, query: dict[str, str]) -> ListQuery:
+    """Read the query parameters. Raises StatusError 400 or 422 for what makes no sense."""
+    out = ListQuery(namespace, matcher(resource, query.get("labelSelector", ""), query.get("fieldSelector", "")))
+    out.rv, out.rv_match = query.get("resourceVersion", ""), query.get("resourceVersionMatch", "")
+    out.continue_ = query.get("continue", "")
+    if out.rv and not out.rv.isdigit():
+        raise invalid_version(out.rv)
+    for key in ("limit", "timeoutSeconds"):
+        if query.get(key):
+            try:
+                number = int(query[key])
+            except ValueError as err:
+                raise bad_request(f"{key}: {query[key]!r} is not a number") from err
+            if key == "limit":
+                out.limit = number
+            else:
+                out.timeout_seconds = number
+    out.allow_bookmarks = _flag(query.get("allowWatchBookmarks", ""))
+    if "sendInitialEvents" in query:
+        out.send_initial_events = _flag(query["sendInitialEvents"])
+    return out
+
+
+def invalid_version(text: str) -> StatusError:
+    return bad_request(f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax')
+
+
+def matcher(resource: Resource, labels: str, fields: str) -> Match | None:
+    """One predicate for both selectors; None when everything matches."""
+    by_fields = field_matcher(resource, fields, labels) if fields else None
+    if not labels:
+        return by_fields
+    try:
+        selector = parse_label_selector(labels)
+    except SelectorError as err:
+        raise bad_request(f"unable to parse requirement: {err}") from err
+    if selector.everything:
+        return by_fields
+    matches = selector.matches
+
+    if by_fields is None:
+        return lambda obj: matches(obj["metadata"].get("labels"))
+    also = by_fields
+    return lambda obj: matches(obj["metadata"].get("labels")) and also(obj)
+
+
+def get(core: Core, resource: Resource, namespace: str, name: str) -> Entry:
+    """One object, or 404."""
+    entry = core.store.bucket(resource.bucket).get(namespace, name)
+    if entry is None:
+        raise not_found(resource.plural, resource.group, name)
+    return entry
+
+
+def _list_options_error(field: str, text: str) -> StatusError:
+    return invalid("ListOptions", "meta.k8s.io", "", [field_forbidden(field, text)])
+
+
+def _check_list(query: ListQuery) -> None:
+    if query.send_initial_events is not None:
+        raise _list_options_error("sendInitialEvents", "sendInitialEvents is forbidden for list")
+    if not query.rv_match:
+        return
+    if query.continue_:
+        raise _list_options_error("resourceVersionMatch", "resourceVersionMatch is forbidden when continue is provided")
+    if not query.rv:
+        raise _list_options_error("resourceVersionMatch", "resourceVersionMatch is forbidden unless resourceVersion is provided")
+    if query.rv_match not in ("Exact", "NotOlderThan"):
+        cause = invalid_value("resourceVersionMatch", query.rv_match, 'supported values: "Exact", "NotOlderThan"')
+        raise invalid("ListOptions", "meta.k8s.io", "", [cause])
+    if query.rv_match == "Exact" and query.rv == "0":
+        text = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+        raise _list_options_error("resourceVersionMatch", text)
+
+
+def list_page(core: Core, resource: Resource, query: ListQuery) -> Page:
+    """The entries that a list asks for."""
+    _check_list(query)
+    bucket = core.store.bucket(resource.bucket)
+    current = core.store.rv
+    if query.continue_:
+        rv, start = decode_continue(query.continue_)
+        if query.rv and query.rv != "0":
+            raise bad_request("specifying resource version is not allowed when using continue")
+        if rv < 0:
+            rv = current
+    else:
+        rv, start = current, ""
+        wanted = int(query.rv or 0)
+        if wanted > current:
+            raise too_large_resource_version(wanted, current)
+        if wanted and (query.rv_match == "Exact" or (query.limit and not query.rv_match)):
+            rv = wanted
+    if rv == current:
+        entries = bucket.select(query.namespace, start)
+        return _cut(query, entries, current)
+    past = bucket.at(rv)
+    if past is None:
+        raise _gone(query, start, current, rv)
+    inside = (e for e in past if (query.namespace is None or e.namespace == query.namespace) and e.key > start)
+    return _cut(query, inside, rv)
+
+
+def _gone(query: ListQuery, start: str, current: int, rv: int) -> StatusError:
+    if not query.continue_:
+        return expired(f"The resourceVersion for the provided list is too old: {rv}")
+    err = expired(
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue "
+        "parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided "
+        "token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was "
+        "returned and now may show up in the list."
+    )
+    err.metadata = {"continue": encode_continue(-1, start)}
+    return err
+
+
+def _cut(query: ListQuery, entries: Any, rv: int) -> Page:
+    match = query.match
+    if match is not None:
+        entries = (e for e in entries if match(e.obj))
+    if not query.limit:
+        return Page(list(entries), rv)
+    page: list[Entry] = []
+    for entry in entries:
+        if len(page) == query.limit:
+            # a count of the rest is only known where nothing is filtered
+            rest = None if match is not None else 1 + sum(1 for _ in entries)
+            return Page(page, rv, encode_continue(rv, page[-1].key), rest)
+        page.append(entry)
+    return Page(page, rv)
+
+
+def encode_continue(rv: int, start: str) -> str:
+    """A continue token: the version of the first page and the last key shown."""
+    return base64.urlsafe_b64encode(orjson.dumps({"v": "meta.k8s.io/v1", "rv": rv, "start": start})).decode().rstrip("=")
+
+
+def decode_continue(token: str) -> tuple[int, str]:
+    """Version and last key of a continue token."""
+    try:
+        raw = orjson.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        return int(raw["rv"]), str(raw["start"])
+    except (binascii.Error, ValueError, KeyError, TypeError) as err:
+        raise bad_request(f"continue key is not valid: {err}") from err

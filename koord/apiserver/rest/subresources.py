@@ -1,0 +1,308 @@
+"""Subresources with bodies of their own: binding, eviction, scale, finalize, token."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import time
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from koord.apiserver.admission.attributes import CREATE, Attributes
+from koord.apiserver.errors import (
+    STALE,
+    Cause,
+    bad_request,
+    conflict,
+    invalid,
+    invalid_value,
+    not_found,
+    required,
+    too_many_requests,
+)
+from koord.apiserver.rest.context import DeleteOptions
+from koord.apiserver.rest.delete import delete_now, parse_options
+from koord.apiserver.rest.meta import check_preconditions, check_version
+from koord.apiserver.rest.write import commit
+from koord.apiserver.schema.builtin import clean, schemas
+from koord.apiserver.schema.timeformat import now
+from koord.apiserver.store import Entry
+from koord.kube.selectors import from_label_selector
+
+if TYPE_CHECKING:
+    from koord.apiserver.core import Core
+    from koord.apiserver.resources import Resource
+    from koord.apiserver.rest.context import Options
+
+Obj = dict[str, Any]
+
+_PDBS = "policy/poddisruptionbudgets"
+# evicted pods that a budget remembers until they are seen going; more than this is a sign of a broken controller
+_MAX_DISRUPTED = 2000
+
+
+def _pods(core: Core) -> Resource:
+    found = core.resources.by_path("", "v1", "pods")
+    assert found is not None
+    return found
+
+
+async def bind(core: Core, namespace: str, name: str, body: Obj, options: Options) -> Obj:
+    """POST pods/x/binding: set the node of a pod that has none. Answers with a Status."""
+    clean(schemas().type("V1Binding"), body, None, [])
+    target = body.get("target") or {}
+    causes: list[Cause] = []
+    if target.get("kind") not in (None, "", "Node"):
+        causes.append(
+            Cause("FieldValueNotSupported", "target.kind", f'Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"')
+        )
+    if not target.get("name"):
+        causes.append(required("target.name"))
+    if causes:
+        raise invalid("Binding", "", name, causes)
+    resource = _pods(core)
+    bucket = core.store.bucket(resource.bucket)
+    entry = bucket.get(namespace, name)
+    if entry is None:
+        raise not_found("pods", "", name)
+    if core.admission.has_webhooks:
+        attributes = Attributes(CREATE, resource, "binding", namespace, name, body, None, options)
+        await core.admission.mutate_by_webhooks(attributes)
+        await core.admission.validate_by_webhooks(attributes)
+        entry = bucket.get(namespace, name)
+        if entry is None:
+            raise not_found("pods", "", name)
+    meta = body.get("metadata") or {}
+    stored = entry.obj
+    check_preconditions(resource, name, stored["metadata"], meta.get("uid") or "", meta.get("resourceVersion") or "")
+    if stored["metadata"].get("deletionTimestamp"):
+        raise conflict("pods/binding", "", name, f"pod {name} is being deleted, cannot be assigned to a host")
+    assigned = (stored.get("spec") or {}).get("nodeName")
+    if assigned:
+        raise conflict("pods/binding", "", name, f'pod {name} is already assigned to node "{assigned}"')
+    if stored["spec"].get("schedulingGates"):
+        raise conflict("pods/binding", "", name, f"pod {name} has non-empty .spec.schedulingGates")
+    obj = entry.copy()
+    obj["spec"]["nodeName"] = target["name"]
+    if meta.get("annotations"):
+        obj["metadata"].setdefault("annotations", {}).update(meta["annotations"])
+    conditions = obj.setdefault("status", {}).setdefault("conditions", [])
+    scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now()}
+    for i, condition in enumerate(conditions):
+        if condition.get("type") == "PodScheduled":
+            conditions[i] = scheduled
+            break
+    else:
+        conditions.append(scheduled)
+    core.managed.on_update(resource, obj, stored, options, "")
+    if not options.dry_run:
+        bucket.put(namespace, name, obj)
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+
+
+# -- eviction ------------------------------------------------------------------------------------------------------------------------
+
+
+async def evict(core: Core, namespace: str, name: str, body: Obj, options: Options) -> Obj:
+    """POST pods/x/eviction: delete the pod if its disruption budgets allow it, else 429."""
+    wanted = parse_options(body.get("deleteOptions") or {}, {})
+    resource = _pods(core)
+    given = (body.get("metadata") or {}).get("name")
+    if given and given != name:
+        raise bad_request("name in URL does not match name in Eviction object")
+    bucket = core.store.bucket(resource.bucket)
+    entry = bucket.get(namespace, name)
+    if entry is None:
+        raise not_found("pods", "", name)
+    if core.admission.has_webhooks:
+        attributes = Attributes(CREATE, resource, "eviction", namespace, name, body, None, options)
+        await core.admission.mutate_by_webhooks(attributes)
+        await core.admission.validate_by_webhooks(attributes)
+        entry = bucket.get(namespace, name)
+        if entry is None:
+            raise not_found("pods", "", name)
+    pod = entry.obj
+    dry_run = options.dry_run or "All" in (wanted.wire.get("dryRun") or ())
+    if not _may_ignore_budgets(pod):
+        _ask_budgets(core, pod, dry_run=dry_run)
+    check_preconditions(resource, name, pod["metadata"], wanted.precondition_uid, wanted.precondition_rv)
+    if not dry_run:
+        _delete_evicted(core, resource, bucket.get(namespace, name) or entry, wanted)
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+
+
+def _delete_evicted(core: Core, resource: Resource, entry: Entry, wanted: DeleteOptions) -> None:
+    delete_now(core, resource, entry, wanted)
+
+
+def _may_ignore_budgets(pod: Obj) -> bool:
+    """Pods that do not run (any more, or yet) disrupt nobody."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Pending") or bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def _ready(pod: Obj) -> bool:
+    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in (pod.get("status") or {}).get("conditions") or ())
+
+
+def _ask_budgets(core: Core, pod: Obj, *, dry_run: bool) -> None:
+    """Take one disruption off the pod's budget. Raises 429 when there is none left, 500 for several budgets."""
+    namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+    labels = pod["metadata"].get("labels") or {}
+    bucket = core.store.bucket(_PDBS)
+    found = [e for e in bucket.select(namespace) if from_label_selector((e.obj.get("spec") or {}).get("selector")).matches(labels)]
+    if len(found) > 1:
+        from koord.apiserver.errors import internal
+
+        raise internal("This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")
+    if not found:
+        return
+    entry = found[0]
+    budget = entry.obj
+    status = budget.get("status") or {}
+    if not _ready(pod):
+        policy = (budget.get("spec") or {}).get("unhealthyPodEvictionPolicy") or "IfHealthyBudget"
+        enough = status.get("currentHealthy", 0) >= status.get("desiredHealthy", 0) and status.get("desiredHealthy", 0) > 0
+        if policy == "AlwaysAllow" or enough:
+            return
+    if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
+        raise _refused(entry.name, f"The disruption budget {entry.name} is still being processed by the server.", 10)
+    allowed = status.get("disruptionsAllowed", 0)
+    if len(status.get("disruptedPods") or {}) > _MAX_DISRUPTED:
+        raise _refused(entry.name, "DisruptedPods map too big - too many evictions not confirmed by PDB controller", 0)
+    if allowed <= 0:
+        healthy, wanted = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
+        raise _refused(entry.name, f"The disruption budget {entry.name} needs {wanted} healthy pods and has {healthy} currently", 0)
+    if dry_run:
+        return
+    obj = entry.copy()
+    obj["status"]["disruptionsAllowed"] = allowed - 1
+    obj["status"].setdefault("disruptedPods", {})[name] = now()
+    bucket.put(entry.namespace, entry.name, obj)
+
+
+def _refused(budget: str, text: str, retry_after: int) -> Exception:
+    return too_many_requests(
+        "Cannot evict pod as it would violate the pod's disruption budget.", retry_after, [{"reason": "DisruptionBudget", "message": text}]
+    )
+
+
+# -- scale ---------------------------------------------------------------------------------------------------------------------------
+
+
+def _dig(obj: Obj, path: str) -> Any:
+    value: Any = obj
+    for key in path.strip(".").split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _scale_paths(resource: Resource) -> tuple[str, str, str]:
+    """Where a kind keeps its replicas (wanted, observed) and its selector."""
+    if resource.crd_version is not None:
+        scale = (resource.crd_version.get("subresources") or {}).get("scale") or {}
+        return scale["specReplicasPath"], scale["statusReplicasPath"], scale.get("labelSelectorPath", "")
+    return "spec.replicas", "status.replicas", ""
+
+
+def scale_of(resource: Resource, obj: Obj) -> Obj:
+    """The Scale view of a workload."""
+    wanted, observed, selector = _scale_paths(resource)
+    meta = {k: obj["metadata"][k] for k in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp") if k in obj["metadata"]}
+    out: Obj = {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": meta,
+        "spec": {},
+        "status": {"replicas": _dig(obj, observed) or 0},
+    }
+    if _dig(obj, wanted) is not None:
+        out["spec"]["replicas"] = _dig(obj, wanted)
+    if selector:
+        text = _dig(obj, selector) or ""
+    elif resource.kind == "ReplicationController":
+        text = ",".join(f"{k}={v}" for k, v in sorted((obj["spec"].get("selector") or {}).items()))
+    else:
+        text = str(from_label_selector(obj["spec"].get("selector")))
+    if text:
+        out["status"]["selector"] = text
+    return out
+
+
+async def write_scale(core: Core, resource: Resource, namespace: str, name: str, scale: Obj, options: Options) -> Obj:
+    """Set the replicas through a Scale."""
+    bucket = core.store.bucket(resource.bucket)
+    clean(schemas().type("V1Scale"), scale, None, [])
+    replicas = (scale.get("spec") or {}).get("replicas", 0)
+    if replicas < 0:
+        raise invalid("Scale", "autoscaling", name, [invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")])
+    for _ in range(5):
+        entry = bucket.get(namespace, name)
+        if entry is None:
+            raise not_found(resource.plural, resource.group, name)
+        check_version(resource, name, scale.get("metadata") or {}, entry.obj["metadata"])
+        obj = entry.copy()
+        target = obj
+        *parents, last = _scale_paths(resource)[0].strip(".").split(".")
+        for key in parents:
+            target = target.setdefault(key, {})
+        target[last] = replicas
+        done = await commit(core, resource, entry, obj, options, "")
+        if done is not None:
+            return scale_of(resource, done.obj)
+    raise conflict(resource.plural, resource.group, name, STALE)
+
+
+# -- namespaces/finalize -------------------------------------------------------------------------------------------------------------
+
+
+def finalize(core: Core, resource: Resource, name: str, body: Obj, options: Options) -> Entry:
+    """PUT namespaces/x/finalize: set spec.finalizers; the last one to go takes a Terminating namespace with it."""
+    bucket = core.store.bucket(resource.bucket)
+    entry = bucket.get("", name)
+    if entry is None:
+        raise not_found("namespaces", "", name)
+    meta = body.get("metadata") or {}
+    if meta.get("name") not in (None, "", name):
+        raise bad_request(f"the name of the object ({meta['name']}) does not match the name on the URL ({name})")
+    check_version(resource, name, meta, entry.obj["metadata"])
+    obj = entry.copy()
+    obj["spec"] = {k: v for k, v in (body.get("spec") or {}).items() if k == "finalizers" and v}
+    if options.dry_run:
+        return entry
+    if obj["metadata"].get("deletionTimestamp") and not obj["spec"].get("finalizers") and not obj["metadata"].get("finalizers"):
+        return core.finish_deletion(resource, entry, obj)
+    if obj == entry.obj:
+        return entry
+    return bucket.put("", name, obj)
+
+
+# -- serviceaccounts/token -----------------------------------------------------------------------------------------------------------
+
+
+def token(core: Core, namespace: str, name: str, body: Obj) -> Obj:
+    """POST serviceaccounts/x/token: an opaque bearer token that this server accepts until it expires."""
+    if core.store.bucket("/serviceaccounts").get(namespace, name) is None:
+        raise not_found("serviceaccounts", "", name)
+    spec = dict(body.get("spec") or {})
+    seconds = int(spec.get("expirationSeconds") or 3600)
+    if seconds < 600:
+        cause = invalid_value("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")
+        raise invalid("TokenRequest", "authentication.k8s.io", name, [cause])
+    spec["expirationSeconds"] = seconds
+    expires = time.time() + seconds
+    payload = (
+        base64.urlsafe_b64encode(orjson.dumps({"sub": f"system:serviceaccount:{namespace}:{name}", "exp": int(expires)}))
+        .decode()
+        .rstrip("=")
+    )
+    issued = f"koord.{payload}.{secrets.token_urlsafe(24)}"
+    core.tokens.issue(issued, f"system:serviceaccount:{namespace}:{name}", namespace, expires)
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(expires))
+    return {
+        "kind": "TokenRequest",
+        "apiVersion": "authentication.k8s.io/v1",
+        "metadata": {"name": name, "namespace": namespace, "creationTimestamp": now()},
+        "spec": spec,
+        "status": {"token": issued, "expirationTimestamp": stamp},
+    }

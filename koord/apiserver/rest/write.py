@@ -1,0 +1,324 @@
+"""Create and update: decode, default, admit, check, store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from koord.apiserver.admission.attributes import CREATE, UPDATE, Attributes
+from koord.apiserver.errors import (
+    STALE,
+    Cause,
+    StatusError,
+    already_exists,
+    bad_request,
+    conflict,
+    invalid,
+    invalid_value,
+    not_found,
+)
+from koord.apiserver.rest.meta import check_identity, check_version, prepare_create, prepare_update
+from koord.apiserver.schema.builtin import clean, schemas
+from koord.apiserver.store import Entry, make_key
+from koord.apiserver.strategies import strategy
+from koord.apiserver.validation import names
+from koord.apiserver.wire import canonical
+
+if TYPE_CHECKING:
+    from koord.apiserver.core import Core
+    from koord.apiserver.resources import Resource
+    from koord.apiserver.rest.context import Options
+
+Obj = dict[str, Any]
+
+# an update whose object changes while a webhook thinks is done again, this often
+_RETRIES = 5
+
+
+def decode(resource: Resource, obj: Obj, options: Options) -> None:
+    """Prune, normalise and default, in place. Unknown fields are errors, warnings or nothing, by `fieldValidation`."""
+    unknown: list[str] = []
+    if resource.structural is not None:
+        clean(schemas().type("V1ObjectMeta"), obj["metadata"], (None, "metadata"), unknown)
+        resource.structural.prune(obj, None, unknown, root=True)
+        resource.structural.drop_nulls(obj)
+        resource.structural.fill(obj)
+    elif resource.type is not None:
+        try:
+            clean(resource.type, obj, None, unknown)
+        except StatusError as err:
+            text = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {err.message}'
+            raise bad_request(text) from err
+        obj.setdefault("metadata", {})
+    if unknown:
+        report_unknown(unknown, options)
+
+
+def report_unknown(unknown: list[str], options: Options) -> None:
+    """Refuse, warn of, or ignore unknown fields."""
+    texts = [f'unknown field "{field}"' for field in unknown]
+    if options.field_validation == "Strict":
+        raise bad_request("strict decoding error: " + ", ".join(texts))
+    if options.field_validation == "Warn":
+        options.warnings.extend(texts)
+
+
+def apply_defaults(resource: Resource, obj: Obj) -> None:
+    """Set the defaults of a built-in kind, in place."""
+    default = strategy(resource.group, resource.kind).default if not resource.custom else None
+    if default is not None:
+        default(obj)
+
+
+def check(resource: Resource, obj: Obj, causes: list[Cause]) -> None:
+    """Validate a whole object."""
+    rule = names.path_segment if "n" in resource.flags else names.name_rule(resource.flags)
+    names.metadata(obj["metadata"], namespaced=resource.namespaced, rule=rule, causes=causes)
+    if resource.structural is not None:
+        resource.structural.validate(obj, None, causes)
+        return
+    extra = strategy(resource.group, resource.kind).check
+    if extra is not None:
+        extra(obj, causes)
+
+
+# -- create --------------------------------------------------------------------------------------------------------------------------
+
+
+async def create(core: Core, resource: Resource, namespace: str, obj: Obj, options: Options, name: str = "") -> Entry:
+    """Create an object. `name` is set where the path names it (a PUT or an apply that creates)."""
+    check_identity(resource, obj, namespace, name)
+    decode(resource, obj, options)
+    meta = obj["metadata"]
+    if meta.get("resourceVersion"):
+        raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
+    if resource.from_wire is not None:
+        obj = resource.from_wire(obj)
+    apply_defaults(resource, obj)
+    attributes = Attributes(CREATE, resource, "", namespace, meta.get("name") or "", obj, None, options)
+    if not meta.get("name") and meta.get("generateName"):
+        prepare_create(resource, meta)
+        attributes.name = meta["name"]
+    else:
+        prepare_create(resource, meta)
+    core.managed.before_create(resource, obj, options)
+    core.admission.mutate(attributes)
+    if core.admission.has_webhooks:
+        await core.admission.mutate_by_webhooks(attributes)
+        obj = attributes.require_object()
+        _after_mutation(resource, obj)
+    _prepare_create_status(resource, obj)
+    obj = _canonical(resource, obj)
+    core.managed.on_create(resource, obj, options)
+    causes: list[Cause] = []
+    check(resource, obj, causes)
+    if causes:
+        raise invalid(resource.kind, resource.group, obj["metadata"].get("name") or "", causes)
+    attributes.obj = obj
+    core.admission.validate(attributes)
+    if core.admission.has_webhooks:
+        await core.admission.validate_by_webhooks(attributes)
+    final = obj["metadata"]["name"]
+    bucket = core.store.bucket(resource.bucket)
+    if make_key(namespace, final) in bucket.entries:
+        if obj["metadata"].get("generateName") and not attributes.name_given:
+            raise already_exists(resource.plural, resource.group, final)
+        raise already_exists(resource.plural, resource.group, final)
+    if options.dry_run:
+        return transient(core, namespace, final, obj)
+    return bucket.put(namespace, final, obj)
+
+
+def _canonical(resource: Resource, obj: Obj) -> Obj:
+    kind, api_version = (resource.kind, resource.api_version)
+    if resource.from_wire is not None:
+        kind, api_version = obj["kind"], obj["apiVersion"]
+    elif resource.crd is not None:
+        api_version = storage_api_version(resource)
+    return canonical(obj, kind, api_version)
+
+
+def storage_api_version(resource: Resource) -> str:
+    """The apiVersion that objects of a custom resource are stored under."""
+    assert resource.crd is not None
+    version = next(v["name"] for v in resource.crd["spec"]["versions"] if v.get("storage"))
+    return f"{resource.group}/{version}"
+
+
+def _after_mutation(resource: Resource, obj: Obj) -> None:
+    """What webhooks return is decoded and defaulted like what clients send."""
+    unknown: list[str] = []
+    if resource.structural is not None:
+        resource.structural.prune(obj, None, unknown, root=True)
+        resource.structural.fill(obj)
+    elif resource.type is not None and resource.from_wire is None:
+        clean(resource.type, obj, None, unknown)
+        apply_defaults(resource, obj)
+
+
+def _prepare_create_status(resource: Resource, obj: Obj) -> None:
+    plan = strategy(resource.group, resource.kind)
+    if resource.status_subresource and not plan.keeps_status:
+        obj.pop("status", None)
+        if resource.structural is not None and "status" in resource.structural.props:
+            # a default of the status as a whole comes back, as it does on the first read from etcd
+            status = resource.structural.props["status"]
+            if status.has_default:
+                resource.structural.fill(obj)
+    if plan.create is not None and not resource.custom:
+        plan.create(obj)
+
+
+def transient(core: Core, namespace: str, name: str, obj: Obj) -> Entry:
+    """The answer to a dry run: an entry that was never stored."""
+    return Entry(make_key(namespace, name), namespace, name, obj, core.store.rv, orjson.dumps(obj))
+
+
+# -- update --------------------------------------------------------------------------------------------------------------------------
+
+
+async def replace(
+    core: Core, resource: Resource, namespace: str, name: str, obj: Obj, options: Options, subresource: str = ""
+) -> tuple[Entry, bool]:
+    """PUT. Returns the stored entry and whether it was created."""
+    check_identity(resource, obj, namespace, name)
+    decode(resource, obj, options)
+    if resource.from_wire is not None:
+        obj = resource.from_wire(obj)
+    apply_defaults(resource, obj)
+    bucket = core.store.bucket(resource.bucket)
+    frozen = orjson.dumps(obj) if core.admission.has_webhooks else b""
+    for _ in range(_RETRIES):
+        old = bucket.get(namespace, name)
+        if old is None:
+            if (
+                resource.create_on_update
+                and not subresource
+                and not obj["metadata"].get("uid")
+                and not obj["metadata"].get("resourceVersion")
+            ):
+                return await create(core, resource, namespace, obj, options, name), True
+            raise not_found(resource.plural, resource.group, name)
+        stored = old.obj
+        check_version(resource, name, obj["metadata"], stored["metadata"])
+        conditional = bool(obj["metadata"].get("resourceVersion"))
+        if not conditional and not resource.unconditional_update:
+            cause = invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
+            cause = Cause(cause.kind, cause.field, cause.message.replace("0", "0x0", 1))
+            raise invalid(resource.kind, resource.group, name, [cause])
+        entry = await commit(core, resource, old, obj, options, subresource)
+        if entry is not None:
+            return entry, False
+        if conditional:
+            break
+        obj = orjson.loads(frozen)
+    raise conflict(resource.plural, resource.group, name, STALE)
+
+
+async def commit(
+    core: Core, resource: Resource, old: Entry, obj: Obj, options: Options, subresource: str, applied: bool = False
+) -> Entry | None:
+    """Take an update through admission, validation and into the store; None when the stored object changed meanwhile.
+
+    `obj` is decoded and defaulted, in stored form, and belongs to this function.
+    """
+    stored = old.obj
+    causes: list[Cause] = []
+    prepare_update(obj["metadata"], stored["metadata"], causes)
+    obj = merge_parts(resource, obj, stored, subresource)
+    if not applied:
+        core.managed.on_update(resource, obj, stored, options, subresource)
+    attributes = Attributes(UPDATE, resource, subresource, old.namespace, old.name, obj, stored, options)
+    core.admission.mutate(attributes)
+    if core.admission.has_webhooks:
+        before = orjson.dumps(obj)
+        await core.admission.mutate_by_webhooks(attributes)
+        obj = attributes.require_object()
+        if orjson.dumps(obj) != before:
+            _after_mutation(resource, obj)
+            obj = merge_parts(resource, obj, stored, subresource)
+    _bump_generation(resource, obj, stored, subresource)
+    obj = _canonical(resource, obj)
+    check(resource, obj, causes)
+    check_update = strategy(resource.group, resource.kind).check_update
+    if check_update is not None and not resource.custom and not subresource:
+        check_update(obj, stored, causes)
+    if causes:
+        raise invalid(resource.kind, resource.group, old.name, causes)
+    attributes.obj = obj
+    core.admission.validate(attributes)
+    if core.admission.has_webhooks:
+        await core.admission.validate_by_webhooks(attributes)
+    bucket = core.store.bucket(resource.bucket)
+    if bucket.entries.get(old.key) is not old:
+        return None
+    if same_object(obj, stored):
+        return old
+    if options.dry_run:
+        return transient(core, old.namespace, old.name, obj)
+    if deleted_by_update(resource, obj):
+        return core.finish_deletion(resource, old, obj)
+    return bucket.put(old.namespace, old.name, obj)
+
+
+def same_object(new: Obj, old: Obj) -> bool:
+    """Nothing changed: then nothing is written and the version stays. Only the times of managed fields may differ."""
+    if new == old:
+        return True
+    meta, before = new["metadata"], old["metadata"]
+    fields, fields_before = meta.get("managedFields"), before.get("managedFields")
+    if not fields or not fields_before or len(fields) != len(fields_before):
+        return False
+    if any({**a, "time": 0} != {**b, "time": 0} for a, b in zip(fields, fields_before, strict=True)):
+        return False
+    return bool({**new, "metadata": {**meta, "managedFields": 0}} == {**old, "metadata": {**before, "managedFields": 0}})
+
+
+def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> Obj:
+    """What a write may change: the main resource all but the status, the subresource status only that."""
+    if subresource in ("status", "approval"):
+        out = {k: v for k, v in stored.items() if k not in ("status", "metadata")}
+        if resource.custom:
+            # the metadata of a custom resource cannot be changed through its status
+            meta = dict(stored["metadata"])
+            if "managedFields" in obj["metadata"]:
+                meta["managedFields"] = obj["metadata"]["managedFields"]
+            out["metadata"] = meta
+        else:
+            out["metadata"] = obj["metadata"]
+            if resource.kind == "Pod" and "ownerReferences" in stored["metadata"]:
+                out["metadata"]["ownerReferences"] = stored["metadata"]["ownerReferences"]
+        if "status" in obj:
+            out["status"] = obj["status"]
+        return out
+    if resource.status_subresource:
+        if "status" in stored:
+            obj["status"] = stored["status"]
+        else:
+            obj.pop("status", None)
+    update = strategy(resource.group, resource.kind).update if not resource.custom else None
+    if update is not None:
+        update(obj, stored)
+    return obj
+
+
+def _bump_generation(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> None:
+    """Count a change of anything but metadata and status."""
+    if not resource.has_generation or subresource == "status":
+        return
+    ignored = {"metadata", "kind", "apiVersion"}
+    if resource.status_subresource or not resource.custom:
+        ignored.add("status")
+    for key in obj.keys() | stored.keys():
+        if key not in ignored and obj.get(key) != stored.get(key):
+            obj["metadata"]["generation"] = stored["metadata"].get("generation", 0) + 1
+            return
+
+
+def deleted_by_update(resource: Resource, obj: Obj) -> bool:
+    """An object whose deletion waited for its finalizers goes when the last one does."""
+    meta = obj["metadata"]
+    if not meta.get("deletionTimestamp") or meta.get("finalizers") or meta.get("deletionGracePeriodSeconds", 0):
+        return False
+    return not (resource.kind == "Namespace" and not resource.group and (obj.get("spec") or {}).get("finalizers"))

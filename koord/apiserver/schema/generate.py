@@ -1,0 +1,107 @@
+"""Makes `builtin.json`, the field tables of the built-in types, from the installed `kubernetes` package.
+
+Run `python -m koord.apiserver.schema.generate` after that dependency changes. The table holds names, types and which fields are
+required; descriptions stay in the package and are read from there when somebody asks for OpenAPI.
+
+A field's type is one string: `s` string, `i` integer, `n` number, `b` boolean, `t` time, `T` time with microseconds, `q` quantity,
+`x` integer or string, `y` base64 bytes, `o` anything, `[…` list of, `{…` map of, else the name of a type; `!` at the end: required.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from koord.apiserver.resources import BUILTIN
+
+OUTPUT = Path(__file__).with_name("builtin.json")
+
+# what the package's types do not tell: quantities are strings there, micro times are times, int-or-string is an object
+_QUANTITY_MAPS = {
+    "limits", "requests", "capacity", "allocatable", "overhead", "hard", "used", "default", "defaultRequest", "max", "min",
+    "maxLimitRequestRatio", "allocatedResources", "podFixed",
+}  # fmt: skip
+_QUANTITIES = {
+    "V1EmptyDirVolumeSource.sizeLimit", "V1ResourceFieldSelector.divisor", "V2MetricTarget.averageValue", "V2MetricTarget.value",
+    "V2MetricValueStatus.averageValue", "V2MetricValueStatus.value", "V1CSIStorageCapacity.capacity",
+    "V1CSIStorageCapacity.maximumVolumeSize", "V2HPAScalingRules.tolerance",
+}  # fmt: skip
+_MICRO = {
+    "V1LeaseSpec.acquireTime", "V1LeaseSpec.renewTime", "CoreV1Event.eventTime", "EventsV1Event.eventTime",
+    "CoreV1EventSeries.lastObservedTime", "EventsV1EventSeries.lastObservedTime",
+}  # fmt: skip
+_SPECIAL = {"V1CustomResourceValidation.openAPIV3Schema": "o"}
+_NAMES = {
+    ("", "Event"): "CoreV1Event",
+    ("events.k8s.io", "Event"): "EventsV1Event",
+    ("autoscaling", "HorizontalPodAutoscaler"): "V2HorizontalPodAutoscaler",
+}
+_EXTRA = ("V1Eviction", "V1Scale", "V1DeleteOptions", "AuthenticationV1TokenRequest")
+_SCALARS = {"str": "s", "int": "i", "float": "n", "bool": "b", "datetime": "t", "bytes": "y", "object": "o", "date": "t"}
+
+
+def _type(text: str, owner: str, field: str, annotation: str) -> str:
+    """The short form of one entry of `openapi_types`."""
+    if f"{owner}.{field}" in _SPECIAL:
+        return _SPECIAL[f"{owner}.{field}"]
+    if text.startswith("List["):
+        return "[" + _type(text[5:-1], owner, "", annotation)
+    if text.startswith("Dict["):
+        inner = text[5:-1].split(",", 1)[1].strip()
+        if inner == "str" and field in _QUANTITY_MAPS:
+            return "{q"
+        return "{" + _type(inner, owner, "", annotation)
+    if f"{owner}.{field}" in _QUANTITIES:
+        return "q"
+    if f"{owner}.{field}" in _MICRO:
+        return "T"
+    if text == "object" and "int" in annotation and "str" in annotation:
+        return "x"
+    return _SCALARS.get(text, text)
+
+
+def _walk(models: Any, name: str, out: dict[str, dict[str, str]]) -> None:
+    if name in out:
+        return
+    model = getattr(models, name)
+    fields: dict[str, str] = {}
+    out[name] = fields
+    by_wire = {(info.serialization_alias or attr): info for attr, info in model.model_fields.items()}
+    for attr, wire in model.attribute_map.items():
+        info = by_wire[wire]
+        short = _type(model.openapi_types[attr], name, wire, str(info.annotation))
+        fields[wire] = short + ("!" if info.is_required() else "")
+        ref = re.sub(r"^[\[{]+", "", short)
+        if len(ref) > 1:
+            _walk(models, ref, out)
+
+
+def model_name(group: str, version: str, kind: str) -> str:
+    """The class of the `kubernetes` package for a kind."""
+    return _NAMES.get((group, kind), f"{version.upper()}{kind}")
+
+
+def build() -> dict[str, Any]:
+    """The whole table."""
+    models = importlib.import_module("kubernetes.client.models")
+    types: dict[str, dict[str, str]] = {}
+    kinds: dict[str, str] = {}
+    for group, version, kind, *_ in BUILTIN:
+        name = model_name(group, version, kind)
+        _walk(models, name, types)
+        kinds[f"{group}/{version}/{kind}"] = name
+    for name in _EXTRA:
+        _walk(models, name, types)
+    return {"kinds": kinds, "types": dict(sorted(types.items()))}
+
+
+def main() -> None:
+    text = json.dumps(build(), separators=(",", ":"))
+    OUTPUT.write_text(text.replace('"V', '\n"V') + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

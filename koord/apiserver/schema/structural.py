@@ -1,0 +1,275 @@
+"""Structural schemas of custom resources: pruning, defaulting and validation."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from functools import lru_cache
+from typing import Any
+
+from koord.apiserver.errors import Cause, duplicate, invalid_value, not_supported, required, type_invalid
+from koord.apiserver.schema.builtin import Path_, path_text
+from koord.apiserver.schema.formats import FORMATS
+
+Obj = dict[str, Any]
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+}
+# metadata, kind and apiVersion of the object itself belong to the server, not to the schema
+_ROOT_KEYS = ("apiVersion", "kind", "metadata")
+
+
+@lru_cache(maxsize=1024)
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(text)
+
+
+class Structural:
+    """One node of a structural schema, ready to walk."""
+
+    __slots__ = (
+        "additional", "default", "embedded", "has_default", "has_defaults", "int_or_string", "items", "nullable", "preserve", "props",
+        "raw", "required", "type",
+    )  # fmt: skip
+
+    def __init__(self, raw: Obj) -> None:
+        self.raw = raw
+        self.type: str = raw.get("type", "")
+        self.nullable = bool(raw.get("nullable"))
+        self.preserve = bool(raw.get("x-kubernetes-preserve-unknown-fields"))
+        self.embedded = bool(raw.get("x-kubernetes-embedded-resource"))
+        self.int_or_string = bool(raw.get("x-kubernetes-int-or-string"))
+        self.required: tuple[str, ...] = tuple(raw.get("required") or ())
+        self.props = {k: Structural(v) for k, v in (raw.get("properties") or {}).items()}
+        items = raw.get("items")
+        self.items = Structural(items) if isinstance(items, dict) else None
+        more = raw.get("additionalProperties")
+        self.additional: Structural | bool | None = Structural(more) if isinstance(more, dict) else more
+        self.has_default = raw.get("default") is not None
+        self.default = raw.get("default")
+        below = [*self.props.values(), *([self.items] if self.items else [])]
+        if isinstance(self.additional, Structural):
+            below.append(self.additional)
+        self.has_defaults: bool = self.has_default or any(b.has_defaults for b in below)
+
+    # -- pruning -----------------------------------------------------------------------------------------------------------------
+
+    def prune(self, value: Any, path: Path_, unknown: list[str], *, root: bool = False, preserve: bool = False) -> None:
+        """Drop fields that the schema does not know, in place; their paths go to `unknown`.
+
+        Under x-kubernetes-preserve-unknown-fields unknown fields stay, and only specified fields are looked into again.
+        """
+        if isinstance(value, list):
+            if self.items is not None:
+                for i, item in enumerate(value):
+                    self.items.prune(item, (path, f"[{i}]"), unknown)
+            return
+        if not isinstance(value, dict):
+            return
+        keep = preserve or self.preserve
+        gone: list[str] = []
+        for key, inner in value.items():
+            if (root or self.embedded) and key in _ROOT_KEYS:
+                continue
+            prop = self.props.get(key)
+            if prop is not None:
+                prop.prune(inner, (path, key), unknown)
+            elif isinstance(self.additional, Structural):
+                self.additional.prune(inner, (path, key), unknown)
+            elif not keep and self.additional is not True:
+                unknown.append(path_text((path, key)))
+                gone.append(key)
+        for key in gone:
+            del value[key]
+
+    # -- defaulting --------------------------------------------------------------------------------------------------------------
+
+    def fill(self, value: Any) -> None:
+        """Set defaults, in place; a null where null is not allowed and a default exists becomes the default."""
+        if not self.has_defaults:
+            return
+        if isinstance(value, dict):
+            for key, prop in self.props.items():
+                if prop.has_default and (key not in value or (value[key] is None and not prop.nullable)):
+                    value[key] = copy.deepcopy(prop.default)
+                if prop.has_defaults and key in value:
+                    prop.fill(value[key])
+            if isinstance(self.additional, Structural) and self.additional.has_defaults:
+                for key, inner in value.items():
+                    if key not in self.props:
+                        self.additional.fill(inner)
+        elif isinstance(value, list) and self.items is not None:
+            for inner in value:
+                self.items.fill(inner)
+
+    def drop_nulls(self, value: Any) -> None:
+        """Nulls of fields that may not be null are as good as absent."""
+        if isinstance(value, dict):
+            gone = [
+                k for k, v in value.items() if v is None and k in self.props and not self.props[k].nullable and not self.props[k].preserve
+            ]
+            for key in gone:
+                del value[key]
+            for key, inner in value.items():
+                prop = self.props.get(key)
+                if prop is not None:
+                    prop.drop_nulls(inner)
+                elif isinstance(self.additional, Structural):
+                    self.additional.drop_nulls(inner)
+        elif isinstance(value, list) and self.items is not None:
+            for inner in value:
+                self.items.drop_nulls(inner)
+
+    # -- validation --------------------------------------------------------------------------------------------------------------
+
+    def validate(self, value: Any, path: Path_, causes: list[Cause]) -> None:
+        """Add one cause for each violation."""
+        if value is None:
+            if not (self.nullable or (not self.type and not self.int_or_string)):
+                causes.append(self._wrong_type(value, path))
+            return
+        if self.int_or_string:
+            if type(value) not in (int, str):
+                causes.append(_of_type(value, path, "integer,string"))
+                return
+        elif self.type and not self._is(value):
+            causes.append(self._wrong_type(value, path))
+            return
+        raw = self.raw
+        if "enum" in raw and value not in raw["enum"]:
+            causes.append(not_supported(path_text(path), value, [str(x) for x in raw["enum"]]))
+        if isinstance(value, str):
+            self._string(value, path, causes)
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            self._number(value, path, causes)
+        elif isinstance(value, list):
+            self._array(value, path, causes)
+        elif isinstance(value, dict):
+            self._object(value, path, causes)
+        self._junctors(value, path, causes)
+
+    def _is(self, value: Any) -> bool:
+        kind = type(value)
+        if kind is bool:
+            return self.type == "boolean"
+        if kind is float and self.type == "integer":
+            return math.isfinite(value) and value == int(value)
+        return kind in _TYPES.get(self.type, ())
+
+    def _wrong_type(self, value: Any, path: Path_) -> Cause:
+        return _of_type(value, path, self.type)
+
+    def _string(self, value: str, path: Path_, causes: list[Cause]) -> None:
+        raw, where = self.raw, path_text(path)
+        if "maxLength" in raw and len(value) > raw["maxLength"]:
+            causes.append(Cause("FieldValueTooLong", where, f"Too long: may not be more than {raw['maxLength']} bytes"))
+        if "minLength" in raw and len(value) < raw["minLength"]:
+            causes.append(invalid_value(where, value, f"{where} in body should be at least {raw['minLength']} chars long"))
+        if "pattern" in raw and not _pattern(raw["pattern"]).search(value):
+            causes.append(invalid_value(where, value, f"{where} in body should match '{raw['pattern']}'"))
+        check = FORMATS.get(raw.get("format", ""))
+        if check is not None and not check(value):
+            causes.append(invalid_value(where, value, f"{where} in body must be of type {raw['format']}: {value!r}".replace("'", '"')))
+
+    def _number(self, value: int | float, path: Path_, causes: list[Cause]) -> None:
+        raw, where = self.raw, path_text(path)
+        if "minimum" in raw:
+            low = raw["minimum"]
+            if raw.get("exclusiveMinimum") and value <= low:
+                causes.append(invalid_value(where, value, f"{where} in body should be greater than {_num(low)}"))
+            elif value < low:
+                causes.append(invalid_value(where, value, f"{where} in body should be greater than or equal to {_num(low)}"))
+        if "maximum" in raw:
+            high = raw["maximum"]
+            if raw.get("exclusiveMaximum") and value >= high:
+                causes.append(invalid_value(where, value, f"{where} in body should be less than {_num(high)}"))
+            elif value > high:
+                causes.append(invalid_value(where, value, f"{where} in body should be less than or equal to {_num(high)}"))
+        step = raw.get("multipleOf")
+        if step and not math.isclose(value / step, round(value / step), abs_tol=1e-9):
+            causes.append(invalid_value(where, value, f"{where} in body should be a multiple of {_num(step)}"))
+        bits = {"int32": 31, "int64": 63}.get(raw.get("format", ""))
+        if bits and not -(2**bits) <= value < 2**bits:
+            causes.append(invalid_value(where, value, f"{where} in body must be of type {raw['format']}: {value}"))
+
+    def _array(self, value: list[Any], path: Path_, causes: list[Cause]) -> None:
+        raw, where = self.raw, path_text(path)
+        if "maxItems" in raw and len(value) > raw["maxItems"]:
+            causes.append(Cause("FieldValueTooMany", where, f"Too many: {len(value)}: must have at most {raw['maxItems']} items"))
+        if "minItems" in raw and len(value) < raw["minItems"]:
+            causes.append(invalid_value(where, len(value), f"{where} in body should have at least {raw['minItems']} items"))
+        if raw.get("uniqueItems") or raw.get("x-kubernetes-list-type") == "set":
+            seen: list[Any] = []
+            for i, item in enumerate(value):
+                if item in seen:
+                    causes.append(duplicate(f"{where}[{i}]", item))
+                seen.append(item)
+        elif raw.get("x-kubernetes-list-type") == "map":
+            self._list_map(value, where, causes)
+        if self.items is not None:
+            for i, item in enumerate(value):
+                self.items.validate(item, (path, f"[{i}]"), causes)
+
+    def _list_map(self, value: list[Any], where: str, causes: list[Cause]) -> None:
+        keys = self.raw.get("x-kubernetes-list-map-keys") or []
+        seen: list[dict[str, Any]] = []
+        for i, item in enumerate(value):
+            if not isinstance(item, dict):
+                continue
+            ident = {k: item.get(k) for k in keys}
+            if ident in seen:
+                causes.append(duplicate(f"{where}[{i}]", ident))
+            seen.append(ident)
+
+    def _object(self, value: Obj, path: Path_, causes: list[Cause]) -> None:
+        raw, where = self.raw, path_text(path)
+        for key in self.required:
+            if key not in value:
+                causes.append(required(path_text((path, key))))
+        if "maxProperties" in raw and len(value) > raw["maxProperties"]:
+            causes.append(Cause("FieldValueTooMany", where, f"Too many: {len(value)}: must have at most {raw['maxProperties']} items"))
+        if "minProperties" in raw and len(value) < raw["minProperties"]:
+            causes.append(invalid_value(where, len(value), f"{where} in body should have at least {raw['minProperties']} properties"))
+        for key, inner in value.items():
+            prop = self.props.get(key)
+            if prop is not None:
+                prop.validate(inner, (path, key), causes)
+            elif isinstance(self.additional, Structural):
+                self.additional.validate(inner, (path, key), causes)
+
+    def _junctors(self, value: Any, path: Path_, causes: list[Cause]) -> None:
+        raw, where = self.raw, path_text(path)
+
+        def holds(sub: Obj) -> bool:
+            inner: list[Cause] = []
+            Structural(sub).validate(value, path, inner)
+            return not inner
+
+        for sub in raw.get("allOf") or ():
+            Structural(sub).validate(value, path, causes)
+        if raw.get("anyOf") and not self.int_or_string and not any(holds(s) for s in raw["anyOf"]):
+            causes.append(invalid_value(where, "", f"{where} in body must validate at least one schema (anyOf)"))
+        if raw.get("oneOf") and sum(holds(s) for s in raw["oneOf"]) != 1:
+            causes.append(invalid_value(where, "", f"{where} in body must validate one and only one schema (oneOf)"))
+        if isinstance(raw.get("not"), dict) and holds(raw["not"]):
+            causes.append(invalid_value(where, "", f"{where} in body must not validate the schema (not)"))
+
+
+def _num(value: int | float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+_NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object", type(None): "null"}
+
+
+def _of_type(value: Any, path: Path_, wanted: str) -> Cause:
+    where = path_text(path)
+    shown = _NAMES.get(type(value), "unknown")
+    return type_invalid(where, shown, f'{where} in body must be of type {wanted}: "{shown}"')

@@ -1,0 +1,92 @@
+"""The embedded API server as an object: start it, talk to it over HTTP, stop it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from koord.apiserver.bootstrap import seed
+from koord.apiserver.config import ServerConfig
+from koord.apiserver.controllers.registry import Controllers
+from koord.apiserver.core import Core
+from koord.apiserver.snapshot import Snapshots
+from koord.apiserver.web.handler import MAX_BODY, Front
+
+if TYPE_CHECKING:
+    from aiohttp.abc import AbstractStreamWriter
+    from aiohttp.http import RawRequestMessage
+    from aiohttp.streams import StreamReader
+    from aiohttp.web_protocol import RequestHandler
+
+log = logging.getLogger(__name__)
+
+Obj = dict[str, Any]
+
+
+def _make_request(
+    message: RawRequestMessage, payload: StreamReader, protocol: RequestHandler, writer: AbstractStreamWriter, task: asyncio.Task[None]
+) -> web.BaseRequest:
+    """A request that may carry a big object."""
+    return web.BaseRequest(message, payload, protocol, writer, task, asyncio.get_running_loop(), client_max_size=MAX_BODY)
+
+
+class ApiServer:
+    """One API server with its own store.
+
+    `await start()` listens (port 0 picks a free one; `url` tells), `await stop()` ends watches, writes the snapshot and closes.
+    Without listening, `core` serves in-process use: the functions of `koord.apiserver.rest` take it.
+    """
+
+    def __init__(self, config: ServerConfig | None = None) -> None:
+        self.config = config or ServerConfig()
+        self.snapshots = Snapshots(self.config.data_dir) if self.config.data_dir else None
+        self.core = Core(self.config, self.snapshots.load() if self.snapshots else None)
+        self.front = Front(self.core)
+        self.controllers = Controllers(self.core)
+        self.url = ""
+        self.host, self.port = "", 0
+        self._runner: web.ServerRunner | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None) -> None:
+        """Seed the store, start the controllers and listen."""
+        seed(self.core)
+        self.controllers.start()
+        server = web.Server(
+            self.front.handle, request_factory=_make_request, handler_cancellation=True, access_log=None, keepalive_timeout=300
+        )
+        self._runner = web.ServerRunner(server, shutdown_timeout=1.0)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port, ssl_context=tls, backlog=512)
+        await site.start()
+        bound = self._runner.addresses[0]
+        self.host, self.port = host, int(bound[1])
+        shown = f"[{host}]" if ":" in host else ("127.0.0.1" if host == "0.0.0.0" else host)
+        self.url = f"{'https' if tls else 'http'}://{shown}:{self.port}"
+        if self.snapshots is not None:
+            self._tasks.append(asyncio.create_task(self.snapshots.keep(self.core.store), name="snapshots"))
+
+    async def stop(self) -> None:
+        """End everything; the snapshot is written last."""
+        self.front.ready = False
+        self.front.objects.watches.stop()
+        await self.controllers.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+        if self.snapshots is not None:
+            self.snapshots.save(self.core.store)
+
+    async def __aenter__(self) -> ApiServer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()

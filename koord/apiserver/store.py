@@ -1,0 +1,225 @@
+"""The in-memory store: one global resource version, a bucket per stored resource, and a history for watches.
+
+Objects are dicts that nobody changes once stored, next to their serialised bytes: a list joins the bytes, a watch event is
+serialised once for all watchers, and a copy for an update is `orjson.loads(entry.raw)`, the quickest deep copy there is.
+All methods are synchronous and run on one event loop, so each is atomic.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orjson
+
+Obj = dict[str, Any]
+
+ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
+HISTORY_EVENTS = 16_384
+HISTORY_BYTES = 96 * 1024 * 1024
+
+
+class Entry:
+    """One version of one object. `obj` must not be changed; an old version keeps only its bytes."""
+
+    __slots__ = ("_obj", "key", "name", "namespace", "raw", "rv")
+
+    def __init__(self, key: str, namespace: str, name: str, obj: Obj, rv: int, raw: bytes) -> None:
+        self.key = key
+        self.namespace = namespace
+        self.name = name
+        self._obj: Obj | None = obj
+        self.rv = rv
+        self.raw = raw
+
+    @property
+    def obj(self) -> Obj:
+        if self._obj is None:
+            decoded: Obj = orjson.loads(self.raw)
+            return decoded
+        return self._obj
+
+    def copy(self) -> Obj:
+        """A deep copy that the caller may change."""
+        decoded: Obj = orjson.loads(self.raw)
+        return decoded
+
+    def forget(self) -> None:
+        """Drop the dict of a superseded version: the history then costs its bytes only."""
+        self._obj = None
+
+
+class Event:
+    """One write. `entry` is the new state (for DELETED the last state with the version of the deletion), `prev` the one before."""
+
+    __slots__ = ("cache", "entry", "prev", "rv", "type")
+
+    def __init__(self, type_: str, entry: Entry, prev: Entry | None, rv: int) -> None:
+        self.type = type_
+        self.entry = entry
+        self.prev = prev
+        self.rv = rv
+        # (event type, API version prefix) -> the line on the wire, shared by all watchers
+        self.cache: dict[tuple[str, bytes], bytes] = {}
+
+
+Listener = Callable[[Event], None]
+
+
+def make_key(namespace: str, name: str) -> str:
+    """The key order is the list order of etcd: by namespace, then by name. NUL sorts below every legal character."""
+    return f"{namespace}\0{name}"
+
+
+class Bucket:
+    """All objects of one stored resource, with the events that led here."""
+
+    __slots__ = ("_order", "compacted", "entries", "history", "history_bytes", "listeners", "name", "store")
+
+    def __init__(self, store: Store, name: str) -> None:
+        self.store = store
+        self.name = name
+        self.entries: dict[str, Entry] = {}
+        self.history: deque[Event] = deque()
+        self.history_bytes = 0
+        # events at or below this version are gone
+        self.compacted = 0
+        self.listeners: list[Listener] = []
+        self._order: list[str] | None = None
+
+    def get(self, namespace: str, name: str) -> Entry | None:
+        return self.entries.get(make_key(namespace, name))
+
+    def ordered(self) -> list[str]:
+        """Keys in list order."""
+        order = self._order
+        if order is None:
+            order = self._order = sorted(self.entries)
+        return order
+
+    def select(self, namespace: str | None, start_after: str = "") -> Iterator[Entry]:
+        """Entries in list order, of one namespace or of all (None), after the given key."""
+        order = self.ordered()
+        entries = self.entries
+        if namespace is None:
+            first = bisect_left(order, start_after + "\0") if start_after else 0
+            for i in range(first, len(order)):
+                yield entries[order[i]]
+            return
+        prefix = namespace + "\0"
+        first = bisect_left(order, max(prefix, start_after + "\0") if start_after else prefix)
+        for i in range(first, len(order)):
+            key = order[i]
+            if not key.startswith(prefix):
+                return
+            yield entries[key]
+
+    def put(self, namespace: str, name: str, obj: Obj) -> Entry:
+        """Create or replace. Stamps the new resource version into `obj`, which belongs to the store from now on."""
+        store = self.store
+        rv = store.rv = store.rv + 1
+        obj["metadata"]["resourceVersion"] = str(rv)
+        key = make_key(namespace, name)
+        prev = self.entries.get(key)
+        entry = Entry(key, namespace, name, obj, rv, orjson.dumps(obj))
+        self.entries[key] = entry
+        if prev is None:
+            self._order = None
+        self._emit(Event(ADDED if prev is None else MODIFIED, entry, prev, rv))
+        return entry
+
+    def remove(self, namespace: str, name: str) -> Entry | None:
+        """Remove an object; returns its last state, stamped with the version of the deletion."""
+        key = make_key(namespace, name)
+        prev = self.entries.pop(key, None)
+        if prev is None:
+            return None
+        store = self.store
+        rv = store.rv = store.rv + 1
+        obj = prev.copy()
+        obj["metadata"]["resourceVersion"] = str(rv)
+        entry = Entry(key, namespace, name, obj, rv, orjson.dumps(obj))
+        self._order = None
+        self._emit(Event(DELETED, entry, prev, rv))
+        return entry
+
+    def _emit(self, event: Event) -> None:
+        history = self.history
+        history.append(event)
+        self.history_bytes += len(event.entry.raw)
+        for listener in self.listeners:
+            listener(event)
+        for listener in self.store.listeners:
+            listener(event)
+        if event.prev is not None:
+            event.prev.forget()
+        if event.type == DELETED:
+            event.entry.forget()
+        if len(history) > HISTORY_EVENTS or self.history_bytes > HISTORY_BYTES:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        event = self.history.popleft()
+        self.history_bytes -= len(event.entry.raw)
+        self.compacted = event.rv
+
+    def compact(self, rv: int) -> None:
+        """Forget the events up to and including `rv`: watches from before get 410."""
+        while self.history and self.history[0].rv <= rv:
+            self._drop_oldest()
+        self.compacted = max(self.compacted, rv)
+
+    def since(self, rv: int) -> list[Event] | None:
+        """Events after `rv`, oldest first; None when some of them are already forgotten."""
+        if rv < self.compacted:
+            return None
+        out: list[Event] = []
+        for event in reversed(self.history):
+            if event.rv <= rv:
+                break
+            out.append(event)
+        out.reverse()
+        return out
+
+    def at(self, rv: int) -> list[Entry] | None:
+        """The state as of `rv`, in list order; None when that is compacted away."""
+        events = self.since(rv)
+        if events is None:
+            return None
+        if not events:
+            return list(self.select(None))
+        state = dict(self.entries)
+        for event in reversed(events):
+            if event.prev is None:
+                state.pop(event.entry.key, None)
+            else:
+                state[event.entry.key] = event.prev
+        return [state[key] for key in sorted(state)]
+
+
+class Store:
+    """The buckets and the version counter they share."""
+
+    def __init__(self, rv: int = 1) -> None:
+        self.rv = rv
+        # versions up to here were given out by an earlier process
+        self.born = rv if rv > 1 else 0
+        self.buckets: dict[str, Bucket] = {}
+        # called with every event of every bucket, in order
+        self.listeners: list[Listener] = []
+
+    def bucket(self, name: str) -> Bucket:
+        found = self.buckets.get(name)
+        if found is None:
+            found = self.buckets[name] = Bucket(self, name)
+            # nothing is known of the time before this process, where it started from a snapshot
+            found.compacted = self.born
+        return found
+
+    def compact(self, rv: int | None = None) -> None:
+        """Forget the watch history up to `rv` (default: all of it), as etcd's compaction does."""
+        limit = self.rv if rv is None else rv
+        for bucket in self.buckets.values():
+            bucket.compact(limit)

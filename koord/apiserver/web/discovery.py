@@ -1,0 +1,152 @@
+"""Discovery: which groups, versions and resources there are, in both the old and the aggregated form."""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING, Any
+
+from koord.apiserver.resources import SUBRESOURCE_KINDS, SUBRESOURCE_VERBS, Resource, ResourceTable
+from koord.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Obj = dict[str, Any]
+
+KUBERNETES_VERSION = "v1.32.0"
+_ORDER = (
+    "", "apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "autoscaling", "batch", "networking.k8s.io", "policy",
+    "rbac.authorization.k8s.io", "storage.k8s.io", "admissionregistration.k8s.io", "apiextensions.k8s.io", "scheduling.k8s.io",
+    "coordination.k8s.io", "node.k8s.io", "discovery.k8s.io",
+)  # fmt: skip
+
+
+def version() -> Obj:
+    """GET /version. The Kubernetes version whose API this server speaks, marked as what it is."""
+    return {
+        "major": "1",
+        "minor": "32",
+        "gitVersion": f"{KUBERNETES_VERSION}+koord-{VERSION}",
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": platform.python_implementation(),
+        "platform": f"linux/{ {'x86_64': 'amd64', 'aarch64': 'arm64'}.get(platform.machine(), platform.machine()) }",
+    }
+
+
+def groups(table: ResourceTable) -> dict[str, list[str]]:
+    """Group -> versions, preferred first; built-in groups in kube-apiserver's order, then the others by name."""
+    ranks: dict[str, dict[str, int]] = {}
+    for resource in table:
+        versions = ranks.setdefault(resource.group, {})
+        versions[resource.version] = min(resource.rank, versions.get(resource.version, 99))
+    order = [g for g in _ORDER if g in ranks] + sorted(g for g in ranks if g not in _ORDER)
+    return {g: sorted(ranks[g], key=lambda v: (ranks[g][v], v)) for g in order}
+
+
+def api_versions(host: str) -> Obj:
+    """GET /api."""
+    return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": host}]}
+
+
+def _group(name: str, versions: list[str]) -> Obj:
+    listed = [{"groupVersion": f"{name}/{v}", "version": v} for v in versions]
+    return {"name": name, "versions": listed, "preferredVersion": listed[0]}
+
+
+def group_list(table: ResourceTable) -> Obj:
+    """GET /apis."""
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(g, v) for g, v in groups(table).items() if g]}
+
+
+def api_group(table: ResourceTable, name: str) -> Obj | None:
+    """GET /apis/<group>."""
+    versions = groups(table).get(name)
+    return {"kind": "APIGroup", "apiVersion": "v1", **_group(name, versions)} if versions and name else None
+
+
+def _of(table: ResourceTable, group: str, version_: str) -> Iterable[Resource]:
+    return sorted((r for r in table.of_group(group) if r.version == version_), key=lambda r: r.plural)
+
+
+def resource_list(table: ResourceTable, group: str, version_: str) -> Obj | None:
+    """GET /api/v1 or /apis/<group>/<version>."""
+    out: list[Obj] = []
+    for resource in _of(table, group, version_):
+        entry: Obj = {
+            "name": resource.plural,
+            "singularName": resource.singular,
+            "namespaced": resource.namespaced,
+            "kind": resource.kind,
+            "verbs": list(resource.verbs),
+        }
+        if resource.short_names:
+            entry["shortNames"] = list(resource.short_names)
+        if resource.categories:
+            entry["categories"] = list(resource.categories)
+        if "list" in resource.verbs:
+            entry["storageVersionHash"] = storage_hash(resource)
+        out.append(entry)
+        for sub in resource.subresources:
+            out.append(_subresource(resource, sub))
+    if not out:
+        return None
+    gv = f"{group}/{version_}" if group else version_
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": gv, "resources": out}
+
+
+def storage_hash(resource: Resource) -> str:
+    """An opaque value that changes with the stored version of a resource."""
+    import base64
+    import hashlib
+
+    digest = hashlib.sha256(f"{resource.group}/{resource.version}/{resource.kind}".encode()).digest()
+    return base64.b64encode(digest[:8]).decode()
+
+
+def _subresource(resource: Resource, sub: str) -> Obj:
+    entry: Obj = {"name": f"{resource.plural}/{sub}", "singularName": "", "namespaced": resource.namespaced, "kind": resource.kind}
+    if sub in SUBRESOURCE_KINDS:
+        group, version_, kind = SUBRESOURCE_KINDS[sub]
+        entry.update(kind=kind, version=version_)
+        if group:
+            entry["group"] = group
+    entry["verbs"] = list(SUBRESOURCE_VERBS.get(sub, ("get",)))
+    return entry
+
+
+def aggregated(table: ResourceTable, *, core: bool) -> Obj:
+    """The aggregated discovery document (v2) of /api or /apis."""
+    items: list[Obj] = []
+    for group, versions in groups(table).items():
+        if (group == "") != core:
+            continue
+        listed = [
+            {"version": v, "resources": [_aggregated_resource(r) for r in _of(table, group, v)], "freshness": "Current"} for v in versions
+        ]
+        items.append({"metadata": {"name": group, "creationTimestamp": None} if group else {"creationTimestamp": None}, "versions": listed})
+    return {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items}
+
+
+def _aggregated_resource(resource: Resource) -> Obj:
+    entry: Obj = {
+        "resource": resource.plural,
+        "responseKind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
+        "scope": "Namespaced" if resource.namespaced else "Cluster",
+        "singularResource": resource.singular,
+        "verbs": list(resource.verbs),
+    }
+    if resource.short_names:
+        entry["shortNames"] = list(resource.short_names)
+    if resource.categories:
+        entry["categories"] = list(resource.categories)
+    subs: list[Obj] = []
+    for sub in resource.subresources:
+        group, version_, kind = SUBRESOURCE_KINDS.get(sub, (resource.group, resource.version, resource.kind))
+        verbs = list(SUBRESOURCE_VERBS.get(sub, ("get",)))
+        subs.append({"subresource": sub, "responseKind": {"group": group, "version": version_, "kind": kind}, "verbs": verbs})
+    if subs:
+        entry["subresources"] = subs
+    return entry

@@ -1,0 +1,134 @@
+"""The HTTP face: one coroutine that every request goes through."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from aiohttp import web
+
+from koord.apiserver.errors import StatusError, bad_request, internal, path_not_found, unauthorized
+from koord.apiserver.rest.context import Options
+from koord.apiserver.web import discovery, health
+from koord.apiserver.web.negotiate import JSON, shape
+from koord.apiserver.web.objects import ObjectHandlers
+from koord.apiserver.web.routes import resolve, split
+
+if TYPE_CHECKING:
+    from koord.apiserver.core import Core
+
+log = logging.getLogger(__name__)
+
+Obj = dict[str, Any]
+
+MAX_BODY = 16 * 1024 * 1024
+_HEADERS = {"Content-Type": JSON, "Cache-Control": "no-cache, private"}
+_OPEN = frozenset({"healthz", "livez", "readyz", "version"})
+
+
+def json_response(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """A JSON answer."""
+    return web.Response(body=body, status=status, headers={**_HEADERS, **headers} if headers else _HEADERS)
+
+
+def error_response(err: StatusError, warnings: list[str] | None = None) -> web.Response:
+    """A Status for an error."""
+    headers = {"Retry-After": str(err.retry_after)} if err.retry_after else {}
+    response = json_response(err.body(), err.code, headers)
+    for text in warnings or ():
+        response.headers.add("Warning", warning(text))
+    return response
+
+
+def warning(text: str) -> str:
+    """One `Warning` header (RFC 7234, code 299)."""
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'299 - "{quoted}"'
+
+
+class Front:
+    """Authenticates, routes and answers. `handle` never raises but for cancellation."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.objects = ObjectHandlers(core)
+        self.ready = True
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request."""
+        options = Options()
+        try:
+            return await self._route(request, options)
+        except StatusError as err:
+            return error_response(err, options.warnings)
+        except (asyncio.CancelledError, ConnectionResetError):
+            raise
+        except Exception as err:
+            log.exception("%s %s failed", request.method, request.path_qs)
+            return error_response(internal(f"{type(err).__name__}: {err}"))
+
+    async def _route(self, request: web.BaseRequest, options: Options) -> web.StreamResponse:
+        path, query = split(request.raw_path)
+        segments = [s for s in path.split("/") if s]
+        first = segments[0] if segments else ""
+        headers = request.headers
+        user = self.core.tokens.user(headers.get("Authorization"))
+        if user is None and first not in _OPEN:
+            raise unauthorized()
+        if user is not None:
+            options.user = user
+        options.user_agent = headers.get("User-Agent", "")
+        if (first == "api" and len(segments) > 2) or (first == "apis" and len(segments) > 3):
+            target = resolve(self.core.resources, segments)
+            if target is None:
+                raise path_not_found()
+            return await self.objects.dispatch(request, target, query, options)
+        return await self._system(request, first, segments, query)
+
+    async def _system(self, request: web.BaseRequest, first: str, segments: list[str], query: dict[str, str]) -> web.StreamResponse:
+        """Everything that is not a resource."""
+        table = self.core.resources
+        if request.method not in ("GET", "HEAD"):
+            raise path_not_found()
+        if first in ("healthz", "livez", "readyz"):
+            return health.answer(first, segments[1:], query, ready=self.ready)
+        if first == "version":
+            return json_response(orjson.dumps(discovery.version(), option=orjson.OPT_INDENT_2))
+        if first == "openapi":
+            from koord.apiserver.web import openapi
+
+            return openapi.answer(self.core, segments[1:], request)
+        if first in ("api", "apis") and len(segments) == 1:
+            wanted = shape(request.headers.get("Accept", ""))
+            if wanted.as_ == "APIGroupDiscoveryList":
+                body = orjson.dumps(discovery.aggregated(table, core=first == "api"))
+                kind = f"application/json;g=apidiscovery.k8s.io;v={wanted.version or 'v2'};as=APIGroupDiscoveryList"
+                body = body.replace(b"apidiscovery.k8s.io/v2", b"apidiscovery.k8s.io/" + (wanted.version or "v2").encode(), 1)
+                return json_response(body, headers={"Content-Type": kind})
+            found: Obj | None = discovery.api_versions(request.host) if first == "api" else discovery.group_list(table)
+        elif first == "apis" and len(segments) == 2:
+            found = discovery.api_group(table, segments[1])
+        elif first == "api" and len(segments) == 2:
+            found = discovery.resource_list(table, "", segments[1])
+        elif first == "apis" and len(segments) == 3:
+            found = discovery.resource_list(table, segments[1], segments[2])
+        elif not segments:
+            found = {"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}
+        else:
+            found = None
+        if found is None:
+            raise path_not_found()
+        return json_response(orjson.dumps(found))
+
+
+def parse_json(body: bytes, *, what: str = "object") -> Obj:
+    """A JSON object from a request body, or 400."""
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError as err:
+        raise bad_request(f"the {what} provided is unrecognized (must be of type JSON object): {err}") from err
+    if not isinstance(found, dict):
+        raise bad_request(f"the {what} provided is unrecognized (must be of type JSON object)")
+    return found

@@ -1,0 +1,265 @@
+"""Requests on resources: from HTTP to the REST functions and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from aiohttp import web
+
+from koord.apiserver.errors import StatusError, bad_request, method_not_allowed, not_found, path_not_found, unsupported_media_type
+from koord.apiserver.rest import delete as deletion
+from koord.apiserver.rest import patch as patching
+from koord.apiserver.rest import read, subresources, write
+from koord.apiserver.rest.context import Options
+from koord.apiserver.web import reviews
+from koord.apiserver.web.negotiate import JSON, shape
+from koord.apiserver.web.render import Renderer, warn
+from koord.apiserver.web.streaming import WatchStreams
+from koord.apiserver.wire import obj_of
+
+if TYPE_CHECKING:
+    from koord.apiserver.core import Core
+    from koord.apiserver.resources import Resource
+    from koord.apiserver.store import Entry
+    from koord.apiserver.web.routes import Target
+
+Obj = dict[str, Any]
+
+_YAML = ("application/yaml", "application/x-yaml", "text/yaml")
+_VALIDATIONS = ("Strict", "Warn", "Ignore")
+
+
+def read_options(query: dict[str, str], options: Options) -> None:
+    """The options of writes. Raises 400 for values that mean nothing."""
+    if not query:
+        return
+    dry = query.get("dryRun")
+    if dry is not None:
+        if dry not in ("All", ""):
+            raise bad_request(f'dryRun: Unsupported value: "{dry}": supported values: "All"')
+        options.dry_run = dry == "All"
+    validation = query.get("fieldValidation")
+    if validation:
+        if validation not in _VALIDATIONS:
+            listed = ", ".join(f'"{v}"' for v in _VALIDATIONS)
+            raise bad_request(f'fieldValidation: Unsupported value: "{validation}": supported values: {listed}')
+        options.field_validation = validation
+    manager = query.get("fieldManager", "")
+    if len(manager) > 128:
+        raise bad_request(f"fieldManager: Too long: may not be more than 128 bytes, got {len(manager)}")
+    options.field_manager = manager
+    options.force = query.get("force", "").lower() in ("true", "1")
+
+
+async def body_object(request: web.BaseRequest, options: Options) -> Obj:
+    """The object in a request body: JSON or YAML."""
+    body = await request.read()
+    kind = request.content_type if "Content-Type" in request.headers else JSON
+    if kind in _YAML:
+        import yaml
+
+        try:
+            found = orjson.loads(orjson.dumps(yaml.load(body, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)), default=str))
+        except yaml.YAMLError as err:
+            raise bad_request(f"error parsing YAML: {err}") from err
+    elif kind in (JSON, "application/octet-stream"):
+        try:
+            found = orjson.loads(body)
+        except orjson.JSONDecodeError as err:
+            raise bad_request(f"the object provided is unrecognized (must be of type JSON): {err}") from err
+        if options.field_validation == "Strict":
+            _refuse_duplicates(body)
+    else:
+        raise unsupported_media_type((JSON, "application/yaml"))
+    if not isinstance(found, dict):
+        raise bad_request("the object provided is unrecognized (must be a JSON object)")
+    return found
+
+
+def _refuse_duplicates(body: bytes) -> None:
+    import json
+
+    twice: list[str] = []
+
+    def pairs(items: list[tuple[str, Any]]) -> Obj:
+        out: Obj = {}
+        for key, value in items:
+            if key in out:
+                twice.append(key)
+            out[key] = value
+        return out
+
+    json.loads(body, object_pairs_hook=pairs)
+    if twice:
+        raise bad_request("strict decoding error: " + ", ".join(f'duplicate field "{k}"' for k in twice))
+
+
+class ObjectHandlers:
+    """The verbs on resources and subresources."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.render = Renderer(core)
+        self.watches = WatchStreams(core, self.render)
+
+    async def dispatch(self, request: web.BaseRequest, target: Target, query: dict[str, str], options: Options) -> web.StreamResponse:
+        """Answer a request on a resource."""
+        method = request.method
+        resource = target.resource
+        if target.subresource:
+            return await self._subresource(request, target, query, options)
+        if target.name:
+            if method in ("GET", "HEAD"):
+                return self._one(request, resource, read.get(self.core, resource, target.place, target.name))
+            read_options(query, options)
+            if method == "PUT":
+                return await self._put(request, target, options)
+            if method == "PATCH":
+                return await self._patch(request, target, options)
+            if method == "DELETE":
+                return await self._delete(request, target, query, options)
+            raise method_not_allowed()
+        if method == "POST":
+            return await self._create(request, target, query, options)
+        if resource.verbs == ("create",):
+            raise method_not_allowed()
+        if method in ("GET", "HEAD"):
+            return await self._list(request, target, query)
+        if method == "DELETE":
+            return await self._delete_collection(request, target, query, options)
+        raise method_not_allowed()
+
+    # -- answers -----------------------------------------------------------------------------------------------------------------
+
+    def _one(
+        self, request: web.BaseRequest, resource: Resource, entry: Entry, status: int = 200, options: Options | None = None
+    ) -> web.Response:
+        wanted = shape(request.headers.get("Accept", ""))
+        response = self.render.one(resource, entry, wanted, status)
+        if options is not None and options.warnings:
+            warn(response, options.warnings)
+        return response
+
+    # -- reads -------------------------------------------------------------------------------------------------------------------
+
+    async def _list(self, request: web.BaseRequest, target: Target, query: dict[str, str]) -> web.StreamResponse:
+        parsed = read.parse_query(target.resource, target.namespace, query)
+        wanted = shape(request.headers.get("Accept", ""))
+        if query.get("watch", "").lower() in ("true", "1"):
+            return await self.watches.serve(request, target.resource, parsed, wanted, query)
+        page = read.list_page(self.core, target.resource, parsed)
+        return self.render.page(target.resource, page, wanted, query)
+
+    # -- writes ------------------------------------------------------------------------------------------------------------------
+
+    async def _create(self, request: web.BaseRequest, target: Target, query: dict[str, str], options: Options) -> web.StreamResponse:
+        resource = target.resource
+        read_options(query, options)
+        obj = await body_object(request, options)
+        if resource.verbs == ("create",):
+            return self.render.plain(await reviews.answer(self.core, target, obj, options), 201)
+        namespace = target.namespace
+        if resource.namespaced and namespace is None:
+            meta = obj.get("metadata")
+            namespace = meta.get("namespace") if isinstance(meta, dict) else None
+            if not namespace:
+                raise method_not_allowed()
+        entry = await write.create(self.core, resource, namespace or "", obj, options)
+        return self._one(request, resource, entry, 201, options)
+
+    async def _put(self, request: web.BaseRequest, target: Target, options: Options) -> web.StreamResponse:
+        obj = await body_object(request, options)
+        entry, created = await write.replace(self.core, target.resource, target.place, target.name, obj, options, target.subresource)
+        return self._one(request, target.resource, entry, 201 if created else 200, options)
+
+    async def _patch(self, request: web.BaseRequest, target: Target, options: Options) -> web.StreamResponse:
+        content_type = request.content_type
+        patch = patching.parse(target.resource, content_type, await request.read())
+        entry, created = await patching.patch_object(
+            self.core, target.resource, target.place, target.name, content_type, patch, options, target.subresource
+        )
+        return self._one(request, target.resource, entry, 201 if created else 200, options)
+
+    async def _delete(self, request: web.BaseRequest, target: Target, query: dict[str, str], options: Options) -> web.StreamResponse:
+        body = await request.read()
+        wanted = deletion.parse_options(await body_object(request, options) if body else None, query)
+        if "All" in (wanted.wire.get("dryRun") or ()):
+            options.dry_run = True
+        resource = target.resource
+        entry, gone = await deletion.delete(self.core, resource, target.place, target.name, options, wanted)
+        if gone and not resource.returns_deleted:
+            details: Obj = {"name": entry.name, "kind": resource.plural, "uid": entry.obj["metadata"]["uid"]}
+            if resource.group:
+                details["group"] = resource.group
+            return self.render.plain({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}, 200)
+        return self._one(request, resource, entry, 200, options)
+
+    async def _delete_collection(
+        self, request: web.BaseRequest, target: Target, query: dict[str, str], options: Options
+    ) -> web.StreamResponse:
+        read_options(query, options)
+        body = await request.read()
+        wanted = deletion.parse_options(await body_object(request, options) if body else None, {} if body else query)
+        parsed = read.parse_query(target.resource, target.namespace, query)
+        page = read.list_page(self.core, target.resource, parsed)
+        left: list[Entry] = []
+        for entry in page.entries:
+            try:
+                last, _ = await deletion.delete(self.core, target.resource, entry.namespace, entry.name, options, wanted)
+            except StatusError as err:
+                if err.code != 404:
+                    raise
+                continue
+            left.append(last)
+        page.entries = left
+        return self.render.page(target.resource, page, shape(request.headers.get("Accept", "")), query)
+
+    # -- subresources ------------------------------------------------------------------------------------------------------------
+
+    async def _subresource(self, request: web.BaseRequest, target: Target, query: dict[str, str], options: Options) -> web.StreamResponse:
+        core, resource, sub, method = self.core, target.resource, target.subresource, request.method
+        if sub not in resource.subresources:
+            raise path_not_found()
+        read_options(query, options)
+        if sub in ("status", "resize", "ephemeralcontainers"):
+            if method in ("GET", "HEAD"):
+                return self._one(request, resource, read.get(core, resource, target.place, target.name))
+            if method == "PUT":
+                return await self._put(request, target, options)
+            if method == "PATCH":
+                return await self._patch(request, target, options)
+            raise method_not_allowed()
+        if sub == "scale":
+            return await self._scale(request, target, options)
+        if sub == "log":
+            if core.store.bucket(resource.bucket).get(target.place, target.name) is None:
+                raise not_found(resource.plural, resource.group, target.name)
+            raise StatusError(501, "NotImplemented", "the embedded API server has no kubelet to read logs from", {})
+        if sub == "finalize":
+            if method != "PUT":
+                raise method_not_allowed()
+            entry = subresources.finalize(core, resource, target.name, await body_object(request, options), options)
+            return self._one(request, resource, entry)
+        if method != "POST":
+            raise method_not_allowed()
+        obj = await body_object(request, options)
+        if sub == "binding":
+            return self.render.plain(await subresources.bind(core, target.place, target.name, obj, options), 201)
+        if sub == "eviction":
+            return self.render.plain(await subresources.evict(core, target.place, target.name, obj, options), 201)
+        return self.render.plain(subresources.token(core, target.place, target.name, obj), 201)
+
+    async def _scale(self, request: web.BaseRequest, target: Target, options: Options) -> web.StreamResponse:
+        core, resource = self.core, target.resource
+        entry = read.get(core, resource, target.place, target.name)
+        if request.method in ("GET", "HEAD"):
+            return self.render.plain(subresources.scale_of(resource, entry.obj), 200)
+        if request.method == "PUT":
+            scale = await body_object(request, options)
+        elif request.method == "PATCH":
+            patch = patching.parse(resource, request.content_type, await request.read())
+            scale = patching.apply(resource, subresources.scale_of(resource, obj_of(entry, resource)), request.content_type, patch)
+        else:
+            raise method_not_allowed()
+        return self.render.plain(await subresources.write_scale(core, resource, target.place, target.name, scale, options), 200)

@@ -1,0 +1,94 @@
+"""Answers in the shape that the client asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from aiohttp import web
+
+from koord.apiserver.web.negotiate import JSON, PLAIN, Shape
+from koord.apiserver.wire import item_of, list_body, obj_of, raw_of
+
+if TYPE_CHECKING:
+    from koord.apiserver.core import Core
+    from koord.apiserver.resources import Resource
+    from koord.apiserver.rest.read import Page
+    from koord.apiserver.store import Entry
+
+Obj = dict[str, Any]
+
+_HEADERS = {"Content-Type": JSON, "Cache-Control": "no-cache, private"}
+_META = "meta.k8s.io"
+
+
+def warn(response: web.StreamResponse, texts: list[str]) -> None:
+    """Add `Warning` headers (RFC 7234, code 299), each text once."""
+    for text in dict.fromkeys(texts):
+        quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+        response.headers.add("Warning", f'299 - "{quoted}"')
+
+
+def respond(body: bytes, status: int = 200) -> web.Response:
+    return web.Response(body=body, status=status, headers=_HEADERS)
+
+
+class Renderer:
+    """Turns entries into responses."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    def plain(self, obj: Obj, status: int) -> web.Response:
+        """An object that does not come from the store."""
+        return respond(orjson.dumps(obj), status)
+
+    def one(self, resource: Resource, entry: Entry, wanted: Shape, status: int) -> web.Response:
+        """One object."""
+        if wanted is PLAIN:
+            return respond(raw_of(entry, resource), status)
+        return self._shaped(self.body(resource, entry, wanted), wanted, status)
+
+    def _shaped(self, body: bytes, wanted: Shape, status: int) -> web.Response:
+        if wanted.yaml:
+            import yaml
+
+            text = yaml.dump(orjson.loads(body), Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=True)
+            return web.Response(body=text.encode(), status=status, headers={**_HEADERS, "Content-Type": "application/yaml"})
+        return respond(body, status)
+
+    def body(self, resource: Resource, entry: Entry, wanted: Shape) -> bytes:
+        """One object, serialised in the wanted shape."""
+        if wanted.as_ == "Table":
+            from koord.apiserver.tables import table
+
+            return orjson.dumps(table(resource, [obj_of(entry, resource)], wanted.version or "v1", {"resourceVersion": str(entry.rv)}))
+        if wanted.as_.startswith("PartialObjectMetadata"):
+            return partial(entry, resource, wanted.version or "v1")
+        return raw_of(entry, resource)
+
+    def page(self, resource: Resource, page: Page, wanted: Shape, query: dict[str, str]) -> web.Response:
+        """A list."""
+        if wanted.as_ == "Table":
+            from koord.apiserver.tables import table
+
+            meta: Obj = {"resourceVersion": str(page.rv)}
+            if page.continue_:
+                meta["continue"] = page.continue_
+            if page.remaining is not None:
+                meta["remainingItemCount"] = page.remaining
+            objs = [obj_of(e, resource) for e in page.entries]
+            return respond(orjson.dumps(table(resource, objs, wanted.version or "v1", meta, query.get("includeObject", ""))))
+        if wanted.as_.startswith("PartialObjectMetadata"):
+            version = wanted.version or "v1"
+            items = [partial(e, resource, version) for e in page.entries]
+            body = list_body(resource, items, page.rv, page.continue_, page.remaining)
+            head = f'{{"kind":"{resource.list_kind}","apiVersion":"{resource.api_version}"'.encode()
+            return respond(f'{{"kind":"PartialObjectMetadataList","apiVersion":"{_META}/{version}"'.encode() + body[len(head) :])
+        items = [item_of(e, resource) for e in page.entries]
+        return self._shaped(list_body(resource, items, page.rv, page.continue_, page.remaining), wanted, 200)
+
+
+def partial(entry: Entry, resource: Resource, version: str) -> bytes:
+    """Only the metadata of an object."""
+    return orjson.dumps({"kind": "PartialObjectMetadata", "apiVersion": f"{_META}/{version}", "metadata": entry.obj["metadata"]})

@@ -1,0 +1,113 @@
+"""Custom resources: koord's own definitions install, serve and validate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+WIDGET: dict[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "widgets.example.com"},
+    "spec": {
+        "group": "example.com",
+        "scope": "Namespaced",
+        "names": {"plural": "widgets", "kind": "Widget", "shortNames": ["wg"]},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "subresources": {"status": {}},
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {
+                            "spec": {
+                                "type": "object",
+                                "required": ["size"],
+                                "properties": {
+                                    "size": {"type": "integer", "minimum": 1},
+                                    "colour": {"type": "string", "enum": ["red", "blue"], "default": "red"},
+                                    "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+                                },
+                            },
+                            "status": {"type": "object", "properties": {"ready": {"type": "boolean"}}},
+                        },
+                    }
+                },
+            }
+        ],
+    },
+}
+PATH = "/apis/example.com/v1/namespaces/default/widgets"
+
+
+def widget(**spec: Any) -> dict[str, Any]:
+    return {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": spec}
+
+
+@pytest.mark.feature("API-CRD-01")
+def test_koords_own_crds_are_established_and_served(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        crds = (await api.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions"))["items"]
+        assert len(crds) == 13
+        for crd in crds:
+            conditions = {c["type"]: c["status"] for c in crd["status"]["conditions"]}
+            assert conditions == {"NamesAccepted": "True", "Established": "True"}
+        listed = await api.get("/apis/slo.koordinator.sh/v1alpha1")
+        assert {"nodemetrics", "nodemetrics/status", "nodeslos"} <= {r["name"] for r in listed["resources"]}
+        assert (await api.get("/apis/slo.koordinator.sh/v1alpha1/nodemetrics"))["kind"] == "NodeMetricList"
+
+    with_api(body, crds=True)
+
+
+def test_defaults_pruning_and_status_split(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        made = await api.post(PATH, {**widget(size=2, unknown=1, free={"any": [1]}), "status": {"ready": True}})
+        assert made["spec"] == {"size": 2, "colour": "red", "free": {"any": [1]}}
+        assert "status" not in made
+        assert made["metadata"]["generation"] == 1
+        assert 'unknown field \\"spec.unknown\\"' in api.warnings[0]
+        after = await api.merge(PATH + "/w/status", {"status": {"ready": True}, "spec": {"size": 9}, "metadata": {"labels": {"a": "b"}}})
+        assert after["spec"]["size"] == 2
+        assert after["status"] == {"ready": True}
+        assert after["metadata"]["generation"] == 1
+        assert "labels" not in after["metadata"]
+        changed = await api.merge(PATH + "/w", {"spec": {"size": 3}, "status": {"ready": False}})
+        assert changed["metadata"]["generation"] == 2
+        assert changed["status"] == {"ready": True}
+        same = await api.merge(PATH + "/w", {"spec": {"size": 3}})
+        assert same["metadata"]["resourceVersion"] == changed["metadata"]["resourceVersion"]
+
+    with_api(body, crds=[WIDGET])
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "reason"),
+    [
+        ({"size": 0}, "spec.size", "FieldValueInvalid"),
+        ({}, "spec.size", "FieldValueRequired"),
+        ({"size": "x"}, "spec.size", "FieldValueTypeInvalid"),
+        ({"size": 1, "colour": "green"}, "spec.colour", "FieldValueNotSupported"),
+    ],
+)
+def test_bad_values_are_refused_with_their_field(with_api: Any, spec: dict[str, Any], field: str, reason: str) -> None:
+    async def body(api: Any) -> None:
+        status, out = await api.call("POST", PATH, widget(**spec))
+        assert status == 422
+        assert out["reason"] == "Invalid"
+        assert [(c["field"], c["reason"]) for c in out["details"]["causes"]] == [(field, reason)]
+
+    with_api(body, crds=[WIDGET])
+
+
+def test_deleting_the_definition_deletes_its_objects(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post(PATH, widget(size=1))
+        await api.ok("DELETE", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com")
+        assert (await api.call("GET", PATH))[0] == 404
+        assert (await api.call("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com"))[0] == 404
+
+    with_api(body, crds=[WIDGET])
