@@ -1,0 +1,273 @@
+"""Go-style flags on click: `--flag=value`, `--flag value`, `-flag=value`, `--bool`, `--bool=false`.
+
+A role's command is made by `go_command`; its options are ordinary click options with the types below. Whatever is wrong on the
+command line ends the process with status 1 and one clear line.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO, Any, NamedTuple, TypeVar
+
+import click
+
+from koord.config.durations import format_duration, parse_duration
+from koord.config.errors import ConfigError
+from koord.process.errors import ConfigurationError
+from koord.version import VERSION
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+
+
+class FlagError(click.UsageError):
+    """A mistake on the command line. Shown as one line, ends the process with status 1."""
+
+    exit_code = 1
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the line, with the command it is about."""
+        where = self.ctx.command_path if self.ctx is not None else "koord"
+        line = " ".join(self.format_message().split())
+        click.echo(f"{where}: error: {line}", file=file, err=file is None)
+
+
+# -- types ---------------------------------------------------------------------------------------------------------
+
+
+class DurationType(click.ParamType[float]):
+    """A Go duration ("5m0s", "300ms", "0") as seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds; a number (a default) passes."""
+        if isinstance(value, (int, float)):
+            return float(value)
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class BoolType(click.ParamType[bool]):
+    """What Go's strconv.ParseBool accepts."""
+
+    name = "bool"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
+        """True or False."""
+        if isinstance(value, bool):
+            return value
+        if value not in _TRUE and value not in _FALSE:
+            self.fail(f"{value!r} is no boolean; accepted: true, false, t, f, 1, 0", param, ctx)
+        return value in _TRUE
+
+
+class HostPort(NamedTuple):
+    """A listen address. An empty host is every interface; `port` 0 with `disabled` False picks a free port."""
+
+    host: str
+    port: int
+    disabled: bool = False
+
+    def __str__(self) -> str:
+        return "0" if self.disabled else f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_host_port(text: str, default_port: int | None = None) -> HostPort:
+    """Parse `:9316`, `127.0.0.1:80`, `[::1]:80`; `0` and an empty text switch the listener off. Raises ValueError.
+
+    With a `default_port` a bare host or address is accepted too.
+    """
+    if text in ("", "0"):
+        return HostPort("", 0, disabled=True)
+    host, colon, port = text.rpartition(":")
+    if default_port is not None and (not colon or (":" in host and not text.startswith("[")) or text.endswith("]")):
+        host, port = text, str(default_port)
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host and port != str(default_port):
+        raise ValueError(f"{text!r}: an IPv6 address must stand in brackets, as in [::1]:8080")
+    if not port.isdigit() or int(port) > 65535 or (not colon and default_port is None):
+        raise ValueError(f"{text!r} is no listen address; write host:port, :port, or 0 to switch it off")
+    return HostPort(host, int(port))
+
+
+class HostPortType(click.ParamType[HostPort]):
+    """A listen address."""
+
+    name = "host:port"
+
+    def __init__(self, default_port: int | None = None) -> None:
+        self.default_port = default_port
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> HostPort:
+        """A HostPort."""
+        if isinstance(value, HostPort):
+            return value
+        try:
+            return parse_host_port(str(value), self.default_port)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class CommaListType(click.ParamType[tuple[str, ...]]):
+    """A comma-separated list as a tuple of words; an empty text is an empty list."""
+
+    name = "list"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """The words, without surrounding blanks."""
+        if isinstance(value, (tuple, list)):
+            return tuple(value)
+        return tuple(word.strip() for word in str(value).split(",") if word.strip())
+
+
+Duration = DurationType()
+Bool = BoolType()
+CommaList = CommaListType()
+HostPortAddress = HostPortType()
+
+
+def bool_option(*names: str, default: bool = False, **attributes: Any) -> Callable[[F], F]:
+    """An option that may stand alone (`--x`) or have a value behind `=` (`--x=false`); never a value behind a blank."""
+    return click.option(*names, type=Bool, default=default, show_default=True, metavar="BOOL", **attributes)
+
+
+def duration_option(*names: str, default: str | float | None = None, **attributes: Any) -> Callable[[F], F]:
+    """An option with a Go duration; the function gets seconds."""
+    shown = format_duration(default) if isinstance(default, (int, float)) else default
+    return click.option(*names, type=Duration, default=shown, show_default=shown is not None, **attributes)
+
+
+def gates_option(**attributes: Any) -> Callable[[F], F]:
+    """`--feature-gates=A=true,B=false`, repeatable: the function gets one text, to be given to `FeatureGates.set_from_flag`."""
+
+    def join(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> str:
+        return ",".join(value.strip(",") for value in values if value.strip(","))
+
+    attributes.setdefault("help", "Switches as Name=true|false, comma-separated; later ones win.")
+    return click.option("--feature-gates", multiple=True, callback=join, metavar="NAME=BOOL,...", **attributes)
+
+
+# -- the command ---------------------------------------------------------------------------------------------------
+
+
+class GoCommand(click.Command):
+    """A command that reads its arguments as Go programs do."""
+
+    allow_interspersed_args = True
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Spell the arguments click's way, then parse; every mistake becomes a FlagError."""
+        try:
+            return super().parse_args(ctx, self._normalized(ctx, args))
+        except FlagError:
+            raise
+        except click.UsageError as error:
+            raise FlagError(error.format_message(), ctx) from error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the function; a configuration error that it raises is shown like a wrong flag."""
+        try:
+            return super().invoke(ctx)
+        except FlagError:
+            raise
+        except click.UsageError as error:
+            raise FlagError(error.format_message(), ctx) from error
+        except (ConfigurationError, ConfigError) as error:
+            raise FlagError(str(error), ctx) from error
+
+    def _normalized(self, ctx: click.Context, args: Iterable[str]) -> list[str]:
+        options: dict[str, click.Option] = {}
+        for param in self.get_params(ctx):
+            if isinstance(param, click.Option):
+                options.update(dict.fromkeys((*param.opts, *param.secondary_opts), param))
+        result: list[str] = []
+        waiting = iter(args)
+        for word in waiting:
+            if word == "--":
+                rest = [*waiting]
+                if rest and not self._takes_arguments():
+                    raise FlagError(f"unexpected argument {rest[0]!r}: only flags are accepted", ctx)
+                return [*result, "--", *rest]
+            if not word.startswith("-") or word == "-":
+                if not self._takes_arguments():
+                    raise FlagError(f"unexpected argument {word!r}: only flags are accepted", ctx)
+                result.append(word)
+                continue
+            flag, equals, value = word.partition("=")
+            known = _known(flag, options)
+            if known is None:
+                raise FlagError(f"unknown flag: {flag}{_hint(flag, options)}", ctx)
+            name, option = known, options[known]
+            if isinstance(option.type, BoolType):
+                value, equals = (value, "=") if equals else ("true", "=")
+            elif option.is_flag or option.count:
+                if equals and value not in _TRUE:
+                    raise FlagError(f"{flag} takes no value", ctx)
+                result.append(name)
+                continue
+            if not equals:
+                try:
+                    value = next(waiting)
+                except StopIteration:
+                    raise FlagError(f"flag needs a value: {flag}", ctx) from None
+            # click takes `-s=1` for the value "=1": a short name and its value are two words
+            result += [f"{name}={value}"] if name.startswith("--") else [name, value]
+        return result
+
+    def _takes_arguments(self) -> bool:
+        return any(isinstance(param, click.Argument) for param in self.params)
+
+
+def _known(flag: str, options: dict[str, click.Option]) -> str | None:
+    """The declared spelling of a flag: one or two dashes, `_` for `-`."""
+    bare = flag.lstrip("-")
+    for name in (flag, f"--{bare}", f"-{bare}", f"--{bare.replace('_', '-')}"):
+        if name in options and (name.startswith("--") or len(bare) == 1):
+            return name
+    return None
+
+
+def _hint(flag: str, options: Iterable[str]) -> str:
+    bare = flag.lstrip("-")
+    near = difflib.get_close_matches(bare, [name.lstrip("-") for name in options], n=1, cutoff=0.6)
+    return f"; did you mean --{near[0]}?" if near else ""
+
+
+def go_command(name: str | None = None, **attributes: Any) -> Callable[[Callable[..., Any]], GoCommand]:
+    """Make a role's command of a function: Go-style flags, `--help`, `--version`."""
+    attributes.setdefault("context_settings", {"help_option_names": ["-h", "--help"], "max_content_width": 120})
+
+    def decorate(function: Callable[..., Any]) -> GoCommand:
+        function = click.version_option(VERSION, prog_name="koord")(function)
+        return click.command(name, cls=GoCommand, **attributes)(function)
+
+    return decorate
+
+
+def common_options(function: F) -> F:
+    """The options that every role has: where the API server is, and klog's logging flags.
+
+    The function gets `kubeconfig: str | None`, `context: str | None`, `master: str | None` and `logging: LogOptions` (which is
+    already in force).
+    """
+    from koord.process.logs import logging_options
+
+    function = logging_options(function)
+    for option in (
+        click.option("--master", metavar="URL", help="Address of the API server; replaces the kubeconfig's."),
+        click.option("--context", metavar="NAME", help="Context of the kubeconfig (default: its current-context)."),
+        click.option(
+            "--kubeconfig",
+            metavar="FILE",
+            help="How to reach the API server. Without it: the files of KUBECONFIG, the pod's service account, ~/.kube/config.",
+        ),
+    ):
+        function = option(function)
+    return function

@@ -1,0 +1,193 @@
+"""The HTTP port of a role: health, metrics, decisions, and what the role adds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import orjson
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from koord.decisions import query
+from koord.decisions.recorder import Recorder
+from koord.process import logs, metrics
+from koord.process.errors import ConfigurationError
+from koord.process.flags import HostPort
+from koord.process.health import Health
+from koord.version import VERSION
+
+log = logging.getLogger("koord.process")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+FlagSetter = Callable[[str], None]
+
+
+class OpsServer:
+    """Serves `/healthz /livez /readyz /metrics /debug/decisions /version` and the routes that a role adds.
+
+    Several servers (health on one port, metrics on another) share one `health`, `registry` and `recorder`. Port 0 takes a free
+    port; `port` and `url` then say which. Routes may be added until `start`, and checks at any time.
+    """
+
+    def __init__(
+        self,
+        address: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        health: Health | None = None,
+        registry: CollectorRegistry | None = None,
+        recorder: Recorder | None = None,
+        role: str = "koord",
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self.address = address
+        self.port = port
+        self.role = role
+        self.health = health or Health()
+        self.registry = registry if registry is not None else metrics.registry(role)
+        self.recorder = recorder
+        self._ssl = ssl_context
+        self._runner: web.AppRunner | None = None
+        self._app = web.Application(client_max_size=4 * 2**20)
+        self._flags: dict[str, FlagSetter] = {"v": _set_verbosity}
+        for path in ("healthz", "livez", "readyz"):
+            self._app.router.add_get(f"/{path}", self._health)
+            self._app.router.add_get(f"/{path}/{{check}}", self._health)
+        self.route("GET", "/metrics", self._metrics)
+        self.route("GET", "/version", self._version)
+        self.route("GET", "/debug/decisions", self._decisions)
+
+    @classmethod
+    def at(cls, address: HostPort, **options: Any) -> OpsServer:
+        """A server at a parsed listen address."""
+        return cls(address.host, address.port, **options)
+
+    @property
+    def url(self) -> str:
+        """Base URL once started."""
+        host = self.address if self.address not in ("", "0.0.0.0", "::") else "127.0.0.1"
+        host = f"[{host}]" if ":" in host else host
+        return f"{'https' if self._ssl else 'http'}://{host}:{self.port}"
+
+    def route(self, method: str, path: str, handler: Handler) -> None:
+        """Serve `path` (aiohttp's syntax, `/nodes/{name}`); `method` may be `*`. Only before `start`."""
+        self._app.router.add_route(method, path, _guarded(handler))
+
+    def json(self, path: str, produce: Callable[[], Any]) -> None:
+        """Serve what `produce()` returns as JSON, for `/configz` and the like."""
+
+        async def answer(request: web.Request) -> web.Response:
+            return web.Response(body=orjson.dumps(produce(), default=str, option=orjson.OPT_NON_STR_KEYS), content_type="application/json")
+
+        self.route("GET", path, answer)
+
+    def flag(self, name: str, setter: FlagSetter) -> None:
+        """A switch at `/debug/flags/<name>` (see `enable_profiling`): `setter(text)` raises ValueError for what it does not accept."""
+        self._flags[name] = setter
+
+    def enable_profiling(self) -> None:
+        """Serve `/debug/tasks` (what every asyncio task waits for) and `PUT /debug/flags/<name>` (`v`: log verbosity)."""
+        self.route("GET", "/debug/tasks", _tasks)
+        self.route("PUT", "/debug/flags/{name}", self._put_flag)
+
+    async def start(self) -> None:
+        """Listen. Raises ConfigurationError if the address cannot be had."""
+        runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=1.0, handle_signals=False)
+        await runner.setup()
+        site = web.TCPSite(runner, self.address or None, self.port, ssl_context=self._ssl, reuse_address=True)
+        try:
+            await site.start()
+        except (OSError, OverflowError) as error:
+            await runner.cleanup()
+            detail = getattr(error, "strerror", None) or str(error)
+            raise ConfigurationError(f"cannot listen on {HostPort(self.address, self.port)}: {detail}") from error
+        self._runner = runner
+        if runner.addresses:
+            self.port = runner.addresses[0][1]
+        log.info("serving %s on %s", self.role, HostPort(self.address, self.port))
+
+    async def stop(self) -> None:
+        """Stop listening; requests in flight have a second."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    # -- handlers --
+
+    async def _health(self, request: web.Request) -> web.Response:
+        path = request.path.split("/")[1]
+        only = request.match_info.get("check")
+        ok, rows = self.health.report(path, excluded=frozenset(request.query.getall("exclude", [])))
+        if only is not None:
+            rows = [row for row in rows if row[0] == only]
+            if not rows:
+                return web.Response(status=404, text=f"{path}: no check {only!r}\n")
+            ok = rows[0][1]
+        if ok and "verbose" not in request.query:
+            return web.Response(text="ok")
+        lines = [
+            f"[{'+' if well else '-'}]{name} {'ok' if well else 'failed'}{f': {detail}' if detail else ''}" for name, well, detail in rows
+        ]
+        lines.append(f"{path} check {'passed' if ok else 'failed'}")
+        return web.Response(status=200 if ok else 503, text="\n".join(lines) + "\n")
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        body, kind = metrics.expose(self.registry, request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": kind})
+
+    async def _version(self, request: web.Request) -> web.Response:
+        return web.json_response({"role": self.role, "gitVersion": f"v{VERSION}", "version": VERSION})
+
+    async def _decisions(self, request: web.Request) -> web.Response:
+        if self.recorder is None:
+            return web.Response(status=404, text=f"{self.role} records no decisions\n")
+        status, body = query.answer(self.recorder.ring, _single(request.query))
+        return web.Response(status=status, body=body, content_type="application/json" if status == 200 else "text/plain")
+
+    async def _put_flag(self, request: web.Request) -> web.Response:
+        name, value = request.match_info["name"], (await request.text()).strip()
+        setter = self._flags.get(name)
+        if setter is None:
+            return web.Response(status=404, text=f"no flag {name!r}; accepted: {', '.join(sorted(self._flags))}\n")
+        try:
+            setter(value)
+        except ValueError as error:
+            return web.Response(status=400, text=f"{name}: {error}\n")
+        return web.Response(text=f"successfully set {name} to {value}\n")
+
+
+def _single(query_: Mapping[str, str]) -> dict[str, str]:
+    return {key: query_[key] for key in query_}
+
+
+def _set_verbosity(text: str) -> None:
+    if not text.isdigit():
+        raise ValueError(f"{text!r} must be a whole number")
+    logs.set_verbosity(int(text))
+
+
+def _guarded(handler: Handler) -> Handler:
+    """A handler whose mistake is logged and answered 500 with a line, not a dropped connection."""
+
+    async def guarded(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except web.HTTPException:
+            raise
+        except Exception as error:
+            log.exception("%s %s failed", request.method, request.path)
+            return web.Response(status=500, text=f"{type(error).__name__}: {error}\n")
+
+    return guarded
+
+
+async def _tasks(request: web.Request) -> web.Response:
+    blocks = []
+    for task in sorted(asyncio.all_tasks(), key=lambda task: task.get_name()):
+        frames = [f"  {frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_qualname}" for frame in task.get_stack()]
+        blocks.append("\n".join([task.get_name(), *frames]))
+    return web.Response(text="\n\n".join(blocks) + "\n")

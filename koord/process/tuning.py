@@ -1,0 +1,45 @@
+"""Making CPython fit for big caches: garbage collector, allocator, numeric threads."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import sys
+
+GC_THRESHOLDS = (50_000, 50, 1000)  # with the defaults, decoding 5,000 pods takes more than three times as long
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+
+
+def single_numeric_thread() -> None:
+    """One BLAS and OpenMP thread: ours are small vectors, and the threads would cost more than they do. Before numpy is imported."""
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+
+
+def keep_memory(threshold: int = 256 * 2**20) -> bool:
+    """Tell glibc to keep freed memory up to `threshold` bytes rather than return it after every large temporary.
+
+    For roles that work with big arrays; not for the node agent, whose memory is the user's. False where the C library is
+    another.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    mallopt.argtypes, mallopt.restype = [ctypes.c_int, ctypes.c_int], ctypes.c_int
+    return all([mallopt(_M_TRIM_THRESHOLD, threshold), mallopt(_M_MMAP_THRESHOLD, min(threshold, 32 * 2**20))])
+
+
+def relax_collector() -> None:
+    """Collect garbage less often: informer caches grow by the hundred thousand objects and hold no cycles."""
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
+def freeze() -> int:
+    """After the first sync: what is there now is there to stay, so the collector need not look at it again. Returns how many objects."""
+    gc.collect()
+    gc.freeze()
+    return gc.get_freeze_count()
