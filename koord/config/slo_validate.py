@@ -1,0 +1,195 @@
+"""What the ConfigMap webhook demands of slo-controller-config beyond being readable (MGR-CM-V-01, manager.md 5.13); pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from math import prod
+from typing import Any
+
+import orjson
+
+from koord.api.quantity import QuantityError, parse_value
+from koord.config import slo_schema as s
+from koord.config.errors import ConfigError, join
+from koord.config.schema import errors
+from koord.config.selectors import LabelSelector, selector_errors
+
+CHECKED = (s.COLOCATION, s.THRESHOLD, s.QOS, s.SYS, s.BURST)
+"""Keys whose node entries and ranges are checked strictly; the other keys are checked for types and ranges only."""
+
+_NETWORK_CLASSES = ("lsrClass", "lsClass", "beClass")
+_NETWORK_FIELDS = ("ingressRequest", "ingressLimit", "egressRequest", "egressLimit")
+_MAX_SAMPLES = 1000
+
+
+class Refused(ValueError):
+    """The ConfigMap is refused; the text is JSON with reason and message between underscores, as clients of upstream parse it."""
+
+    def __init__(self, reason: str, messages: Iterable[str]) -> None:
+        body = orjson.dumps({"reason": reason, "message": "; ".join(messages)}).decode()
+        super().__init__(f"___{body}___")
+        self.reason = reason
+
+
+def check(new: Mapping[str, str], old: Mapping[str, str], *, need_names: bool) -> list[str]:
+    """Check every key that is non-empty and changed; the changed keys that have more than one node entry. Raises Refused."""
+    many = []
+    for key in s.KEYS:
+        text = new.get(key, "")
+        if not text or text == old.get(key):
+            continue
+        value = _parse(key, text)
+        system = _parse(s.SYS, new[s.SYS]) if key == s.QOS and new.get(s.SYS) else {}
+        _raise("ConfigParamInvalid", errors(s.KEYS[key], value, key, "cm"))
+        if key not in CHECKED:
+            continue
+        entries = entries_of(key, value)
+        _raise("ConfigParamInvalid", _entry_errors(key, entries, need_names))
+        if key == s.QOS:
+            _raise("ConfigParamInvalid", _network_errors(value, system))
+        _overlaps(key, entries)
+        if len(entries) > 1:
+            many.append(key)
+    return many
+
+
+def _parse(key: str, text: str) -> dict[str, Any]:
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise Refused("ParseConfigFail", [f"{key}: not valid JSON: {error}"]) from None
+    value = {} if value is None else value
+    _raise("ParseConfigFail", errors(s.KEYS[key], value, key))
+    return value  # type: ignore[no-any-return]
+
+
+def _raise(reason: str, found: Iterable[ConfigError]) -> None:
+    messages = [str(error) for error in found]
+    if messages:
+        raise Refused(reason, messages)
+
+
+def entries_of(key: str, value: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The node entries of a key's value."""
+    field = "nodeConfigs" if key in s.FLAT else "nodeStrategies"
+    return [entry for entry in value.get(field) or () if entry is not None]
+
+
+def _where(key: str, index: int) -> str:
+    return join(join(key, "nodeConfigs" if key in s.FLAT else "nodeStrategies"), index)
+
+
+def _entry_errors(key: str, entries: list[dict[str, Any]], need_names: bool) -> Iterator[ConfigError]:
+    seen: set[str] = set()
+    for index, entry in enumerate(entries):
+        selector, name = entry.get("nodeSelector"), entry.get("name") or ""
+        if not selector or not (selector.get("matchLabels") or selector.get("matchExpressions")):
+            yield ConfigError(join(_where(key, index), "nodeSelector"), "must not be empty")
+        else:
+            yield from selector_errors(selector, join(_where(key, index), "nodeSelector"))
+        if need_names and not name:
+            yield ConfigError(join(_where(key, index), "name"), "must be set (--node-strategy-name-need-check)")
+        elif need_names and name in seen:
+            yield ConfigError(join(_where(key, index), "name"), f"{name!r} is already the name of another entry")
+        seen.add(name)
+
+
+def _network_errors(value: Mapping[str, Any], system: Mapping[str, Any]) -> Iterator[ConfigError]:
+    """Requests of LSR, LS and BE within one strategy: one form, at most 100 and at most the bandwidth of the matching system strategy."""
+    places = [(join(s.QOS, "clusterStrategy"), value.get("clusterStrategy") or {}, None)]
+    places += [(_where(s.QOS, i), entry, entry.get("nodeSelector")) for i, entry in enumerate(entries_of(s.QOS, value))]
+    for where, strategy, selector in places:
+        bandwidth = _bandwidth(system, selector)
+        for direction in ("ingressRequest", "egressRequest"):
+            requests: list[int | str] = []
+            for name in _NETWORK_CLASSES:
+                network = (strategy.get(name) or {}).get("networkQOS") or {}
+                path = join(join(where, name), "networkQOS")
+                if direction == "ingressRequest":
+                    yield from _network_value_errors(network, path)
+                if network.get(direction) is not None:
+                    requests.append(network[direction])
+            yield from _request_errors(requests, bandwidth, f"{where}.*.networkQOS.{direction}")
+
+
+def _network_value_errors(network: Mapping[str, Any], path: str) -> Iterator[ConfigError]:
+    for field in _NETWORK_FIELDS:
+        amount = network.get(field)
+        if isinstance(amount, int) and not 0 <= amount <= 100:
+            yield ConfigError(join(path, field), f"a number is a percent and must be between 0 and 100, got {amount}")
+        if isinstance(amount, str):
+            try:
+                parse_value(amount)
+            except QuantityError:
+                yield ConfigError(join(path, field), f'a string is a bandwidth like "10M", got {amount!r}')
+
+
+def _request_errors(requests: list[int | str], bandwidth: int, where: str) -> Iterator[ConfigError]:
+    if not requests:
+        return
+    if len({type(request) for request in requests}) > 1:
+        yield ConfigError(where, "must be all percents (numbers) or all bandwidths (strings) within one strategy")
+        return
+    try:
+        total = sum(parse_value(request) for request in requests)
+    except QuantityError:
+        return  # told by _network_value_errors
+    if total > 100:
+        yield ConfigError(where, f"the sum must not be more than 100, got {total}")
+    elif isinstance(requests[0], str) and total > bandwidth:
+        yield ConfigError(where, f"the sum must not be more than totalNetworkBandwidth ({bandwidth}), got {total}")
+
+
+def _bandwidth(system: Mapping[str, Any], selector: Any) -> int:
+    strategy: Mapping[str, Any] = {}
+    if selector is None or not entries_of(s.SYS, system):
+        strategy = system.get("clusterStrategy") or {}
+    else:
+        strategy = next((entry for entry in entries_of(s.SYS, system) if entry.get("nodeSelector") == selector), {})
+    return parse_value(strategy.get("totalNetworkBandwidth") or 0)
+
+
+def _overlaps(key: str, entries: list[dict[str, Any]]) -> None:
+    """Two entries that would both match a made-up node of one of them."""
+    selectors = [LabelSelector.compile(entry["nodeSelector"]) for entry in entries]
+    for index, entry in enumerate(entries):
+        for labels in _samples(entry["nodeSelector"]):
+            hits = [other for other, selector in enumerate(selectors) if selector.matches(labels)]
+            if len(hits) > 1:
+                names = ", ".join(_name(entries[hit], hit) for hit in hits)
+                raise Refused(
+                    "NodeStrategiesOverlap", [f"{_where(key, index)}: the node strategies {names} match the same nodes, such as {labels}"]
+                )
+
+
+def _name(entry: Mapping[str, Any], index: int) -> str:
+    return str(entry.get("name") or f"#{index}")
+
+
+def _samples(selector: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    expressions = [item for item in selector.get("matchExpressions") or () if item.get("operator") in ("In", "Exists")]
+    values = [item.get("values") or [""] for item in expressions]
+    for number in range(min(prod(len(group) for group in values), _MAX_SAMPLES)):
+        labels = dict(selector.get("matchLabels") or {})
+        for item, group in zip(expressions, values, strict=True):
+            labels.setdefault(item["key"], group[number % len(group)])
+        yield labels
+
+
+def conflicts(data: Mapping[str, str], keys: Iterable[str], labels: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
+    """(key, names of entries) for each key of which a node with these labels matches more than one entry. Unreadable keys are passed over."""
+    for key in keys:
+        try:
+            entries = entries_of(key, _parse(key, data[key])) if data.get(key) else []
+        except Refused:
+            continue
+        hits = [_name(entry, index) for index, entry in enumerate(entries) if _matches(entry.get("nodeSelector"), labels)]
+        if len(hits) > 1:
+            yield key, hits
+
+
+def _matches(selector: Any, labels: Mapping[str, str]) -> bool:
+    try:
+        return selector is not None and LabelSelector.compile(selector).matches(labels)
+    except ConfigError:
+        return False

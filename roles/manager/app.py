@@ -1,0 +1,202 @@
+"""The manager wired together: informers, controllers on the leader, webhooks on every replica. Holds no logic."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import Any
+
+from koord.api.kinds import (
+    CLUSTERCOLOCATIONPROFILES,
+    ELASTICQUOTAPROFILES,
+    ELASTICQUOTAS,
+    MUTATINGWEBHOOKCONFIGURATIONS,
+    NAMESPACES,
+    PRIORITYCLASSES,
+    SECRETS,
+    VALIDATINGWEBHOOKCONFIGURATIONS,
+)
+from koord.api.objects import (
+    ClusterColocationProfile,
+    ConfigMap,
+    ElasticQuota,
+    ElasticQuotaProfile,
+    Namespace,
+    Object,
+    PriorityClassObject,
+)
+from koord.config import slo_schema
+from koord.config.errors import ConfigError
+from koord.config.slo import ParseResult
+from koord.decisions.recorder import Recorder
+from koord.kube.client import Client
+from koord.kube.events import EventRecorder, ObjectRef
+from koord.kube.informers import InformerFactory
+from koord.kube.leases import LeaderElector, Leadership, Timing
+from koord.process.http import OpsServer
+from koord.process.life import Life
+from roles.manager.controllers.registry import Parts, build
+from roles.manager.controllers.world import World
+from roles.manager.controllers.writer import Writer
+from roles.manager.metrics import Metrics
+from roles.manager.options import Options
+from roles.manager.webhooks.lifecycle import WebhookLifecycle
+from roles.manager.webhooks.registry import Webhook
+from roles.manager.webhooks.server import WebhookServer
+from roles.manager.webhooks.view import View
+
+log = logging.getLogger("koord.manager")
+
+LEASE = "koordinator-manager"
+CACHES = "caches-synced"
+_SLO_REASONS = {
+    slo_schema.THRESHOLD: "getResourceThresholdSpec",
+    slo_schema.QOS: "getResourceQOSSpec",
+    slo_schema.BURST: "getCPUBurstConfigSpec",
+    slo_schema.SYS: "getSystemConfigSpec",
+    slo_schema.HOSTS: "getHostApplicationConfig",
+}
+_EVENT_REASONS = {
+    slo_schema.COLOCATION: "ColocationCfgUnmarshalFailed",
+    slo_schema.NORMALIZATION: "CPUNormalizationCfgUnmarshalFailed",
+    slo_schema.AMPLIFICATION: "ResourceAmplificationCfgUnmarshalFailed",
+    **dict.fromkeys(_SLO_REASONS, "SLOCfgUnmarshalFailed"),
+}
+
+
+class App:
+    """One manager. Uses the client and the informer factory that it is handed; `ops` is started by the caller."""
+
+    def __init__(self, options: Options, *, client: Client, informers: InformerFactory, recorder: Recorder, ops: OpsServer) -> None:
+        self.options, self.client, self.informers, self.recorder, self.ops = options, client, informers, recorder, ops
+        self.metrics = Metrics(ops.registry)
+        self.events = EventRecorder(client, "koordinator-manager")
+        self.leadership: Leadership | None = None
+        try:
+            self._timing = Timing(options.lease_duration, options.renew_deadline, options.retry_period)
+        except ValueError as error:
+            raise ConfigError("--leader-elect-*", str(error)) from None
+        self.world = World(informers, options)
+        self.writer = Writer(client, self._may_write)
+        self.view = View(options, options.gates, client)
+        self.view.on_binding_decision = self.metrics.binding_decisions.inc
+        self._wire_view()
+        self.controllers = build(
+            Parts(options, self.world, informers, self.writer, self.metrics, recorder, draw=lambda: random.randrange(100))
+        )
+        self.world.on_parsed(self._on_parsed)
+        self.webhooks: WebhookLifecycle | None = None
+        ops.health.register(CACHES, gate=True)
+        if options.gates.enabled("WebhookFramework"):
+            self.server = WebhookServer(self.view, observe=self._observe)
+            self.webhooks = WebhookLifecycle(client, self.server, options.webhook, ops.health)
+            self._wire_pokes(self.webhooks)
+        for controller in self.controllers:
+            self.metrics.queue_depth.labels(controller.name).set_function(controller.queue.__len__)
+
+    async def run(self, life: Life) -> None:
+        """Live until `life.stopping`."""
+        self.events.start()
+        life.on_stop(self.events.stop, "events")
+        self.informers.start()
+        await self._until_stopping(life, self.informers.wait_synced())
+        if life.stopping.is_set():
+            return
+        self.world.config_synced()
+        self.ops.health.set(CACHES, True)
+        if self.webhooks is not None:
+            life.on_stop(self.webhooks.stop, "webhooks")
+            life.spawn(self.webhooks.run(), "webhooks")
+            life.spawn(self.webhooks.probe, "webhook-probe", restart=True)
+        if self.options.enable_leader_election:
+            life.spawn(self._elect(life), "leader-election")
+        else:
+            self.metrics.is_leader.set(1)
+            self._start_controllers(life)
+        await life.stopping.wait()
+
+    async def _until_stopping(self, life: Life, work: Any) -> None:
+        stopping, task = asyncio.ensure_future(life.stopping.wait()), asyncio.ensure_future(work)
+        await asyncio.wait({stopping, task}, return_when=asyncio.FIRST_COMPLETED)
+        for one in (stopping, task):
+            one.cancel()
+
+    def _may_write(self) -> bool:
+        return not self.options.enable_leader_election or (self.leadership is not None and self.leadership.held)
+
+    def _start_controllers(self, life: Life) -> None:
+        for controller in self.controllers:
+            life.spawn(controller.run(), f"controller {controller.name}")
+
+    async def _elect(self, life: Life) -> None:
+        elector = LeaderElector(
+            self.client,
+            self.options.leader_election_namespace,
+            LEASE,
+            timing=self._timing,
+            events=self.events,
+        )
+        self.ops.health.register("leader-election", live=True, probe=elector.healthy)
+
+        async def lead(leadership: Leadership) -> None:
+            self.leadership = leadership
+            self.metrics.is_leader.set(1)
+            log.info("this replica leads; controllers start: %s", ", ".join(c.name for c in self.controllers))
+            self._start_controllers(life)
+            await life.stopping.wait()
+
+        await elector.run(lead)
+        self.metrics.is_leader.set(0)
+        if not life.stopping.is_set():
+            life.fail("the lease was lost")
+
+    def _wire_view(self) -> None:
+        informers, view = self.informers, self.view
+        view.namespaces = informers.informer(NAMESPACES, Namespace)
+        view.priority_classes = informers.informer(PRIORITYCLASSES, PriorityClassObject)
+        view.nodes, view.pods = self.world.nodes, self.world.pods
+        view.quota_profiles = informers.informer(ELASTICQUOTAPROFILES, ElasticQuotaProfile, optional=True)
+        profiles = informers.informer(CLUSTERCOLOCATIONPROFILES, ClusterColocationProfile, optional=True)
+        profiles.add_handler(view.on_profile, lambda old, new: view.on_profile(new), view.on_profile_gone)
+        quotas = informers.informer(ELASTICQUOTAS, ElasticQuota, optional=True)
+        quotas.add_handler(view.quotas.on_quota, lambda old, new: view.quotas.on_quota(new), view.quotas.on_quota_gone)
+        self.world.config_maps.add_handler(self._on_config_map, lambda old, new: self._on_config_map(new), self._on_config_map_gone)
+
+    def _on_config_map(self, config_map: ConfigMap) -> None:
+        self.view.slo_data = config_map.data
+
+    def _on_config_map_gone(self, config_map: ConfigMap) -> None:
+        self.view.slo_data = None
+
+    def _wire_pokes(self, webhooks: WebhookLifecycle) -> None:
+        """A change of what the webhook loop keeps makes it look at once."""
+        options = self.options.webhook
+        for kind, name, namespace in (
+            (SECRETS, options.secret, options.namespace),
+            (MUTATINGWEBHOOKCONFIGURATIONS, options.mutating_name, None),
+            (VALIDATINGWEBHOOKCONFIGURATIONS, options.validating_name, None),
+        ):
+            if kind is SECRETS and options.uses_files:
+                continue
+            informer = self.informers.informer(kind, Object, namespace=namespace, field_selector=f"metadata.name={name}")
+            informer.add_handler(lambda obj: webhooks.poke(), lambda old, new: webhooks.poke())
+
+    def _on_parsed(self, result: ParseResult) -> None:
+        bad = {error.path.split(".")[0].split("[")[0] for error in result.errors}
+        self.metrics.config_errors.set(len(result.errors))
+        about = self.world.config_maps.get(self.world.config_key)
+        if about is not None and self._may_write():
+            for error in result.errors:
+                reason = _EVENT_REASONS[next((key for key in _EVENT_REASONS if error.path.startswith(key)), slo_schema.COLOCATION)]
+                self.events.event(self._config_ref(about), "Warning", reason, str(error))
+        self.metrics.spec_parsed(slo_schema.COLOCATION not in bad, {reason: key not in bad for key, reason in _SLO_REASONS.items()})
+
+    def _config_ref(self, about: ConfigMap) -> ObjectRef:
+        meta = about.metadata
+        return ObjectRef(kind="ConfigMap", namespace=meta.namespace, name=meta.name, uid=meta.uid, api_version="v1")
+
+    def _observe(self, webhook: Webhook, operation: str, plugin: str, allowed: bool, milliseconds: float) -> None:
+        kind = "mutate" if webhook.mutating else "validate"
+        status = "allowed" if allowed else "rejected"
+        self.metrics.webhook_duration.labels(kind, webhook.object_type, operation, plugin, status).observe(milliseconds)

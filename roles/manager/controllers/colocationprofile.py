@@ -1,0 +1,130 @@
+"""ClusterColocationProfile controller: profiles on pods that already wait (MGR-CP-01, manager.md 12)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from cachetools import TTLCache
+
+from koord.api import names
+from koord.api.kinds import CLUSTERCOLOCATIONPROFILES, NAMESPACES, PODS
+from koord.api.objects import ClusterColocationProfile, Namespace, Pod
+from koord.kube.errors import ApiError, NotFound
+from koord.kube.informers import Informer, InformerFactory
+from koord.kube.patch import copy_json, diff_merge_patch
+from roles.manager.controllers.base import Controller, log
+from roles.manager.controllers.world import World
+from roles.manager.controllers.writer import NotLeading, Writer
+from roles.manager.options import Options
+from roles.manager.webhooks import profiles
+from roles.manager.webhooks.profiles import Profile, compile_profile
+from roles.manager.webhooks.review import Refusal
+
+_REMEMBERED = 100_000
+
+
+class Bucket:
+    """A token bucket that never waits: `take` says whether there is a token now."""
+
+    def __init__(self, qps: float, burst: int, clock: Callable[[], float]) -> None:
+        self.qps, self.burst, self.clock = qps, burst, clock
+        self._tokens, self._last = float(burst), clock()
+
+    def take(self) -> bool:
+        """Take one token if there is one."""
+        now = self.clock()
+        self._tokens = min(self.burst, self._tokens + (now - self._last) * self.qps)
+        self._last = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+def change(pod: dict[str, Any], profile: Profile) -> dict[str, Any]:
+    """What the profile does to a pod that already exists: no scheduler name, no priority class, no translation; pure. Raises Refusal."""
+    changed: dict[str, Any] = copy_json(pod)
+    spec, metadata = profile.spec, changed.setdefault("metadata", {})
+    profiles.apply_metadata(spec, metadata)
+    if spec.qos_class:
+        profiles.set_label(metadata, names.LABEL_POD_QOS, spec.qos_class)
+    if spec.koordinator_priority is not None:
+        profiles.set_label(metadata, names.LABEL_POD_PRIORITY, str(spec.koordinator_priority))
+    return profiles.apply_patch(profile, changed, "Pod")
+
+
+class ColocationProfileController(Controller):
+    """Keys are profile names; each comes again every interval."""
+
+    name = "colocationprofile"
+
+    def __init__(self, world: World, informers: InformerFactory, writer: Writer, options: Options, draw: Callable[[], int]) -> None:
+        super().__init__()
+        self.world, self.writer, self.options, self.draw = world, writer, options, draw
+        self.profiles: Informer[ClusterColocationProfile] = informers.informer(
+            CLUSTERCOLOCATIONPROFILES, ClusterColocationProfile, optional=True
+        )
+        self.namespaces: Informer[Namespace] = informers.informer(NAMESPACES, Namespace)
+        self._handled: TTLCache[tuple[str, str, str], bool] = TTLCache(_REMEMBERED, max(options.profile_force_update_duration, 0.001))
+        self._bucket = Bucket(options.profile_update_qps, options.profile_update_burst, time.monotonic)
+
+    def attach(self) -> None:
+        """Listen."""
+        self.profiles.add_handler(
+            on_add=lambda profile: self.queue.add(profile.metadata.name),
+            on_update=lambda old, new: self.queue.add(new.metadata.name),
+        )
+
+    async def reconcile(self, key: str) -> float | None:
+        """Apply one profile to the pods that wait for a node."""
+        obj = self.profiles.get(key)
+        if obj is None:
+            return None
+        profile = compile_profile(obj)
+        if profile.managed or self.options.profile_reconcile_by_default:
+            for pod in self._candidates(profile):
+                # A pod beyond the rate waits for the next round.
+                if not await self._update(profile, pod):
+                    break
+        return self.options.profile_reconcile_interval
+
+    def _candidates(self, profile: Profile) -> list[Pod]:
+        # A nil selector matches no pod here: nobody means to rewrite every pending pod of the cluster by leaving a field out.
+        if not profile.selects:
+            return []
+        return [
+            pod
+            for pod in self.world.pods.list()
+            if not pod.spec.node_name and pod.status.phase == "Pending" and self._matches(profile, pod)
+        ]
+
+    def _matches(self, profile: Profile, pod: Pod) -> bool:
+        if profile.selector is not None and not profile.selector.matches(pod.metadata.labels):
+            return False
+        if profile.namespace_selector is None:
+            return True
+        namespace = self.namespaces.get(pod.metadata.namespace)
+        return namespace is not None and profile.namespace_selector.matches(namespace.metadata.labels)
+
+    async def _update(self, profile: Profile, pod: Pod) -> bool:
+        """Change one pod; False when the rate is used up."""
+        done = (profile.name, profile.resource_version, pod.metadata.uid)
+        try:
+            if done in self._handled or not profiles.chosen(profile, self.draw):
+                return True
+            if not self._bucket.take():
+                return False
+            current = await self.writer.client.get(PODS, pod.metadata.name, pod.metadata.namespace)
+            patch = diff_merge_patch(current, change(current, profile))
+            if patch:
+                await self.writer.patch(PODS, pod.metadata.name, patch, pod.metadata.namespace)
+            self._handled[done] = True
+        except NotLeading:
+            raise
+        except NotFound:
+            return True
+        except (ApiError, Refusal) as error:
+            log.warning("profile %s on pod %s: %s; it is tried again next time", profile.name, pod.key, error)
+        return True

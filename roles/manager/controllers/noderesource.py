@@ -1,0 +1,244 @@
+"""NodeResource controller: extended resources of nodes (MGR-NR-01, manager.md 9). Observes and writes; `noderesource.plan` decides."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from koord.api import names
+from koord.api.kinds import NODERESOURCETOPOLOGIES, NODES
+from koord.api.objects import Device, Node, NodeMetric, NodeResourceTopology, Pod
+from koord.api.quantity import QuantityError
+from koord.config import slo_schema
+from koord.config.gates import FeatureGates
+from koord.decisions.record import Record, Subject
+from koord.decisions.recorder import Recorder
+from koord.kube.errors import ApiError, NotFound
+from roles.manager.controllers.base import Controller, log
+from roles.manager.controllers.world import BY_NODE, World
+from roles.manager.controllers.writer import NotLeading, Writer
+from roles.manager.metrics import Metrics
+from roles.manager.noderesource import batch, zones
+from roles.manager.noderesource.inputs import parse_time, pod_input
+from roles.manager.noderesource.model import Inputs, PodInput
+from roles.manager.noderesource.plan import Plan, decide
+
+KEYS = frozenset({slo_schema.COLOCATION, slo_schema.NORMALIZATION, slo_schema.AMPLIFICATION})
+RECORD_EVERY = 60.0
+FEATURES = ("MGR-NR-01", "MGR-NR-BATCH-01", "MGR-NR-MID-01")
+
+
+class NodeResourceController(Controller):
+    """Keys are node names."""
+
+    name = "noderesource"
+
+    def __init__(
+        self,
+        world: World,
+        writer: Writer,
+        metrics: Metrics,
+        recorder: Recorder,
+        *,
+        plugins: tuple[str, ...],
+        gates: FeatureGates,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__()
+        self.world, self.writer, self.metrics, self.recorder = world, writer, metrics, recorder
+        self.plugins, self.gates, self.clock = plugins, gates, clock
+        self._written: dict[str, float] = {}
+        self._recorded: dict[str, tuple[float, str]] = {}
+        self._pods: dict[str, tuple[str, PodInput | None]] = {}
+
+    def attach(self) -> None:
+        """Listen."""
+        self.world.nodes.add_handler(
+            on_add=lambda node: self.queue.add(node.metadata.name),
+            on_update=lambda old, new: self.queue.add(new.metadata.name),
+            on_delete=self._on_node_gone,
+        )
+        # A NodeMetric that was only created says nothing yet; it is in the picture all the same once its status comes.
+        self.world.node_metrics.add_handler(on_update=self._on_metric, on_delete=lambda metric: self.queue.add(metric.metadata.name))
+        self.world.devices.add_handler(
+            on_add=lambda device: self.queue.add(device.metadata.name),
+            on_update=self._on_device,
+            on_delete=lambda device: self.queue.add(device.metadata.name),
+        )
+        self.world.topologies.add_handler(on_add=self._on_topology, on_update=self._on_topology_change)
+        self.world.pods.add_handler(on_delete=lambda pod: self._pods.pop(pod.key, None))
+        self.world.on_config(self._on_config)
+
+    def _on_node_gone(self, node: Node) -> None:
+        for memory in (self._written, self._recorded):
+            memory.pop(node.metadata.name, None)
+
+    def _on_metric(self, old: NodeMetric, new: NodeMetric) -> None:
+        if old.status != new.status:
+            self.queue.add(new.metadata.name)
+
+    def _on_device(self, old: Device, new: Device) -> None:
+        if old.spec != new.spec or old.metadata.labels != new.metadata.labels:
+            self.queue.add(new.metadata.name)
+
+    def _on_topology(self, topology: NodeResourceTopology) -> None:
+        if zones.has_zones(topology) or names.ANNOTATION_NRT_CPU_BASIC_INFO in topology.metadata.annotations:
+            self.queue.add(topology.metadata.name)
+
+    def _on_topology_change(self, old: NodeResourceTopology, new: NodeResourceTopology) -> None:
+        key = names.ANNOTATION_NRT_CPU_BASIC_INFO
+        if old.metadata.annotations.get(key) != new.metadata.annotations.get(key) or old.zones != new.zones:
+            self.queue.add(new.metadata.name)
+
+    def _on_config(self, changed: frozenset[str]) -> None:
+        if KEYS & changed:
+            self.queue.add_all(node.metadata.name for node in self.world.nodes.list())
+
+    async def reconcile(self, key: str) -> float | None:
+        """Calculate and write one node's resources; the time until its metrics would be too old, if that comes first."""
+        config = self.world.config
+        node = self.world.nodes.get(key)
+        if not config.available or node is None:
+            return None
+        now = self.clock()
+        inputs = self.observe(node, now)
+        plan = decide(inputs, cluster_enabled=config.cluster_enabled, plugins=self.plugins, last_write=self._written.get(key))
+        for plugin, message in plan.errors:
+            log.warning("node %s: %s: %s; what stands on the node stays", key, plugin, message)
+            self.metrics.plugin_ran(plugin, False, "ResourceCalculate")
+        for contribution in plan.contributions:
+            self.metrics.plugin_ran(contribution.plugin, True, "ResourceCalculate" if plan.enabled else "ResourceReset")
+        self.metrics.extended_resources(key, plan.resources)
+        self._record(inputs, plan)
+        failures = [
+            failure
+            for failure in (
+                await self._try("updateNodeResourceTopology", self._write_zones, inputs, plan),
+                await self._try("updateNodeStatus", self._write_status, inputs, plan),
+                await self._try("patchNodeMeta", self._write_metadata, inputs, plan),
+            )
+            if failure is not None
+        ]
+        if failures:
+            raise failures[0]
+        return self._degrades_in(inputs)
+
+    def observe(self, node: Node, now: float) -> Inputs:
+        """The inputs of a node from the caches."""
+        name, config = node.metadata.name, self.world.config
+        pods = (self._pod(pod) for pod in self.world.pods.by_index(BY_NODE, name))
+        return Inputs(
+            node=node,
+            strategy=config.colocation_for(node),
+            now=now,
+            pods=tuple(pod for pod in pods if pod is not None),
+            metric=self.world.node_metrics.get(name),
+            topology=self.world.topologies.get(name),
+            device=self.world.devices.get(name),
+            normalization=config.cpu_normalization_for(node),
+            amplification=config.resource_amplification_for(node),
+            count_pods_without_metric=self.gates.enabled("BatchCountPodsWithoutMetric"),
+            sync_gpu_shared=self.gates.enabled("EnableSyncGPUSharedResource"),
+        )
+
+    def _pod(self, pod: Pod) -> PodInput | None:
+        version, known = pod.metadata.resource_version, self._pods.get(pod.key)
+        if known is not None and known[0] == version:
+            return known[1]
+        try:
+            made = pod_input(pod)
+        except QuantityError as error:
+            log.warning("pod %s: %s; it is left out of its node's accounting", pod.key, error)
+            made = None
+        self._pods[pod.key] = (version, made)
+        return made
+
+    async def _try(self, reason: str, write: Callable[[Inputs, Plan], Any], inputs: Inputs, plan: Plan) -> ApiError | None:
+        """Writes are independent of one another: the failure of one is told after the others have been tried."""
+        try:
+            if await write(inputs, plan):
+                self.metrics.node_resource_reconciled(True, reason)
+        except NotFound:
+            # The node (or its topology) went away meanwhile.
+            return None
+        except NotLeading:
+            raise
+        except ApiError as error:
+            self.metrics.node_resource_reconciled(False, reason)
+            return error
+        return None
+
+    async def _write_status(self, inputs: Inputs, plan: Plan) -> bool:
+        name = inputs.node.metadata.name
+        if plan.status_patch is not None:
+            await self.writer.patch(NODES, name, plan.status_patch, subresource="status")
+        if plan.status_due:
+            self._written[name] = inputs.now
+        return plan.status_patch is not None
+
+    async def _write_metadata(self, inputs: Inputs, plan: Plan) -> bool:
+        if plan.metadata_patch is None:
+            return False
+        await self.writer.patch(NODES, inputs.node.metadata.name, plan.metadata_patch)
+        return True
+
+    async def _write_zones(self, inputs: Inputs, plan: Plan) -> bool:
+        topology = inputs.topology
+        contribution = next((item for item in plan.contributions if item.plugin == batch.NAME), None)
+        if topology is None or contribution is None:
+            return False
+
+        def change(raw: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+            if contribution.clear_zones:
+                return zones.clear(raw)
+            return zones.write(raw, contribution.zones, plan.ratio, inputs.strategy.resource_diff_threshold)
+
+        if change(msgspec.to_builtins(topology.zones)) is None:
+            return False
+
+        async def write() -> bool:
+            # The projection lacks unknown fields, and a list is replaced as a whole: take the object as it is now, and only that version.
+            current = await self.writer.client.get(NODERESOURCETOPOLOGIES, topology.metadata.name)
+            changed = change(current.get("zones") or [])
+            if changed is None:
+                return False
+            version = current["metadata"]["resourceVersion"]
+            body = {"metadata": {"resourceVersion": version}, "zones": changed}
+            await self.writer.client.patch(NODERESOURCETOPOLOGIES, topology.metadata.name, body, type="merge")
+            return True
+
+        return await self.writer.attempt(write)
+
+    def _degrades_in(self, inputs: Inputs) -> float | None:
+        updated = parse_time(inputs.metric.status.update_time) if inputs.metric else None
+        if updated is None:
+            return None
+        left = updated + inputs.strategy.degrade_time_minutes * 60 - inputs.now
+        return left + 1.0 if left > 0 else None
+
+    def _record(self, inputs: Inputs, plan: Plan) -> None:
+        name = inputs.node.metadata.name
+        parts = [f"{item.plugin}: {item.message}" for item in plan.contributions] + [f"{plugin}: {error}" for plugin, error in plan.errors]
+        parts += [f"ignored {error}" for error in inputs.strategy.ignored]
+        message = "; ".join(parts)
+        before = self._recorded.get(name)
+        if before is not None and before[1] == message and inputs.now - before[0] < RECORD_EVERY:
+            return
+        self._recorded[name] = (inputs.now, message)
+        numbers: Mapping[str, float | int | str] = {**plan.resources, "pods": len(inputs.pods)}
+        self.recorder.record(
+            Record(
+                role="manager",
+                subject=Subject("Node", "", name, inputs.node.metadata.uid),
+                time=inputs.now,
+                verdict="Allocatable" if plan.enabled else "Reset",
+                rule="noderesource",
+                message=message,
+                numbers=dict(numbers),
+                terms=tuple(plan.terms),
+                features=FEATURES,
+            )
+        )

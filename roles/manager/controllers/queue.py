@@ -1,0 +1,91 @@
+"""A work queue of keys: each key once, failures back off exponentially (5 ms doubling, at most 1000 s)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+FIRST_DELAY, MAX_DELAY = 0.005, 1000.0
+
+
+class WorkQueue:
+    """Keys to work on, for one event loop. A key that is added while it is worked on comes again afterwards."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._ready: dict[str, None] = {}
+        self._working: set[str] = set()
+        self._again: set[str] = set()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._failures: dict[str, int] = {}
+        self._wake = asyncio.Event()
+        self.adds = 0
+        self.retries = 0
+
+    def __len__(self) -> int:
+        return len(self._ready)
+
+    def add(self, key: str) -> None:
+        """Work on the key soon."""
+        self.adds += 1
+        if key in self._working:
+            self._again.add(key)
+        else:
+            self._ready[key] = None
+            self._wake.set()
+
+    def add_all(self, keys: Iterable[str]) -> None:
+        """Work on all of them soon."""
+        for key in keys:
+            self.add(key)
+
+    def add_after(self, key: str, seconds: float) -> None:
+        """Work on the key in that many seconds; the earlier of two wishes stands."""
+        loop = asyncio.get_running_loop()
+        timer = self._timers.get(key)
+        if timer is not None:
+            if timer.when() <= loop.time() + seconds:
+                return
+            timer.cancel()
+        self._timers[key] = loop.call_later(seconds, self._due, key)
+
+    def _due(self, key: str) -> None:
+        self._timers.pop(key, None)
+        self.add(key)
+
+    async def get(self) -> str:
+        """The next key. Must be followed by `done` or `failed`."""
+        while not self._ready:
+            self._wake.clear()
+            await self._wake.wait()
+        key = next(iter(self._ready))
+        del self._ready[key]
+        self._working.add(key)
+        return key
+
+    def done(self, key: str) -> None:
+        """The key is worked off."""
+        self._failures.pop(key, None)
+        self._release(key)
+
+    def failed(self, key: str) -> float:
+        """The key has to come again; the delay in seconds."""
+        count = self._failures.get(key, 0)
+        self._failures[key] = count + 1
+        self.retries += 1
+        delay = min(FIRST_DELAY * 2.0 ** min(count, 30), MAX_DELAY)
+        self._release(key)
+        self.add_after(key, delay)
+        return delay
+
+    def _release(self, key: str) -> None:
+        self._working.discard(key)
+        if key in self._again:
+            self._again.discard(key)
+            self.add(key)
+
+    def close(self) -> None:
+        """Cancel the timers."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()

@@ -1,0 +1,75 @@
+"""Every controller of the manager: one row here, one module with its class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from koord.decisions.recorder import Recorder
+from koord.kube.informers import InformerFactory
+from roles.manager.controllers.base import Controller
+from roles.manager.controllers.colocationprofile import ColocationProfileController
+from roles.manager.controllers.nodemetric import NodeMetricController
+from roles.manager.controllers.noderesource import NodeResourceController
+from roles.manager.controllers.nodeslo import NodeSLOController
+from roles.manager.controllers.quotaprofile import QuotaProfileController
+from roles.manager.controllers.world import World
+from roles.manager.controllers.writer import Writer
+from roles.manager.metrics import Metrics
+from roles.manager.noderesource.plan import PLUGIN_NAMES
+from roles.manager.options import Options, selected
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What controllers are made of."""
+
+    options: Options
+    world: World
+    informers: InformerFactory
+    writer: Writer
+    metrics: Metrics
+    recorder: Recorder
+    draw: Callable[[], int]
+
+
+def _nodemetric(parts: Parts) -> Controller:
+    return NodeMetricController(parts.world, parts.writer, parts.metrics)
+
+
+def _noderesource(parts: Parts) -> Controller:
+    plugins = tuple(name for name in PLUGIN_NAMES if selected(name, parts.options.noderesource_plugins))
+    return NodeResourceController(parts.world, parts.writer, parts.metrics, parts.recorder, plugins=plugins, gates=parts.options.gates)
+
+
+def _nodeslo(parts: Parts) -> Controller:
+    return NodeSLOController(parts.world, parts.writer, parts.metrics)
+
+
+def _quotaprofile(parts: Parts) -> Controller:
+    return QuotaProfileController(parts.world, parts.informers, parts.writer)
+
+
+def _colocationprofile(parts: Parts) -> Controller:
+    return ColocationProfileController(parts.world, parts.informers, parts.writer, parts.options, parts.draw)
+
+
+# name, gate that must be on ("" for none), how it is made
+CONTROLLERS: tuple[tuple[str, str, Callable[[Parts], Controller]], ...] = (
+    ("nodemetric", "", _nodemetric),
+    ("noderesource", "", _noderesource),
+    ("nodeslo", "", _nodeslo),
+    ("quotaprofile", "", _quotaprofile),
+    ("colocationprofile", "ColocationProfileController", _colocationprofile),
+)
+
+
+def build(parts: Parts) -> list[Controller]:
+    """The controllers that --controllers and the gates select, listening."""
+    result = []
+    for name, gate, make in CONTROLLERS:
+        if selected(name, parts.options.controllers) and (not gate or parts.options.gates.enabled(gate)):
+            controller = make(parts)
+            controller.attach()
+            result.append(controller)
+    return result

@@ -1,0 +1,73 @@
+"""What the controllers observe: one informer a kind, and the configuration in force."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from koord.api.kinds import CONFIGMAPS, DEVICES, NODEMETRICS, NODERESOURCETOPOLOGIES, NODES, NODESLOS, PODS
+from koord.api.objects import ConfigMap, Device, Node, NodeMetric, NodeResourceTopology, NodeSLO, Pod
+from koord.config.slo import ParseResult, SLOConfig, SLOConfigStore
+
+if TYPE_CHECKING:
+    from koord.kube.informers import Informer, InformerFactory
+    from roles.manager.options import Options
+
+log = logging.getLogger("koord.manager")
+
+BY_NODE = "node"
+
+
+class World:
+    """Informers and configuration. `on_config` handlers are told which keys changed."""
+
+    def __init__(self, informers: InformerFactory, options: Options) -> None:
+        self.nodes: Informer[Node] = informers.informer(NODES, Node)
+        self.pods: Informer[Pod] = informers.informer(PODS, Pod, namespace=options.namespace or None)
+        self.node_metrics: Informer[NodeMetric] = informers.informer(NODEMETRICS, NodeMetric, optional=True)
+        self.node_slos: Informer[NodeSLO] = informers.informer(NODESLOS, NodeSLO, optional=True)
+        self.devices: Informer[Device] = informers.informer(DEVICES, Device, optional=True)
+        self.topologies: Informer[NodeResourceTopology] = informers.informer(NODERESOURCETOPOLOGIES, NodeResourceTopology, optional=True)
+        self.config_maps: Informer[ConfigMap] = informers.informer(
+            CONFIGMAPS, ConfigMap, namespace=options.config_namespace, field_selector=f"metadata.name={options.slo_config_name}"
+        )
+        self.config_key = f"{options.config_namespace}/{options.slo_config_name}"
+        self.pods.index(BY_NODE, lambda pod: pod.spec.node_name or None)
+        self._store = SLOConfigStore()
+        self._handlers: list[Callable[[frozenset[str]], None]] = []
+        self._reporters: list[Callable[[ParseResult], None]] = []
+        self.config_maps.add_handler(on_add=self._on_config, on_update=lambda old, new: self._on_config(new))
+
+    @property
+    def config(self) -> SLOConfig:
+        """The configuration in force."""
+        return self._store.config
+
+    def on_config(self, handler: Callable[[frozenset[str]], None]) -> None:
+        """Tell `handler` the keys that changed."""
+        self._handlers.append(handler)
+
+    def on_parsed(self, reporter: Callable[[ParseResult], None]) -> None:
+        """Tell `reporter` of each parse, with its errors."""
+        self._reporters.append(reporter)
+
+    def config_synced(self) -> None:
+        """The first list of the ConfigMap is in: if it is not there, defaults come into force."""
+        if self.config_maps.get(self.config_key) is None:
+            self._take(self._store.update(None))
+
+    def _on_config(self, config_map: ConfigMap) -> None:
+        if config_map.key == self.config_key:
+            self._take(self._store.update(config_map.data))
+
+    def _take(self, result: ParseResult) -> None:
+        for error in result.errors:
+            log.error("%s: %s; the last good value stays in force", self.config_key, error)
+        for warning in result.warnings:
+            log.warning("%s: %s", self.config_key, warning)
+        for reporter in self._reporters:
+            reporter(result)
+        if result.changed:
+            for handler in self._handlers:
+                handler(result.changed)

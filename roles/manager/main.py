@@ -1,0 +1,98 @@
+"""From parsed flags to a running manager: options, client, servers, App."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from koord.config.gates import FeatureGates
+from koord.decisions.recorder import Recorder
+from koord.kube import config as kubeconfig
+from koord.kube.client import Client
+from koord.kube.informers import InformerFactory
+from koord.process import metrics, tuning
+from koord.process.http import OpsServer
+from koord.process.life import Life
+from roles.manager.app import App
+from roles.manager.noderesource.plan import PLUGIN_NAMES
+from roles.manager.options import CONTROLLERS, Options, check_list, webhook_options
+
+_RENAMED = {
+    "rest_config_qps": "qps",
+    "rest_config_burst": "burst",
+    "leader_elect_lease_duration": "lease_duration",
+    "leader_elect_renew_deadline": "renew_deadline",
+    "leader_elect_retry_period": "retry_period",
+    "pod_enhanced_validator_config_namespace": "enhanced_validator_namespace",
+    "pod_enhanced_validator_config_name": "enhanced_validator_name",
+    "pod_enhanced_validator_reconcile_interval": "enhanced_validator_interval",
+    "binding_admission_user_name": "binding_user_name",
+    "binding_admission_namespaces": "binding_namespaces",
+    "binding_admission_exclude_namespaces": "binding_exclude_namespaces",
+    "binding_admission_bypass_labels": "binding_bypass_labels",
+    "binding_admission_bypass_annotations": "binding_bypass_annotations",
+    "binding_admission_dry_run": "binding_dry_run",
+    "colocation_profile_reconcile_by_default": "profile_reconcile_by_default",
+    "colocation_profile_reconcile_interval": "profile_reconcile_interval",
+    "colocation_profile_force_update_pod_duration": "profile_force_update_duration",
+    "colocation_profile_expire_pod_cache_duration": "profile_expire_cache_duration",
+    "colocation_profile_update_pod_qps": "profile_update_qps",
+    "colocation_profile_update_pod_burst": "profile_update_burst",
+}
+
+
+def options_of(flags: dict[str, Any], gates: FeatureGates) -> Options:
+    """Options of parsed flags and the environment. Raises ConfigError."""
+    values = {_RENAMED.get(name, name): value for name, value in flags.items()}
+    known = {name: value for name, value in values.items() if name in Options.__dataclass_fields__}
+    known |= {
+        "controllers": check_list("--controllers", known["controllers"], CONTROLLERS),
+        "noderesource_plugins": check_list("--noderesource-plugins", known["noderesource_plugins"], PLUGIN_NAMES),
+        "gates": gates,
+        "webhook": webhook_options(),
+    }
+    return Options(**known)
+
+
+async def serve(life: Life, flags: dict[str, Any], gates: FeatureGates) -> None:
+    """Run the manager until it is asked to end. Raises ConfigError or ConfigurationError."""
+    options = options_of(flags, gates)
+    recorder = Recorder("manager")
+    registry = metrics.registry("manager")
+    metrics.watch_recorder(registry, recorder)
+    config = kubeconfig.load(flags["kubeconfig"], context=flags["context"], master=flags["master"])
+    observer = metrics.client_observer(registry, config.server)
+    paced = options.qps > 0
+    client = Client(
+        config,
+        qps=options.qps if paced else None,
+        burst=options.burst if paced and options.burst > 0 else None,
+        role="koordinator-manager",
+        observer=observer,
+    )
+    async with client:
+        informers = InformerFactory(client)
+        life.on_stop(informers.stop, "informers")
+        servers = _servers(flags, registry, recorder)
+        ops = servers[0]
+        app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
+        for server in servers:
+            life.on_stop(server.stop, "ops")
+            await server.start()
+        tuning.keep_memory()
+        await app.run(life)
+
+
+def _servers(flags: dict[str, Any], registry: Any, recorder: Recorder) -> list[OpsServer]:
+    """Health first, then metrics and profiling where they have an address of their own."""
+    health = OpsServer.at(flags["health_probe_addr"], registry=registry, recorder=recorder, role="manager")
+    servers = [health] if not flags["health_probe_addr"].disabled else []
+    if not flags["metrics_addr"].disabled:
+        server = OpsServer.at(flags["metrics_addr"], health=health.health, registry=registry, recorder=recorder, role="manager")
+        for path in ("/all-metrics", "/internal-metrics", "/external-metrics"):
+            server.route("GET", path, server._metrics)
+        servers.append(server)
+    if flags["enable_pprof"] and not flags["pprof_addr"].disabled:
+        server = OpsServer.at(flags["pprof_addr"], health=health.health, registry=registry, recorder=recorder, role="manager")
+        server.enable_profiling()
+        servers.append(server)
+    return servers or [health]

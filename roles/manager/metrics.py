@@ -1,0 +1,125 @@
+"""The manager's metrics, with upstream's names and labels (MGR-MET-01, manager.md 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client.core import Metric
+
+from koord.api import names
+
+_BUCKETS = tuple(0.001 * 2**k for k in range(20))
+_UNITS = {
+    names.RESOURCE_BATCH_CPU: ("integer", 0.001),
+    names.RESOURCE_BATCH_MEMORY: ("byte", 1.0),
+    # mid-cpu keeps the milli value that dashboards already divide by a thousand.
+    names.RESOURCE_MID_CPU: ("integer", 1.0),
+    names.RESOURCE_MID_MEMORY: ("byte", 1.0),
+}
+
+
+def _status(ok: bool) -> str:
+    return "succeeded" if ok else "failed"
+
+
+class Tally:
+    """A counter that keeps its name: the client library would add `_total`, which upstream's names do not have."""
+
+    def __init__(self, name: str, text: str, labels: tuple[str, ...], registry: CollectorRegistry) -> None:
+        self.name, self.text, self.labels = name, text, labels
+        self._values: dict[tuple[str, ...], float] = {}
+        registry.register(self)  # type: ignore[arg-type]
+
+    def inc(self, *values: str) -> None:
+        """Count one."""
+        self._values[values] = self._values.get(values, 0.0) + 1
+
+    def collect(self) -> Iterator[Metric]:
+        """One family; its type is left open, for "counter" would rename it."""
+        family = Metric(self.name, self.text, "unknown")
+        for values, value in list(self._values.items()):
+            family.add_sample(self.name, dict(zip(self.labels, values, strict=True)), value)
+        yield family
+
+
+class Metrics:
+    """Counters and gauges in one registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Tally:
+            return Tally(name, text, labels, registry)
+
+        self.registry = registry
+        self.is_leader = Gauge("koordinator_manager_is_leader", "Whether this replica leads.", registry=registry)
+        self._node_resource = counter("slo_controller_node_resource_reconcile_count", "Writes of node resources.", "status", "reason")
+        self._node_metric = counter("slo_controller_nodemetric_reconcile_count", "Writes of NodeMetrics.", "status", "reason")
+        self._node_metric_parse = counter(
+            "slo_controller_nodemetric_spec_parse_count", "Specs derived for NodeMetrics.", "status", "reason"
+        )
+        self._node_slo = counter("slo_controller_nodeslo_reconcile_count", "Writes of NodeSLOs.", "status", "reason")
+        self._node_slo_parse = counter("slo_controller_nodeslo_spec_parse_count", "Specs derived for NodeSLOs.", "status", "reason")
+        self._plugins = counter(
+            "slo_controller_node_resource_run_plugin_status", "Runs of node resource plugins.", "plugin", "status", "reason"
+        )
+        self._extended = Gauge(
+            "slo_controller_node_extended_resource_allocatable_internal",
+            "Extended resources as calculated, before the thresholds of writing.",
+            ("node", "resource", "unit"),
+            registry=registry,
+        )
+        self.webhook_duration = Histogram(
+            "koord_manager_webhook_webhook_duration_milliseconds",
+            "Time in a webhook's plugin.",
+            ("webhook_type", "object_type", "operation", "plugin_name", "status"),
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        self.binding_decisions = counter(
+            "koord_manager_webhook_binding_admission_decisions_total", "Decisions of the binding admission.", "decision"
+        )
+        self.quota_shared_weight = Gauge(
+            "koord_manager_webhook_quota_shared_weight",
+            "Shared weight where the default was filled in.",
+            ("elasticquota_name", "resource_name"),
+            registry=registry,
+        )
+        self.queue_depth = Gauge("workqueue_depth", "Keys that wait.", ("name",), registry=registry)
+        self.config_errors = Gauge("koord_manager_config_errors", "Refused parts of slo-controller-config in force.", registry=registry)
+
+    def node_resource_reconciled(self, ok: bool, reason: str) -> None:
+        """A write of the noderesource controller."""
+        self._node_resource.inc(_status(ok), reason)
+
+    def node_metric_reconciled(self, ok: bool, reason: str) -> None:
+        """A write of the nodemetric controller."""
+        self._node_metric.inc(_status(ok), reason)
+
+    def node_slo_reconciled(self, ok: bool, reason: str) -> None:
+        """A write of the nodeslo controller."""
+        self._node_slo.inc(_status(ok), reason)
+
+    def spec_parsed(self, node_metric_ok: bool, node_slo: Mapping[str, bool]) -> None:
+        """A parse of the ConfigMap: whether each part was good."""
+        self._node_metric_parse.inc(_status(node_metric_ok), "getNodeMetricCollectPolicy")
+        for reason, ok in node_slo.items():
+            self._node_slo_parse.inc(_status(ok), reason)
+
+    def plugin_ran(self, plugin: str, ok: bool, reason: str) -> None:
+        """A node resource plugin ran."""
+        self._plugins.inc(plugin, _status(ok), reason)
+
+    def extended_resources(self, node: str, resources: Mapping[str, int]) -> None:
+        """What was calculated for a node; a resource that it does not have loses its series."""
+        for name, (unit, factor) in _UNITS.items():
+            if name in resources:
+                self._extended.labels(node, name, unit).set(resources[name] * factor)
+            else:
+                self.forget_extended(node, name, unit)
+
+    def forget_extended(self, node: str, resource: str, unit: str) -> None:
+        """Drop the series of a resource that is gone."""
+        try:
+            self._extended.remove(node, resource, unit)
+        except KeyError:
+            return

@@ -1,0 +1,46 @@
+"""ResourceAmplification: how much more of a resource a node may promise (MGR-NR-AMP-01, manager.md 10.5); pure."""
+
+from __future__ import annotations
+
+from koord.api import names
+from roles.manager.noderesource.model import Contribution, Inputs, Term
+
+NAME = "ResourceAmplification"
+KEY = names.ANNOTATION_NODE_RESOURCE_AMPLIFICATION_RATIO
+
+
+def calculate(inputs: Inputs) -> Contribution:
+    """The amplification annotation of a node; a ratio that is wrong removes it, for too much promised is worse than too little."""
+    configured = inputs.amplification
+    ratios = dict(configured.get("resourceAmplificationRatio") or {}) if configured.get("enable") is True else {}
+    text = inputs.node.metadata.annotations.get(names.ANNOTATION_NODE_CPU_NORMALIZATION_RATIO)
+    normalization = parse_ratio(text)
+    if normalization is None:
+        return _removed(f"annotation {names.ANNOTATION_NODE_CPU_NORMALIZATION_RATIO} is {text!r}, no ratio")
+    cpu = ratios.get("cpu", 0)
+    product = (cpu if cpu > 0 else 1) * (normalization if normalization > 0 else 1)
+    if product > 1:
+        ratios["cpu"] = product
+    wrong = {name: ratio for name, ratio in ratios.items() if ratio < 1}
+    if wrong:
+        return _removed(f"ratios below 1 are refused: {wrong}")
+    if not ratios:
+        return _removed("no ratio applies")
+    value = "{" + ",".join(f'"{name}":{ratios[name]:.2f}' for name in sorted(ratios)) + "}"
+    terms = tuple(Term(f"{name}.amplificationRatio", ratios[name]) for name in sorted(ratios))
+    return Contribution(NAME, f"ratios {value}", annotations={KEY: value}, terms=terms)
+
+
+def _removed(why: str) -> Contribution:
+    return Contribution(NAME, why, annotations={KEY: None})
+
+
+def parse_ratio(text: str | None) -> float | None:
+    """The ratio of annotation cpu-normalization-ratio: −1 when absent, None when it is no number above 0 (apis.md 9.2)."""
+    if text is None:
+        return -1.0
+    try:
+        ratio = float(text)
+    except ValueError:
+        return None
+    return ratio if 0 < ratio < float("inf") else None

@@ -1,0 +1,85 @@
+"""BatchResource: what Batch pods may use of a node (MGR-NR-BATCH-01, manager.md 10.1); pure.
+
+`usage`: Total − Margin − Sys − HPUsed; `request` (memory): Total − Margin − Reserved − HPRequest; `maxUsageRequest`:
+Total − Margin − Sys − HPMax; each floored at 0 and capped by batch…ThresholdPercent.
+"""
+
+from __future__ import annotations
+
+from koord.api import names
+from koord.api.priority import DEFAULT_VALUES, PriorityClass
+from koord.api.qos import QoSClass
+from roles.manager.noderesource import formula, zones
+from roles.manager.noderesource.inputs import LOW_CLASSES, Amount, capacity, dangling_usage, degraded, pod_usages, reserved, system_usage
+from roles.manager.noderesource.model import Contribution, Inputs, Term
+
+NAME = "BatchResource"
+NAMES = (names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY)
+
+
+def calculate(inputs: Inputs) -> Contribution:
+    """Batch resources of a node, or their removal while its metrics cannot be trusted. Raises QuantityError."""
+    why = degraded(inputs)
+    if why or inputs.metric is None:
+        return Contribution(NAME, f"degraded: {why}", removed=frozenset(NAMES), clear_zones=True, degraded=True)
+    total = capacity(inputs.node)
+    kubelet, annotation = reserved(inputs.node)
+    system, hosts = system_usage(inputs.metric, DEFAULT_VALUES[PriorityClass.BATCH])
+    dangling = dangling_usage(inputs.metric, inputs.pods)
+    pods = sum_pods(inputs, pod_usages(inputs.metric), dangling)
+    strategy = inputs.strategy
+    terms: list[Term] = []
+    amounts = []
+    for index, resource in enumerate(("cpu", "memory")):
+        balance = formula.Balance(
+            policy=(strategy.cpu_policy, strategy.memory_policy)[index],
+            total=total[index],
+            reclaim_percent=(strategy.cpu_reclaim_percent, strategy.memory_reclaim_percent)[index],
+            cap=(strategy.batch_cpu_threshold_percent, strategy.batch_memory_threshold_percent)[index],
+            reserved=max(kubelet[index], annotation[index]),
+            system=system[index] + hosts[index],
+            used=pods.used[index],
+            request=pods.request[index],
+            max=pods.max[index],
+        )
+        amounts.append(balance.amount)
+        terms += [
+            Term(f"{resource}.total", balance.total, "node capacity"),
+            Term(f"{resource}.margin", balance.margin, f"total × {100 - balance.reclaim_percent}% kept free"),
+            Term(f"{resource}.reserved", balance.reserved, f"max(kubelet {kubelet[index]}, annotation {annotation[index]})"),
+            Term(
+                f"{resource}.system",
+                max(balance.system, balance.reserved),
+                f"max(system {system[index]} + host applications {hosts[index]}, reserved)",
+            ),
+            Term(f"{resource}.hpUsed", balance.used, f"high-priority pods' usage, {dangling[index]} of it without a pod"),
+            Term(f"{resource}.hpRequest", balance.request, "high-priority pods' requests"),
+            Term(f"{resource}.hpMax", balance.max, "high-priority pods' larger of usage and request"),
+            Term(f"batch-{resource}", balance.amount, balance.text),
+        ]
+    return Contribution(
+        NAME,
+        f"batch-cpu {amounts[0]}m by {strategy.cpu_policy}, batch-memory {amounts[1]} bytes by {strategy.memory_policy}",
+        resources=dict(zip(NAMES, amounts, strict=True)),
+        zones=zones.calculate(inputs),
+        terms=tuple(terms),
+    )
+
+
+def sum_pods(inputs: Inputs, used: dict[str, Amount], dangling: Amount) -> formula.HighPriority:
+    """Node-level sums; dangling usage counts as used."""
+    sums = formula.HighPriority(list(dangling), [0, 0], list(dangling))
+    for pod in inputs.pods:
+        if pod.priority_class in LOW_CLASSES:
+            continue
+        measured = used.get(pod.key)
+        for index, wanted in enumerate((pod.cpu, pod.memory)):
+            sums.request[index] += wanted
+            if measured is None:
+                sums.used[index] += wanted
+                # Upstream leaves a pod without metric out of HPMax, which over-commits right after its start; see docs/manager.md.
+                sums.max[index] += wanted if inputs.count_pods_without_metric else 0
+                continue
+            sums.used[index] += wanted if pod.qos is QoSClass.LSE and index == 0 else measured[index]
+            sums.max[index] += max(wanted, measured[index])
+    return sums

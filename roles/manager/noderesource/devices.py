@@ -1,0 +1,59 @@
+"""GPUDeviceResource and RDMADeviceResource: node resources from the Device object (MGR-NR-GPU-01, MGR-NR-RDMA-01); pure."""
+
+from __future__ import annotations
+
+from koord.accounting.resources import add_into, parse
+from koord.api import names
+from koord.api.objects import DeviceInfo
+from roles.manager.noderesource.model import Contribution, Inputs, Term
+
+GPU, RDMA = "GPUDeviceResource", "RDMADeviceResource"
+GPU_NAMES = (
+    names.RESOURCE_GPU,
+    names.RESOURCE_GPU_CORE,
+    names.RESOURCE_HUAWEI_NPU_CORE,
+    names.RESOURCE_HUAWEI_NPU_CPU,
+    names.RESOURCE_HUAWEI_NPU_DVPP,
+    names.RESOURCE_GPU_MEMORY,
+    names.RESOURCE_GPU_MEMORY_RATIO,
+    names.RESOURCE_GPU_SHARED,
+)
+GPU_LABELS = (names.LABEL_GPU_VENDOR, names.LABEL_GPU_MODEL, names.LABEL_GPU_DRIVER_VERSION)
+
+
+def _healthy(inputs: Inputs, kind: str) -> list[DeviceInfo]:
+    return [device for device in inputs.device.spec.devices if device.type == kind and device.health] if inputs.device else []
+
+
+def gpu(inputs: Inputs) -> Contribution:
+    """GPU and NPU resources and labels. Raises QuantityError."""
+    healthy = _healthy(inputs, names.DEVICE_TYPE_GPU)
+    if not healthy or inputs.device is None:
+        return Contribution(GPU, "no healthy gpu device", removed=frozenset(GPU_NAMES))
+    total: dict[str, int] = {}
+    for device in healthy:
+        add_into(total, parse(device.resources))
+    labels = inputs.device.metadata.labels
+    if labels.get(names.LABEL_GPU_VENDOR, "") in ("", names.GPU_VENDOR_NVIDIA):
+        total[names.RESOURCE_GPU] = total.get(names.RESOURCE_GPU_CORE, 0)
+    if inputs.sync_gpu_shared:
+        total[names.RESOURCE_GPU_SHARED] = 100 * len(healthy)
+    resources = {name: total[name] for name in GPU_NAMES if name in total}
+    return Contribution(
+        GPU,
+        f"{len(healthy)} healthy gpu devices",
+        resources=resources,
+        labels={key: labels[key] for key in GPU_LABELS if labels.get(key)},
+        terms=tuple(Term(name, amount) for name, amount in resources.items()),
+    )
+
+
+def rdma(inputs: Inputs) -> Contribution:
+    """RDMA: a hundred per healthy device."""
+    healthy = _healthy(inputs, names.DEVICE_TYPE_RDMA)
+    if not healthy:
+        return Contribution(RDMA, "no healthy rdma device", removed=frozenset({names.RESOURCE_RDMA}))
+    amount = 100 * len(healthy)
+    return Contribution(
+        RDMA, f"{len(healthy)} healthy rdma devices", {names.RESOURCE_RDMA: amount}, terms=(Term(names.RESOURCE_RDMA, amount),)
+    )

@@ -1,0 +1,134 @@
+"""From API objects to plugin inputs: pods, reservations, usage and degradation; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+import orjson
+
+from koord.accounting.cpuset import CPUSet, CPUSetError
+from koord.accounting.pods import pod_requests
+from koord.api import names
+from koord.api.objects import Node, NodeMetric, Pod
+from koord.api.priority import DEFAULT_VALUES, PriorityClass, parse_class, pod_priority_class
+from koord.api.qos import pod_qos
+from koord.api.quantity import QuantityError, parse_milli, parse_value
+from roles.manager.noderesource.model import Inputs, PodInput
+
+CPU, MEMORY = names.RESOURCE_CPU, names.RESOURCE_MEMORY
+LOW_CLASSES = frozenset({PriorityClass.BATCH, PriorityClass.FREE})
+Amount = tuple[int, int]
+"""cpu in milli, memory in bytes."""
+
+
+def pod_input(pod: Pod) -> PodInput | None:
+    """The pod as the calculators see it; None when it is not Running or Pending. Raises QuantityError."""
+    if pod.status.phase not in ("Running", "Pending"):
+        return None
+    wanted = pod_requests(pod)
+    return PodInput(
+        key=pod.key,
+        priority_class=pod_priority_class(pod),
+        qos=pod_qos(pod),
+        cpu=wanted.get(CPU, 0),
+        memory=wanted.get(MEMORY, 0),
+        numa_nodes=_numa_nodes(pod.metadata.annotations),
+    )
+
+
+def _numa_nodes(annotations: Mapping[str, str]) -> tuple[int, ...]:
+    text = annotations.get(names.ANNOTATION_RESOURCE_STATUS)
+    if not text:
+        return ()
+    try:
+        entries = (orjson.loads(text) or {}).get("numaNodeResources") or []
+        return tuple(entry["node"] for entry in entries if isinstance(entry.get("node"), int))
+    except (orjson.JSONDecodeError, AttributeError, TypeError):
+        # An unreadable status counts as no binding: the pod is spread over all zones.
+        return ()
+
+
+def usage(resources: Mapping[str, str | int | float]) -> Amount:
+    """cpu and memory of a ResourceList; an absent one is 0. Raises QuantityError."""
+    return parse_milli(resources.get(CPU, 0)), parse_value(resources.get(MEMORY, 0))
+
+
+def capacity(node: Node) -> Amount:
+    """cpu and memory capacity of a node."""
+    return usage(node.status.capacity)
+
+
+def reserved(node: Node) -> tuple[Amount, Amount]:
+    """What the kubelet keeps back (capacity − allocatable, at least 0) and what the reservation annotation asks for (apis.md 10)."""
+    total, free = usage(node.status.capacity), usage(node.status.allocatable)
+    kubelet = (max(total[0] - free[0], 0), max(total[1] - free[1], 0))
+    return kubelet, annotation_reservation(node.metadata.annotations)
+
+
+def annotation_reservation(annotations: Mapping[str, str]) -> Amount:
+    """cpu and memory of annotation node.koordinator.sh/reservation; anything unreadable counts as no reservation."""
+    text = annotations.get(names.ANNOTATION_NODE_RESERVATION)
+    if not text:
+        return 0, 0
+    try:
+        asked = orjson.loads(text) or {}
+        cpu, memory = usage(asked.get("resources") or {})
+        if asked.get("reservedCPUs"):
+            cpu = len(CPUSet.parse(asked["reservedCPUs"])) * 1000
+    except (orjson.JSONDecodeError, AttributeError, TypeError, QuantityError, CPUSetError):
+        return 0, 0
+    return cpu, memory
+
+
+def system_usage(metric: NodeMetric, above: int) -> tuple[Amount, Amount]:
+    """System usage of a node, and that of host applications whose class default value is greater than `above`. Raises QuantityError."""
+    body = metric.status.node_metric
+    system = usage(body.system_usage.resources) if body else (0, 0)
+    hosts = [
+        usage(app.usage.resources) for app in metric.status.host_application_metric if DEFAULT_VALUES[parse_class(app.priority)] > above
+    ]
+    return system, (sum(a[0] for a in hosts), sum(a[1] for a in hosts))
+
+
+def dangling_usage(metric: NodeMetric, pods: Iterable[PodInput]) -> Amount:
+    """Usage of metrics without a Running or Pending pod (finished, or not yet seen), Batch and Free ones excepted."""
+    known = {pod.key for pod in pods}
+    rest = [
+        usage(item.pod_usage.resources)
+        for item in metric.status.pods_metric
+        if f"{item.namespace}/{item.name}" not in known and parse_class(item.priority) not in LOW_CLASSES
+    ]
+    return sum(a[0] for a in rest), sum(a[1] for a in rest)
+
+
+def pod_usages(metric: NodeMetric) -> dict[str, Amount]:
+    """Usage by pod key. Raises QuantityError."""
+    return {f"{item.namespace}/{item.name}": usage(item.pod_usage.resources) for item in metric.status.pods_metric}
+
+
+def parse_time(text: str | None) -> float | None:
+    """Unix time of RFC 3339 text, None when absent or unreadable."""
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
+
+
+def degraded(inputs: Inputs) -> str:
+    """Why the metrics of this node must not be used ("" if they may): missing, never reported, or too old (manager.md 10.1)."""
+    metric = inputs.metric
+    if metric is None:
+        return "the NodeMetric is missing"
+    updated = parse_time(metric.status.update_time)
+    if updated is None:
+        return "the NodeMetric was never reported"
+    limit = inputs.strategy.degrade_time_minutes * 60
+    age = inputs.now - updated
+    if age > limit:
+        return f"the NodeMetric is {age:.0f}s old, more than degradeTimeMinutes allows ({limit}s)"
+    if metric.status.node_metric is None:
+        return "the NodeMetric has no usage of the node"
+    return ""

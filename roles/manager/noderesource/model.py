@@ -1,0 +1,73 @@
+"""What the node-resource plugins read and what they answer; pure data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from koord.api.objects import Device, Node, NodeMetric, NodeResourceTopology
+from koord.api.priority import PriorityClass
+from koord.api.qos import QoSClass
+from koord.config.colocation import ColocationStrategy
+from koord.decisions.record import Term
+
+
+class PluginError(ValueError):
+    """A plugin that cannot decide: it contributes nothing, what stands on the node stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodInput:
+    """A pod that holds resources of the node (phase Running or Pending). cpu in milli, memory in bytes; classes *with default*."""
+
+    key: str
+    priority_class: PriorityClass
+    qos: QoSClass
+    cpu: int
+    memory: int
+    numa_nodes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Everything about one node at one moment. `now` is Unix time in seconds."""
+
+    node: Node
+    strategy: ColocationStrategy
+    now: float
+    pods: tuple[PodInput, ...] = ()
+    metric: NodeMetric | None = None
+    topology: NodeResourceTopology | None = None
+    device: Device | None = None
+    normalization: Mapping[str, Any] = field(default_factory=dict)
+    amplification: Mapping[str, Any] = field(default_factory=dict)
+    count_pods_without_metric: bool = False
+    sync_gpu_shared: bool = False
+
+
+ZoneAmounts = Mapping[str, Mapping[str, int]]
+"""zone name -> resource name -> amount."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """A plugin's answer. Names in `resources` are set, names in `removed` taken away, everything else is left alone.
+
+    Annotation and label values of None are removed. `ratio` is the fresh CPU normalization ratio (None: not decided).
+    """
+
+    plugin: str
+    message: str
+    resources: Mapping[str, int] = field(default_factory=dict)
+    removed: frozenset[str] = frozenset()
+    annotations: Mapping[str, str | None] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    zones: ZoneAmounts = field(default_factory=dict)
+    clear_zones: bool = False
+    ratio: float | None = None
+    degraded: bool = False
+    terms: tuple[Term, ...] = ()
+
+
+__all__ = ["Contribution", "Inputs", "PluginError", "PodInput", "Term", "ZoneAmounts"]

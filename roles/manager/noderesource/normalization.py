@@ -1,0 +1,75 @@
+"""CPUNormalization: how fast a node's CPUs are against the reference (MGR-NR-NORM-01, manager.md 10.4); pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from koord.api import names
+from roles.manager.noderesource.model import Contribution, Inputs, PluginError, Term
+
+NAME = "CPUNormalization"
+MIN_RATIO, MAX_RATIO = 1.0, 5.0
+_BOOL = {**dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True), **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False)}
+
+
+def calculate(inputs: Inputs) -> Contribution:
+    """The ratio annotation of a node. Raises PluginError when it is enabled and cannot be told: the old annotation then stays."""
+    if not _enabled(inputs):
+        return _answer(1.0, "disabled")
+    basic = _basic_info(inputs)
+    model = basic.get("cpuModel")
+    ratios = (inputs.normalization.get("ratioModel") or {}).get(model)
+    hyper, turbo = bool(basic.get("hyperThreadEnabled")), bool(basic.get("turboEnabled"))
+    field = {
+        (True, True): "hyperThreadTurboEnabledRatio",
+        (True, False): "hyperThreadEnabledRatio",
+        (False, True): "turboEnabledRatio",
+        (False, False): "baseRatio",
+    }[hyper, turbo]
+    ratio = (ratios or {}).get(field)
+    source = f"ratioModel[{model!r}].{field}"
+    if ratio is None:
+        ratio, source = inputs.normalization.get("defaultRatio"), f"defaultRatio ({source} is not set)"
+    if ratio is None:
+        raise PluginError(f"no ratio for the CPU: ratioModel[{model!r}].{field} and defaultRatio are not set")
+    if not MIN_RATIO <= ratio <= MAX_RATIO:
+        raise PluginError(f"{source} is {ratio}, outside [{MIN_RATIO:g}, {MAX_RATIO:g}]")
+    return _answer(float(ratio), source)
+
+
+def _enabled(inputs: Inputs) -> bool:
+    label = inputs.node.metadata.labels.get(names.LABEL_NODE_CPU_NORMALIZATION_ENABLED)
+    if label is None:
+        return inputs.normalization.get("enable") is True
+    if label not in _BOOL:
+        raise PluginError(f"label {names.LABEL_NODE_CPU_NORMALIZATION_ENABLED} is {label!r}; true or false is accepted")
+    return _BOOL[label]
+
+
+def _basic_info(inputs: Inputs) -> Mapping[str, Any]:
+    if inputs.topology is None:
+        raise PluginError("the NodeResourceTopology of the node is missing")
+    text = inputs.topology.metadata.annotations.get(names.ANNOTATION_NRT_CPU_BASIC_INFO)
+    if not text:
+        raise PluginError(f"the NodeResourceTopology has no annotation {names.ANNOTATION_NRT_CPU_BASIC_INFO}")
+    try:
+        info = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise PluginError(f"annotation {names.ANNOTATION_NRT_CPU_BASIC_INFO} is not valid JSON: {error}") from None
+    if not isinstance(info, dict):
+        raise PluginError(f"annotation {names.ANNOTATION_NRT_CPU_BASIC_INFO} must be an object")
+    return info
+
+
+def _answer(ratio: float, source: str) -> Contribution:
+    text = f"{ratio:.2f}"
+    return Contribution(
+        NAME,
+        f"ratio {text}: {source}",
+        annotations={names.ANNOTATION_NODE_CPU_NORMALIZATION_RATIO: text},
+        ratio=ratio,
+        terms=(Term("cpu.normalizationRatio", ratio, source),),
+    )

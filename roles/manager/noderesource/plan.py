@@ -1,0 +1,210 @@
+"""From one node's inputs to the patches that it needs, with the record of every term (MGR-NR-01, manager.md 9); pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from koord.accounting.resources import parse
+from koord.api import names
+from koord.api.objects import Node
+from koord.api.priority import PriorityClass
+from koord.api.quantity import QuantityError, format_binary, format_decimal, parse_milli
+from roles.manager.noderesource import amplification, batch, devices, mid, normalization
+from roles.manager.noderesource.model import Contribution, Inputs, PluginError, Term
+from roles.manager.noderesource.zones import differs, scale
+
+# In the order that they run: name, calculator, resources that a status write is about.
+PLUGINS: tuple[tuple[str, Callable[[Inputs], Contribution], tuple[str, ...]], ...] = (
+    (normalization.NAME, normalization.calculate, ()),
+    (amplification.NAME, amplification.calculate, ()),
+    (mid.NAME, mid.calculate, mid.NAMES),
+    (batch.NAME, batch.calculate, batch.NAMES),
+    (devices.GPU, devices.gpu, devices.GPU_NAMES),
+    (devices.RDMA, devices.rdma, (names.RESOURCE_RDMA,)),
+)
+PLUGIN_NAMES = tuple(name for name, _, _ in PLUGINS)
+
+_RATIO = names.ANNOTATION_NODE_CPU_NORMALIZATION_RATIO
+_AMPLIFICATION = names.ANNOTATION_NODE_RESOURCE_AMPLIFICATION_RATIO
+_ORIGIN = names.ANNOTATION_NODE_ORIGIN_EXTENDED_ALLOCATABLE
+_BINARY = frozenset({names.RESOURCE_BATCH_MEMORY, names.RESOURCE_MID_MEMORY, names.RESOURCE_GPU_MEMORY})
+
+
+@dataclass(slots=True)
+class Plan:
+    """What to write about a node. A patch of None means that nothing is to be written; `status_due` that a write was due anyway."""
+
+    enabled: bool
+    contributions: list[Contribution] = field(default_factory=list)
+    errors: list[tuple[str, str]] = field(default_factory=list)
+    resources: dict[str, int] = field(default_factory=dict)
+    removed: set[str] = field(default_factory=set)
+    status_due: bool = False
+    status_patch: dict[str, Any] | None = None
+    metadata_patch: dict[str, Any] | None = None
+    ratio: float | None = None
+
+    @property
+    def terms(self) -> list[Term]:
+        """Every term of every plugin."""
+        return [term for contribution in self.contributions for term in contribution.terms]
+
+
+def decide(inputs: Inputs, *, cluster_enabled: bool, plugins: Collection[str], last_write: float | None) -> Plan:
+    """The plan of a node. `last_write` is when this process last wrote the node's status (Unix time), None for never."""
+    enabled = cluster_enabled and inputs.strategy.enable
+    plan = Plan(enabled)
+    if enabled:
+        _calculate(inputs, plugins, plan)
+    else:
+        why = "the cluster's enable is off" if not cluster_enabled else "the node's enable is off"
+        _reset(plugins, plan, why)
+    annotations, labels = _collect(inputs, plan)
+    _status(inputs, plan, last_write)
+    _metadata(inputs.node, plan, annotations, labels)
+    return plan
+
+
+def _calculate(inputs: Inputs, plugins: Collection[str], plan: Plan) -> None:
+    for name, calculate, _ in PLUGINS:
+        if name not in plugins:
+            continue
+        try:
+            contribution = calculate(inputs)
+        except (PluginError, QuantityError) as error:
+            plan.errors.append((name, str(error)))
+            continue
+        plan.contributions.append(contribution)
+        if contribution.ratio is not None:
+            plan.ratio = contribution.ratio
+
+
+def _reset(plugins: Collection[str], plan: Plan, why: str) -> None:
+    """Co-location is off: Mid, Batch and amplification go, device resources and the normalization annotation stay."""
+    if mid.NAME in plugins:
+        plan.contributions.append(Contribution(mid.NAME, why, removed=frozenset(mid.NAMES)))
+    if batch.NAME in plugins:
+        plan.contributions.append(Contribution(batch.NAME, why, removed=frozenset(batch.NAMES), clear_zones=True))
+    if amplification.NAME in plugins:
+        plan.contributions.append(Contribution(amplification.NAME, why, annotations={_AMPLIFICATION: None}))
+
+
+def _collect(inputs: Inputs, plan: Plan) -> tuple[dict[str, str | None], dict[str, str]]:
+    annotations: dict[str, str | None] = {}
+    labels: dict[str, str] = {}
+    for contribution in plan.contributions:
+        resources = dict(contribution.resources)
+        if contribution.plugin == batch.NAME:
+            try:
+                resources = _prepare_batch(inputs, plan, contribution, annotations)
+            except PluginError as error:
+                plan.errors.append((batch.NAME, str(error)))
+                continue
+        plan.resources.update(resources)
+        plan.removed.update(contribution.removed)
+        annotations.update(contribution.annotations)
+        labels.update(contribution.labels)
+    return annotations, labels
+
+
+def _prepare_batch(inputs: Inputs, plan: Plan, contribution: Contribution, annotations: dict[str, str | None]) -> dict[str, int]:
+    """Scale by the fresh normalization ratio, note the origin, take away what third parties hold (MGR-NR-BATCH-03)."""
+    node, resources = inputs.node, dict(contribution.resources)
+    if resources:
+        resources[names.RESOURCE_BATCH_CPU] = scale(resources[names.RESOURCE_BATCH_CPU], plan.ratio)
+    held = third_party(node.metadata.annotations) if resources else {}
+    if plan.enabled or _ORIGIN in node.metadata.annotations:
+        amounts = {name: format_amount(name, resources.get(name, 0)) for name in batch.NAMES}
+        annotations[_ORIGIN] = _merge_origin(node.metadata.annotations.get(_ORIGIN), amounts)
+    return {name: max(amount - held.get(name, 0), 0) for name, amount in resources.items()}
+
+
+def _merge_origin(text: str | None, amounts: Mapping[str, str]) -> str:
+    try:
+        present = orjson.loads(text) if text else {}
+        others = dict(present.get("resources") or {}) if isinstance(present, dict) else {}
+    except (orjson.JSONDecodeError, TypeError, ValueError):
+        others = {}
+    return orjson.dumps({"resources": {**others, **amounts}}, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def third_party(annotations: Mapping[str, str]) -> dict[str, int]:
+    """Batch resources that others than koord-scheduler gave away, summed. Raises PluginError: ignoring them would promise twice."""
+    key = names.ANNOTATION_NODE_THIRD_PARTY_ALLOCATIONS
+    text = annotations.get(key)
+    if not text:
+        return {}
+    total: dict[str, int] = {}
+    try:
+        for entry in (orjson.loads(text) or {}).get("allocations") or ():
+            if entry.get("priority") == PriorityClass.BATCH:
+                for name, amount in parse(entry.get("resources")).items():
+                    total[name] = total.get(name, 0) + amount
+    except (orjson.JSONDecodeError, AttributeError, TypeError, QuantityError) as error:
+        raise PluginError(f"annotation {key} is unreadable: {error}") from None
+    return total
+
+
+def format_amount(name: str, amount: int) -> str:
+    """Canonical text of an extended resource; always a whole number."""
+    return format_binary(amount) if name in _BINARY else format_decimal(amount)
+
+
+def _status(inputs: Inputs, plan: Plan, last_write: float | None) -> None:
+    node = inputs.node
+    if not node.status.capacity or not node.status.allocatable:
+        return
+    threshold = inputs.strategy.resource_diff_threshold
+    overdue = last_write is None or inputs.now - last_write > inputs.strategy.update_time_threshold_seconds
+    wanted: dict[str, int | None] = {**dict.fromkeys(plan.removed, None), **plan.resources}
+    plan.status_due = overdue or any(_needs(node.status.allocatable, name, amount, threshold) for name, amount in wanted.items())
+    if not plan.status_due:
+        return
+    patch = {}
+    for section, present in (("capacity", node.status.capacity), ("allocatable", node.status.allocatable)):
+        changes = {
+            name: None if amount is None else format_amount(name, amount)
+            for name, amount in wanted.items()
+            if (name in present if amount is None else name not in present or parse_milli(present[name]) != amount * 1000)
+        }
+        if changes:
+            patch[section] = changes
+    plan.status_patch = {"status": patch} if patch else None
+
+
+def _needs(present: Mapping[str, str | int | float], name: str, amount: int | None, threshold: float) -> bool:
+    if amount is None or name not in present:
+        return (name in present) != (amount is not None)
+    return differs(parse_milli(present[name]), amount * 1000, threshold)
+
+
+def _metadata(node: Node, plan: Plan, annotations: Mapping[str, str | None], labels: Mapping[str, str]) -> None:
+    present = node.metadata.annotations
+    changed: dict[str, str | None] = {}
+    for key, value in annotations.items():
+        if key == _ORIGIN:
+            due = plan.status_due and present.get(key) != value
+        elif key == _RATIO:
+            due = _ratio_differs(present.get(key), value)
+        else:
+            due = present.get(key) != value
+        if due:
+            changed[key] = value
+    relabelled = {key: value for key, value in labels.items() if node.metadata.labels.get(key) != value}
+    patch: dict[str, Any] = {}
+    if changed:
+        patch["annotations"] = changed
+    if relabelled:
+        patch["labels"] = relabelled
+    plan.metadata_patch = {"metadata": patch} if patch else None
+
+
+def _ratio_differs(old: str | None, new: str | None) -> bool:
+    if old is None or new is None:
+        return old != new
+    before, after = amplification.parse_ratio(old), amplification.parse_ratio(new)
+    return before is None or after is None or abs(before - after) > 0.01

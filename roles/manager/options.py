@@ -1,0 +1,126 @@
+"""The manager's options: one field a flag, with upstream's defaults (MGR-PROC-01, manager.md 2)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from koord.config.errors import ConfigError, did_you_mean
+from koord.config.gates import MANAGER, FeatureGates
+
+CONTROLLERS = ("nodemetric", "noderesource", "nodeslo", "quotaprofile", "colocationprofile")
+
+
+@dataclass(frozen=True)
+class WebhookOptions:
+    """What the environment says about the webhook server. Port 0 takes a free one (tests)."""
+
+    port: int = 9876
+    address: str = "0.0.0.0"
+    cert_dir: str = "/tmp/koordinator-webhook-certs"
+    host: str = ""
+    namespace: str = "koordinator-system"
+    service: str = "koordinator-webhook-service"
+    secret: str = "koordinator-webhook-certs"
+    writer: str = ""
+    mutating_name: str = "koordinator-mutating-webhook-configuration"
+    validating_name: str = "koordinator-validating-webhook-configuration"
+
+    @property
+    def dns_name(self) -> str:
+        """The name that the API server dials and the certificate must carry."""
+        return self.host or f"{self.service}.{self.namespace}.svc"
+
+    @property
+    def uses_files(self) -> bool:
+        """Whether certificates are kept in files alone instead of a Secret."""
+        return self.writer == "fs" or (not self.writer and bool(self.host))
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything that the command line and the environment decide. Durations in seconds."""
+
+    kubeconfig: str | None = None
+    metrics_addr: str = ":8080"
+    health_probe_addr: str = ":8000"
+    enable_leader_election: bool = True
+    leader_election_namespace: str = "koordinator-system"
+    lease_duration: float = 15.0
+    renew_deadline: float = 10.0
+    retry_period: float = 2.0
+    namespace: str = ""
+    sync_period: float = 0.0
+    qps: float = 30.0
+    burst: int = 50
+    controllers: tuple[str, ...] = ("*",)
+    noderesource_plugins: tuple[str, ...] = ("*",)
+    config_namespace: str = "koordinator-system"
+    slo_config_name: str = "slo-controller-config"
+    node_strategy_name_need_check: bool = False
+    enhanced_validator_namespace: str = "koordinator-system"
+    enhanced_validator_name: str = "pod-enhanced-validator-config"
+    enhanced_validator_interval: float = 300.0
+    quota_update_max_retries: int = 3
+    quota_update_retry_jitter: float = 0.0
+    quota_update_max_total_jitter: float = 1.0
+    quota_update_conflict_fresh_get: bool = False
+    binding_user_name: tuple[str, ...] = ()
+    binding_namespaces: tuple[str, ...] = ()
+    binding_exclude_namespaces: tuple[str, ...] = ("kube-system",)
+    binding_bypass_labels: tuple[str, ...] = ("koordinator.sh/binding-admission-bypass",)
+    binding_bypass_annotations: tuple[str, ...] = ()
+    binding_dry_run: bool = False
+    profile_reconcile_by_default: bool = False
+    profile_reconcile_interval: float = 30.0
+    profile_force_update_duration: float = 300.0
+    profile_expire_cache_duration: float = 600.0
+    profile_update_qps: float = 10.0
+    profile_update_burst: int = 100
+    gates: FeatureGates = field(default_factory=lambda: FeatureGates(MANAGER))
+    webhook: WebhookOptions = field(default_factory=WebhookOptions)
+
+
+def webhook_options(environ: Mapping[str, str] = os.environ) -> WebhookOptions:
+    """Read the environment. Raises ConfigError for a bad port or writer."""
+    text = environ.get("WEBHOOK_PORT") or "9876"
+    if not text.isascii() or not text.isdigit() or not 0 <= int(text) <= 65535:
+        raise ConfigError("WEBHOOK_PORT", f"{text!r} is no port; 1 to 65535 is accepted")
+    writer = environ.get("WEBHOOK_CERT_WRITER", "")
+    if writer not in ("", "fs", "secret"):
+        raise ConfigError("WEBHOOK_CERT_WRITER", f"{writer!r} is not known; accepted: fs, secret")
+    base = WebhookOptions()
+    return WebhookOptions(
+        port=int(text),
+        cert_dir=environ.get("WEBHOOK_CERT_DIR") or base.cert_dir,
+        host=environ.get("WEBHOOK_HOST", ""),
+        namespace=environ.get("POD_NAMESPACE") or base.namespace,
+        service=environ.get("SERVICE_NAME") or base.service,
+        secret=environ.get("SECRET_NAME") or base.secret,
+        writer=writer,
+        mutating_name=environ.get("MUTATING_WEBHOOK_NAME") or base.mutating_name,
+        validating_name=environ.get("VALIDATING_WEBHOOK_NAME") or base.validating_name,
+    )
+
+
+def selected(name: str, wanted: Iterable[str]) -> bool:
+    """Whether a list like `*,-nodeslo` selects `name`: the first entry that mentions it decides, `*` otherwise."""
+    star = False
+    for entry in wanted:
+        if entry == name:
+            return True
+        if entry == f"-{name}":
+            return False
+        star = star or entry == "*"
+    return star
+
+
+def check_list(flag: str, wanted: Iterable[str], known: tuple[str, ...]) -> tuple[str, ...]:
+    """The list itself. Raises ConfigError naming an entry that is not known."""
+    wanted = tuple(wanted)
+    for entry in wanted:
+        name = entry.removeprefix("-")
+        if name != "*" and name not in known:
+            raise ConfigError(flag, f"{name!r} is not known{did_you_mean(name, known) or '; accepted: *, ' + ', '.join(known)}")
+    return wanted

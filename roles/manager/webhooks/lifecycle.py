@@ -1,0 +1,105 @@
+"""Certificates, serving, registration and readiness, in one loop on every replica (MGR-WH-02 to MGR-WH-04, manager.md 4.2 to 4.4)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from datetime import UTC, datetime
+
+from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
+
+from koord.kube.client import Client
+from koord.kube.errors import ApiError
+from koord.process.errors import FatalError
+from koord.process.health import Health
+from roles.manager.options import WebhookOptions
+from roles.manager.webhooks import registration
+from roles.manager.webhooks.certstore import CertFolder, FileStore, SecretStore
+from roles.manager.webhooks.server import WebhookServer
+
+log = logging.getLogger("koord.manager.webhooks")
+
+PERIOD = 60.0
+FIRST_SYNC = 20.0
+RETRY = (0.5, 30.0)
+PROBE_PERIOD = 5.0
+READY = "webhook-ready"
+SERVING = "webhook-serving"
+
+
+class WebhookLifecycle:
+    """Keeps the webhook server reachable by the API server. `poke` asks for a sync before the minute is over."""
+
+    def __init__(self, client: Client, server: WebhookServer, options: WebhookOptions, health: Health) -> None:
+        self.client, self.server, self.options, self.health = client, server, options, health
+        self.folder = CertFolder(options.cert_dir)
+        self.store = FileStore(self.folder) if options.uses_files else SecretStore(client, options.namespace, options.secret)
+        self.synced = asyncio.Event()
+        self._poked = asyncio.Event()
+        health.register(SERVING, gate=True)
+        health.register(READY)
+
+    def poke(self) -> None:
+        """Sync soon: a Secret or a configuration has changed."""
+        self._poked.set()
+
+    async def run(self) -> None:
+        """Sync for ever. Raises FatalError when the first sync does not finish in 20 s."""
+        pause, deadline = RETRY[0], asyncio.get_running_loop().time() + FIRST_SYNC
+        while True:
+            self._poked.clear()
+            try:
+                await self.sync()
+                pause = RETRY[0]
+                wait = PERIOD
+            except (ApiError, OSError, ValueError) as error:
+                log.warning("webhook sync: %s; again in %.1fs", error, pause)
+                if not self.synced.is_set() and asyncio.get_running_loop().time() + pause > deadline:
+                    raise FatalError(f"the first webhook sync did not finish in {FIRST_SYNC:.0f}s: {error}") from error
+                wait, pause = pause, min(pause * 2, RETRY[1])
+            await self._wait(wait)
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._poked.wait(), seconds)
+        except TimeoutError:
+            return
+        await asyncio.sleep(0.2)  # changes come in groups
+
+    async def sync(self) -> None:
+        """Certificates into the folder, server up with them, both configurations right. Raises ApiError, OSError or ValueError."""
+        certs = await self.store.ensure(self.options.dns_name, datetime.now(UTC))
+        changed = self.folder.write(certs)
+        if not self.server.port:
+            await self.server.start(self.options.address, self.options.port, self.folder.cert_file, self.folder.key_file)
+            self.health.set(SERVING, True)
+        elif changed:
+            self.server.reload(self.folder.cert_file, self.folder.key_file)
+            log.info("the webhook server uses a new certificate")
+        await registration.sync(self.client, self.server.active, self.options, self.server.port, certs.ca_cert)
+        self.synced.set()
+
+    async def probe(self) -> None:
+        """Keep the readiness check true to what a GET through our own TLS door says."""
+        await self.synced.wait()
+        while True:
+            try:
+                await self._get_health()
+                self.health.set(READY, True)
+            except (ClientError, OSError, TimeoutError, ssl.SSLError) as error:
+                self.health.set(READY, False, f"{type(error).__name__}: {error}")
+            await asyncio.sleep(PROBE_PERIOD)
+
+    async def _get_health(self) -> None:
+        # Read anew each time: the CA file is replaced when certificates are renewed.
+        context = ssl.create_default_context(cafile=self.folder.ca_file)
+        async with (
+            ClientSession(connector=TCPConnector(ssl=context), timeout=ClientTimeout(total=3)) as session,
+            session.get(f"https://localhost:{self.server.port}/healthz") as response,
+        ):
+            response.raise_for_status()
+
+    async def stop(self) -> None:
+        """Close the server."""
+        await self.server.stop()

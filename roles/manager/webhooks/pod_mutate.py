@@ -1,0 +1,125 @@
+"""/mutate-pod: the chain of pod mutations on CREATE (manager.md 5.1 to 5.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from koord.api import names
+from koord.api.objects import Pod, PriorityClassObject, convert
+from koord.api.priority import pod_priority_class
+from koord.api.quantity import QuantityError
+from koord.kube.patch import copy_json
+from roles.manager.webhooks import gpu_resources, profiles, quota_affinity
+from roles.manager.webhooks.profiles import Profile
+from roles.manager.webhooks.review import Refusal, Request
+from roles.manager.webhooks.translate import extended_resource_spec, translate
+from roles.manager.webhooks.view import View
+
+Step = Callable[[dict[str, Any], Request, View], Awaitable[dict[str, Any]]]
+
+
+async def colocation_profile(pod: dict[str, Any], request: Request, view: View) -> dict[str, Any]:
+    """Apply every matching profile by name, then translate resources (5.1). No match: nothing happens at all."""
+    metadata = pod.setdefault("metadata", {})
+    labels = metadata.get("labels") or {}
+    known = list(view.profiles.values())
+    namespace = metadata.get("namespace") or request.namespace
+    needs = any(profile.needs_namespace for profile in known)
+    matches = profiles.matching(known, labels, await view.namespace_labels(namespace) if needs else {})
+    if not matches:
+        return pod
+    translates = not any(profile.skips_resources for profile in matches)
+    for profile in matches:
+        if profiles.chosen(profile, view.draw):
+            pod = await _apply(pod, profile, view)
+    if translates and not view.gates.enabled("ColocationProfileSkipMutatingResources"):
+        translate(pod.get("spec") or {}, pod_priority_class(convert(pod, Pod)))
+    return pod
+
+
+async def _apply(pod: dict[str, Any], profile: Profile, view: View) -> dict[str, Any]:
+    spec = profile.spec
+    metadata, pod_spec = pod["metadata"], pod.setdefault("spec", {})
+    profiles.apply_metadata(spec, metadata)
+    if spec.scheduler_name:
+        pod_spec["schedulerName"] = spec.scheduler_name
+    if spec.qos_class:
+        profiles.set_label(metadata, names.LABEL_POD_QOS, spec.qos_class)
+    if spec.priority_class_name:
+        set_priority(pod_spec, await priority_class_of(profile, view))
+    if spec.koordinator_priority is not None:
+        profiles.set_label(metadata, names.LABEL_POD_PRIORITY, str(spec.koordinator_priority))
+    return profiles.apply_patch(profile, pod, "Pod")
+
+
+async def priority_class_of(profile: Profile, view: View) -> PriorityClassObject:
+    """The PriorityClass that a profile names. Raises Refusal when there is none."""
+    name = profile.spec.priority_class_name
+    found = await view.priority_class(name)
+    if found is None:
+        raise Refusal(f"ClusterColocationProfile {profile.name}: PriorityClass {name!r} does not exist", 500)
+    return found
+
+
+def set_priority(spec: dict[str, Any], priority: PriorityClassObject) -> None:
+    """Name, value and preemption policy of a PriorityClass on a pod spec."""
+    spec["priorityClassName"], spec["priority"] = priority.metadata.name, priority.value
+    if priority.preemption_policy is None:
+        spec.pop("preemptionPolicy", None)
+    else:
+        spec["preemptionPolicy"] = priority.preemption_policy
+
+
+async def extended_spec(pod: dict[str, Any], request: Request, view: View) -> dict[str, Any]:
+    """Write down batch resources for the node agent (5.2)."""
+    if view.gates.enabled("DisableExtendedResourceSpec"):
+        return pod
+    metadata = pod.setdefault("metadata", {})
+    key = names.ANNOTATION_EXTENDED_RESOURCE_SPEC
+    text = extended_resource_spec(pod.get("spec") or {}, (metadata.get("annotations") or {}).get(key))
+    if text is not None:
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), key: text}
+    return pod
+
+
+async def quota_tree_affinity(pod: dict[str, Any], request: Request, view: View) -> dict[str, Any]:
+    """Keep pods of a quota tree on that tree's nodes (5.3)."""
+    if view.gates.enabled("MultiQuotaTree"):
+        namespace = (pod.get("metadata") or {}).get("namespace") or request.namespace
+        quota_affinity.apply(pod, namespace, view.quotas, view.quota_profiles.list() if view.quota_profiles else ())
+    return pod
+
+
+async def device_resources(pod: dict[str, Any], request: Request, view: View) -> dict[str, Any]:
+    """One way to write GPU requests (5.4)."""
+    if not view.gates.enabled("DisableDeviceResourceSpec"):
+        gpu_resources.normalize(pod.get("spec") or {})
+    return pod
+
+
+# In the order that they run; the name is the metric's plugin_name.
+STEPS: tuple[tuple[str, Step], ...] = (
+    ("ClusterColocationProfile", colocation_profile),
+    ("ExtendedResourceSpec", extended_spec),
+    ("MultiQuotaTree", quota_tree_affinity),
+    ("DeviceResourceSpec", device_resources),
+)
+
+
+async def run_step(step: Step, pod: dict[str, Any], request: Request, view: View) -> dict[str, Any]:
+    """One step; malformed pods become a Refusal with the place that is wrong."""
+    try:
+        return await step(pod, request, view)
+    except (msgspec.ValidationError, QuantityError) as error:
+        raise Refusal(f"the pod cannot be read: {error}") from None
+
+
+async def mutate(pod: dict[str, Any], request: Request, view: View) -> dict[str, Any]:
+    """The whole chain on a copy of the pod. Raises Refusal."""
+    pod = copy_json(pod)
+    for _, step in STEPS:
+        pod = await run_step(step, pod, request, view)
+    return pod

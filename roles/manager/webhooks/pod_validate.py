@@ -1,0 +1,150 @@
+"""/validate-pod: the rules for QoS, priority and resources of pods (MGR-POD-V-01, MGR-POD-V-02, MGR-POD-V-04, manager.md 5.5 and 5.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+
+import msgspec
+
+from koord.accounting.pods import spec_requests
+from koord.api import names
+from koord.api.objects import Pod, convert
+from koord.api.priority import PriorityClass, pod_priority_class_raw
+from koord.api.qos import QoSClass, pod_qos_raw
+from koord.api.quantity import QuantityError, parse_value
+from roles.manager.webhooks.quota_topology import resolve
+from roles.manager.webhooks.review import Refusal, Request
+from roles.manager.webhooks.view import View
+
+Rule = Callable[[Pod, Pod | None, Request, View], Awaitable[None]]
+
+_REFUSED_CLASSES = {
+    QoSClass.BE: (PriorityClass.NONE, PriorityClass.PROD),
+    QoSClass.LSR: (PriorityClass.NONE, PriorityClass.MID, PriorityClass.BATCH, PriorityClass.FREE),
+}
+
+
+async def forbidden_annotation(pod: Pod, old: Pod | None, request: Request, view: View) -> None:
+    """The scheduler's own mark of a reserve pod may not be set by users, whatever its value."""
+    key = names.ANNOTATION_RESERVE_POD
+    if key in pod.metadata.annotations:
+        raise Refusal(f'metadata.annotations["{key}"]: is reserved for the scheduler and may not be set')
+
+
+async def colocation_rules(pod: Pod, old: Pod | None, request: Request, view: View) -> None:
+    """QoS, priority and resources; all failures are told together."""
+    failures = list(_immutable(pod, old, view)) if old is not None else []
+    failures += _combination(pod)
+    failures += _resources(pod)
+    if failures:
+        raise Refusal("; ".join(failures))
+
+
+def _immutable(pod: Pod, old: Pod, view: View) -> Iterator[str]:
+    before, after = pod_qos_raw(old), pod_qos_raw(pod)
+    if before != after:
+        yield f'metadata.labels["{names.LABEL_POD_QOS}"]: is immutable, {str(before)!r} cannot become {str(after)!r}'
+    was, now = pod_priority_class_raw(old), pod_priority_class_raw(pod)
+    if was != now:
+        yield f'metadata.labels["{names.LABEL_POD_PRIORITY_CLASS}"] or spec.priority: the priority class is immutable, {str(was)!r} cannot become {str(now)!r}'
+    if view.gates.enabled("ColocationProfileSkipValidatingPriority"):
+        return
+    key = names.LABEL_POD_PRIORITY
+    if old.metadata.labels.get(key, "") != pod.metadata.labels.get(key, ""):
+        yield f'metadata.labels["{key}"]: is immutable, {old.metadata.labels.get(key, "")!r} cannot become {pod.metadata.labels.get(key, "")!r}'
+
+
+def _combination(pod: Pod) -> Iterator[str]:
+    qos, priority = pod_qos_raw(pod), pod_priority_class_raw(pod)
+    if priority in _REFUSED_CLASSES.get(qos, ()):
+        accepted = "koord-mid, koord-batch or koord-free" if qos is QoSClass.BE else "koord-prod"
+        yield (
+            f'metadata.labels["{names.LABEL_POD_QOS}"]: {qos} cannot be combined with priority class '
+            f"{str(priority) or 'none'!r} ({names.LABEL_POD_PRIORITY_CLASS} or spec.priority); accepted: {accepted}"
+        )
+
+
+def _resources(pod: Pod) -> Iterator[str]:
+    wanted, qos = spec_requests(pod.spec), pod_qos_raw(pod)
+    batch = [name for name in names.BATCH_RESOURCES if wanted.get(name)]
+    if batch and qos is not QoSClass.BE:
+        yield f'metadata.labels["{names.LABEL_POD_QOS}"]: must be BE for a pod that requests {", ".join(batch)}, got {str(qos)!r}'
+    if qos in (QoSClass.LSR, QoSClass.LSE):
+        cpu = wanted.get(names.RESOURCE_CPU, 0)
+        if cpu == 0:
+            yield f"spec.containers[*].resources.requests.cpu: {qos} pods must request cpu, got none (rule of LSR: whole cores)"
+        elif cpu % 1000:
+            yield f"spec.containers[*].resources.requests.cpu: {qos} pods must request whole cores, got {cpu}m (rule of LSR: whole cores)"
+
+
+async def quota_binding(pod: Pod, old: Pod | None, request: Request, view: View) -> None:
+    """A pod may not use a parent quota, and may not change whether it is preemptible."""
+    key = names.LABEL_PREEMPTIBLE
+    if old is not None and old.metadata.labels.get(key, "") != pod.metadata.labels.get(key, ""):
+        raise Refusal(f'metadata.labels["{key}"]: is immutable')
+    if view.gates.enabled("SupportParentQuotaSubmitPod"):
+        return
+    name = resolve(pod.metadata.labels, pod.metadata.namespace or request.namespace, view.quotas, view.gates.enabled("DisableDefaultQuota"))
+    quota = view.quotas.get(name) if name else None
+    if quota is not None and quota.is_parent and name != names.QUOTA_DEFAULT:
+        raise Refusal(
+            f"pod {request.namespace}/{request.name or pod.metadata.name}: quota {name} is a parent quota; pods must use one of its leaves"
+        )
+
+
+async def device_resources(pod: Pod, old: Pod | None, request: Request, view: View) -> None:
+    """GPU requests that the device scheduler can serve (gate ValidatePodDeviceResource)."""
+    if not view.gates.enabled("ValidatePodDeviceResource"):
+        return
+    for index, container in enumerate(pod.spec.containers):
+        where = f"spec.containers[{index}].resources.requests"
+        wanted = {name: parse_value(q) for name, q in container.resources.requests.items()}
+        for failure in _gpu(wanted):
+            raise Refusal(f"{where}: {failure}")
+
+
+def _gpu(wanted: dict[str, int]) -> Iterator[str]:
+    gpu, shared = wanted.get(names.RESOURCE_GPU), wanted.get(names.RESOURCE_GPU_SHARED)
+    if gpu is not None and shared is not None:
+        yield f"{names.RESOURCE_GPU} and {names.RESOURCE_GPU_SHARED} cannot be requested together"
+    if gpu is not None and (gpu == 0 or (gpu > 100 and gpu % 100)):
+        yield f"{names.RESOURCE_GPU} must be 1 to 100 or a multiple of 100, got {gpu}"
+    if shared is None:
+        return
+    if shared == 0:
+        yield f"{names.RESOURCE_GPU_SHARED} must not be 0"
+    if wanted.get(names.RESOURCE_HUAWEI_NPU_CORE):
+        return
+    memory, ratio = wanted.get(names.RESOURCE_GPU_MEMORY, 0), wanted.get(names.RESOURCE_GPU_MEMORY_RATIO, 0)
+    if bool(memory) == bool(ratio):
+        yield f"exactly one of {names.RESOURCE_GPU_MEMORY} and {names.RESOURCE_GPU_MEMORY_RATIO} is needed with {names.RESOURCE_GPU_SHARED}"
+    for name in (names.RESOURCE_GPU_CORE, names.RESOURCE_GPU_MEMORY_RATIO):
+        if shared and wanted.get(name, 0) % shared:
+            yield f"{name} must be a multiple of {names.RESOURCE_GPU_SHARED} ({shared}), got {wanted[name]}"
+
+
+# In order; the first rule that refuses answers. The name is the metric's plugin_name.
+RULES: tuple[tuple[str, Rule], ...] = (
+    ("ForbiddenAnnotation", forbidden_annotation),
+    ("ClusterColocationProfile", colocation_rules),
+    ("ElasticQuota", quota_binding),
+    ("DeviceResource", device_resources),
+)
+
+
+def read(request: Request) -> tuple[Pod, Pod | None]:
+    """The pod and its former state. Raises Refusal naming what cannot be read."""
+    try:
+        pod = convert(request.object or {}, Pod)
+        old = convert(request.old_object, Pod) if request.operation == "UPDATE" and request.old_object else None
+    except msgspec.ValidationError as error:
+        raise Refusal(f"the pod cannot be read: {error}") from None
+    return pod, old
+
+
+async def run_rule(rule: Rule, pod: Pod, old: Pod | None, request: Request, view: View) -> None:
+    """One rule; malformed quantities become a Refusal."""
+    try:
+        await rule(pod, old, request, view)
+    except QuantityError as error:
+        raise Refusal(f"the pod cannot be read: {error}") from None

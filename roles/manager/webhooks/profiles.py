@@ -1,0 +1,119 @@
+"""ClusterColocationProfile: which profiles match an object and what they do to it (MGR-POD-M-01, MGR-RSV-M-01, manager.md 5.1); pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from koord.api import names
+from koord.api.objects import ClusterColocationProfile, ClusterColocationProfileSpec
+from koord.kube.patch import apply_strategic_patch
+from koord.kube.patch_errors import PatchError
+from koord.kube.selectors import Selector, SelectorError, from_label_selector
+from roles.manager.webhooks.review import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A profile ready to match. A selector of None matches everything; `selects` False: it is nil, which the controller treats as nothing."""
+
+    name: str
+    resource_version: str
+    selector: Selector | None
+    namespace_selector: Selector | None
+    selects: bool
+    skips_resources: bool
+    managed: bool
+    spec: ClusterColocationProfileSpec
+
+    @property
+    def needs_namespace(self) -> bool:
+        """Whether matching it reads the namespace's labels."""
+        return self.namespace_selector is not None
+
+
+def compile_profile(profile: ClusterColocationProfile) -> Profile:
+    """A selector that cannot be read counts as matching, as upstream does: the profile is better applied than silently lost."""
+    return Profile(
+        name=profile.metadata.name,
+        resource_version=profile.metadata.resource_version,
+        selector=_compile(profile.spec.selector),
+        namespace_selector=_compile(profile.spec.namespace_selector),
+        selects=profile.spec.selector is not None,
+        skips_resources=names.ANNOTATION_SKIP_UPDATE_RESOURCES in profile.metadata.annotations,
+        managed=profile.metadata.labels.get(names.LABEL_CONTROLLER_MANAGED) == "true",
+        spec=profile.spec,
+    )
+
+
+def _compile(selector: Any) -> Selector | None:
+    try:
+        compiled = from_label_selector(selector, nil_matches=True)
+    except SelectorError:
+        return None
+    return None if compiled.everything else compiled
+
+
+def matching(profiles: Iterable[Profile], labels: Mapping[str, str], namespace_labels: Mapping[str, str] | None) -> list[Profile]:
+    """Profiles that match, by name. `namespace_labels` None: the namespace cannot be read, every namespaceSelector counts as matching."""
+    found = [
+        profile
+        for profile in profiles
+        if (profile.selector is None or profile.selector.matches(labels))
+        and (profile.namespace_selector is None or namespace_labels is None or profile.namespace_selector.matches(namespace_labels))
+    ]
+    return sorted(found, key=lambda profile: profile.name)
+
+
+def chosen(profile: Profile, draw: Callable[[], int]) -> bool:
+    """Whether probability picks the object; `draw` answers 0..99. Raises Refusal for a probability that cannot be read."""
+    percent = probability(profile.spec.probability)
+    if percent is None:
+        raise Refusal(f'ClusterColocationProfile {profile.name}: probability {profile.spec.probability!r} must be a number or "N%"', 500)
+    # The draw is compared with >, as upstream does: "99%" is always.
+    return percent != 0 and (percent == 100 or draw() <= percent)
+
+
+def probability(value: int | str | None) -> int | None:
+    """Percent of an int-or-string, 100 when absent, None when it cannot be read."""
+    if value is None:
+        return 100
+    if isinstance(value, int):
+        return value
+    digits = value[:-1].removeprefix("-") if value.endswith("%") else ""
+    return int(value[:-1]) if digits.isascii() and digits.isdigit() else None
+
+
+def apply_metadata(spec: ClusterColocationProfileSpec, metadata: dict[str, Any]) -> None:
+    """Labels, annotations, key mappings and suffixes, in that order. A mapping's missing source gives an empty value (upstream)."""
+    for field, values, mapping in (
+        ("labels", spec.labels, spec.label_keys_mapping),
+        ("annotations", spec.annotations, spec.annotation_keys_mapping),
+    ):
+        if values:
+            metadata[field] = {**(metadata.get(field) or {}), **values}
+        if mapping:
+            present = metadata[field] = dict(metadata.get(field) or {})
+            for source in sorted(mapping):
+                present[mapping[source]] = present.get(source, "")
+    if spec.label_suffixes and metadata.get("labels"):
+        labels = metadata["labels"] = dict(metadata["labels"])
+        for key, suffix in spec.label_suffixes.items():
+            if key in labels:
+                labels[key] += suffix
+
+
+def set_label(metadata: dict[str, Any], key: str, value: str) -> None:
+    """Set one label, making the map if there is none."""
+    metadata["labels"] = {**(metadata.get("labels") or {}), key: value}
+
+
+def apply_patch(profile: Profile, obj: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The profile's `patch` on an object of `kind`, with that kind's merge keys. Raises Refusal when it does not fit."""
+    if profile.spec.patch is None:
+        return obj
+    try:
+        return apply_strategic_patch(obj, profile.spec.patch, kind)
+    except PatchError as error:
+        raise Refusal(f"ClusterColocationProfile {profile.name}: patch: {error}", 500) from None

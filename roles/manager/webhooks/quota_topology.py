@@ -1,0 +1,169 @@
+"""The quota tree as this replica knows it: fed by the informer, and at once by what it admitted itself; pure (manager.md 5.10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from koord.accounting.resources import ResourceVector, parse
+from koord.api import names
+from koord.api.objects import ElasticQuota
+from koord.api.quantity import QuantityError
+
+ASSUMED_SECONDS = 30.0
+"""An admitted quota that the informer never shows was refused elsewhere; it is forgotten after this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What the rules need of an ElasticQuota. Amounts in base units."""
+
+    name: str
+    namespace: str
+    parent: str
+    is_parent: bool
+    is_root: bool
+    force_update: bool
+    tree_id: str
+    min: ResourceVector
+    max: ResourceVector
+    guaranteed: ResourceVector
+    namespaces: tuple[str, ...]
+
+
+def read_quota(quota: ElasticQuota) -> Quota:
+    """Raises QuantityError for a malformed quantity in spec."""
+    labels, annotations = quota.metadata.labels, quota.metadata.annotations
+    return Quota(
+        name=quota.metadata.name,
+        namespace=quota.metadata.namespace,
+        parent=labels.get(names.LABEL_QUOTA_PARENT) or names.QUOTA_ROOT,
+        is_parent=labels.get(names.LABEL_QUOTA_IS_PARENT) == "true",
+        is_root=labels.get(names.LABEL_QUOTA_IS_ROOT) == "true",
+        force_update=labels.get(names.LABEL_QUOTA_ALLOW_FORCE_UPDATE) == "true",
+        tree_id=labels.get(names.LABEL_QUOTA_TREE_ID, ""),
+        min=parse(quota.spec.min),
+        max=parse(quota.spec.max),
+        guaranteed=vector_annotation(annotations, names.ANNOTATION_QUOTA_GUARANTEED) or {},
+        namespaces=string_list(annotations, names.ANNOTATION_QUOTA_NAMESPACES),
+    )
+
+
+def vector_annotation(annotations: Mapping[str, str], key: str) -> ResourceVector | None:
+    """A ResourceList annotation, None when it is absent, empty or unreadable."""
+    text = annotations.get(key)
+    if not text:
+        return None
+    try:
+        return parse(orjson.loads(text))
+    except (orjson.JSONDecodeError, QuantityError, AttributeError, TypeError):
+        return None
+
+
+def string_list(annotations: Mapping[str, str], key: str) -> tuple[str, ...]:
+    """A JSON list of strings, empty when unreadable."""
+    try:
+        values = orjson.loads(annotations.get(key) or "[]")
+    except orjson.JSONDecodeError:
+        return ()
+    return tuple(value for value in values if isinstance(value, str)) if isinstance(values, list) else ()
+
+
+class QuotaTopology:
+    """Quotas by name (names are cluster-unique by convention), children by parent, namespaces by binding."""
+
+    def __init__(self, *, guarantee_usage: bool = False) -> None:
+        self.guarantee_usage = guarantee_usage
+        self._quotas: dict[str, Quota] = {}
+        self._children: dict[str, set[str]] = {}
+        self._bound: dict[str, str] = {}
+        self._assumed: dict[str, float] = {}
+
+    def on_quota(self, quota: ElasticQuota) -> None:
+        """The informer shows a quota; one whose spec cannot be read is left as it was."""
+        try:
+            self._put(read_quota(quota))
+        except QuantityError:
+            return
+        self._assumed.pop(quota.metadata.name, None)
+
+    def on_quota_gone(self, quota: ElasticQuota) -> None:
+        """The informer shows a deletion. A namesake in another namespace keeps its place."""
+        known = self._quotas.get(quota.metadata.name)
+        if known is not None and known.namespace == quota.metadata.namespace:
+            self._drop(known.name)
+
+    def assume(self, quota: Quota, now: float) -> None:
+        """This replica has just admitted the quota; `now` is Unix time."""
+        if quota.name not in self._quotas or quota.name in self._assumed:
+            self._assumed[quota.name] = now + ASSUMED_SECONDS
+        self._put(quota)
+
+    def expire(self, now: float) -> None:
+        """Forget admitted quotas that never came to be."""
+        for name in [name for name, until in self._assumed.items() if until < now]:
+            del self._assumed[name]
+            self._drop(name)
+
+    def _put(self, quota: Quota) -> None:
+        self._drop(quota.name)
+        self._quotas[quota.name] = quota
+        self._children.setdefault(quota.parent, set()).add(quota.name)
+        for namespace in quota.namespaces:
+            self._bound.setdefault(namespace, quota.name)
+
+    def _drop(self, name: str) -> None:
+        quota = self._quotas.pop(name, None)
+        if quota is None:
+            return
+        self._children.get(quota.parent, set()).discard(name)
+        for namespace in quota.namespaces:
+            if self._bound.get(namespace) == name:
+                del self._bound[namespace]
+
+    def get(self, name: str) -> Quota | None:
+        """A quota by name."""
+        return self._quotas.get(name)
+
+    def of_namespace(self, namespace: str) -> Quota | None:
+        """The quota that lists the namespace."""
+        return self._quotas.get(self._bound.get(namespace, ""))
+
+    def children(self, name: str) -> list[Quota]:
+        """Quotas whose parent is `name`, sorted."""
+        return [self._quotas[child] for child in sorted(self._children.get(name, ()))]
+
+    def __iter__(self) -> Iterator[Quota]:
+        return iter(self._quotas.values())
+
+    def dump(self) -> list[dict[str, object]]:
+        """Every quota as plain data, for /elasticQuota."""
+        return [
+            {
+                "name": quota.name,
+                "namespace": quota.namespace,
+                "parent": quota.parent,
+                "isParent": quota.is_parent,
+                "treeID": quota.tree_id,
+                "min": quota.min,
+                "max": quota.max,
+                "guaranteed": quota.guaranteed,
+                "namespaces": quota.namespaces,
+                "children": [child.name for child in self.children(quota.name)],
+            }
+            for quota in sorted(self, key=lambda quota: quota.name)
+        ]
+
+
+def resolve(labels: Mapping[str, str], namespace: str, quotas: QuotaTopology, label_only: bool) -> str:
+    """The name of a pod's quota: label; else the quota named like the namespace in it; else the one that lists it; else the default (5.5)."""
+    name = labels.get(names.LABEL_QUOTA_NAME, "")
+    if name or label_only:
+        return name
+    own = quotas.get(namespace)
+    if own is not None and own.namespace == namespace:
+        return own.name
+    bound = quotas.of_namespace(namespace)
+    return bound.name if bound else names.QUOTA_DEFAULT

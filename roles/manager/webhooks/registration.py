@@ -1,0 +1,123 @@
+"""Self-registration of the webhook configurations (MGR-WH-03, manager.md 4.3): what they should hold is computed, then written on difference."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from koord.api.kinds import MUTATINGWEBHOOKCONFIGURATIONS, VALIDATINGWEBHOOKCONFIGURATIONS
+from koord.kube.client import Client
+from koord.kube.errors import AlreadyExists, NotFound
+from koord.kube.patch import json_equal
+from roles.manager.options import WebhookOptions
+from roles.manager.webhooks.registry import WEBHOOKS, Registration, Webhook
+
+TEMPLATE = "template"
+"""Annotation that keeps the `webhooks` list as it was installed; every sync starts from it."""
+
+
+def default_entries(mutating: bool) -> list[dict[str, Any]]:
+    """The `webhooks` list that we install where the manifests did not; our own namespace is left alone by the pods' webhooks."""
+    return [_entry(webhook, registration) for webhook in WEBHOOKS if webhook.mutating is mutating for registration in webhook.registrations]
+
+
+def _entry(webhook: Webhook, registration: Registration) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": registration.name,
+        "clientConfig": {
+            "service": {"name": "koordinator-webhook-service", "namespace": "koordinator-system", "path": webhook.path, "port": 443}
+        },
+        "admissionReviewVersions": ["v1", "v1beta1"],
+        "sideEffects": "None",
+        "failurePolicy": "Ignore" if registration.ignore else "Fail",
+        "matchPolicy": "Equivalent",
+        "timeoutSeconds": 10,
+        "namespaceSelector": registration.namespace_selector or {},
+        "objectSelector": registration.object_selector or {},
+        "rules": [
+            {
+                "apiGroups": [registration.group],
+                "apiVersions": [registration.version],
+                "operations": list(registration.operations),
+                "resources": list(registration.resources),
+                "scope": "*",
+            }
+        ],
+    }
+    if webhook.mutating:
+        entry["reinvocationPolicy"] = "Never"
+    return entry
+
+
+def render(
+    template: list[dict[str, Any]], active: Iterable[Webhook], options: WebhookOptions, port: int, ca: bytes
+) -> list[dict[str, Any]]:
+    """The `webhooks` list of now: entries without an active handler dropped, the CA bundle and the way to us filled in."""
+    paths = {webhook.path for webhook in active}
+    bundle = base64.b64encode(ca).decode()
+    result = []
+    for entry in template:
+        client = dict(entry.get("clientConfig") or {})
+        path = _path(client)
+        if path not in paths:
+            continue
+        client["caBundle"] = bundle
+        if options.host:
+            client.pop("service", None)
+            client["url"] = f"https://{options.host}:{port}{path}"
+        else:
+            client.pop("url", None)
+            client["service"] = {**(client.get("service") or {}), "name": options.service, "namespace": options.namespace, "path": path}
+        result.append({**entry, "clientConfig": client})
+    return result
+
+
+def _path(client: dict[str, Any]) -> str:
+    service = client.get("service")
+    if service:
+        return str(service.get("path") or "/")
+    url = str(client.get("url") or "")
+    return "/" + url.split("://", 1)[-1].partition("/")[2]
+
+
+def desired(
+    current: dict[str, Any], mutating: bool, active: Iterable[Webhook], options: WebhookOptions, port: int, ca: bytes
+) -> dict[str, Any]:
+    """The configuration as it should be; the template annotation is made the first time. Raises ValueError for a broken template."""
+    metadata = dict(current.get("metadata") or {})
+    annotations = dict(metadata.get("annotations") or {})
+    if annotations.get(TEMPLATE):
+        try:
+            template = orjson.loads(annotations[TEMPLATE])
+        except orjson.JSONDecodeError as error:
+            raise ValueError(f"annotation {TEMPLATE} of {metadata.get('name')} is not valid JSON: {error}") from None
+        if not isinstance(template, list):
+            raise ValueError(f"annotation {TEMPLATE} of {metadata.get('name')} must be a list of webhooks")
+    else:
+        template = current.get("webhooks") or default_entries(mutating)
+        annotations[TEMPLATE] = orjson.dumps(template).decode()
+    metadata["annotations"] = annotations
+    return {**current, "metadata": metadata, "webhooks": render(template, active, options, port, ca)}
+
+
+async def sync(client: Client, active: Iterable[Webhook], options: WebhookOptions, port: int, ca: bytes) -> None:
+    """Write both configurations on difference, making a missing one. Raises ApiError or ValueError; the caller tries again."""
+    for kind, name, mutating in (
+        (MUTATINGWEBHOOKCONFIGURATIONS, options.mutating_name, True),
+        (VALIDATINGWEBHOOKCONFIGURATIONS, options.validating_name, False),
+    ):
+        try:
+            current = await client.get(kind, name)
+        except NotFound:
+            fresh = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}}
+            try:
+                await client.create(kind, desired(fresh, mutating, active, options, port, ca))
+                continue
+            except AlreadyExists:
+                current = await client.get(kind, name)
+        wanted = desired(current, mutating, active, options, port, ca)
+        if not json_equal(wanted, current):
+            await client.replace(kind, wanted)

@@ -1,0 +1,215 @@
+"""Every webhook: one row here, one module with its handler (MGR-WH-01, manager.md 4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from koord.config.gates import FeatureGates
+from koord.kube.patch import copy_json, diff_json_patch
+from roles.manager.webhooks import (
+    binding,
+    configmap_validate,
+    node_mutate,
+    node_validate,
+    pod_mutate,
+    pod_validate,
+    quota,
+    reservation_mutate,
+)
+from roles.manager.webhooks.review import Answer, Request
+from roles.manager.webhooks.view import View
+
+Timer = Callable[[str, Awaitable[Any]], Awaitable[Any]]
+"""Runs one plugin of a webhook and observes how long it took."""
+
+Handler = Callable[[Request, View, Timer], Awaitable[Answer]]
+_EQ = "scheduling-sigs-k8s-io-v1alpha1-elasticquota"
+_NOT_CONTROL_PLANE = {"matchExpressions": [{"key": "control-plane", "operator": "DoesNotExist"}]}
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """An entry of the Mutating- or ValidatingWebhookConfiguration; `ignore` is failurePolicy Ignore."""
+
+    name: str
+    group: str
+    resources: tuple[str, ...]
+    operations: tuple[str, ...]
+    ignore: bool = False
+    namespace_selector: dict[str, Any] | None = None
+    object_selector: dict[str, Any] | None = None
+    version: str = "v1"
+    cluster_scoped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """A path with its handler, the gate that opens it and how it is registered."""
+
+    path: str
+    gate: str
+    mutating: bool
+    object_type: str
+    handle: Handler
+    registrations: tuple[Registration, ...]
+
+    def active(self, gates: FeatureGates) -> bool:
+        """Whether the path is served and registered."""
+        return gates.enabled("WebhookFramework") and gates.enabled(self.gate)
+
+
+Mutator = Callable[[dict[str, Any], Request, View], Awaitable[dict[str, Any]]]
+Validator = Callable[[Request, View], Awaitable[None]]
+
+
+def _mutating(name: str, mutate: Mutator) -> Handler:
+    async def handle(request: Request, view: View, timer: Timer) -> Answer:
+        if request.object is None:
+            return Answer()
+        changed = await timer(name, mutate(copy_json(request.object), request, view))
+        return Answer(patch=diff_json_patch(request.object, changed))
+
+    return handle
+
+
+def _validating(name: str, validate: Validator) -> Handler:
+    async def handle(request: Request, view: View, timer: Timer) -> Answer:
+        await timer(name, validate(request, view))
+        return Answer()
+
+    return handle
+
+
+async def _mutate_pod(request: Request, view: View, timer: Timer) -> Answer:
+    # On UPDATE nothing is changed today: the webhook exists so that a pod can opt in later.
+    if request.operation != "CREATE" or request.sub_resource or request.object is None:
+        return Answer()
+    pod = copy_json(request.object)
+    for name, step in pod_mutate.STEPS:
+        pod = await timer(name, pod_mutate.run_step(step, pod, request, view))
+    return Answer(patch=diff_json_patch(request.object, pod))
+
+
+async def _validate_pod(request: Request, view: View, timer: Timer) -> Answer:
+    if request.sub_resource or request.operation not in ("CREATE", "UPDATE"):
+        return Answer()
+    pod, old = pod_validate.read(request)
+    for name, rule in pod_validate.RULES:
+        await timer(name, pod_validate.run_rule(rule, pod, old, request, view))
+    return Answer()
+
+
+WEBHOOKS: tuple[Webhook, ...] = (
+    Webhook(
+        "/mutate-pod",
+        "PodMutatingWebhook",
+        True,
+        "pod",
+        _mutate_pod,
+        (
+            Registration("mpod-create.koordinator.sh", "", ("pods",), ("CREATE",), True, _NOT_CONTROL_PLANE),
+            Registration(
+                "mpod-update.koordinator.sh",
+                "",
+                ("pods",),
+                ("UPDATE",),
+                True,
+                _NOT_CONTROL_PLANE,
+                {"matchLabels": {"pod.koordinator.sh/mutating-update": "true"}},
+            ),
+        ),
+    ),
+    Webhook(
+        "/validate-pod",
+        "PodValidatingWebhook",
+        False,
+        "pod",
+        _validate_pod,
+        (Registration("vpod.koordinator.sh", "", ("pods",), ("CREATE", "UPDATE"), True, _NOT_CONTROL_PLANE),),
+    ),
+    Webhook(
+        "/validate-pod-binding",
+        "PodValidatingWebhook",
+        False,
+        "pod",
+        _validating("BindingAdmission", binding.validate),
+        (Registration("vpodbinding.koordinator.sh", "", ("pods/binding",), ("CREATE",), True),),
+    ),
+    Webhook(
+        f"/mutate-{_EQ}",
+        "ElasticMutatingWebhook",
+        True,
+        "elasticquota",
+        _mutating("ElasticQuota", quota.mutate),
+        (Registration("melasticquota.koordinator.sh", "scheduling.sigs.k8s.io", ("elasticquotas",), ("CREATE",), version="v1alpha1"),),
+    ),
+    Webhook(
+        f"/validate-{_EQ}",
+        "ElasticValidatingWebhook",
+        False,
+        "elasticquota",
+        _validating("ElasticQuota", quota.validate),
+        (
+            Registration(
+                "velasticquota.koordinator.sh",
+                "scheduling.sigs.k8s.io",
+                ("elasticquotas",),
+                ("CREATE", "UPDATE", "DELETE"),
+                version="v1alpha1",
+            ),
+        ),
+    ),
+    Webhook(
+        "/mutate-node-status",
+        "NodeMutatingWebhook",
+        True,
+        "node",
+        _mutating("NodeResourceAmplification", node_mutate.mutate),
+        (Registration("mnode-status.koordinator.sh", "", ("nodes/status",), ("CREATE", "UPDATE"), True, cluster_scoped=True),),
+    ),
+    Webhook(
+        "/validate-node",
+        "NodeValidatingWebhook",
+        False,
+        "node",
+        _validating("SLOControllerConfig", node_validate.validate),
+        (Registration("vnode.koordinator.sh", "", ("nodes",), ("CREATE", "UPDATE"), True, cluster_scoped=True),),
+    ),
+    Webhook(
+        "/validate-configmap",
+        "ConfigMapValidatingWebhook",
+        False,
+        "configmap",
+        _validating("SLOControllerConfig", configmap_validate.validate),
+        (
+            Registration(
+                "vconfigmap.koordinator.sh",
+                "",
+                ("configmaps",),
+                ("CREATE", "UPDATE", "DELETE"),
+                object_selector={
+                    "matchExpressions": [{"key": "koordinator.sh/configmap-type", "operator": "In", "values": ["slo-controller-config"]}]
+                },
+            ),
+        ),
+    ),
+    Webhook(
+        "/mutate-reservation",
+        "ReservationMutatingWebhook",
+        True,
+        "reservation",
+        _mutating("ClusterColocationProfile", reservation_mutate.mutate),
+        (
+            Registration(
+                "mreservation-create.koordinator.sh",
+                "scheduling.koordinator.sh",
+                ("reservations",),
+                ("CREATE",),
+                version="v1alpha1",
+                cluster_scoped=True,
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,37 @@
+"""/mutate-reservation: profiles on Reservations (MGR-RSV-M-01, manager.md 5.14)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from koord.api import names
+from roles.manager.webhooks import profiles
+from roles.manager.webhooks.pod_mutate import priority_class_of, set_priority
+from roles.manager.webhooks.review import Request
+from roles.manager.webhooks.view import View
+
+
+async def mutate(reservation: dict[str, Any], request: Request, view: View) -> dict[str, Any]:
+    """Like pods, on the Reservation's own labels; scheduler and priority go to the template; resources are not translated."""
+    if request.operation != "CREATE" or request.sub_resource:
+        return reservation
+    labels = reservation.setdefault("metadata", {}).get("labels") or {}
+    # A Reservation has no namespace: namespaceSelectors do not filter it.
+    for profile in profiles.matching(view.profiles.values(), labels, None):
+        if not profiles.chosen(profile, view.draw):
+            continue
+        spec, metadata = profile.spec, reservation["metadata"]
+        profiles.apply_metadata(spec, metadata)
+        template = (reservation.get("spec") or {}).get("template")
+        if template is not None:
+            pod_spec = template.setdefault("spec", {})
+            if spec.scheduler_name:
+                pod_spec["schedulerName"] = spec.scheduler_name
+            if spec.priority_class_name:
+                set_priority(pod_spec, await priority_class_of(profile, view))
+        if spec.qos_class:
+            profiles.set_label(metadata, names.LABEL_POD_QOS, spec.qos_class)
+        if spec.koordinator_priority is not None:
+            profiles.set_label(metadata, names.LABEL_POD_PRIORITY, str(spec.koordinator_priority))
+        reservation = profiles.apply_patch(profile, reservation, "Reservation")
+    return reservation

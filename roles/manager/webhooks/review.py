@@ -1,0 +1,128 @@
+"""AdmissionReview in and out: decoding what the API server sends, encoding what it gets back; pure (MGR-WH-01)."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
+
+
+class BadReview(ValueError):
+    """A body that is no AdmissionReview; answered with 400."""
+
+
+class Refusal(Exception):
+    """A request that is not admitted: `code` goes into the answer's status (400 refused, 403 denied, 500 could not decide)."""
+
+    def __init__(self, message: str, code: int = 400) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One admission request. `object` and `old_object` are plain dicts, None when the operation has none."""
+
+    uid: str
+    operation: str
+    group: str
+    resource: str
+    sub_resource: str
+    namespace: str
+    name: str
+    object: dict[str, Any] | None
+    old_object: dict[str, Any] | None
+    username: str = ""
+    dry_run: bool = False
+    api_version: str = VERSIONS[0]
+
+
+@dataclass(slots=True)
+class Answer:
+    """What the handler decided. `patch` is a list of JSON patch operations, empty for no change."""
+
+    allowed: bool = True
+    code: int = 200
+    message: str = ""
+    patch: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def decode(body: bytes) -> Request:
+    """The request of an AdmissionReview. Raises BadReview naming what is missing or of the wrong type."""
+    if not body:
+        raise BadReview("the body is empty; an AdmissionReview is expected")
+    try:
+        review = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise BadReview(f"the body is not valid JSON: {error}") from None
+    if not isinstance(review, dict) or review.get("kind") != "AdmissionReview":
+        raise BadReview("the body is no AdmissionReview")
+    version = review.get("apiVersion")
+    if version not in VERSIONS:
+        raise BadReview(f"apiVersion {version!r} is not known; accepted: {', '.join(VERSIONS)}")
+    request = review.get("request")
+    if not isinstance(request, dict):
+        raise BadReview("request is missing")
+    resource = _member(request, "resource", dict, {})
+    user = _member(request, "userInfo", dict, {})
+    operation = _member(request, "operation", str, "")
+    if operation not in ("CREATE", "UPDATE", "DELETE", "CONNECT"):
+        raise BadReview(f"request.operation {operation!r} is not known; accepted: CREATE, UPDATE, DELETE, CONNECT")
+    return Request(
+        uid=_member(request, "uid", str, ""),
+        operation=operation,
+        group=_member(resource, "group", str, ""),
+        resource=_member(resource, "resource", str, ""),
+        sub_resource=_member(request, "subResource", str, ""),
+        namespace=_member(request, "namespace", str, ""),
+        name=_member(request, "name", str, ""),
+        object=_object(request, "object"),
+        old_object=_object(request, "oldObject"),
+        username=_member(user, "username", str, ""),
+        dry_run=bool(request.get("dryRun")),
+        api_version=version,
+    )
+
+
+def _member(parent: dict[str, Any], name: str, kind: type, default: Any) -> Any:
+    value = parent.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, kind):
+        raise BadReview(f"request.{name} must be {'an object' if kind is dict else 'a string'}")
+    return value
+
+
+def _object(request: dict[str, Any], name: str) -> dict[str, Any] | None:
+    value: dict[str, Any] | None = _member(request, name, dict, None)
+    if value is None:
+        return None
+    metadata = value.get("metadata")
+    if metadata is not None and not isinstance(metadata, dict):
+        raise BadReview(f"request.{name}.metadata must be an object")
+    for key in ("labels", "annotations"):
+        texts = (metadata or {}).get(key)
+        if texts is not None and not (isinstance(texts, dict) and all(isinstance(text, str) for text in texts.values())):
+            raise BadReview(f"request.{name}.metadata.{key} must be an object of strings")
+    return value
+
+
+def encode(answer: Answer, *, uid: str, api_version: str = VERSIONS[0]) -> bytes:
+    """The AdmissionReview to send back, in the version that was asked in."""
+    response: dict[str, Any] = {"uid": uid, "allowed": answer.allowed}
+    if answer.message or not answer.allowed:
+        status: dict[str, Any] = {"metadata": {}, "code": answer.code, "message": answer.message}
+        if not answer.allowed:
+            status |= {"status": "Failure", "reason": {403: "Denied", 500: "InternalError"}.get(answer.code, "Invalid")}
+        response["status"] = status
+    if answer.allowed and answer.patch:
+        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(orjson.dumps(answer.patch)).decode()}
+    if answer.warnings:
+        response["warnings"] = answer.warnings
+    return orjson.dumps({"apiVersion": api_version, "kind": "AdmissionReview", "response": response})

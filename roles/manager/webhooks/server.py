@@ -1,0 +1,133 @@
+"""The webhook server: HTTPS in front of the registry; every body is answered, none can take the process down (MGR-WH-01)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from roles.manager.webhooks.registry import WEBHOOKS, Webhook
+from roles.manager.webhooks.review import Answer, BadReview, Refusal, Request, decode, encode
+from roles.manager.webhooks.view import View
+
+log = logging.getLogger("koord.manager.webhooks")
+
+MAX_BODY = 7 * 1024 * 1024
+"""More than the largest review of two objects of the API server's own limit."""
+
+Observe = Callable[[Webhook, str, str, bool, float], None]
+"""Told of each plugin run: webhook, operation, plugin, allowed, milliseconds."""
+
+_JSON = "application/json"
+
+
+class WebhookServer:
+    """Serves the active webhooks of the registry. `observe` feeds metrics; `on_answer` is told of each decision."""
+
+    def __init__(
+        self, view: View, *, observe: Observe | None = None, on_answer: Callable[[Webhook, Request, Answer], None] | None = None
+    ) -> None:
+        self.view = view
+        self.active = tuple(webhook for webhook in WEBHOOKS if webhook.active(view.gates))
+        self._observe = observe
+        self._on_answer = on_answer
+        self._context: ssl.SSLContext | None = None
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+
+    async def start(self, address: str, port: int, cert_file: str, key_file: str) -> None:
+        """Listen; port 0 takes a free one (see `port`). Raises OSError when the port is taken."""
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.reload(cert_file, key_file)
+        app = web.Application(client_max_size=MAX_BODY)
+        for webhook in self.active:
+            app.router.add_post(webhook.path, self._route(webhook))
+        app.router.add_get("/healthz", _healthz)
+        app.router.add_get("/elasticQuota", self._quotas)
+        app.router.add_post("/convert", _convert)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, address, port, ssl_context=self._context, reuse_address=True)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+
+    def reload(self, cert_file: str, key_file: str) -> None:
+        """Use another certificate for connections from now on."""
+        if self._context is not None:
+            self._context.load_cert_chain(cert_file, key_file)
+
+    async def stop(self) -> None:
+        """Finish requests in flight and close."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    def _route(self, webhook: Webhook) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def serve(http: web.Request) -> web.Response:
+            try:
+                request = decode(await http.read())
+            except web.HTTPRequestEntityTooLarge:
+                return _reply(413, encode(Answer(False, 413, f"the body is larger than {MAX_BODY} bytes"), uid=""))
+            except BadReview as error:
+                return _reply(400, encode(Answer(False, 400, str(error)), uid=""))
+            answer = await self.answer(webhook, request)
+            return _reply(200, encode(answer, uid=request.uid, api_version=request.api_version))
+
+        return serve
+
+    async def answer(self, webhook: Webhook, request: Request) -> Answer:
+        """The answer to one request: a refusal or a failure becomes an answer too, never an exception."""
+
+        async def timer(plugin: str, work: Awaitable[Any]) -> Any:
+            started, allowed = time.perf_counter(), False
+            try:
+                result = await work
+                allowed = True
+                return result
+            finally:
+                if self._observe is not None:
+                    self._observe(webhook, request.operation, plugin, allowed, (time.perf_counter() - started) * 1000)
+
+        try:
+            answer = await webhook.handle(request, self.view, timer)
+        except Refusal as refusal:
+            answer = Answer(False, refusal.code, refusal.message)
+        except Exception as error:  # a defect of ours must answer, or the API server waits for its timeout
+            log.exception("%s: %s %s/%s failed", webhook.path, request.operation, request.namespace, request.name)
+            answer = Answer(False, 500, f"internal error: {type(error).__name__}: {error}")
+        if self._on_answer is not None:
+            with contextlib.suppress(Exception):
+                self._on_answer(webhook, request, answer)
+        return answer
+
+    async def _quotas(self, http: web.Request) -> web.Response:
+        return _reply(200, orjson.dumps(self.view.quotas.dump()))
+
+
+def _reply(status: int, body: bytes) -> web.Response:
+    return web.Response(status=status, body=body, content_type=_JSON)
+
+
+async def _healthz(http: web.Request) -> web.Response:
+    return web.Response(text="ok")
+
+
+async def _convert(http: web.Request) -> web.Response:
+    """CRD conversion: our CRDs have one stored version with the same bytes in every served one, so objects pass unchanged."""
+    try:
+        review = orjson.loads(await http.read())
+        request = review["request"]
+        wanted = request["desiredAPIVersion"]
+        converted = [{**obj, "apiVersion": wanted} for obj in request["objects"]]
+        uid = request["uid"]
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        return _reply(400, orjson.dumps({"message": f"the body is no ConversionReview: {error}"}))
+    answer = {"uid": uid, "convertedObjects": converted, "result": {"status": "Success"}}
+    return _reply(200, orjson.dumps({"apiVersion": review.get("apiVersion"), "kind": "ConversionReview", "response": answer}))

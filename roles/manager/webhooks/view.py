@@ -1,0 +1,79 @@
+"""What the webhook handlers see of the cluster: informer caches behind plain questions, with a live read where a cache may lag."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from koord.api.kinds import NAMESPACES, PRIORITYCLASSES
+from koord.api.objects import ClusterColocationProfile, Namespace, PriorityClassObject, convert
+from koord.config.gates import FeatureGates
+from koord.kube.errors import ApiError, NotFound
+from roles.manager.options import Options
+from roles.manager.webhooks.profiles import Profile, compile_profile
+from roles.manager.webhooks.quota_topology import QuotaTopology
+
+
+class Reader(Protocol):
+    """The part of the client that handlers may use: reading."""
+
+    async def get(self, kind: Any, name: str, namespace: str | None = None) -> dict[str, Any]: ...
+
+
+class Store(Protocol):
+    """The part of an informer that handlers use."""
+
+    def get(self, key: str) -> Any: ...
+    def list(self) -> Any: ...
+
+
+class View:
+    """The world of the webhooks. Everything that an informer tells arrives by the `on_…` methods."""
+
+    def __init__(self, options: Options, gates: FeatureGates, client: Reader, draw: Callable[[], int] | None = None) -> None:
+        self.options = options
+        self.gates = gates
+        self.client = client
+        self.draw = draw or (lambda: random.randrange(100))
+        self.profiles: dict[str, Profile] = {}
+        self.quotas = QuotaTopology(guarantee_usage=gates.enabled("ElasticQuotaGuaranteeUsage"))
+        self.namespaces: Store | None = None
+        self.priority_classes: Store | None = None
+        self.nodes: Store | None = None
+        self.pods: Store | None = None
+        self.quota_profiles: Store | None = None
+        self.slo_data: Mapping[str, str] | None = None
+        self.on_binding_decision: Callable[[str], None] | None = None
+
+    def on_profile(self, profile: ClusterColocationProfile) -> None:
+        """A profile was added or changed."""
+        self.profiles[profile.metadata.name] = compile_profile(profile)
+
+    def on_profile_gone(self, profile: ClusterColocationProfile) -> None:
+        """A profile was deleted."""
+        self.profiles.pop(profile.metadata.name, None)
+
+    async def namespace_labels(self, name: str) -> Mapping[str, str] | None:
+        """Labels of a namespace, None if it cannot be read."""
+        namespace: Namespace | None = self.namespaces.get(name) if self.namespaces and name else None
+        if namespace is not None:
+            return namespace.metadata.labels
+        try:
+            return convert(await self.client.get(NAMESPACES, name), Namespace).metadata.labels if name else None
+        except (ApiError, ValueError):
+            return None
+
+    async def priority_class(self, name: str) -> PriorityClassObject | None:
+        """A PriorityClass, None if there is none. Raises ApiError when the API server cannot tell."""
+        found: PriorityClassObject | None = self.priority_classes.get(name) if self.priority_classes else None
+        if found is not None:
+            return found
+        try:
+            return convert(await self.client.get(PRIORITYCLASSES, name), PriorityClassObject)
+        except NotFound:
+            return None
+
+    def node_objects(self) -> Iterable[Any]:
+        """All nodes."""
+        return self.nodes.list() if self.nodes else ()
