@@ -193,7 +193,8 @@ def _write(nanos: int, style: str) -> str:
     if style == BINARY_SI and abs(nanos) >= 1024 * _NANO and nanos % _NANO == 0:
         return format_binary(nanos // _NANO)
     exponent = -9
-    while exponent < 18 and nanos % 1000 == 0:
+    largest = _MAX_EXPONENT * 2 if style == DECIMAL_EXPONENT else 18
+    while exponent < largest and nanos % 1000 == 0:
         nanos //= 1000
         exponent += 3
     if style == DECIMAL_EXPONENT:
