@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from koord.config.errors import ConfigError, InvalidConfig
 from koord.decisions.recorder import Recorder
 from koord.kube.client import Client
 from koord.kube.informers import InformerFactory
+from koord.kube.leases import LeaderElector, Leadership, Timing
+from koord.process.errors import FatalError
 from koord.process.http import OpsServer
 from koord.process.life import Life
 from roles.descheduler import registry
@@ -66,24 +69,40 @@ class App:
         self._pods.index("node", lambda pod: [pod.spec.node_name] if pod.spec.node_name else [])
 
     async def run(self, life: Life) -> None:
-        """Rounds, start to start at the interval; an interval of 0 is exactly one round."""
+        """Rounds, start to start at the interval; an interval of 0 is exactly one round. Raises FatalError when the lease is lost."""
         self._informers.start()
         for informer in (self._nodes, self._pods, self._metrics, self._classes):
             await informer.wait_synced()
         if self._ops is not None:
             self._ops.health.set("caches", True, "informer caches are synced")
+        election = self._config.leader_election
+        if not election.leader_elect:
+            await self._rounds_until(life, None)
+            return
+        timing = Timing(election.lease_duration, election.renew_deadline, election.retry_period)
+        elector = LeaderElector(self._client, election.resource_namespace, election.resource_name, timing=timing)
+        if self._ops is not None:
+            self._ops.health.register("leader-election", live=True, probe=elector.healthy)
+        competing = asyncio.ensure_future(elector.run(lambda leadership: self._rounds_until(life, leadership)))
+        stopping = asyncio.ensure_future(life.stopping.wait())
+        await asyncio.wait({competing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not competing.done():
+            competing.cancel()
+            await asyncio.wait({competing}, timeout=2.0)
+        elif not competing.result() and not life.stopping.is_set():
+            raise FatalError("lost lease")
+
+    async def _rounds_until(self, life: Life, leadership: Leadership | None) -> None:
         interval = self._config.descheduling_interval
         loop = asyncio.get_running_loop()
-        while not life.stopping.is_set():
+        while not life.stopping.is_set() and (leadership is None or leadership.held):
             started = loop.time()
             self.round()
             if interval <= 0:
                 return
-            pause = max(0.0, started + interval - loop.time())
-            try:
-                await asyncio.wait_for(life.stopping.wait(), pause)
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(life.stopping.wait(), max(0.0, started + interval - loop.time()))
 
     def round(self) -> Outcome:
         """One round on what the caches hold now."""
