@@ -6,12 +6,12 @@ import asyncio
 import logging
 import platform
 import time
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roles.sandbox.phases import DemoError, Phases
+from roles.sandbox.polling import until
 from roles.sandbox.report import plot, text
 from roles.sandbox.report.text import TITLES, Facts
 from roles.sandbox.view.frame import Frame
@@ -86,32 +86,14 @@ class Demo:
             await self.phases.run()
             return
         self.notes.append(f"This machine was not used as a node: {session.without}.")
-        deadline = time.monotonic() + SIMULATED_SECONDS
-        while time.monotonic() < deadline and not sandbox.simulated_batch_done():
-            await asyncio.sleep(0.2)
+        if not await until(sandbox.simulated_batch_done, SIMULATED_SECONDS):
+            self.notes.append(f"Not all simulated batch pods were placed within {SIMULATED_SECONDS:.0f} s.")
 
     def _frame(self, sandbox: Sandbox, session: Session) -> Frame:
-        phases = self.phases
-        now = time.monotonic()
-        if phases is None:
-            return sandbox.frame(now - session.began, "simulated nodes")
-        frame = sandbox.frame(now - session.began, TITLES.get(phases.doing, phases.doing))
-        rate = phases.sampler.rate
-        recent = phases.sampler.recent[-1] if phases.sampler.recent else None
-        quota = recent.be_quota_us if recent is not None else None
-        current = phases.current
-        tick = current.ticks[-1] if current is not None and current.ticks else None
-        return replace(
-            frame,
-            phase_left=None if phases.until is None else max(0.0, phases.until - now),
-            node_busy=rate("node_busy", 1.0),
-            service_cpu=rate("service_ns", 1e9),
-            be_cpu=rate("be_ns", 1e9),
-            be_quota=None if quota is None else (-1.0 if quota < 0 else quota / 100_000),
-            load_rate=current.step_times[-1][2] if current is not None and current.step_times else None,
-            p50=tick.p50 if tick is not None else None,
-            p99=tick.p99 if tick is not None else None,
-        )
+        elapsed = time.monotonic() - session.began
+        if self.phases is None:
+            return sandbox.frame(elapsed, "simulated nodes")
+        return self.phases.frame(sandbox.frame(elapsed, TITLES.get(self.phases.doing, self.phases.doing)))
 
     def write(self, out: Path, session: Session) -> Path:
         """Write the report and the chart; returns the report's path. Raises OSError."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koord.config.errors import InvalidConfig
-from roles.sandbox import localnode, scenario, state
+from roles.sandbox import localnode, mounts, scenario, state
 from roles.sandbox.guardian import guarded
 from roles.sandbox.localnode import LocalNode
 from roles.sandbox.process_kubelet.layout import LayoutError
@@ -191,6 +191,7 @@ def _run(session: Session, body: Body) -> int:
 def _restore(session: Session) -> None:
     """Take everything away; called in every case, also after an exception in the middle of a set-up."""
     if session.local is not None:
+        mounts.release(session.local.cgroup_root)
         left = session.local.groups.remove_all()
         session.restored = not left
         for path in left:
@@ -203,13 +204,19 @@ def _restore(session: Session) -> None:
 
 async def _stay(sandbox: Sandbox, life: Life, session: Session) -> None:
     """`up`: show the nodes until a signal."""
+    from roles.sandbox.sampler import Sampler
     from roles.sandbox.view.terminal import open_view
 
     view = open_view()
+    sampler = Sampler(session.local.groups, lambda: None, sandbox.batch_cpu) if session.local is not None else None
+    if sampler is not None:
+        life.spawn(sampler.run(), "sampler")
     try:
         view.say(f"kubectl --kubeconfig {sandbox.kubeconfig} get nodes,pods -A     (Ctrl-C ends everything)")
+        await sandbox.submit_simulated_batch()
         while not life.stopping.is_set():
-            view.show(sandbox.frame(time.monotonic() - session.began, "up"))
+            frame = sandbox.frame(time.monotonic() - session.began, "up")
+            view.show(sampler.frame(frame) if sampler is not None else frame)
             try:
                 await asyncio.wait_for(life.stopping.wait(), FRAME_SECONDS)
             except TimeoutError:

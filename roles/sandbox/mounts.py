@@ -17,6 +17,7 @@ CLONE_NEWNS = 0x0002_0000
 MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000
+MNT_DETACH = 2
 
 
 def _libc() -> ctypes.CDLL:
@@ -60,3 +61,10 @@ def cgroup_view(groups: RunGroups, directory: Path) -> Path:
             target.mkdir(exist_ok=True)
             bind(mount / groups.roots[next(iter(groups.roots))].name, target)
     return directory
+
+
+def release(directory: Path) -> None:
+    """Take the view of `cgroup_view` away again, so that its directory can be removed; what is not mounted is passed over."""
+    libc = _libc()
+    for target in [*(sorted(directory.iterdir()) if directory.is_dir() else []), directory]:
+        libc.umount2(os.fsencode(target), MNT_DETACH)

@@ -115,6 +115,18 @@ def python_env() -> dict[str, str]:
     return {"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
+def resident_pod(node: str) -> dict[str, Any]:
+    """A pod that is always on the local node and does nothing, as a node's own daemons are."""
+    return process_pod(
+        f"resident-{node}",
+        "kube-system",
+        ["/bin/sleep", "2147483647"],
+        app="resident",
+        requests={"cpu": "10m", "memory": "8Mi"},
+        node=node,
+    )
+
+
 def service_pod(scenario: Scenario, port: int, iterations: int) -> dict[str, Any]:
     """The latency-sensitive HTTP service."""
     return process_pod(
@@ -164,7 +176,7 @@ def batch_pods(scenario: Scenario, *, managed: bool, node: str) -> list[dict[str
         )
 
     pods = [burner(f"cpu-{i}", ["burn-cpu"], {"cpu": cpu, "memory": "64Mi"}) for i in range(batch.cpu_burners)]
-    memory = {"cpu": "100m", "memory": batch.memory_request}
+    memory = {"cpu": "50m", "memory": batch.memory_request}
     pods += [burner(f"memory-{i}", ["burn-memory", f"--mib={batch.memory_mib}"], memory) for i in range(batch.memory_burners)]
     return pods
 

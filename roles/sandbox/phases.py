@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from koord.api.kinds import PODS
 from koord.kube.errors import ApiError, NotFound
 from roles.sandbox import bootstrap, objects
+from roles.sandbox.compose import free_port
 from roles.sandbox.logtail import JsonTail
 from roles.sandbox.measure import PhaseResult, load_lines
+from roles.sandbox.polling import POLL, until
 from roles.sandbox.process_kubelet.worker import PodWorker
 from roles.sandbox.sampler import BEST_EFFORT, Sampler
 from roles.sandbox.scenario import PhaseKind, Scenario
+from roles.sandbox.view.frame import Frame
 from roles.sandbox.workload.work import calibrate
 
 if TYPE_CHECKING:
@@ -30,19 +33,10 @@ PLACE_SECONDS = 20.0
 SETTLE_SECONDS = 4.0
 GONE_SECONDS = 15.0
 LATE_SECONDS = 20.0
-POLL = 0.1
 
 
 class DemoError(Exception):
     """The demo cannot go on; the text says what did not happen."""
-
-
-def free_port(address: str = "127.0.0.1") -> int:
-    """A port that is free now."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Phases:
@@ -118,6 +112,18 @@ class Phases:
                 lambda: (groups.cfs_quota_us(BEST_EFFORT) or -1) < 0, READY_SECONDS, "the quota of the best-effort tier was not taken back"
             )
 
+    def frame(self, base: Frame) -> Frame:
+        """`base` with what is measured now."""
+        current = self.current
+        tick = current.ticks[-1] if current is not None and current.ticks else None
+        return replace(
+            self.sampler.frame(base),
+            phase_left=None if self.until is None else max(0.0, self.until - time.monotonic()),
+            load_rate=current.step_times[-1][2] if current is not None and current.step_times else None,
+            p50=tick.p50 if tick is not None else None,
+            p99=tick.p99 if tick is not None else None,
+        )
+
     # --- the load ---------------------------------------------------------------------------------------------------------
 
     async def _run_load(self, result: PhaseResult, placed: list[str]) -> None:
@@ -168,9 +174,7 @@ class Phases:
         """Names of the batch pods that run; those that do not are told in the notes with the scheduler's reason."""
         self.doing = "waiting for the batch pods"
         names = [(p["metadata"]["namespace"], p["metadata"]["name"]) for p in pods]
-        deadline = time.monotonic() + PLACE_SECONDS
-        while time.monotonic() < deadline and not all(self._ready(*n) for n in names):
-            await asyncio.sleep(POLL)
+        await until(lambda: all(self._ready(*n) for n in names), PLACE_SECONDS)
         placed = [n for n in names if self._ready(*n)]
         for name in sorted(set(names) - set(placed)):
             self.notes.append(f"batch pod {'/'.join(name)} did not run: {self._reason(*name)}")
@@ -231,11 +235,8 @@ class Phases:
         )
 
     async def _wait(self, condition: Callable[[], bool], seconds: float, complaint: str) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                raise DemoError(f"{complaint} within {seconds:.0f} s")
-            await asyncio.sleep(POLL)
+        if not await until(condition, seconds):
+            raise DemoError(f"{complaint} within {seconds:.0f} s")
 
 
 def _units(tails: list[JsonTail], known: int) -> int:

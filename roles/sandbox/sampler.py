@@ -7,11 +7,14 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from roles.sandbox.measure import Sample
 from roles.sandbox.process_kubelet import layout
 from roles.sandbox.process_kubelet.cgroups import RunGroups
+from roles.sandbox.process_kubelet.limits import CFS_PERIOD_US
+from roles.sandbox.view.frame import Frame
 
 INTERVAL = 0.05
 RECENT_SECONDS = 1.0
@@ -59,6 +62,17 @@ class Sampler:
             while self.recent and one.time - self.recent[0].time > RECENT_SECONDS:
                 self.recent.popleft()
             await asyncio.sleep(INTERVAL)
+
+    def frame(self, base: Frame) -> Frame:
+        """`base` with the rates of the last second."""
+        quota = self.recent[-1].be_quota_us if self.recent else None
+        return replace(
+            base,
+            node_busy=self.rate("node_busy", 1.0),
+            service_cpu=self.rate("service_ns", 1e9),
+            be_cpu=self.rate("be_ns", 1e9),
+            be_quota=None if quota is None else (-1.0 if quota < 0 else quota / CFS_PERIOD_US),
+        )
 
     def rate(self, counter: str, scale: float) -> float | None:
         """Rate of a cumulative counter over the last second, None when it was not there."""

@@ -81,7 +81,7 @@ class Batch(ConfigModel):
     unmanaged_namespace: str = "batch-unmanaged"
     """Namespace without the label: the same jobs as ordinary pods."""
     cpu_burners: int = Field(3, ge=0, le=256)
-    cpu_request: str = "300m"
+    cpu_request: str = "150m"
     """CPU request and limit of a burner as its author writes it; the profile turns it into batch-cpu."""
     unmanaged_cpu_request: str = "500m"
     """CPU request of the same burner as an ordinary pod (no limit)."""
@@ -103,7 +103,7 @@ def _default_slo() -> dict[str, dict[str, Any]]:
             "enable": True,
             "metricAggregateDurationSeconds": 60,
             "metricReportIntervalSeconds": 30,
-            "cpuReclaimThresholdPercent": 80,
+            "cpuReclaimThresholdPercent": 95,
             "memoryReclaimThresholdPercent": 80,
             "updateTimeThresholdSeconds": 30,
             "resourceDiffThreshold": 0.05,

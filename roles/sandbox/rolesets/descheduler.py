@@ -1,0 +1,53 @@
+"""The descheduler, listing only: a sandbox shows what it would evict."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from roles.sandbox.compose import Sandbox
+
+CONFIG = """\
+apiVersion: descheduler/v1alpha2
+kind: DeschedulerConfiguration
+dryRun: true
+deschedulingInterval: 30s
+healthzBindAddress: 127.0.0.1:{port}
+metricsBindAddress: 127.0.0.1:{port}
+leaderElection:
+  leaderElect: false
+"""
+
+
+def config_file(sandbox: Sandbox, port: int) -> Path:
+    """Write the configuration into the run's scratch directory."""
+    path = sandbox.scratch / "descheduler.yaml"
+    path.write_text(CONFIG.format(port=port))
+    return path
+
+
+async def start(sandbox: Sandbox) -> None:
+    """Build the App on the sandbox's cache and let it live. Raises InvalidConfig."""
+    from roles.descheduler.app import App
+    from roles.descheduler.cli import read
+
+    ops = sandbox.endpoint("descheduler")
+    options = read(str(config_file(sandbox, 0)), {})
+    app = App(
+        options,
+        client=sandbox.client,
+        informers=sandbox.informers,
+        recorder=sandbox.recorders["descheduler"],
+        ops=ops,
+        clock=time.time,
+    )
+    await ops.start()
+    sandbox.life.on_stop(ops.stop, "descheduler's HTTP server")
+    sandbox.life.spawn(app.run(sandbox.life), "descheduler")
+
+
+def arguments(sandbox: Sandbox) -> list[str]:
+    """The same configuration as a flag."""
+    return [f"--config={config_file(sandbox, sandbox.port('descheduler'))}"]

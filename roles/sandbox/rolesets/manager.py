@@ -1,0 +1,46 @@
+"""The manager: controllers and webhooks. The embedded API server dials the webhooks by their URL on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from roles.sandbox.compose import Sandbox
+
+
+async def start(sandbox: Sandbox) -> None:
+    """Build the App on the sandbox's client and cache and let it live. Raises ConfigurationError."""
+    from roles.manager.app import App
+    from roles.manager.options import Options, WebhookOptions
+
+    ops = sandbox.endpoint("manager")
+    webhook = WebhookOptions(
+        port=sandbox.port("webhook"), address="127.0.0.1", host="127.0.0.1", cert_dir=str(sandbox.scratch / "webhook-certs"), writer="fs"
+    )
+    options = Options(
+        kubeconfig=str(sandbox.kubeconfig),
+        metrics_addr="127.0.0.1:0",
+        health_probe_addr="127.0.0.1:0",
+        enable_leader_election=False,
+        webhook=webhook,
+    )
+    app = App(options, client=sandbox.client, informers=sandbox.informers, recorder=sandbox.recorders["manager"], ops=ops)
+    await ops.start()
+    sandbox.life.on_stop(ops.stop, "manager's HTTP server")
+    sandbox.life.spawn(app.run(sandbox.life), "manager")
+
+
+def arguments(sandbox: Sandbox) -> list[str]:
+    """The same settings as flags; the webhook server takes its own from the environment."""
+    sandbox.environment["manager"] = {
+        "WEBHOOK_PORT": str(sandbox.port("webhook")),
+        "WEBHOOK_HOST": "127.0.0.1",
+        "WEBHOOK_CERT_DIR": str(sandbox.scratch / "webhook-certs"),
+        "WEBHOOK_CERT_WRITER": "fs",
+    }
+    port = sandbox.port("manager")
+    return [
+        f"--metrics-addr=127.0.0.1:{port}",
+        f"--health-probe-addr=127.0.0.1:{sandbox.port('manager-health')}",
+        "--enable-leader-election=false",
+    ]
