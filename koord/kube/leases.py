@@ -305,7 +305,8 @@ class LeaderElector:
                 lease = self._lease or await self.client.get(LEASES, self.name, self.namespace)
                 if self._holder(lease) != self.identity:
                     return
-                spec = {**(lease.get("spec") or {}), "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self._now()}
+                spec = {**(lease.get("spec") or {}), "leaseDurationSeconds": 1, "renewTime": self._now()}
+                spec.pop("holderIdentity", None)  # an empty one is refused by some servers
                 await self.client.replace(LEASES, {**lease, "spec": spec}, self.namespace)
             log.info("released the lease %s/%s", self.namespace, self.name)
         except (errors.ApiError, TimeoutError) as error:

@@ -1,0 +1,95 @@
+"""Events on the embedded API server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from koord.api.kinds import EVENTS, PODS
+from koord.api.objects import Pod
+from koord.apiserver.testing import running_server
+from koord.kube import events
+from koord.kube.events import EventRecorder, ObjectRef, reference
+
+
+def about(name: str = "p") -> ObjectRef:
+    return ObjectRef("Pod", name, "default", "uid-1")
+
+
+def test_written_deduplicated_and_counted_up() -> None:
+    async def main() -> None:
+        async with running_server() as server, server.client() as client:
+            recorder = EventRecorder(client, "koord-scheduler", "host-1")
+            for _ in range(3):
+                recorder.event(about(), "Warning", "FailedScheduling", "0/3 nodes are available")
+            recorder.event(about(), "Normal", "Scheduled", "bound to n1", action="Binding")
+            recorder.event(ObjectRef("Node", "n1"), "Normal", "Suppressed", "ü" * 2000)
+            await recorder.flush()
+            found = {item["reason"]: item for item in (await client.list(EVENTS)).items}
+            assert set(found) == {"FailedScheduling", "Scheduled", "Suppressed"}
+            failed = found["FailedScheduling"]
+            assert failed["series"]["count"] == 3
+            assert failed["regarding"] == {"apiVersion": "v1", "kind": "Pod", "name": "p", "namespace": "default", "uid": "uid-1"}
+            assert (failed["reportingController"], failed["reportingInstance"]) == ("koord-scheduler", "koord-scheduler-host-1")
+            assert found["Scheduled"]["action"] == "Binding"
+            assert found["Suppressed"]["metadata"]["namespace"] == "default"
+            assert len(found["Suppressed"]["note"].encode()) <= 1024
+            assert (recorder.sent, recorder.dropped) == (5, 0)
+            await client.delete(EVENTS, failed["metadata"]["name"], "default")
+            recorder.event(about(), "Warning", "FailedScheduling", "0/3 nodes are available")
+            await recorder.stop()
+            await recorder.stop()
+            assert sum(item["reason"] == "FailedScheduling" for item in (await client.list(EVENTS)).items) == 1
+
+    asyncio.run(main())
+
+
+def test_one_object_cannot_flood(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with running_server() as server, server.client() as client:
+            now = [0.0]
+            recorder = EventRecorder(client, "test", clock=lambda: now[0])
+            for number in range(40):
+                recorder.event(about(), "Normal", "Noise", f"{number}")
+            recorder.event(about("other"), "Normal", "Noise", "heard")
+            assert recorder.dropped == 15
+            now[0] = 301.0
+            recorder.event(about(), "Normal", "Noise", "later")
+            recorder.event(about(), "Normal", "Noise", "too early again")
+            assert recorder.dropped == 16
+            await recorder.stop()
+            notes = {item["note"] for item in (await client.list(EVENTS)).items}
+            assert len(notes) == 27
+            assert {"heard", "later"} <= notes
+
+    asyncio.run(main())
+
+
+def test_a_full_queue_and_bad_references_drop_and_never_raise(fault_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "QUEUE", 5)
+
+    async def main() -> None:
+        async with fault_server() as (server, client):
+            recorder = EventRecorder(client, "test")
+            for number in range(8):
+                recorder.event(about(f"p{number}"), "Normal", "X", "y")
+            assert recorder.dropped == 3
+            recorder.event(None, "Normal", "X", "y")
+            assert recorder.dropped == 4
+            server.script = lambda request: web.Response(status=403, text="forbidden")
+            await recorder.flush()
+            assert recorder.dropped == 9
+            assert recorder.sent == 0
+            await recorder.stop()
+
+    asyncio.run(main())
+
+
+def test_references() -> None:
+    obj = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "ns", "uid": "u"}}
+    assert reference(obj) == ObjectRef("Pod", "p", "ns", "u")
+    pod = Pod()
+    assert reference(pod, PODS).kind == "Pod"

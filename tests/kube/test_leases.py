@@ -1,0 +1,212 @@
+"""Leader election on the embedded API server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from koord.api.kinds import EVENTS, LEASES
+from koord.apiserver.testing import running_server
+from koord.kube import errors
+from koord.kube.client import Client
+from koord.kube.events import EventRecorder
+from koord.kube.leases import LeaderElector, Leadership, Timing
+
+QUICK = Timing(lease_duration=1.5, renew_deadline=0.6, retry_period=0.1)
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Client]:
+    async with running_server() as server, server.client() as client:
+        yield client
+
+
+def elector(client: Client, name: str, **options: Any) -> LeaderElector:
+    return LeaderElector(client, "default", "koord-test", name, timing=options.pop("timing", QUICK), **options)
+
+
+async def hold(leadership: Leadership) -> None:
+    await leadership.lost.wait()
+
+
+async def until(check: Any, seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not check():
+            await asyncio.sleep(0.01)
+
+
+async def end(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def test_one_leads_and_a_release_hands_over_at_once() -> None:
+    async def main() -> None:
+        async with serving() as client:
+            events = EventRecorder(client, "test")
+            leaders: list[str] = []
+            first, second = elector(client, "a", events=events), elector(client, "b", on_new_leader=leaders.append)
+            one = asyncio.create_task(first.run(hold))
+            await until(lambda: first.is_leader)
+            two = asyncio.create_task(second.run(hold))
+            await asyncio.sleep(0.5)
+            assert not second.is_leader
+            assert first.healthy() == (True, "leading, renewed 0 s ago")
+            assert second.healthy()[1] == "not leading; the leader is a"
+            spec = (await client.get(LEASES, "koord-test", "default"))["spec"]
+            assert (spec["holderIdentity"], spec["leaseTransitions"], spec["leaseDurationSeconds"]) == ("a", 0, 2)
+            began = time.monotonic()
+            await end(one)
+            await until(lambda: second.is_leader)
+            assert time.monotonic() - began < 1.0  # released: no waiting for the lease to expire
+            assert leaders == ["a", "b"]
+            assert (await client.get(LEASES, "koord-test", "default"))["spec"]["leaseTransitions"] == 1
+            await end(two)
+            await events.stop()
+            notes = [item["note"] for item in (await client.list(EVENTS)).items]
+            assert notes == ["a became leader"]
+
+    asyncio.run(main())
+
+
+def test_a_dead_leader_is_replaced_after_its_lease() -> None:
+    async def main() -> None:
+        async with serving() as client:
+            first, second = elector(client, "a", release_on_cancel=False), elector(client, "b")
+            one = asyncio.create_task(first.run(hold))
+            await until(lambda: first.is_leader)
+            two = asyncio.create_task(second.run(hold))
+            await asyncio.sleep(0.3)
+            await end(one)
+            began = time.monotonic()
+            await until(lambda: second.is_leader)
+            assert 0.8 < time.monotonic() - began < 3.0
+            await end(two)
+
+    asyncio.run(main())
+
+
+def test_clocks_of_others_do_not_matter() -> None:
+    async def main() -> None:
+        async with serving() as client:
+            first = elector(client, "a", wall_clock=lambda: time.time() - 3600)
+            second = elector(client, "b", wall_clock=lambda: time.time() + 3600)
+            one = asyncio.create_task(first.run(hold))
+            await until(lambda: first.is_leader)
+            two = asyncio.create_task(second.run(hold))
+            await asyncio.sleep(1.8)
+            assert first.is_leader
+            assert not second.is_leader
+            await end(one)
+            await end(two)
+
+    asyncio.run(main())
+
+
+def test_a_frozen_leader_does_not_act() -> None:
+    """The event loop stands still past the deadline: the first thing it does afterwards must not be a write."""
+
+    async def main() -> None:
+        async with serving() as client:
+            writes: list[float] = []
+
+            async def work(leadership: Leadership) -> None:
+                while True:
+                    if leadership.held:
+                        writes.append(time.monotonic())
+                    await asyncio.sleep(0)
+
+            one = asyncio.create_task(elector(client, "a").run(work))
+            await until(lambda: bool(writes))
+            time.sleep(0.8)  # longer than the renew deadline; nothing of this process runs
+            thawed = time.monotonic()
+            assert await one is False
+            assert max(writes) < thawed
+
+    asyncio.run(main())
+
+
+def test_a_request_that_hangs_costs_the_lease_in_time() -> None:
+    async def main() -> None:
+        async with serving() as client:
+            first = elector(client, "a")
+            task = asyncio.create_task(first.run(hold))
+            await until(lambda: first.is_leader)
+            leadership = first._leadership
+            assert leadership is not None
+
+            async def hang(*args: Any, **options: Any) -> Any:
+                await asyncio.sleep(3600)
+
+            client.transport.request = hang  # type: ignore[method-assign]
+            began = time.monotonic()
+            while leadership.held:
+                await asyncio.sleep(0.01)
+            assert time.monotonic() - began < 0.7
+            assert await asyncio.wait_for(task, 3) is False
+
+    asyncio.run(main())
+
+
+def test_a_lease_taken_by_force_is_noticed() -> None:
+    async def main() -> None:
+        async with serving() as client:
+            first = elector(client, "a")
+            task = asyncio.create_task(first.run(hold))
+            await until(lambda: first.is_leader)
+            await client.patch(LEASES, "koord-test", {"spec": {"holderIdentity": "thief"}}, "default")
+            assert await asyncio.wait_for(task, 3) is False
+            assert (await client.get(LEASES, "koord-test", "default"))["spec"]["holderIdentity"] == "thief"
+
+    asyncio.run(main())
+
+
+def test_work_that_ends_or_fails_ends_the_run() -> None:
+    async def main() -> None:
+        async with serving() as client:
+            stopped: list[bool] = []
+
+            async def brief(leadership: Leadership) -> None:
+                assert leadership.held
+                assert 0 < leadership.remaining <= 0.6
+
+            async def fail(leadership: Leadership) -> None:
+                raise RuntimeError("boom")
+
+            assert await elector(client, "a").run(brief, lambda: stopped.append(True)) is True
+            with pytest.raises(RuntimeError, match="boom"):
+                await elector(client, "b").run(fail)
+            assert stopped == [True]
+            assert "holderIdentity" not in (await client.get(LEASES, "koord-test", "default"))["spec"]
+
+    asyncio.run(main())
+
+
+def test_waits_for_a_server_that_fails() -> None:
+    async def main() -> None:
+        async with serving() as client:
+            real, failing = client.get, [errors.ServerError(500, "InternalError", "no"), errors.Forbidden(403, "Forbidden", "rbac")]
+
+            async def get(*args: Any, **options: Any) -> Any:
+                if failing:
+                    raise failing.pop()
+                return await real(*args, **options)
+
+            client.get = get  # type: ignore[method-assign]
+            first = elector(client, "a")
+            task = asyncio.create_task(first.run(hold))
+            await until(lambda: first.is_leader)
+            await end(task)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("timing", [(0, 10, 2), (15, 15, 2), (15, 10, 9), (15, -1, 2)])
+def test_timing_is_checked(timing: tuple[float, float, float]) -> None:
+    with pytest.raises(ValueError, match="leader election: "):
+        Timing(*timing)
