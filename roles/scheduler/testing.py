@@ -46,10 +46,25 @@ def node(name: str, *, labels: Mapping[str, str] | None = None, taints: Iterable
     )
 
 
-def pod(name: str = "", *, cpu: str | None = "1", memory: str | None = "1Gi", namespace: str = "default", labels: Mapping[str, str] | None = None,
-        annotations: Mapping[str, str] | None = None, priority: int | None = None, node: str = "", uid: str = "", ports: Iterable[Mapping[str, Any]] = (),
-        image: str = "registry.k8s.io/pause:3.9", limits: Mapping[str, str] | None = None, requests: Mapping[str, str] | None = None,
-        status: Mapping[str, Any] | None = None, scheduler: str = SCHEDULER, **spec: Any) -> Pod:  # fmt: skip
+def pod(
+    name: str = "",
+    *,
+    cpu: str | None = "1",
+    memory: str | None = "1Gi",
+    namespace: str = "default",
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    priority: int | None = None,
+    node: str = "",
+    uid: str = "",
+    ports: Iterable[Mapping[str, Any]] = (),
+    image: str = "registry.k8s.io/pause:3.9",
+    limits: Mapping[str, str] | None = None,
+    requests: Mapping[str, str] | None = None,
+    status: Mapping[str, Any] | None = None,
+    scheduler: str = SCHEDULER,
+    **spec: Any,
+) -> Pod:
     """A Pod with one container; further keyword arguments are fields of its spec in wire names."""
     number = next(_numbers)
     amounts = {key: value for key, value in (("cpu", cpu), ("memory", memory)) if value is not None}

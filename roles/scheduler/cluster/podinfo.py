@@ -10,6 +10,7 @@ import msgspec
 
 from koord.accounting.pods import non_zero_requests, pod_limits, pod_requests
 from koord.api import names
+from koord.api.deprecated import rewrite_pod
 from koord.api.objects import Pod, PodAffinity, TopologySpreadConstraint
 from koord.api.priority import PriorityClass, priority_class_with_default
 from koord.api.qos import QoSClass, pod_qos
@@ -124,6 +125,7 @@ class PodParser:
 
     def parse(self, pod: Pod) -> PodInfo:
         """The PodInfo of a pod as it stands."""
+        rewrite_pod(pod)
         digest = self._digest(pod)
         shape = self._shapes.get(digest)
         if shape is None:
@@ -154,8 +156,8 @@ class PodParser:
         shape.scheduler_name = shape.labels.get(names.LABEL_POD_SCHEDULER_NAME) or spec.scheduler_name or DEFAULT_SCHEDULER
         shape.priority = spec.priority or 0
         shape.preemption_policy = spec.preemption_policy or names.PREEMPTION_POLICY_LOWER
-        shape.amounts = rename_deprecated(pod_requests(pod))
-        shape.limits = rename_deprecated(pod_limits(pod))
+        shape.amounts = pod_requests(pod)
+        shape.limits = pod_limits(pod)
         shape.requests = self.vocabulary.vector(shape.amounts)
         non_zero = non_zero_requests(pod)
         shape.non_zero = (float(non_zero.get(names.RESOURCE_CPU, 0)), float(non_zero.get(names.RESOURCE_MEMORY, 0)))
@@ -177,18 +179,6 @@ def _relevant(annotations: dict[str, str] | None) -> dict[str, str]:
     if not annotations:
         return {}
     return {key: value for key, value in annotations.items() if names.DOMAIN in key and key not in _RESULTS}
-
-
-def rename_deprecated(amounts: dict[str, int]) -> dict[str, int]:
-    """Resource names of former releases as today's ones; a name that is there already is not overwritten (SCH-FW-08, API-RES-01)."""
-    if names.DEPRECATED_RESOURCES.keys().isdisjoint(amounts):
-        return amounts
-    renamed = dict(amounts)
-    for old, new in names.DEPRECATED_RESOURCES.items():
-        if old in renamed:
-            value = renamed.pop(old)
-            renamed.setdefault(new, value)
-    return renamed
 
 
 def _host_ports(pod: Pod) -> tuple[tuple[str, str, int], ...]:

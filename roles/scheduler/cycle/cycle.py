@@ -45,12 +45,15 @@ class Restriction:
 
 
 class Cycle:
-    """Decides pods against a State with the frameworks of all profiles, keeping the evaluations of recent shapes."""
+    """Decides pods against a State with the frameworks of all profiles, keeping the evaluations of recent shapes.
 
-    def __init__(self, frameworks: Mapping[str, Framework], state: State, *, percentage_of_nodes: int = 0) -> None:
+    `percentages` are percentageOfNodesToScore by profile; 0 scores every feasible node, which is the default.
+    """
+
+    def __init__(self, frameworks: Mapping[str, Framework], state: State, *, percentages: Mapping[str, int] | None = None) -> None:
         self.frameworks = frameworks
         self.state = state
-        self._percentage = percentage_of_nodes
+        self._percentages = percentages or {}
         self._evaluations: OrderedDict[Hashable, Evaluation] = OrderedDict()
 
     def decide(self, pod: PodInfo) -> Decision:
@@ -167,8 +170,9 @@ class Cycle:
 
     def _best(self, decision: Decision, totals: Vector) -> int:
         """The node with the highest total; one of several at random."""
-        if self._percentage and self._percentage < 100:
-            slots = self._sample(totals)
+        percentage = self._percentages.get(decision.framework.name, 0)
+        if 0 < percentage < 100:
+            slots = self._sample(totals, percentage)
             values = totals[slots]
             best = slots[values == values.max()]
         else:
@@ -176,11 +180,11 @@ class Cycle:
         decision.ties = len(best)
         return int(best[0] if len(best) == 1 else best[self.state.random.randrange(len(best))])
 
-    def _sample(self, totals: Vector) -> NDArray[np.intp]:
+    def _sample(self, totals: Vector, percentage: int) -> NDArray[np.intp]:
         """Feasible slots, so many as percentageOfNodesToScore wants, going on where the last cycle ended."""
         slots = np.flatnonzero(totals != INFEASIBLE)
         live = self.state.cluster.live
-        wanted = live if live < _MIN_WANTED else max(_MIN_WANTED, live * self._percentage // 100)
+        wanted = live if live < _MIN_WANTED else max(_MIN_WANTED, live * percentage // 100)
         if len(slots) <= wanted:
             return slots
         start = int(np.searchsorted(slots, self.state.next_start))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 from koord.config.errors import InvalidConfig
@@ -73,6 +73,10 @@ class Framework:
 
     def _at(self, point: Point, kind: type[T]) -> list[T]:
         return [plugin for plugin in self._all_at(point) if isinstance(plugin, kind)]
+
+    def controllers(self) -> list[tuple[str, str, Callable[[], Coroutine[Any, Any, None]]]]:
+        """(plugin, name, coroutine function) of the background work of all plugins."""
+        return [(p.name, name, run) for p in self.plugins.values() if isinstance(p, api.Controllers) for name, run in p.controllers()]
 
     # ---------------------------------------------------------------- running
 

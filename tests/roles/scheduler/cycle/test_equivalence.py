@@ -48,9 +48,9 @@ class Reference:
 
     def tolerated(self, pod: Pod, taint: Any) -> bool:
         for t in pod.spec.tolerations:
-            if (not t.effect or t.effect == taint.effect) and (not t.key or t.key == taint.key):
-                if t.operator == "Exists" or (t.key and (t.value or "") == (taint.value or "")):
-                    return True
+            covers = (not t.effect or t.effect == taint.effect) and (not t.key or t.key == taint.key)
+            if covers and (t.operator == "Exists" or (t.key and (t.value or "") == (taint.value or ""))):
+                return True
         return False
 
     def fits(self, pod: Pod, node: Node) -> bool:
@@ -112,7 +112,7 @@ def node_strategy() -> st.SearchStrategy[dict[str, Any]]:
         {
             "cpu": st.sampled_from(["1", "2", "4500m", "0"]), "memory": st.sampled_from(["1Gi", "3Gi", "8Gi"]),
             "pods": st.sampled_from(["1", "3", "110"]), "zone": st.sampled_from(["a", "b", ""]),
-            "taints": st.lists(taint, max_size=2, unique_by=lambda t: t["key"]), "unschedulable": st.sampled_from([False, False, False, True]),
+            "taints": st.lists(taint, max_size=2, unique_by=lambda t: t["key"]), "unschedulable": st.sampled_from([False] * 3 + [True]),
             "widgets": st.sampled_from([None, "2"]),
         }
     )  # fmt: skip

@@ -1,0 +1,181 @@
+"""Wiring of the scheduler role: informers, engine, queue, binder, reporter, HTTP, leader election (SCH-FW-02, 03, 04)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from koord.config.scheduler import KubeSchedulerConfiguration, LeaderElection
+from koord.decisions.recorder import Recorder
+from koord.kube.events import EventRecorder
+from koord.kube.leases import LeaderElector, Leadership, Timing
+from koord.process import tuning
+from koord.process.errors import FatalError
+from roles.scheduler.binding.binder import Binder, Outcome, Task
+from roles.scheduler.binding.preemption import Evictor
+from roles.scheduler.binding.reporter import Reporter
+from roles.scheduler.binding.waiting import WaitingPods
+from roles.scheduler.cluster.cache import Cache
+from roles.scheduler.engine import Engine, registry
+from roles.scheduler.framework.status import Status
+from roles.scheduler.live import Scheduler
+from roles.scheduler.metrics import SchedulerMetrics
+from roles.scheduler.observing.observer import Observer
+from roles.scheduler.queue.queue import SchedulingQueue
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Options:
+    """What the command line and the file say. `source` names the file in errors; times in seconds."""
+
+    config: KubeSchedulerConfiguration
+    source: str = "config"
+    plugin_paths: tuple[str, ...] = ()
+    gates: dict[str, bool] = field(default_factory=dict)
+    max_unschedulable: float = 300.0
+    binders: int = 64
+    debug_scores: int = 0
+    seed: int | None = None
+
+
+class App:
+    """The scheduler on a client and informers that it is handed."""
+
+    def __init__(self, options: Options, *, client: Any, informers: Any, recorder: Recorder, ops: Any) -> None:
+        self.options = options
+        self.client = client
+        self.informers = informers
+        self.ops = ops
+        config = options.config
+        self._leadership: Leadership | None = None
+        self._clock: Callable[[], float] = time.time
+        self.waiting = WaitingPods()
+        self.engine = Engine(
+            config,
+            registry(options.plugin_paths),
+            client=client,
+            waiting=self.waiting,
+            gates=options.gates,
+            seed=options.seed,
+            source=options.source,
+        )
+        engine = self.engine
+        self.cache = Cache(engine.cluster, engine.parser)
+        self.queue = SchedulingQueue(
+            sort_key=next(iter(engine.frameworks.values())).queue_sort.sort_key,
+            pre_enqueue=engine.pre_enqueue,
+            subscriptions={name: framework.subscriptions for name, framework in engine.frameworks.items()},
+            initial_backoff=config.pod_initial_backoff_seconds,
+            max_backoff=config.pod_max_backoff_seconds,
+            max_unschedulable=options.max_unschedulable,
+        )
+        metrics = SchedulerMetrics(ops.registry)
+        self.queue.incoming = metrics.incoming
+        self.events = {name: EventRecorder(client, name) for name in engine.frameworks}
+        self.reporter = Reporter(client, self.events, may_write=self.may_write)
+        self.observer = Observer(
+            engine.state, self.cache, self.queue, self.waiting, engine.frameworks,
+            clock=self._clock, changed=self._wake, gone=self.reporter.forget,
+        )  # fmt: skip
+        self.binder = Binder(
+            workers=options.binders,
+            finished=self._finished,
+            may_write=self.may_write,
+            reread=self.observer.reread,
+            check=options.gates.get("DynamicSchedulerCheck", True),
+        )
+        self.scheduler = Scheduler(
+            state=engine.state, cache=self.cache, queue=self.queue, waiting=self.waiting, cycle=engine.cycle,
+            frameworks=engine.frameworks, reporter=self.reporter, recorder=recorder, metrics=metrics, clock=self._clock,
+            debug_scores=options.debug_scores, binder=self.binder, evictor=Evictor(client, self.reporter, self.waiting, self.may_write),
+        )  # fmt: skip
+        for handle in engine.handles.values():
+            handle.activate = lambda pods: self.queue.activate(pods, self._clock())
+        self._routes()
+
+    def _wake(self) -> None:
+        self.scheduler.wake()
+
+    def _finished(self, task: Task, outcome: Outcome, status: Status) -> None:
+        self.scheduler.finished(task, outcome, status)
+
+    def may_write(self) -> bool:
+        """Whether this process may write to the API server now: always without leader election, else while the lease is held."""
+        if not self.options.config.leader_election.leader_elect:
+            return True
+        return self._leadership is not None and self._leadership.held
+
+    def _routes(self) -> None:
+        from koord.config.model import wire
+
+        self.ops.json("/configz", lambda: {"kubescheduler.config.k8s.io": wire(self.options.config)})
+        self.ops.health.register("caches", gate=True)
+
+    async def run(self, life: Any) -> None:
+        """Sync, lead, schedule, until the process is to end. Raises FatalError when the lease is lost."""
+        for name in self.engine.absent_plugins():
+            log.warning("plugin %s is not part of this build: profiles that name it run without it", name)
+        if not self.options.config.delay_cache_until_active:
+            await self._sync()
+        election = self.options.config.leader_election
+        if not election.leader_elect:
+            await self._sync()
+            await self._lead(life)
+            return
+        elector = self._elector(election)
+        self.ops.health.register("leaderElection", gate=True, live=True, probe=elector.healthy)
+        if self.options.config.delay_cache_until_active:
+            self.ops.health.set("caches", True, "waiting for leadership")
+        ended = await elector.run(lambda leadership: self._led(life, leadership))
+        if not ended and not life.stopping.is_set():
+            raise FatalError("the lease was lost")
+
+    def _elector(self, election: LeaderElection) -> LeaderElector:
+        timing = Timing(election.lease_duration, election.renew_deadline, election.retry_period)
+        return LeaderElector(self.client, election.resource_namespace, election.resource_name, timing=timing)
+
+    async def _sync(self) -> None:
+        """Fill the caches. No pod is scheduled before every handler has seen the first list (SCH-FW-04)."""
+        if self.observer.attached:
+            return
+        self.observer.attach(self.informers)
+        self.informers.start()
+        await self.informers.wait_synced()
+        frozen = tuning.freeze()
+        self.ops.health.set("caches", True, f"{self.engine.cluster.live} nodes, {self.engine.cluster.pod_count} assigned pods")
+        log.info(
+            "caches are synced: %d nodes, %d assigned pods, %d pending pods (%d objects frozen)",
+            self.engine.cluster.live, self.engine.cluster.pod_count, len(self.queue), frozen,
+        )  # fmt: skip
+
+    async def _led(self, life: Any, leadership: Leadership) -> None:
+        self._leadership = leadership
+        await self._sync()
+        await self._lead(life)
+
+    async def _lead(self, life: Any) -> None:
+        """Schedule for as long as we may."""
+        for recorder in self.events.values():
+            recorder.start()
+        self.reporter.start()
+        self.binder.start()
+        task = life.spawn(self.scheduler.run(), "scheduling")
+        controllers = [
+            life.spawn(run, f"{plugin_name}/{name}", restart=True)
+            for framework in self.engine.frameworks.values()
+            for plugin_name, name, run in framework.controllers()
+        ]
+        try:
+            await life.stopping.wait()
+        finally:
+            for running in (task, *controllers):
+                running.cancel()
+            await self.binder.stop()
+            await self.reporter.stop()
+            for recorder in self.events.values():
+                await recorder.stop()

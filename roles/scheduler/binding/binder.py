@@ -1,0 +1,165 @@
+"""Carries placements out (SCH-FW-06, SCH-FW-12): preBind, one patch, bind, postBind, so many at a time, and what to do when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from koord.kube.errors import ApiError, Conflict, Invalid, NotFound
+from roles.scheduler.cycle.decision import Decision
+from roles.scheduler.framework.context import BindDraft
+from roles.scheduler.framework.framework import Framework
+from roles.scheduler.framework.status import SUCCESS, Code, Status, error
+
+log = logging.getLogger(__name__)
+
+
+class Outcome(Enum):
+    """What became of a binding."""
+
+    BOUND = "bound"
+    RETRY = "retry"  # back to the queue with backoff
+    REJECTED = "rejected"  # a plugin refused
+    PARKED = "parked"  # the API server will not have it: no use in trying again soon
+    GONE = "gone"  # the pod is no more, or not ours any more
+
+
+@dataclass(slots=True)
+class Task:
+    """One placement on its way. `attempt` counts the pod's attempts."""
+
+    decision: Decision
+    attempt: int
+
+
+Finished = Callable[[Task, Outcome, Status], None]
+Reread = Callable[[str], Any]
+
+
+class Binder:
+    """`workers` bindings at a time. `may_write` is asked before every write: a lost lease stops binding at once.
+
+    `reread(key)` gives the pod as the informer has it now (None = gone); with `check` every pod is looked at once more before it is bound.
+    """
+
+    def __init__(
+        self, *, workers: int, finished: Finished, may_write: Callable[[], bool], reread: Reread | None = None, check: bool = True
+    ) -> None:
+        self._count = max(1, workers)
+        self._finished = finished
+        self._may_write = may_write
+        self._reread = reread
+        self._check = check and reread is not None
+        self._queue: deque[Task] = deque()
+        self._ready = asyncio.Event()
+        self._busy = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Start the workers on the running loop."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._work(), name=f"binder {number}") for number in range(self._count)]
+
+    async def stop(self) -> None:
+        """Cancel what is under way; pods that were not bound are found pending by the next leader."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._tasks = []
+
+    def submit(self, task: Task) -> None:
+        """Bind a pod as soon as a worker is free."""
+        self._queue.append(task)
+        self._ready.set()
+
+    @property
+    def backlog(self) -> int:
+        """Placements that are not finished."""
+        return len(self._queue) + self._busy
+
+    async def _work(self) -> None:
+        while True:
+            while not self._queue:
+                self._ready.clear()
+                await self._ready.wait()
+            task = self._queue.popleft()
+            self._busy += 1
+            try:
+                outcome, status = await self._carry_out(task)
+            finally:
+                self._busy -= 1
+            self._finished(task, outcome, status)
+
+    async def _carry_out(self, task: Task) -> tuple[Outcome, Status]:
+        """Bind one pod. Never raises but for cancellation: a defect in a plugin costs that pod an attempt, not the scheduler."""
+        try:
+            return await self._bind(task.decision)
+        except NotFound as failure:
+            return Outcome.GONE, error(f"binding rejected: {failure}")
+        except Conflict as failure:
+            return Outcome.RETRY, error(f"binding rejected: {failure}")
+        except Invalid as failure:
+            return Outcome.PARKED, error(f"binding rejected: {failure}")
+        except ApiError as failure:
+            return Outcome.RETRY, error(f"binding failed: {failure}")
+        except Exception as failure:
+            log.exception("binding of %s failed", task.decision.pod.key)
+            return Outcome.RETRY, error(f"binding failed: {type(failure).__name__}: {failure}")
+
+    async def _bind(self, decision: Decision) -> tuple[Outcome, Status]:
+        framework, ctx, node = decision.framework, decision.ctx, decision.node
+        refusal = self._look_again(decision)
+        if refusal is not None:
+            return Outcome.GONE, refusal
+        if framework.pre_binds:
+            status = await self._pre_bind(framework, decision)
+            if not status.ok:
+                return (Outcome.REJECTED if status.rejected else Outcome.RETRY), status
+        for plugin in framework.binds:
+            if not self._may_write():
+                return Outcome.RETRY, error("the lease is lost: nothing is written any more")
+            status = await plugin.bind(ctx, node)
+            if status.code is Code.SKIP:
+                continue
+            if not status.ok:
+                return Outcome.RETRY, status.by(plugin.name)
+            for observer in framework.post_binds:
+                observer.post_bind(ctx, node)
+            return Outcome.BOUND, SUCCESS
+        return Outcome.RETRY, error("no bind plugin took the pod")
+
+    def _look_again(self, decision: Decision) -> Status | None:
+        """SCH-FW-12: is the pod still there, still ours, and not being deleted?"""
+        if not self._check or self._reread is None:
+            return None
+        pod = decision.pod
+        current = self._reread(pod.key)
+        if current is None or current.uid != pod.uid:
+            return error(f"pod {pod.key} is gone")
+        if current.shape.scheduler_name != decision.framework.name:
+            return error(f"pod {pod.key} belongs to scheduler {current.shape.scheduler_name!r} now")
+        if current.deleting:
+            return error(f"pod {pod.key} is being deleted")
+        return None
+
+    async def _pre_bind(self, framework: Framework, decision: Decision) -> Status:
+        draft = BindDraft()
+        for plugin in framework.pre_binds:
+            status = await plugin.pre_bind(decision.ctx, decision.node, draft)
+            if not status.ok and status.code is not Code.SKIP:
+                return status.by(plugin.name)
+        if draft.empty:
+            return SUCCESS
+        for patcher in framework.patchers:
+            if not self._may_write():
+                return error("the lease is lost: nothing is written any more")
+            status = await patcher.apply(decision.ctx, decision.node, draft)
+            if status.code is not Code.SKIP:
+                return status if status.ok else status.by(patcher.name)
+        return error("preBind plugins want annotations written, but no plugin of the profile writes them (DefaultPreBind)")

@@ -1,0 +1,121 @@
+"""What users read about a pod that was not placed: the PodScheduled condition and the FailedScheduling event (scheduler-job.md 5.6)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from koord.api.kinds import PODS
+from koord.api.times import format_time
+from koord.kube.errors import ApiError, NotFound
+from koord.kube.events import EventRecorder, ObjectRef
+from roles.scheduler.cluster.podinfo import PodInfo
+
+log = logging.getLogger(__name__)
+
+NOTE_LIMIT = 1024  # bytes of an event's note
+_CUT = " ..."
+REASON_UNSCHEDULABLE = "Unschedulable"
+REASON_ERROR = "SchedulerError"
+
+
+def pod_ref(pod: PodInfo) -> ObjectRef:
+    """The pod as events name it."""
+    return ObjectRef("Pod", pod.name, pod.namespace, pod.pod.metadata.uid, "v1")
+
+
+def cut(note: str) -> str:
+    """A note of at most 1024 bytes; a longer one ends in " ..."."""
+    data = note.encode()
+    if len(data) <= NOTE_LIMIT:
+        return note
+    return data[: NOTE_LIMIT - len(_CUT)].decode(errors="ignore") + _CUT
+
+
+class Reporter:
+    """Writes conditions and events. Conditions are written by `workers` tasks, the newest one of a pod only; equal ones are left out."""
+
+    def __init__(self, client: Any, events: Mapping[str, EventRecorder], *, may_write: Callable[[], bool], workers: int = 8) -> None:
+        self._client = client
+        self._events = events
+        self._may_write = may_write
+        self._count = workers
+        self._pending: dict[str, tuple[PodInfo, dict[str, Any]]] = {}
+        self._written: dict[str, tuple[str, str, str]] = {}
+        self._ready = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Start writing on the running loop."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._work(), name=f"conditions {number}") for number in range(self._count)]
+
+    async def stop(self) -> None:
+        """Stop; what is not written yet is dropped."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._tasks = []
+
+    def event(self, pod: PodInfo, kind: str, reason: str, note: str, action: str) -> None:
+        """An event about a pod, reported by the pod's scheduler."""
+        recorder = self._events.get(pod.shape.scheduler_name)
+        if recorder is not None and self._may_write():
+            recorder.event(pod_ref(pod), kind, reason, cut(note), action=action)
+
+    def scheduled(self, pod: PodInfo, node: str) -> None:
+        """The pod was bound."""
+        self.forget(pod.uid)
+        self.event(pod, "Normal", "Scheduled", f"Successfully assigned {pod.key} to {node}", "Binding")
+
+    def failed(self, pod: PodInfo, message: str, *, error: bool, nominate: str | None, now: float) -> None:
+        """The pod was not placed: event and condition, and the nomination when it changes (None leaves it)."""
+        self.event(pod, "Warning", "FailedScheduling", message, "Scheduling")
+        reason = REASON_ERROR if error else REASON_UNSCHEDULABLE
+        nominated = pod.nominated if nominate is None else nominate
+        known = self._written.get(pod.uid) or _condition_of(pod)
+        if known == (reason, message, nominated):
+            return
+        self._written[pod.uid] = (reason, message, nominated)
+        condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message, "lastProbeTime": None}
+        if known is None:
+            condition["lastTransitionTime"] = format_time(now)
+        status: dict[str, Any] = {"conditions": [condition]}
+        if nominated != pod.nominated:
+            status["nominatedNodeName"] = nominated or None
+        self._pending[pod.uid] = (pod, status)
+        self._ready.set()
+
+    def forget(self, uid: str) -> None:
+        """The pod is placed or gone."""
+        self._written.pop(uid, None)
+        self._pending.pop(uid, None)
+
+    async def _work(self) -> None:
+        while True:
+            while not self._pending:
+                self._ready.clear()
+                await self._ready.wait()
+            uid = next(iter(self._pending))
+            pod, status = self._pending.pop(uid)
+            if not self._may_write():
+                continue
+            body = {"metadata": {"uid": pod.pod.metadata.uid}, "status": status}
+            try:
+                await self._client.patch(PODS, pod.name, body, pod.namespace, type="strategic", subresource="status")
+            except NotFound:
+                self._written.pop(uid, None)
+            except ApiError as failure:
+                self._written.pop(uid, None)
+                log.warning("pod %s: the condition PodScheduled could not be written: %s", pod.key, failure)
+
+
+def _condition_of(pod: PodInfo) -> tuple[str, str, str] | None:
+    """(reason, message, nominated node) that the pod shows as not scheduled; None when it does not."""
+    for condition in pod.pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return condition.reason, condition.message, pod.nominated
+    return None

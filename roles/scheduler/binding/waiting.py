@@ -1,0 +1,80 @@
+"""Pods that a permit plugin holds (scheduler-job.md 5.4 step 10): allowed, rejected or timed out, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.status import Status, unschedulable
+
+MAX_WAIT = 15 * 60.0  # seconds
+
+Resume = Callable[[Status], None]
+
+
+@dataclass(slots=True)
+class WaitingPod:
+    """A held pod. `deadlines` are by plugin, in seconds; `resume` is called with success or the refusal."""
+
+    pod: PodInfo
+    node: str
+    deadlines: dict[str, float]
+    resume: Resume
+    allowed: set[str] = field(default_factory=set)
+
+
+class WaitingPods:
+    """All held pods of a process, by UID."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, WaitingPod] = {}
+
+    def hold(self, pod: PodInfo, node: str, waits: dict[str, float], now: float, resume: Resume) -> None:
+        """Hold a pod for the plugins in `waits` (seconds each; more than 15 minutes is cut to that)."""
+        deadlines = {plugin: now + min(timeout, MAX_WAIT) for plugin, timeout in waits.items()}
+        self._pods[pod.uid] = WaitingPod(pod, node, deadlines, resume)
+
+    def allow(self, uid: str, plugin: str) -> None:
+        """A plugin lets a pod go; it goes when all that hold it do."""
+        waiting = self._pods.get(uid)
+        if waiting is None:
+            return
+        waiting.allowed.add(plugin)
+        if waiting.allowed >= waiting.deadlines.keys():
+            del self._pods[uid]
+            waiting.resume(Status())
+
+    def reject(self, uid: str, plugin: str, reason: str) -> bool:
+        """Send a held pod back; False when it is not held."""
+        waiting = self._pods.pop(uid, None)
+        if waiting is None:
+            return False
+        waiting.resume(unschedulable(reason).by(plugin))
+        return True
+
+    def expire(self, now: float) -> int:
+        """Reject pods whose shortest wait is over; returns how many."""
+        over = [
+            (uid, min(waiting.deadlines, key=lambda name: waiting.deadlines[name]))
+            for uid, waiting in self._pods.items()
+            if min(waiting.deadlines.values()) <= now
+        ]
+        for uid, plugin in over:
+            self.reject(uid, plugin, f"timed out waiting on permit by {plugin}")
+        return len(over)
+
+    def next_deadline(self) -> float | None:
+        """When the next wait is over, None when nobody waits."""
+        return min((min(waiting.deadlines.values()) for waiting in self._pods.values()), default=None)
+
+    def get(self, uid: str) -> WaitingPod | None:
+        """A held pod."""
+        return self._pods.get(uid)
+
+    def all(self) -> Iterable[WaitingPod]:
+        """All held pods."""
+        return list(self._pods.values())
+
+    def __len__(self) -> int:
+        return len(self._pods)

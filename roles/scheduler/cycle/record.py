@@ -1,0 +1,55 @@
+"""Decisions as decision records: what was looked at, what refused how many nodes, which scores won (design: explain)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from koord.decisions.record import Number, Record, Subject, Term
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cycle.decision import SCHEDULED, Decision
+from roles.scheduler.cycle.evaluation import INFEASIBLE
+
+ROLE = "scheduler"
+FEATURES = ("SCH-FW-06",)
+
+
+def subject_of(pod: PodInfo) -> Subject:
+    """The pod as a record's subject."""
+    return Subject("Pod", pod.namespace, pod.name, pod.pod.metadata.uid)
+
+
+def record_of(decision: Decision, *, now: float, attempt: int = 1) -> Record:
+    """The record of a decision. Terms of a Scheduled one are weighted scores by plugin, of any other the reasons with node counts."""
+    numbers: dict[str, Number] = {"evaluated": decision.evaluated, "feasible": decision.feasible, "attempt": attempt}
+    rule = ",".join(sorted(decision.rejected_by))
+    if decision.verdict == SCHEDULED:
+        evaluation = decision.evaluation
+        numbers["score"] = decision.total
+        numbers["ties"] = decision.ties
+        numbers["node"] = decision.node
+        scores = evaluation.terms(decision.slot) if evaluation is not None else ()
+        terms = tuple(Term(name, value, decision.node, "points") for name, value in scores)
+        message = f"placed on {decision.node}"
+        rule = max(scores, key=lambda item: item[1])[0] if scores else "only node"
+    else:
+        message = decision.message()
+        counts = decision.failure.histogram() if decision.failure is not None else {}
+        terms = tuple(Term(reason, count, unit="nodes") for reason, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+        if decision.nominate:
+            numbers["nominated"] = decision.nominate
+            numbers["victims"] = len(decision.victims)
+    return Record(ROLE, subject_of(decision.pod), now, decision.verdict, rule, message, numbers, terms, FEATURES)
+
+
+def score_table(decision: Decision, top: int) -> str:
+    """The weighted scores of the best nodes, one line a node (`--debug-scores`)."""
+    evaluation = decision.evaluation
+    if evaluation is None or not len(evaluation.totals):
+        return f"{decision.pod.key}: no scores"
+    totals = evaluation.totals
+    order = [slot for slot in np.argsort(-totals, kind="stable")[:top].tolist() if totals[slot] != INFEASIBLE]
+    lines = [f"{decision.pod.key}: {decision.feasible} feasible of {decision.evaluated} nodes, chosen {decision.node}"]
+    for slot in order:
+        scores = " ".join(f"{name}={value:g}" for name, value in evaluation.terms(slot))
+        lines.append(f"  {decision.framework.handle.cluster.name_of(slot)} {totals[slot]:g} {scores}")
+    return "\n".join(lines)

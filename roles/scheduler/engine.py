@@ -1,0 +1,80 @@
+"""Building the deciding part from a configuration: one cluster, one state, a framework a profile, the cycle and the queue's rules."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from koord.config.scheduler import KubeSchedulerConfiguration
+from roles.scheduler.cluster.cluster import Cluster
+from roles.scheduler.cluster.podinfo import PodInfo, PodParser
+from roles.scheduler.cluster.vocabulary import Vocabulary
+from roles.scheduler.cycle.cycle import Cycle
+from roles.scheduler.framework.context import State
+from roles.scheduler.framework.framework import Framework
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.registry import Registry, load_entry_points, load_path
+from roles.scheduler.framework.status import SUCCESS, Status
+from roles.scheduler.plugins.registry import ABSENT, built_in
+
+log = logging.getLogger(__name__)
+
+
+def registry(plugin_paths: Iterable[str] = (), *, entry_points: bool = True) -> Registry:
+    """Built-in plugins, those of installed packages, and those of the given files and folders. Raises PluginError."""
+    found = built_in()
+    if entry_points:
+        load_entry_points(found)
+    for path in plugin_paths:
+        load_path(found, path)
+    return found
+
+
+class Engine:
+    """Everything that decides, without I/O. Raises PluginError or InvalidConfig for a configuration that cannot run."""
+
+    def __init__(
+        self,
+        config: KubeSchedulerConfiguration,
+        plugins: Registry,
+        *,
+        client: Any = None,
+        waiting: Any = None,
+        gates: dict[str, bool] | None = None,
+        seed: int | None = None,
+        source: str = "config",
+    ) -> None:
+        self.config = config
+        self.vocabulary = Vocabulary()
+        self.cluster = Cluster(self.vocabulary)
+        self.parser = PodParser(self.vocabulary)
+        self.state = State(self.cluster, seed=seed)
+        self.frameworks: dict[str, Framework] = {}
+        self.handles: dict[str, Handle] = {}
+        for profile in config.profiles:
+            handle = Handle(self.state, self.parser, profile.scheduler_name, client=client, waiting=waiting, gates=dict(gates or {}))
+            self.handles[profile.scheduler_name] = handle
+            self.frameworks[profile.scheduler_name] = Framework(profile, plugins, handle, absent=ABSENT, source=source)
+        percentages = {
+            profile.scheduler_name: config.percentage_of_nodes_to_score
+            if profile.percentage_of_nodes_to_score is None
+            else profile.percentage_of_nodes_to_score
+            for profile in config.profiles
+        }
+        self.cycle = Cycle(self.frameworks, self.state, percentages={name: value or 0 for name, value in percentages.items()})
+
+    def pre_enqueue(self, pod: PodInfo) -> Status:
+        """The preEnqueue plugins of the pod's profile."""
+        framework = self.frameworks.get(pod.shape.scheduler_name)
+        return framework.run_pre_enqueue(pod) if framework is not None else SUCCESS
+
+    def absent_plugins(self) -> list[str]:
+        """Plugins that profiles name and this build does not have, for a warning."""
+        named: set[str] = set()
+        for profile in self.config.profiles:
+            if profile.plugins is not None:
+                for field in type(profile.plugins).model_fields:
+                    named.update(entry.name for entry in getattr(profile.plugins, field).enabled)
+            named.update(entry.name for entry in profile.plugin_config)
+        return sorted(named & ABSENT)

@@ -1,0 +1,262 @@
+"""The live scheduler: pop, decide, carry out. One cycle at a time; bindings run beside it (SCH-FW-05, SCH-FW-06)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from koord.decisions.recorder import Recorder
+from roles.scheduler.binding.binder import Binder, Outcome, Task
+from roles.scheduler.binding.preemption import Evictor
+from roles.scheduler.binding.reporter import Reporter
+from roles.scheduler.binding.waiting import WaitingPods
+from roles.scheduler.cluster.cache import Cache
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cycle.cycle import Cycle
+from roles.scheduler.cycle.decision import ERROR, UNSCHEDULABLE, Decision
+from roles.scheduler.cycle.record import record_of, score_table
+from roles.scheduler.framework.context import State
+from roles.scheduler.framework.events import ASSIGNED_POD, Action, ClusterEvent
+from roles.scheduler.framework.framework import Framework
+from roles.scheduler.framework.status import Code, Status, error
+from roles.scheduler.metrics import SchedulerMetrics
+from roles.scheduler.queue.entry import IN_FLIGHT, Entry
+from roles.scheduler.queue.queue import SchedulingQueue
+
+log = logging.getLogger(__name__)
+
+_SLICE = 0.004  # seconds of scheduling after which events and bindings get their turn
+_MAX_BACKLOG = 2000  # placements under way beyond which no more are decided
+_FLUSH_EVERY = 30.0
+
+
+class Scheduler:
+    """The planner of live scheduling: assumes, reserves, permits, binds, and tells what failed. Everything on one event loop."""
+
+    def __init__(
+        self,
+        *,
+        state: State,
+        cache: Cache,
+        queue: SchedulingQueue,
+        waiting: WaitingPods,
+        cycle: Cycle,
+        frameworks: Mapping[str, Framework],
+        reporter: Reporter,
+        recorder: Recorder,
+        metrics: SchedulerMetrics,
+        clock: Callable[[], float],
+        binder: Binder,
+        evictor: Evictor,
+        debug_scores: int = 0,
+    ) -> None:
+        self._state = state
+        self._cache = cache
+        self._queue = queue
+        self._waiting = waiting
+        self._cycle = cycle
+        self._frameworks = frameworks
+        self._reporter = reporter
+        self._recorder = recorder
+        self._metrics = metrics
+        self._clock = clock
+        self._binder = binder
+        self._evictor = evictor
+        self._debug_scores = debug_scores
+        self._wake = asyncio.Event()
+        self._evictions: set[asyncio.Task[None]] = set()
+
+    def wake(self) -> None:
+        """Something may be there to schedule."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Schedule until cancelled."""
+        loop = asyncio.get_running_loop()
+        next_flush = loop.time() + _FLUSH_EVERY
+        turn_ends = loop.time() + _SLICE
+        while True:
+            if loop.time() >= next_flush:
+                next_flush = loop.time() + _FLUSH_EVERY
+                self._flush()
+            entry = None if self._binder.backlog > _MAX_BACKLOG else self._next()
+            if entry is None:
+                await self._rest()
+                turn_ends = loop.time() + _SLICE
+                continue
+            self.attempt(entry)
+            if loop.time() >= turn_ends:
+                await asyncio.sleep(0)
+                turn_ends = loop.time() + _SLICE
+
+    async def _rest(self) -> None:
+        """Wait for something to do, at most until a backoff or a permit ends."""
+        self._wake.clear()
+        now = self._clock()
+        times = [time for time in (self._queue.next_wake(), self._waiting.next_deadline()) if time is not None]
+        pause = 0.005 if self._binder.backlog > _MAX_BACKLOG else min([1.0, *(max(0.0, time - now) for time in times)])
+        if len(self._queue) and not self._wake.is_set() and pause == 0.0:
+            pause = 0.001
+        try:
+            async with asyncio.timeout(pause):
+                await self._wake.wait()
+        except TimeoutError:
+            pass  # time to look again
+        if self._waiting.expire(self._clock()):
+            log.info("pods timed out on permit")
+
+    def _flush(self) -> None:
+        now = self._clock()
+        self._queue.flush_leftover(now)
+        for pod in self._cache.expire(now):
+            log.warning("pod %s was bound but never seen on its node; it no longer counts there", pod.key)
+        self._metrics.pending(self._queue.counts())
+
+    def _next(self) -> Entry | None:
+        now = self._clock()
+        for framework in self._frameworks.values():
+            if framework.next_pod is not None:
+                wanted = framework.next_pod.next_pod()
+                if wanted is not None:
+                    return self._queue.take(wanted.uid, now)
+        return self._queue.pop(now)
+
+    # ---------------------------------------------------------------- one attempt
+
+    def attempt(self, entry: Entry) -> Decision | None:
+        """One cycle for a popped pod, and what follows from it."""
+        pod = entry.pod
+        if pod.deleting:
+            self._reporter.event(pod, "Warning", "FailedScheduling", f"skip schedule deleting pod: {pod.key}", "Scheduling")
+            self._queue.done(pod.uid)
+            return None
+        if self._cache.cluster.slot_of_pod(pod.uid) >= 0:
+            self._queue.done(pod.uid)
+            return None
+        now = self._state.now = self._clock()
+        try:
+            decision = self._cycle.decide(pod)
+        except Exception as failure:
+            log.exception("scheduling of %s failed", pod.key)
+            self._crashed(entry, failure, now)
+            return None
+        if decision.scheduled:
+            if self._debug_scores:
+                log.info("%s", score_table(decision, self._debug_scores))
+            self._place(decision, entry)
+        else:
+            self._fail(decision, entry.attempts)
+        self._metrics.attempt(decision.verdict, decision.framework.name, self._clock() - now)
+        self._recorder.record(record_of(decision, now=now, attempt=entry.attempts))
+        return decision
+
+    def _place(self, decision: Decision, entry: Entry) -> None:
+        """Assume, reserve, ask permit, bind."""
+        framework, ctx, slot = decision.framework, decision.ctx, decision.slot
+        pod = decision.pod
+        self._cache.assume(pod, slot)
+        status = framework.run_reserve(ctx, slot)
+        if not status.ok:
+            self._take_back(decision, unreserve=False)
+            self._refused(decision, status, entry.attempts)
+            return
+        status, waits = framework.run_permit(ctx, slot)
+        if not status.ok and status.code is not Code.WAIT:
+            self._take_back(decision)
+            self._refused(decision, status, entry.attempts)
+            return
+        self._state.nominations.remove(pod.uid)
+        task = Task(decision, entry.attempts)
+        if waits:
+            self._waiting.hold(pod, decision.node, waits, self._clock(), lambda answer: self._permitted(task, answer))
+        else:
+            self._binder.submit(task)
+
+    def _permitted(self, task: Task, answer: Status) -> None:
+        """A held pod is let go or sent back."""
+        if answer.ok:
+            self._binder.submit(task)
+        else:
+            self.finished(task, Outcome.REJECTED, answer)
+
+    def _refused(self, decision: Decision, status: Status, attempts: int) -> None:
+        """Reserve or permit said no after a node was found."""
+        decision.verdict = UNSCHEDULABLE if status.rejected else ERROR
+        decision.status = status
+        decision.rejected_by = frozenset((status.plugin,)) if status.plugin else frozenset()
+        self._fail(decision, attempts)
+
+    # ---------------------------------------------------------------- after binding
+
+    def finished(self, task: Task, outcome: Outcome, status: Status) -> None:
+        """The binder is through with a placement."""
+        decision = task.decision
+        pod, now = decision.pod, self._clock()
+        if outcome is Outcome.BOUND:
+            self._cache.finish_binding(pod.uid, now)
+            self._queue.done(pod.uid)
+            self._reporter.scheduled(pod, decision.node)
+            self._metrics.bound(decision.framework.name, task.attempt)
+            return
+        self._take_back(decision)
+        if outcome is Outcome.GONE:
+            log.info("pod %s was not bound: %s", pod.key, status.message)
+            self._drop(pod, now)
+        else:
+            decision.rejected_by = frozenset((status.plugin or "DefaultBinder",)) if outcome is not Outcome.RETRY else frozenset()
+            decision.verdict = ERROR if outcome is not Outcome.REJECTED else UNSCHEDULABLE
+            decision.status = status
+            self._report(decision, clear=True)
+            self._requeue(pod.uid, now, rejected_by=decision.rejected_by, error=outcome is Outcome.RETRY)
+        self._recorder.record(record_of(decision, now=now, attempt=task.attempt))
+        self.wake()
+
+    def _drop(self, pod: PodInfo, now: float) -> None:
+        """The pod is gone, or a new one of its name is there, or the informer has yet to say so: let the informer decide."""
+        self._reporter.forget(pod.uid)
+        self._requeue(pod.uid, now, error=True)
+
+    def _take_back(self, decision: Decision, *, unreserve: bool = True) -> None:
+        """Unreserve, forget, and tell everybody that room has come free."""
+        pod = decision.pod
+        if unreserve:
+            decision.framework.run_unreserve(decision.ctx, decision.slot)
+        self._cache.forget(pod.uid)
+        for plugin in decision.framework.forgets:
+            plugin.forget(pod)
+        self._queue.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, pod, None), self._clock())
+
+    # ---------------------------------------------------------------- failures
+
+    def _fail(self, decision: Decision, attempts: int) -> None:
+        """Report, carry a preemption out, and queue the pod again."""
+        pod, now = decision.pod, self._clock()
+        if decision.nominate is not None:
+            self._state.nominations.add(pod, decision.nominate)
+        if decision.victims:
+            self._metrics.preempted(len(decision.victims))
+            task = asyncio.get_running_loop().create_task(
+                self._evictor.evict(pod, decision.victims, decision.nominate or "", now), name=f"preemption for {pod.key}"
+            )
+            self._evictions.add(task)
+            task.add_done_callback(self._evictions.discard)
+        self._report(decision)
+        is_error = decision.verdict == ERROR
+        self._requeue(pod.uid, now, rejected_by=decision.rejected_by, error=is_error, pending=decision.pending)
+
+    def _report(self, decision: Decision, *, clear: bool = False) -> None:
+        nominate = "" if clear else decision.nominate
+        self._reporter.failed(decision.pod, decision.message(), error=decision.verdict == ERROR, nominate=nominate, now=self._clock())
+
+    def _requeue(self, uid: str, now: float, **how: Any) -> None:
+        entry = self._queue.get(uid)
+        if entry is not None and entry.state == IN_FLIGHT:
+            self._queue.requeue(uid, now, **how)
+
+    def _crashed(self, entry: Entry, failure: Exception, now: float) -> None:
+        """A defect in a plugin or in us: the pod backs off, the scheduler goes on."""
+        status = error(f"{type(failure).__name__}: {failure}")
+        self._reporter.failed(entry.pod, status.message, error=True, nominate=None, now=now)
+        self._requeue(entry.pod.uid, now, error=True)

@@ -1,0 +1,267 @@
+"""Informer events into the picture: cache, queue, plugin feeds (SCH-FW-04, SCH-FW-05, SCH-FW-08)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from koord.api.kinds import NAMESPACES, NODES, PODS
+from koord.api.objects import Namespace, Node, Pod
+from koord.api.quantity import QuantityError
+from roles.scheduler.binding.waiting import WaitingPods
+from roles.scheduler.cluster.cache import Cache
+from roles.scheduler.cluster.nodeview import NodeView
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.context import State
+from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, ClusterEvent
+from roles.scheduler.framework.framework import Framework
+from roles.scheduler.queue.queue import SchedulingQueue
+
+log = logging.getLogger(__name__)
+
+# A pod that has ended takes nothing: it disappears for every plugin like a deleted one (scheduler-job.md 7).
+RUNNING_ONLY = "status.phase!=Succeeded,status.phase!=Failed"
+
+
+class Observer:
+    """Keeps the scheduler's picture current. `clock` gives seconds since the epoch; `changed` is called after everything that may
+    give the scheduler something to do; `gone(uid)` when a pod needs no more reporting."""
+
+    def __init__(
+        self,
+        state: State,
+        cache: Cache,
+        queue: SchedulingQueue,
+        waiting: WaitingPods,
+        frameworks: Mapping[str, Framework],
+        *,
+        clock: Callable[[], float],
+        changed: Callable[[], None],
+        gone: Callable[[str], None],
+    ) -> None:
+        self._state = state
+        self._cache = cache
+        self._queue = queue
+        self._waiting = waiting
+        self._frameworks = frameworks
+        self._clock = clock
+        self._changed = changed
+        self._gone = gone
+        self._pods: Any = None
+        self.attached = False
+
+    def attach(self, informers: Any) -> None:
+        """Ask the factory for everything that is needed and listen. The factory is started by the caller."""
+        self.attached = True
+        self._feeds(informers)
+        nodes = informers.informer(NODES, Node)
+        nodes.add_handler(self.node_added, self.node_updated, self.node_deleted)
+        namespaces = informers.informer(NAMESPACES, Namespace)
+        namespaces.add_handler(self._namespace, lambda old, new: self._namespace(new), self._namespace_deleted)
+        self._pods = informers.informer(PODS, Pod, field_selector=RUNNING_ONLY)
+        self._pods.add_handler(self.pod_added, self.pod_updated, self.pod_deleted)
+
+    def reread(self, key: str) -> PodInfo | None:
+        """A pod as the informer has it now."""
+        pod = self._pods.get(key) if self._pods is not None else None
+        return self._parse(pod) if pod is not None else None
+
+    # ---------------------------------------------------------------- feeds of plugins
+
+    def _feeds(self, informers: Any) -> None:
+        known: set[Any] = set()
+        for framework in self._frameworks.values():
+            for plugin in framework.plugins.values():
+                for feed in plugin.feeds():
+                    key = (feed.kind, feed.observe)  # plugins of several profiles may share their columns
+                    if key not in known:
+                        known.add(key)
+                        self._feed(informers, feed)
+
+    def _feed(self, informers: Any, feed: Any) -> None:
+        def tell(old: Any, new: Any, action: Action) -> None:
+            self._state.now = self._clock()
+            feed.observe(old, new)
+            self._event(ClusterEvent(feed.kind.kind, action, old, new))
+
+        informer = informers.informer(feed.kind, feed.projection, optional=True)
+        informer.add_handler(
+            lambda new: tell(None, new, Action.ADD),
+            lambda old, new: tell(old, new, Action.UPDATE),
+            lambda old: tell(old, None, Action.DELETE),
+        )
+
+    # ---------------------------------------------------------------- nodes and namespaces
+
+    def node_added(self, node: Node) -> None:
+        """A node appeared."""
+        self._state.now = self._clock()
+        try:
+            view = self._cache.set_node(node)
+        except QuantityError as error:
+            log.error("node %s is left out: %s", node.metadata.name, error)
+            return
+        self._event(ClusterEvent(NODE, Action.ADD, None, view))
+
+    def node_updated(self, old: Node, new: Node) -> None:
+        """A node changed."""
+        slot = self._cache.cluster.slot_of(new.metadata.name)
+        before = self._cache.cluster.row(slot).view if slot >= 0 else None
+        if before is None:
+            self.node_added(new)
+            return
+        if not _node_matters(before.node, new):
+            return
+        self._state.now = self._clock()
+        try:
+            view = self._cache.set_node(new)
+        except QuantityError as error:
+            log.error("node %s keeps its last good state: %s", new.metadata.name, error)
+            return
+        action = node_action(before, view)
+        if action:
+            self._event(ClusterEvent(NODE, action, before, view))
+
+    def node_deleted(self, node: Node) -> None:
+        """A node went."""
+        self._cache.remove_node(node.metadata.name)
+        self._changed()
+
+    def _namespace(self, namespace: Namespace) -> None:
+        self._state.namespaces[namespace.metadata.name] = dict(namespace.metadata.labels)
+
+    def _namespace_deleted(self, namespace: Namespace) -> None:
+        self._state.namespaces.pop(namespace.metadata.name, None)
+
+    # ---------------------------------------------------------------- pods
+
+    def pod_added(self, pod: Pod) -> None:
+        """A pod appeared."""
+        info = self._parse(pod)
+        if info is None or info.terminated:
+            return
+        self._state.now = self._clock()
+        if info.node_name:
+            self._assigned(info)
+        elif info.shape.scheduler_name in self._frameworks and not self._cache.is_assumed(info.uid):
+            if info.nominated:
+                self._state.nominations.add(info, info.nominated)
+            self._queue.add(info, self._state.now)
+            self._changed()
+
+    def pod_updated(self, old: Pod, new: Pod) -> None:
+        """A pod changed; one with another UID is another pod."""
+        if old.metadata.uid != new.metadata.uid:
+            self.pod_deleted(old)
+            self.pod_added(new)
+            return
+        info = self._parse(new)
+        if info is None:
+            return
+        if info.terminated:
+            self.pod_deleted(new)
+            return
+        self._state.now = self._clock()
+        if info.node_name:
+            self._assigned(info)
+        elif not self._cache.is_assumed(info.uid):
+            self._pending(info)
+
+    def pod_deleted(self, pod: Pod) -> None:
+        """A pod is gone or has ended."""
+        uid = pod.metadata.uid
+        self._state.now = self._clock()
+        self._state.nominations.remove(uid)
+        self._queue.delete(uid)
+        self._gone(uid)
+        self._waiting.reject(uid, "", "the pod was deleted")
+        counted = self._cache.remove_pod(uid)
+        if counted is not None:
+            self._event(ClusterEvent(ASSIGNED_POD, Action.DELETE, counted, None))
+
+    def _assigned(self, info: PodInfo) -> None:
+        before = self._cache.cluster.pod(info.uid)
+        known = before is not None and bool(before.node_name)
+        self._cache.set_pod(info)
+        if not known:
+            self._state.nominations.remove(info.uid)
+            self._queue.delete(info.uid)
+            self._event(ClusterEvent(ASSIGNED_POD, Action.ADD, None, info))
+            return
+        assert before is not None
+        action = pod_action(before, info)
+        if action:
+            self._event(ClusterEvent(ASSIGNED_POD, action, before, info))
+
+    def _pending(self, info: PodInfo) -> None:
+        now = self._state.now
+        entry = self._queue.get(info.uid)
+        if info.shape.scheduler_name not in self._frameworks:
+            self._queue.delete(info.uid)
+            self._state.nominations.remove(info.uid)
+            return
+        if entry is None:
+            self._queue.add(info, now)
+        else:
+            action = pod_action(entry.pod, info)
+            events = [
+                ClusterEvent(UNSCHEDULED_POD, single, entry.pod, info) for single in Action if single is not Action.ALL and action & single
+            ]
+            self._queue.update(info, events, now)
+        self._changed()
+
+    def _parse(self, pod: Pod) -> PodInfo | None:
+        try:
+            return self._cache.parse(pod)
+        except QuantityError as error:
+            log.error("pod %s/%s is left out: %s", pod.metadata.namespace, pod.metadata.name, error)
+            return None
+
+    def _event(self, event: ClusterEvent) -> None:
+        if self._queue.on_event(event, self._clock()):
+            self._changed()
+
+
+def _node_matters(old: Node, new: Node) -> bool:
+    """Whether anything changed that scheduling looks at: most node updates are heartbeats."""
+    a, b = old.metadata, new.metadata
+    return (
+        a.labels != b.labels
+        or a.annotations != b.annotations
+        or old.spec != new.spec
+        or old.status.allocatable != new.status.allocatable
+        or old.status.images != new.status.images
+        or old.status.conditions != new.status.conditions
+    )
+
+
+def node_action(old: NodeView, new: NodeView) -> Action:
+    """What changed between two views of a node; Action(0) when nothing did that a plugin can subscribe to."""
+    action = Action(0)
+    if old.allocatable != new.allocatable:
+        action |= Action.UPDATE_ALLOCATABLE
+    if old.labels != new.labels:
+        action |= Action.UPDATE_LABELS
+    if old.taints != new.taints or old.unschedulable != new.unschedulable:
+        action |= Action.UPDATE_TAINTS
+    if old.annotations != new.annotations:
+        action |= Action.UPDATE_ANNOTATIONS
+    return action
+
+
+def pod_action(old: PodInfo, new: PodInfo) -> Action:
+    """What changed between two versions of a pod; Action(0) for its status only."""
+    if old.shape is new.shape:
+        return Action(0)
+    a, b = old.shape, new.shape
+    action = Action(0)
+    if a.labels != b.labels:
+        action |= Action.UPDATE_LABELS
+    if a.tolerations != b.tolerations:
+        action |= Action.UPDATE_TOLERATIONS
+    if a.gates != b.gates:
+        action |= Action.UPDATE_GATES
+    if any(b.amounts.get(name, 0) < amount for name, amount in a.amounts.items()):
+        action |= Action.SCALE_DOWN
+    return action or Action.UPDATE

@@ -1,0 +1,282 @@
+"""Usage columns of LoadAwareScheduling (SCH-LA-01..05, 08, 09): what filter and score need of every node, for prod pods and for others.
+
+All decisions that depend on the node alone (which thresholds, which usage, whether a check applies) are made when the node, its
+metric or its pods change, so that a cycle is left with a few vector operations.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord.accounting.resources import parse
+from koord.api.annotations import AnnotationError, parse_raw_allocatable
+from koord.api.objects import NodeMetric
+from roles.scheduler.cluster.cluster import Cluster
+from roles.scheduler.cluster.columns import Columns, Vector, grown
+from roles.scheduler.cluster.nodeview import NodeView
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.config.args import LoadAwareSchedulingArgs
+from roles.scheduler.framework.context import State
+from roles.scheduler.plugins.load_aware.charges import AssignTimes, Charge, Estimator, is_reserve_pod
+from roles.scheduler.plugins.load_aware.metric import Metric, Usage
+from roles.scheduler.plugins.load_aware.thresholds import Thresholds, of_args, of_node
+
+log = logging.getLogger(__name__)
+
+OTHER, PROD = 0, 1
+_NEVER = math.inf
+
+
+class NodeLoad:
+    """What is known of one slot beyond the arrays."""
+
+    __slots__ = ("base", "charges", "delta", "estimates", "metric", "prod", "thresholds")
+
+    def __init__(self, size: int, thresholds: Thresholds) -> None:
+        self.base: list[float] = [0.0] * size
+        self.thresholds = thresholds
+        self.metric: Metric | None = None
+        self.charges: dict[str, Charge] = {}
+        self.delta = [0.0] * size
+        self.prod = [0.0] * size
+        self.estimates = [0.0] * size
+
+
+class PodClass:
+    """Arrays of one class of pods, by resource: `used` and the `limit` in percent that must not be reached, `room` for scoring.
+
+    `expires` is when the filter finds the metric expired, `score_expires` when the score does; infinity for never.
+    """
+
+    def __init__(self, resources: int, capacity: int) -> None:
+        self.used = [np.zeros(capacity) for _ in range(resources)]
+        self.limit = [np.full(capacity, _NEVER) for _ in range(resources)]
+        self.room = [np.full(capacity, -_NEVER) for _ in range(resources)]
+        self.expires = np.full(capacity, _NEVER)
+        self.score_expires = np.full(capacity, _NEVER)
+        self.aggregated: NDArray[np.bool_] = np.zeros(capacity, dtype=np.bool_)
+        self.limited = [0] * resources  # how many rows have a limit
+
+    def grow(self, capacity: int) -> None:
+        """Lengthen the arrays."""
+        self.used = [grown(column, capacity) for column in self.used]
+        self.limit = [grown(column, capacity, _NEVER) for column in self.limit]
+        self.room = [grown(column, capacity, -_NEVER) for column in self.room]
+        self.expires = grown(self.expires, capacity, _NEVER)
+        self.score_expires = grown(self.score_expires, capacity, _NEVER)
+        self.aggregated = grown(self.aggregated, capacity)
+
+
+class LoadColumns(Columns):
+    """Follows nodes, pods and NodeMetrics. `epoch` moves when a metric that was fresh at the last look has expired since."""
+
+    def __init__(self, args: LoadAwareSchedulingArgs, state: State, memo: str) -> None:
+        self.args = args
+        self.resources = _resources(args)
+        self.estimator = Estimator(args, self.resources, memo)
+        self.epoch = 0
+        self._state = state
+        self._times = AssignTimes()
+        self._thresholds = of_args(args, self.resources)
+        self._metrics: dict[str, Metric] = {}
+        self._loads: dict[int, NodeLoad] = {}
+        self._next_expiry = _NEVER
+
+    def attach(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        size = len(self.resources)
+        self.classes = (PodClass(size, cluster.capacity), PodClass(size, cluster.capacity))
+        self.divisor: list[Vector] = [np.full(cluster.capacity, _NEVER) for _ in range(size)]
+
+    def grow(self, capacity: int) -> None:
+        for group in self.classes:
+            group.grow(capacity)
+        self.divisor = [grown(column, capacity, _NEVER) for column in self.divisor]
+
+    # ---------------------------------------------------------------- events
+
+    def node_set(self, slot: int, old: NodeView | None, new: NodeView) -> None:
+        load = self._load(slot)
+        load.thresholds = of_node(self._thresholds, new, self.resources)
+        allocatable = dict(parse(new.node.status.allocatable))
+        try:
+            allocatable.update(parse(parse_raw_allocatable(new.annotations) or {}))
+        except (AnnotationError, ValueError) as error:
+            log.warning("node %s: %s; it is ignored", new.name, error)
+        load.base = [float(allocatable.get(name, 0)) for name in self.resources]
+        load.metric = self._metrics.get(new.name)
+        self._recount(load)
+        self._write(slot, load)
+
+    def node_removed(self, slot: int, old: NodeView) -> None:
+        load = self._load(slot)
+        load.metric = None
+        load.base = [0.0] * len(self.resources)
+        self._recount(load)
+        self._write(slot, load)
+
+    def metric_set(self, old: NodeMetric | None, new: NodeMetric | None) -> None:
+        """A NodeMetric appeared, changed or went. A malformed one is logged and the last good one stays."""
+        present = new or old
+        assert present is not None
+        name = present.metadata.name
+        if new is None:
+            self._metrics.pop(name, None)
+        else:
+            try:
+                self._metrics[name] = Metric(new, self.resources)
+            except ValueError as error:
+                log.warning("NodeMetric %s: %s; the last good one stays", name, error)
+                return
+        slot = self.cluster.slot_of(name)
+        if slot >= 0 and self.cluster.alive[slot]:
+            load = self._load(slot)
+            load.metric = self._metrics.get(name)
+            self._recount(load)
+            self._write(slot, load)
+            self.cluster.changes.note(slot, self.kind)
+
+    def pod_added(self, slot: int, pod: PodInfo) -> None:
+        if is_reserve_pod(pod):
+            return
+        load = self._load(slot)
+        charge = load.charges[pod.uid] = Charge(pod, self.estimator, self._times.enter(pod.uid, self._state.now))
+        self._sum(load, charge, 1.0)
+        self._write(slot, load)
+
+    def pod_removed(self, slot: int, pod: PodInfo) -> None:
+        load = self._load(slot)
+        charge = load.charges.pop(pod.uid, None)
+        if charge is not None:
+            self._times.leave(pod.uid, charge.assigned)
+            self._sum(load, charge, -1.0)
+            self._write(slot, load)
+
+    def pod_replaced(self, slot: int, old: PodInfo, new: PodInfo) -> None:
+        if old.pod.status.conditions == new.pod.status.conditions or is_reserve_pod(new):
+            return
+        load = self._load(slot)
+        before = load.charges.get(new.uid)
+        if before is None:
+            return
+        self._sum(load, before, -1.0)
+        charge = load.charges[new.uid] = Charge(new, self.estimator, before.assigned)
+        self._sum(load, charge, 1.0)
+        self._write(slot, load)
+        self.cluster.changes.note(slot, self.kind)
+
+    def stamp(self, now: float) -> int:
+        """Moves when the passing of time has expired a metric."""
+        if now >= self._next_expiry:
+            self.epoch += 1
+            later = [float(column[column > now].min(initial=_NEVER)) for g in self.classes for column in (g.expires, g.score_expires)]
+            self._next_expiry = min(later)
+        return self.epoch
+
+    def view(self, slot: int) -> dict[str, Any]:
+        """The node as the debug endpoint shows it (SCH-LA-10), amounts by resource in base units."""
+        load = self._load(slot)
+
+        def named(values: list[float]) -> dict[str, float]:
+            return dict(zip(self.resources, values, strict=True))
+
+        return {
+            "pods": [
+                {"timestamp": charge.assigned, "pod": charge.key}
+                for charge in sorted(load.charges.values(), key=lambda charge: (charge.assigned, charge.key))
+            ],
+            "prodUsage": named(load.prod),
+            "nodeDelta": named(load.delta),
+            "nodeEstimated": named(load.estimates),
+            "nodeDeltaPods": sorted(c.key for c in load.charges.values() if any(c.parts(load.metric)[0])),
+            "prodDeltaPods": sorted(c.key for c in load.charges.values() if any(c.parts(load.metric)[1])),
+            "nodeEstimatedPods": sorted(charge.key for charge in load.charges.values()),
+        }
+
+    # ---------------------------------------------------------------- inside
+
+    def _load(self, slot: int) -> NodeLoad:
+        load = self._loads.get(slot)
+        if load is None:
+            load = self._loads[slot] = NodeLoad(len(self.resources), self._thresholds)
+        return load
+
+    def _sum(self, load: NodeLoad, charge: Charge, sign: float) -> None:
+        delta, prod = charge.parts(load.metric)
+        for index, estimate in enumerate(charge.estimate):
+            load.delta[index] += sign * delta[index]
+            load.prod[index] += sign * prod[index]
+            load.estimates[index] += sign * estimate
+
+    def _recount(self, load: NodeLoad) -> None:
+        size = len(self.resources)
+        load.delta, load.prod, load.estimates = [0.0] * size, [0.0] * size, [0.0] * size
+        for charge in load.charges.values():
+            self._sum(load, charge, 1.0)
+
+    def _write(self, slot: int, load: NodeLoad) -> None:
+        """Bring the arrays of a slot up to date."""
+        args, metric = self.args, load.metric
+        for index, base in enumerate(load.base):
+            self.divisor[index][slot] = base if base > 0 else _NEVER
+        expiry = _NEVER
+        if metric is not None:
+            expiry = -_NEVER if metric.updated is None else metric.updated + args.node_metric_expiration_seconds
+            if expiry > self._state.now:
+                self._next_expiry = min(self._next_expiry, expiry)
+        for number, group in enumerate(self.classes):
+            choice = load.thresholds.choose(prod=number == PROD)
+            group.aggregated[slot] = choice.aggregated
+            checked = metric is not None and metric.usage is not None and choice.active
+            used = self._used(load, choice.mode) if checked else None
+            expires = metric is not None and choice.active and args.filter_expired_node_metrics
+            group.expires[slot] = expiry if expires else _NEVER
+            for index, threshold in enumerate(choice.values):
+                limit = threshold + 0.5 if used is not None and threshold > 0 else _NEVER
+                group.limited[index] += int(limit < _NEVER) - int(group.limit[index][slot] < _NEVER)
+                group.limit[index][slot] = limit
+                group.used[index][slot] = used[index] if used is not None else 0.0
+            self._write_score(slot, load, group, expiry, prod=number == PROD)
+
+    def _write_score(self, slot: int, load: NodeLoad, group: PodClass, expiry: float, *, prod: bool) -> None:
+        metric = load.metric
+        group.score_expires[slot] = expiry
+        used: Usage | None = None
+        if metric is not None and metric.usage is not None:
+            aggregated = self.args.aggregated
+            if prod and self.args.score_according_prod_usage:
+                used = self._used(load, ("prod", 0.0))
+            elif aggregated is not None and aggregated.score_aggregation_type:
+                used = self._used(load, (aggregated.score_aggregation_type, aggregated.score_aggregated_duration))
+            else:
+                used = self._used(load, ("", 0.0))
+        for index, base in enumerate(load.base):
+            group.room[index][slot] = base - used[index] if used is not None and base > 0 else -_NEVER
+
+    def _used(self, load: NodeLoad, mode: tuple[str, float]) -> Usage:
+        """Existing usage by mode: "" instantaneous, "prod", or an aggregation type with its window."""
+        metric = load.metric
+        assert metric is not None
+        assert metric.usage is not None
+        kind, duration = mode
+        if kind == "prod":
+            system = metric.system if self.args.prod_usage_include_sys else (0.0,) * len(load.prod)
+            return tuple(p + s for p, s in zip(load.prod, system, strict=True))
+        usage = metric.window(kind, duration) if kind else metric.usage
+        if usage is None:
+            return tuple(load.estimates)
+        return tuple(u + d for u, d in zip(usage, load.delta, strict=True))
+
+
+def _resources(args: LoadAwareSchedulingArgs) -> tuple[str, ...]:
+    """Every resource that the plugin ever looks at, in lexicographic order."""
+    found = {"cpu", "memory", *args.resource_weights, *args.usage_thresholds, *args.prod_usage_thresholds, *args.estimated_scaling_factors}
+    found.update(args.supported_resources)
+    if args.aggregated is not None:
+        found.update(args.aggregated.usage_thresholds)
+    return tuple(sorted(found))

@@ -1,0 +1,173 @@
+"""LoadAwareScheduling: refuse nodes whose usage plus the pod's estimate is over a threshold, prefer the least used (SCH-LA-01..09)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord.api.kinds import NODEMETRICS
+from koord.api.objects import NodeMetric
+from koord.api.priority import PriorityClass
+from roles.scheduler.cluster.changes import NODE, PODS
+from roles.scheduler.cluster.columns import Vector
+from roles.scheduler.config.args import LoadAwareSchedulingArgs
+from roles.scheduler.framework.context import CycleContext, Rows
+from roles.scheduler.framework.events import ASSIGNED_POD, Action, Subscription
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.interfaces import Codes, Feed, Filter, Rejection, Reserve, Score
+from roles.scheduler.framework.status import SUCCESS, Status
+from roles.scheduler.plugins.load_aware.columns import OTHER, PROD, LoadColumns, PodClass
+
+_EXPIRED = 1
+_EXPIRED_REJECTION = Rejection(("node(s) nodeMetric expired",))
+
+
+class LoadAwareScheduling(Filter, Score, Reserve):
+    """Refined codes: 1 expired, 2 + 2·i resource i over its threshold, 3 + 2·i over its aggregated one."""
+
+    name = "LoadAwareScheduling"
+    Args = LoadAwareSchedulingArgs
+
+    def __init__(self, args: LoadAwareSchedulingArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        key = f"{self.name}/{args.model_dump_json()}"
+        self.columns = handle.cluster.register(key, LoadColumns(args, handle.state, key))
+        self.reads = self.score_reads = NODE | PODS | self.columns.kind
+        self._resources = self.columns.resources
+        self._weights = tuple(float(args.resource_weights.get(name, 0)) for name in self._resources)
+        self._dominant = float(args.dominant_resource_weight)
+        self._weight_sum = sum(self._weights) + self._dominant
+
+    def feeds(self) -> Sequence[Feed]:
+        return (Feed(NODEMETRICS, NodeMetric, self.columns.metric_set),)
+
+    def subscriptions(self) -> Sequence[Subscription]:
+        return (
+            Subscription(ASSIGNED_POD, Action.DELETE),
+            Subscription(NODEMETRICS.kind, Action.ADD | Action.UPDATE | Action.DELETE),
+        )
+
+    def _group(self, ctx: CycleContext) -> PodClass:
+        prod = ctx.pod.shape.priority_class is PriorityClass.PROD
+        return self.columns.classes[PROD if prod else OTHER]
+
+    # ---------------------------------------------------------------- filter
+
+    def filter_stamp(self, ctx: CycleContext) -> Any:
+        return self.columns.stamp(ctx.now)
+
+    def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
+        if ctx.pod.shape.daemonset:
+            return None
+        group = self._group(ctx)
+        estimate = self.columns.estimator.estimate(ctx.pod)
+        over: NDArray[np.bool_] | None = None
+        for index, limited in enumerate(group.limited):
+            if limited:
+                refused = np.greater_equal(self._percent(group, index, estimate[index], rows), group.limit[index][rows])
+                over = refused if over is None else np.logical_or(over, refused, out=over)
+        expired = np.less_equal(group.expires[rows], ctx.now)
+        if not expired.any():
+            return over
+        if self.args.enable_schedule_when_node_metrics_expired:
+            return None if over is None else np.logical_and(over, ~expired)
+        return np.logical_or(expired, over) if over is not None else np.asarray(expired)
+
+    def _percent(self, group: PodClass, index: int, estimate: float, rows: Rows) -> Vector:
+        """Usage with the pod in percent of what the node has, not rounded."""
+        part = np.add(group.used[index][rows], estimate)
+        np.multiply(part, 100.0, out=part)
+        return np.divide(part, self.columns.divisor[index][rows], out=part)
+
+    def filter_row(self, ctx: CycleContext, slot: int) -> int:
+        if ctx.pod.shape.daemonset:
+            return 0
+        group = self._group(ctx)
+        if group.expires.item(slot) <= ctx.now:
+            return 0 if self.args.enable_schedule_when_node_metrics_expired else _EXPIRED
+        estimate = self.columns.estimator.estimate(ctx.pod)
+        for index, limited in enumerate(group.limited):
+            if limited:
+                used = (group.used[index].item(slot) + estimate[index]) * 100.0 / self.columns.divisor[index].item(slot)
+                if used >= group.limit[index].item(slot):
+                    return 1
+        return 0
+
+    def refine(self, ctx: CycleContext, slots: NDArray[np.intp], codes: Codes) -> Codes:
+        group = self._group(ctx)
+        estimate = self.columns.estimator.estimate(ctx.pod)
+        refined = np.zeros(len(slots), dtype=np.int32)
+        aggregated = group.aggregated[slots].astype(np.int32)
+        for index in reversed(range(len(self._resources))):
+            over = np.greater_equal(self._percent(group, index, estimate[index], slots), group.limit[index][slots])
+            refined = np.where(over, 2 + 2 * index + aggregated, refined)
+        return np.where(group.expires[slots] <= ctx.now, _EXPIRED, refined)
+
+    def rejection(self, ctx: CycleContext, code: int) -> Rejection:
+        if code == _EXPIRED:
+            return _EXPIRED_REJECTION
+        resource = self._resources[(code - 2) // 2]
+        return Rejection((f"node(s) {resource} {'aggregated ' if code % 2 else ''}usage exceed threshold",))
+
+    # ---------------------------------------------------------------- score
+
+    def score_stamp(self, ctx: CycleContext) -> Any:
+        return self.columns.stamp(ctx.now)
+
+    def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
+        group = self._group(ctx)
+        estimate = self.columns.estimator.estimate(ctx.pod)
+        total: Any = None
+        least: Any = None
+        for index, weight in enumerate(self._weights):
+            if not weight and not self._dominant:
+                continue
+            part = np.subtract(group.room[index][rows], estimate[index])
+            np.maximum(part, 0.0, out=part)
+            np.multiply(part, 100.0, out=part)
+            np.divide(part, self.columns.divisor[index][rows], out=part)
+            np.floor(part, out=part)
+            if self._dominant:
+                least = part.copy() if least is None else np.minimum(least, part, out=least)
+            if weight:
+                if weight != 1.0:
+                    np.multiply(part, weight, out=part)
+                total = part if total is None else np.add(total, part, out=total)
+        if least is not None:
+            least = np.multiply(np.minimum(least, 100.0), self._dominant)
+            total = least if total is None else np.add(total, least, out=total)
+        if total is None:
+            return 0.0
+        np.divide(total, self._weight_sum, out=total)
+        np.floor(total, out=total)
+        expired = np.less_equal(group.score_expires[rows], ctx.now)
+        if expired.any():
+            np.putmask(total, expired, 0.0)
+        return np.asarray(total)
+
+    def score_row(self, ctx: CycleContext, slot: int) -> float:
+        group = self._group(ctx)
+        if group.score_expires.item(slot) <= ctx.now:
+            return 0.0
+        estimate = self.columns.estimator.estimate(ctx.pod)
+        total, least = 0.0, 100.0
+        for index, weight in enumerate(self._weights):
+            if weight or self._dominant:
+                room = group.room[index].item(slot) - estimate[index]
+                part = math.floor(room * 100.0 / self.columns.divisor[index].item(slot)) if room > 0 else 0
+                least = min(least, part)
+                total += weight * part
+        return float(math.floor((total + self._dominant * least) / self._weight_sum))
+
+    # ---------------------------------------------------------------- reserve
+
+    def reserve(self, ctx: CycleContext, slot: int) -> Status:
+        """The charge is made when the pod is assumed: the columns follow every pod that counts on a node."""
+        return SUCCESS
+
+    def unreserve(self, ctx: CycleContext, slot: int) -> None:
+        """And taken back when it is forgotten."""

@@ -1,0 +1,330 @@
+"""The scheduling queue (SCH-FW-05, scheduler-job.md 5.1-5.3): active, backoff, unschedulable and gated pods. Pure: time is an argument."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.events import Action, ClusterEvent, Subscription
+from roles.scheduler.framework.status import Status
+from roles.scheduler.queue.entry import ACTIVE, BACKOFF, GATED, IN_FLIGHT, UNSCHEDULABLE, Entry
+from roles.scheduler.queue.events import EventLog
+
+PreEnqueue = Callable[[PodInfo], Status]
+SortKey = Callable[[PodInfo, float], tuple[Any, ...]]
+Subscriptions = Mapping[str, Mapping[str, tuple[Subscription, ...]]]
+
+_Group = tuple[str, str, bytes, frozenset[str]]
+_Heap = list[tuple[tuple[Any, ...], int, Entry]]
+
+
+class SchedulingQueue:
+    """Pods waiting for a cycle.
+
+    `subscriptions` are those of every plugin by profile and plugin name; `initial_backoff` and `max_backoff` in seconds;
+    `max_unschedulable` is how long a pod may lie there without an event before it is tried again.
+    """
+
+    def __init__(
+        self,
+        *,
+        sort_key: SortKey,
+        pre_enqueue: PreEnqueue,
+        subscriptions: Subscriptions,
+        initial_backoff: float = 1.0,
+        max_backoff: float = 10.0,
+        max_unschedulable: float = 300.0,
+    ) -> None:
+        self._sort_key = sort_key
+        self._pre_enqueue = pre_enqueue
+        self._subscriptions = subscriptions
+        self._initial_backoff = initial_backoff
+        self._max_backoff = max_backoff
+        self._max_unschedulable = max_unschedulable
+        self._entries: dict[str, Entry] = {}
+        self._active: _Heap = []
+        self._backoff: _Heap = []
+        self._error_backoff: _Heap = []
+        # Waiting pods by what decides an event for all of them alike: profile, shape and the plugins that refused them.
+        self._parked: dict[_Group, dict[str, Entry]] = {}
+        # The groups that a plugin refused; under "" those that no plugin refused.
+        self._groups_of: dict[str, dict[_Group, None]] = {}
+        self._tickets = itertools.count(1)
+        self._counts = dict.fromkeys((ACTIVE, BACKOFF, UNSCHEDULABLE, GATED, IN_FLIGHT), 0)
+        self._log = EventLog()
+        self._interested: dict[tuple[str, Action], frozenset[str]] = {}
+        self.incoming: Callable[[str, str], None] = lambda event, queue: None
+
+    # ---------------------------------------------------------------- pods come, change and go
+
+    def add(self, pod: PodInfo, now: float) -> None:
+        """A pending pod appeared."""
+        if pod.uid in self._entries:
+            self.update(pod, (), now)
+            return
+        entry = self._entries[pod.uid] = Entry(pod, now)
+        self._enter(entry, now, "PodAdd")
+
+    def update(self, pod: PodInfo, events: Iterable[ClusterEvent], now: float) -> None:
+        """A pending pod changed; `events` say how, none for a change of its status only."""
+        entry = self._entries.get(pod.uid)
+        if entry is None:
+            self.add(pod, now)
+            return
+        changed = list(events)
+        if entry.state == IN_FLIGHT:
+            entry.pod = pod
+            for event in changed:
+                self._log.append(event, pod.uid)
+            return
+        if entry.state in (ACTIVE, BACKOFF):
+            entry.pod = pod
+            if changed:
+                resting = entry.state == BACKOFF
+                self._leave(entry)
+                self._enter(entry, now, "PodUpdate", backoff=resting)
+            return
+        gated = entry.state == GATED
+        self._leave(entry)
+        entry.pod = pod
+        if changed and (gated or any(self._helps(entry, event) for event in changed)):
+            self._enter(entry, now, "PodUpdate", backoff=not gated)
+        elif gated and self._pre_enqueue(pod).ok:
+            self._enter(entry, now, "PodUpdate")
+        else:
+            self._park(entry, GATED if gated else UNSCHEDULABLE)
+
+    def delete(self, uid: str) -> None:
+        """A pod is gone, has a node, or belongs to another scheduler now."""
+        entry = self._entries.pop(uid, None)
+        if entry is not None:
+            self._leave(entry)
+
+    # ---------------------------------------------------------------- attempts
+
+    def pop(self, now: float) -> Entry | None:
+        """The next pod to schedule, or None. It counts as in flight until `done` or `requeue`."""
+        self.flush_backoff(now)
+        entry = self._pop_heap(self._active, ACTIVE)
+        if entry is None:
+            # With nothing else to do, a pod that was rejected (not one that met an error) need not sit its backoff out.
+            entry = self._pop_heap(self._backoff, BACKOFF)
+        return None if entry is None else self._start(entry, now)
+
+    def take(self, uid: str, now: float) -> Entry | None:
+        """Take a named pod from wherever it waits (NextPod); None when it is not there or in flight already."""
+        entry = self._entries.get(uid)
+        if entry is None or entry.state == IN_FLIGHT:
+            return None
+        return self._start(entry, now)
+
+    def _start(self, entry: Entry, now: float) -> Entry:
+        self._leave(entry)
+        self._set(entry, IN_FLIGHT)
+        entry.attempts += 1
+        if entry.first_attempt is None:
+            entry.first_attempt = now
+        entry.since_event = self._log.open(entry.pod.uid)
+        return entry
+
+    def done(self, uid: str) -> None:
+        """The pod was bound (or dropped): forget it."""
+        self.delete(uid)
+
+    def requeue(
+        self, uid: str, now: float, *, rejected_by: frozenset[str] = frozenset(), error: bool = False, pending: bool = False
+    ) -> None:
+        """An attempt failed. `rejected_by` are the plugins that refused; with none of them any event brings the pod back.
+
+        `error` is an internal failure: the pod goes to backoff without waiting for an event. `pending` skips backoff.
+        """
+        entry = self._entries.get(uid)
+        if entry is None or entry.state != IN_FLIGHT:
+            return
+        events = self._log.since(entry.since_event)
+        self._leave(entry)
+        entry.stopped = entry.entered = now
+        entry.rejected_by = rejected_by
+        entry.pending = pending
+        entry.failures = 0 if error else entry.failures + 1
+        entry.errors = entry.errors + 1 if error else 0
+        # Whole seconds, so that pods whose rest ends in the same second come back in sort order.
+        entry.ready_at = now if pending else float(math.floor(now + self.backoff(entry)))
+        if error or any(self._helps(entry, event) for event, owner in events if owner in ("", uid)):
+            self._enter(entry, now, "ScheduleAttemptFailure", backoff=True)
+        else:
+            self.incoming("ScheduleAttemptFailure", UNSCHEDULABLE)
+            self._park(entry, UNSCHEDULABLE)
+
+    def backoff(self, entry: Entry) -> float:
+        """How long a pod rests after its failures so far, in seconds."""
+        times = entry.errors or entry.failures
+        if not times:
+            return 0.0
+        return float(min(self._initial_backoff * 2.0 ** min(times - 1, 30), self._max_backoff))
+
+    # ---------------------------------------------------------------- what brings pods back
+
+    def on_event(self, event: ClusterEvent, now: float) -> int:
+        """Something happened in the cluster; returns how many pods it brought back."""
+        self._log.append(event)
+        if not self._parked:
+            return 0
+        moved = 0
+        for name in ("", *self._plugins_for(event)):
+            for group in list(self._groups_of.get(name, ())):
+                members = self._parked.get(group)
+                if members and self._helps(next(iter(members.values())), event):
+                    for entry in list(members.values()):
+                        moved += self._return(entry, now, event.label)
+        return moved
+
+    def _plugins_for(self, event: ClusterEvent) -> frozenset[str]:
+        """Plugins, of whatever profile, that subscribed to such an event."""
+        key = (event.resource, event.action)
+        found = self._interested.get(key)
+        if found is None:
+            found = self._interested[key] = frozenset(
+                name
+                for plugins in self._subscriptions.values()
+                for name, subscriptions in plugins.items()
+                if any(subscription.covers(event) for subscription in subscriptions)
+            )
+        return found
+
+    def _return(self, entry: Entry, now: float, label: str) -> int:
+        gated = entry.state == GATED
+        self._leave(entry)
+        self._enter(entry, now, label, backoff=not gated)
+        return int(entry.state in (ACTIVE, BACKOFF))
+
+    def activate(self, pods: Iterable[PodInfo], now: float) -> None:
+        """Put pods straight into the active queue, skipping backoff; others than waiting ones are left alone."""
+        for pod in pods:
+            entry = self._entries.get(pod.uid)
+            if entry is not None and entry.state in (UNSCHEDULABLE, BACKOFF, GATED):
+                self._leave(entry)
+                self._enter(entry, now, "ForceActivate")
+
+    def flush_backoff(self, now: float) -> None:
+        """Move pods whose backoff is over to the active queue."""
+        for heap in (self._backoff, self._error_backoff):
+            while heap and heap[0][0][0] <= now:
+                _, ticket, entry = heapq.heappop(heap)
+                if entry.ticket == ticket and entry.state == BACKOFF:
+                    self._leave(entry)
+                    self._enter(entry, now, "BackoffComplete")
+
+    def flush_leftover(self, now: float) -> int:
+        """Try pods again that lay unschedulable or gated for too long without an event; returns how many."""
+        over = [entry for members in self._parked.values() for entry in members.values() if now - entry.stopped > self._max_unschedulable]
+        for entry in over:
+            entry.stopped = now
+            self._return(entry, now, "UnschedulableTimeout")
+        return len(over)
+
+    def next_wake(self) -> float | None:
+        """When the next backoff ends, None when nobody backs off."""
+        times = [heap[0][0][0] for heap in (self._backoff, self._error_backoff) if heap]
+        return min(times) if times else None
+
+    # ---------------------------------------------------------------- looking in
+
+    def get(self, uid: str) -> Entry | None:
+        """The entry of a pod, wherever it is."""
+        return self._entries.get(uid)
+
+    def counts(self) -> dict[str, int]:
+        """How many pods are in each part."""
+        return dict(self._counts)
+
+    def entries(self) -> Iterable[Entry]:
+        """All entries."""
+        return self._entries.values()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    # ---------------------------------------------------------------- inside
+
+    def _set(self, entry: Entry, state: str) -> None:
+        entry.state = state
+        self._counts[state] += 1
+
+    def _enter(self, entry: Entry, now: float, label: str, *, backoff: bool = False) -> None:
+        """To backoff while it runs, else to the active queue, unless a preEnqueue plugin says no."""
+        status = self._pre_enqueue(entry.pod)
+        if not status.ok:
+            entry.gate = status.plugin
+            entry.rejected_by = frozenset((status.plugin,)) if status.plugin else frozenset()
+            entry.stopped = now
+            self._park(entry, GATED)
+            self.incoming(label, GATED)
+            return
+        entry.gate = ""
+        entry.ticket = next(self._tickets)
+        entry.key = self._sort_key(entry.pod, entry.entered)
+        if backoff and entry.ready_at > now:
+            self._set(entry, BACKOFF)
+            heap = self._error_backoff if entry.errors else self._backoff
+            heapq.heappush(heap, ((entry.ready_at, *entry.key), entry.ticket, entry))
+            self.incoming(label, BACKOFF)
+            return
+        self._set(entry, ACTIVE)
+        heapq.heappush(self._active, (entry.key, entry.ticket, entry))
+        self.incoming(label, ACTIVE)
+
+    def _park(self, entry: Entry, state: str) -> None:
+        self._set(entry, state)
+        group = self._group(entry, state)
+        members = self._parked.get(group)
+        if members is None:
+            members = self._parked[group] = {}
+            for name in entry.rejected_by or ("",):
+                self._groups_of.setdefault(name, {})[group] = None
+        members[entry.pod.uid] = entry
+
+    def _leave(self, entry: Entry) -> None:
+        """Out of wherever it is; entries of heaps stay behind as husks with an old ticket."""
+        state, entry.state = entry.state, ""
+        if state:
+            self._counts[state] -= 1
+        if state in (UNSCHEDULABLE, GATED):
+            self._unpark(entry, self._group(entry, state))
+        elif state == IN_FLIGHT:
+            self._log.close(entry.pod.uid)
+        entry.ticket = 0
+
+    def _unpark(self, entry: Entry, group: _Group) -> None:
+        members = self._parked[group]
+        del members[entry.pod.uid]
+        if not members:
+            del self._parked[group]
+            for name in entry.rejected_by or ("",):
+                del self._groups_of[name][group]
+
+    @staticmethod
+    def _group(entry: Entry, state: str) -> _Group:
+        return (state, entry.pod.shape.scheduler_name, entry.pod.shape.digest, entry.rejected_by)
+
+    def _pop_heap(self, heap: _Heap, state: str) -> Entry | None:
+        while heap:
+            _, ticket, entry = heapq.heappop(heap)
+            if entry.ticket == ticket and entry.state == state:
+                return entry
+        return None
+
+    def _helps(self, entry: Entry, event: ClusterEvent) -> bool:
+        """Whether a plugin that refused the pod subscribed to the event and its hint does not rule it out."""
+        if not entry.rejected_by:
+            return True
+        plugins = self._subscriptions.get(entry.pod.shape.scheduler_name, {})
+        for name in entry.rejected_by:
+            for subscription in plugins.get(name, ()):
+                if subscription.covers(event) and (subscription.hint is None or subscription.hint(entry.pod, event)):
+                    return True
+        return False
