@@ -1,0 +1,360 @@
+"""Kubeconfig files, service accounts, credentials, TLS and proxies."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import datetime
+import ipaddress
+import os
+import ssl
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from koord.api.kinds import PODS
+from koord.kube import config, credentials, errors, tls
+from koord.kube.client import Client
+from koord.kube.config import ClientConfig, KubeConfigError
+from koord.kube.credentials import CredentialError, ExecPlugin, StaticHeader, TokenFile
+from koord.kube.proxies import proxy_from_environment
+
+Json = dict[str, Any]
+
+
+def kubeconfig(path: Path, *, user: Json | None = None, cluster: Json | None = None, name: str = "one", current: str = "one") -> str:
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": current,
+        "clusters": [{"name": name, "cluster": {"server": f"https://{name}.example:6443/", **(cluster or {})}}],
+        "users": [{"name": name, "user": user or {}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": f"ns-{name}"}}],
+    }
+    path.write_text(yaml.safe_dump(document))
+    return str(path)
+
+
+def header(loaded: ClientConfig) -> str | None:
+    return asyncio.run(loaded.credentials.authorization())
+
+
+def test_plain_file(tmp_path: Path) -> None:
+    loaded = config.load(
+        kubeconfig(tmp_path / "k", user={"token": "abc\n"}, cluster={"tls-server-name": "api", "insecure-skip-tls-verify": True})
+    )
+    assert (loaded.server, loaded.namespace, loaded.tls_server_name, loaded.insecure) == ("https://one.example:6443", "ns-one", "api", True)
+    assert header(loaded) == "Bearer abc"
+    assert config.load(str(tmp_path / "k"), master="http://127.0.0.1:8080").server == "http://127.0.0.1:8080"
+
+
+def test_basic_and_token_file(tmp_path: Path) -> None:
+    assert header(config.load(kubeconfig(tmp_path / "a", user={"username": "u", "password": "p"}))) == "Basic dTpw"
+    (tmp_path / "token").write_text(" t1\n")
+    assert header(config.load(kubeconfig(tmp_path / "b", user={"tokenFile": "token"}))) == "Bearer t1"
+    assert header(config.load(kubeconfig(tmp_path / "c"))) is None
+
+
+def test_files_of_the_environment_are_merged(tmp_path: Path) -> None:
+    first = kubeconfig(tmp_path / "1", user={"token": "first"})
+    second = kubeconfig(tmp_path / "2", user={"token": "second"}, name="two", current="two")
+    environ = {"KUBECONFIG": os.pathsep.join([str(tmp_path / "missing"), first, second])}
+    assert header(config.load(environ=environ)) == "Bearer first"
+    assert header(config.load(environ=environ, context="two")) == "Bearer second"
+    with pytest.raises(KubeConfigError, match="no such file"):
+        config.load(environ={"KUBECONFIG": str(tmp_path / "missing")})
+
+
+def test_in_cluster(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("sa-token")
+    (tmp_path / "namespace").write_text("koordinator-system\n")
+    environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443", "HOME": str(tmp_path)}
+    loaded = config.load(environ=environ, service_account=str(tmp_path))
+    assert (loaded.server, loaded.namespace) == ("https://[fd00::1]:443", "koordinator-system")
+    assert header(loaded) == "Bearer sa-token"
+    with pytest.raises(KubeConfigError, match="give --kubeconfig, set KUBECONFIG, or run in a pod"):
+        config.load(environ={"HOME": str(tmp_path)}, service_account=str(tmp_path))
+    (tmp_path / ".kube").mkdir()
+    kubeconfig(tmp_path / ".kube" / "config", user={"token": "home"})
+    assert header(config.load(environ={"HOME": str(tmp_path)}, service_account=str(tmp_path))) == "Bearer home"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "No such file"),
+        ("a: [", "is no valid YAML"),
+        ("- a", "must be a mapping"),
+        ("kind: Config", "has no current-context"),
+        ("current-context: x", "context 'x' is not defined; known: none"),
+        ("clusters: {}\ncurrent-context: x", "context 'x' is not defined"),
+        ("clusters: [{cluster: {}}]", r"clusters\[0\] must be a mapping with a name"),
+        ("current-context: x\ncontexts: [{name: x, context: {cluster: c}}]", "cluster 'c' is not defined"),
+        (
+            "current-context: x\ncontexts: [{name: x, context: {cluster: c}}]\nclusters: [{name: c, cluster: {server: foo}}]",
+            "must be http://host",
+        ),
+    ],
+)
+def test_mistakes_name_the_file(tmp_path: Path, text: str | None, says: str) -> None:
+    path = tmp_path / "config"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(KubeConfigError, match=says) as caught:
+        config.load(str(path))
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("user", "cluster", "says"),
+    [
+        ({"client-certificate": "no.pem"}, {}, "client-certificate: no such file"),
+        ({"client-key-data": "a"}, {}, "client-key-data is no base64"),
+        ({"exec": {"command": "x"}}, {}, "exec needs command and apiVersion"),
+        ({"exec": {"command": "x", "apiVersion": "v1", "interactiveMode": "Always"}}, {}, "interactiveMode Always"),
+        ({}, {"proxy-url": "socks5://x"}, "proxy-url 'socks5://x' must be http"),
+    ],
+)
+def test_bad_entries(tmp_path: Path, user: Json, cluster: Json, says: str) -> None:
+    with pytest.raises(KubeConfigError, match=says):
+        config.load(kubeconfig(tmp_path / "k", user=user, cluster=cluster))
+
+
+def test_a_token_file_is_read_again_and_survives_a_gap(tmp_path: Path) -> None:
+    path, now = tmp_path / "token", [0.0]
+    path.write_text("one")
+
+    async def main() -> None:
+        source = TokenFile(str(path), clock=lambda: now[0])
+        assert await source.authorization() == "Bearer one"
+        path.write_text("two")
+        assert await source.authorization() == "Bearer one"
+        assert await source.authorization(renew=True) == "Bearer two"
+        path.unlink()
+        now[0] = 100.0
+        assert await source.authorization() == "Bearer two"
+        with pytest.raises(CredentialError, match="No such file"):
+            await TokenFile(str(path)).authorization()
+
+    asyncio.run(main())
+
+
+def plugin(path: Path, answer: str, *, code: int = 0) -> Path:
+    lines = ["#!/bin/sh", f"echo run >> {path}.log", f'echo "$KUBERNETES_EXEC_INFO" > {path}.info', "cat <<'END'", answer, "END"]
+    path.write_text("\n".join([*lines, "echo why >&2", f"exit {code}", ""]))
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+API = "client.authentication.k8s.io/v1"
+
+
+def answer(**status: str) -> str:
+    return f'{{"apiVersion": "{API}", "kind": "ExecCredential", "status": {str(status).replace(chr(39), chr(34))}}}'
+
+
+def test_exec_plugin_is_cached_until_it_expires(tmp_path: Path) -> None:
+    plugin(tmp_path / "plugin", answer(token="t", expirationTimestamp="2030-01-01T00:00:00Z"))
+    entry = {
+        "exec": {"command": "./plugin", "apiVersion": API, "args": ["a"], "env": [{"name": "X", "value": "1"}], "provideClusterInfo": True}
+    }
+    loaded = config.load(kubeconfig(tmp_path / "k", user=entry))
+    source = loaded.credentials
+    assert isinstance(source, ExecPlugin)
+    expires = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC).timestamp()
+    now = [expires - 100]
+    source.wall_clock = lambda: now[0]
+
+    async def main() -> None:
+        runs = tmp_path / "plugin.log"
+        assert set(await asyncio.gather(*(source.authorization() for _ in range(5)))) == {"Bearer t"}
+        assert runs.read_text().count("run") == 1
+        assert '"server": "https://one.example:6443/"' in (tmp_path / "plugin.info").read_text()
+        await source.authorization(renew=True)
+        assert runs.read_text().count("run") == 2
+        now[0] = expires - 10
+        await source.authorization()
+        assert runs.read_text().count("run") == 3
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "says"),
+    [
+        ("{", 0, "is no JSON"),
+        ("{}", 0, "is no ExecCredential"),
+        (answer(x="y"), 0, "neither status.token"),
+        (answer(token="t", expirationTimestamp="soon"), 0, "is no RFC 3339 time"),
+        (answer(token="t"), 3, "exit status 3: why"),
+        (answer(token="t").replace("v1", "v1beta1"), 0, "the kubeconfig says"),
+    ],
+)
+def test_exec_plugins_that_fail(tmp_path: Path, body: str, code: int, says: str) -> None:
+    path = plugin(tmp_path / "plugin", body, code=code)
+    with pytest.raises(CredentialError, match=says):
+        asyncio.run(ExecPlugin("k", str(path), API).authorization())
+
+
+def test_an_exec_plugin_that_is_missing_or_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CredentialError, match=r"No such file.*install it"):
+        asyncio.run(ExecPlugin("k", str(tmp_path / "no"), API, install_hint="install it").authorization())
+    monkeypatch.setattr(credentials, "EXEC_TIMEOUT", 0.1)
+    path = tmp_path / "hang"
+    path.write_text("#!/bin/sh\nexec sleep 60\n")
+    path.chmod(0o755)
+    with pytest.raises(CredentialError, match="no answer within"):
+        asyncio.run(ExecPlugin("k", str(path), API).authorization())
+
+
+def certificate(name: str, issuer: tuple[x509.Certificate, Any] | None = None) -> tuple[bytes, bytes, tuple[x509.Certificate, Any]]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    names = x509.SubjectAlternativeName(
+        [x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))] if name != "other" else [x509.DNSName(name)]
+    )
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer[0].subject if issuer else subject)
+    builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number()).add_extension(names, critical=False)
+    builder = builder.not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(now + datetime.timedelta(days=1))
+    builder = builder.add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+    made = builder.sign(issuer[1] if issuer else key, hashes.SHA256())
+    pem = made.public_bytes(serialization.Encoding.PEM)
+    secret = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return pem, secret, (made, key)
+
+
+def test_tls_with_client_certificates(tmp_path: Path) -> None:
+    authority, _, issuer = certificate("ca")
+    server_pem, server_key, _ = certificate("other", issuer)
+    client_pem, client_key, _ = certificate("client", issuer)
+    for name, data in {"ca": authority, "server": server_pem + server_key, "cert": client_pem, "key": client_key}.items():
+        (tmp_path / name).write_bytes(data)
+
+    async def main() -> None:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tmp_path / "ca"))
+        context.load_cert_chain(tmp_path / "server")
+        context.verify_mode = ssl.CERT_REQUIRED
+
+        async def handle(request: web.Request) -> web.Response:
+            assert request.transport is not None
+            peer = request.transport.get_extra_info("peercert")
+            return web.json_response({"kind": "Pod", "metadata": {"name": peer["subject"][0][0][1]}})
+
+        app = web.Application()
+        app.router.add_get("/{path:.*}", handle)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+        server = f"https://127.0.0.1:{runner.addresses[0][1]}"
+
+        async def ask(user: Json, **cluster: Any) -> str:
+            loaded = config.load(kubeconfig(tmp_path / "k", user=user, cluster=cluster), master=server)
+            async with Client(loaded) as client:
+                return str((await client.get(PODS, "x", "y"))["metadata"]["name"])
+
+        files = {"client-certificate": "cert", "client-key": "key"}
+        inline = {f"{name}-data": base64.b64encode((tmp_path / file).read_bytes()).decode() for name, file in files.items()}
+        trusted = {"certificate-authority": "ca", "tls-server-name": "other"}
+        assert await ask(files, **trusted) == "client"
+        assert await ask(inline, **trusted) == "client"
+        assert await ask(inline, **{"insecure-skip-tls-verify": True}) == "client"
+        with pytest.raises(errors.Unreachable, match="certificate verify failed"):
+            await ask(inline, **{"certificate-authority": "ca"})  # the certificate names another host
+        with pytest.raises(errors.Unreachable, match="certificate verify failed"):
+            await ask(inline, **{"tls-server-name": "other"})  # by an unknown authority
+        with pytest.raises(errors.Unreachable, match="without client-key"):
+            await ask({"client-certificate": "cert"}, **trusted)
+        await runner.cleanup()
+
+    asyncio.run(main())
+
+
+def test_renewed_certificates_make_a_new_context(tmp_path: Path) -> None:
+    authority, _, issuer = certificate("ca")
+    path, now = tmp_path / "cert", [0.0]
+
+    def renew(stamp: int) -> None:
+        pem, key, _ = certificate("client", issuer)
+        path.write_bytes(pem + key)
+        os.utime(path, (stamp, stamp))
+
+    renew(1)
+    source = tls.TlsSource(ClientConfig("https://x", ca=tls.Pem(data=authority), cert=tls.Pem(path=str(path))), lambda: now[0])
+    first = source.context()
+    now[0] = 100.0
+    assert source.context() is first
+    renew(2)
+    assert source.context() is first
+    now[0] = 200.0
+    second = source.context()
+    assert second is not first
+    path.write_text("garbage")
+    now[0] = 300.0
+    assert source.context() is second
+    assert tls.TlsSource(ClientConfig("http://x")).context() is None
+
+
+def test_unauthorized_renews_the_token_once(fault_server: Any, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("old")
+
+    async def main() -> None:
+        async with fault_server() as (server, _):
+
+            def script(request: web.Request) -> web.Response | None:
+                return None if request.headers["Authorization"] == "Bearer new" else web.Response(status=401)
+
+            server.script = script
+            async with Client(ClientConfig(server.url, credentials=TokenFile(str(path)))) as client:
+                with pytest.raises(errors.Unauthorized):
+                    await client.get(PODS, "p", "default")
+                assert len(server.requests) == 2
+                path.write_text("new")
+                await client.get(PODS, "p", "default")
+            async with Client(ClientConfig(server.url, credentials=StaticHeader.bearer("bad"))) as client:
+                with pytest.raises(errors.Unauthorized):
+                    [line async for line in client.watch(PODS)]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("server", "environ", "proxy"),
+    [
+        ("https://api:6443", {"HTTPS_PROXY": "http://p:1"}, "http://p:1"),
+        ("https://api:6443", {"https_proxy": "p:1"}, "http://p:1"),
+        ("https://api:6443", {"HTTP_PROXY": "http://p:1"}, None),
+        ("http://api", {"HTTP_PROXY": "http://p:1", "NO_PROXY": "other"}, "http://p:1"),
+        ("https://api:6443", {"HTTPS_PROXY": "http://p:1", "NO_PROXY": "*"}, None),
+        ("https://a.b.c", {"HTTPS_PROXY": "http://p:1", "NO_PROXY": "x, .b.c"}, None),
+        ("https://a.b.c", {"HTTPS_PROXY": "http://p:1", "NO_PROXY": "b.c"}, None),
+        ("https://ab.c", {"HTTPS_PROXY": "http://p:1", "NO_PROXY": "b.c"}, "http://p:1"),
+        ("https://10.1.2.3", {"HTTPS_PROXY": "http://p:1", "NO_PROXY": "10.0.0.0/8"}, None),
+        ("https://11.1.2.3", {"HTTPS_PROXY": "http://p:1", "NO_PROXY": "10.0.0.0/8,nonsense/x"}, "http://p:1"),
+        ("https://10.1.2.3:6443", {"HTTPS_PROXY": "http://p:1", "NO_PROXY": "10.1.2.3:443"}, "http://p:1"),
+        ("https://10.1.2.3:6443", {"HTTPS_PROXY": "http://p:1", "NO_PROXY": "10.1.2.3:6443"}, None),
+        ("https://[fd00::1]:6443", {"HTTPS_PROXY": "http://p:1", "NO_PROXY": "[fd00::1]:6443"}, None),
+        ("https://localhost", {"HTTPS_PROXY": "http://p:1"}, None),
+        ("https://127.0.0.1:6443", {"HTTPS_PROXY": "http://p:1"}, None),
+    ],
+)
+def test_proxies(server: str, environ: dict[str, str], proxy: str | None) -> None:
+    assert proxy_from_environment(server, environ) == proxy
+
+
+def test_a_proxy_is_really_used(fault_server: Any) -> None:
+    async def main() -> None:
+        async with fault_server() as (server, _), Client(ClientConfig("http://api.invalid", proxy=server.url)) as client:
+            await client.list(PODS)
+            assert server.requests[0].headers["Host"] == "api.invalid"
+
+    asyncio.run(main())
