@@ -35,7 +35,12 @@ def _names(text: str) -> frozenset[str]:
 @click.option("--anonymous", is_flag=True, help="Let everybody in without a token. Refused on addresses other than the loopback.")
 @click.option("--enable-admission-plugins", default="", help="Plugins to turn on, with commas; TaintNodesByCondition is off by default.")
 @click.option("--disable-admission-plugins", default="", help="Plugins to turn off, with commas.")
-@click.option("--disable-controllers", default="", help="Built-in controllers to turn off, with commas.")
+@click.option(
+    "--enable-controllers", default="", help="Built-in controllers to turn on, with commas; disruption (budget status) is off by default."
+)
+@click.option(
+    "--disable-controllers", default="", help="Built-in controllers to turn off, with commas: namespace, garbagecollector, event-ttl."
+)
 @click.option("--event-ttl", default="1h", show_default=True, help="How long events live (a duration such as 1h or 90s).")
 @click.option(
     "--unresolvable-webhooks",
@@ -58,6 +63,7 @@ def command(
     anonymous: bool,
     enable_admission_plugins: str,
     disable_admission_plugins: str,
+    enable_controllers: str,
     disable_controllers: str,
     event_ttl: str,
     unresolvable_webhooks: str,
@@ -79,6 +85,7 @@ def command(
             anonymous=anonymous,
             enabled_plugins=_names(enable_admission_plugins),
             disabled_plugins=_names(disable_admission_plugins),
+            enabled_controllers=_names(enable_controllers),
             disabled_controllers=_names(disable_controllers),
             event_ttl=event_ttl,
             unresolvable_webhooks=unresolvable_webhooks,

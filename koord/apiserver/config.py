@@ -16,6 +16,7 @@ class ServerConfig:
     enabled_plugins: frozenset[str] = frozenset()
     # controllers that run in the server; see `controllers/registry.py`
     disabled_controllers: frozenset[str] = frozenset()
+    enabled_controllers: frozenset[str] = frozenset()
     # a snapshot of all objects lives here, if set
     data_dir: Path | None = None
     # seconds that events live

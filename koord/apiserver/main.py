@@ -54,6 +54,7 @@ class Flags:
     anonymous: bool
     enabled_plugins: frozenset[str]
     disabled_plugins: frozenset[str]
+    enabled_controllers: frozenset[str]
     disabled_controllers: frozenset[str]
     event_ttl: str
     unresolvable_webhooks: str
@@ -66,9 +67,9 @@ class Flags:
             if unknown:
                 raise ValueError(f"{flag}: unknown {', '.join(sorted(unknown))}; accepted: {', '.join(sorted(known_plugins()))}")
         known = {c.name for c in CONTROLLERS}
-        if self.disabled_controllers - known:
-            unknown_text = ", ".join(sorted(self.disabled_controllers - known))
-            raise ValueError(f"--disable-controllers: unknown {unknown_text}; accepted: {', '.join(sorted(known))}")
+        for flag, names in (("--enable-controllers", self.enabled_controllers), ("--disable-controllers", self.disabled_controllers)):
+            if names - known:
+                raise ValueError(f"{flag}: unknown {', '.join(sorted(names - known))}; accepted: {', '.join(sorted(known))}")
         if (self.cert_file is None) != (self.key_file is None):
             raise ValueError("--tls-cert-file and --tls-private-key-file go together")
         if self.anonymous and self.token:
@@ -122,6 +123,7 @@ async def _run(flags: Flags, scratch: Path) -> int:
         token=_token(flags),
         disabled_plugins=flags.disabled_plugins,
         enabled_plugins=flags.enabled_plugins,
+        enabled_controllers=flags.enabled_controllers,
         disabled_controllers=flags.disabled_controllers,
         data_dir=flags.data_dir,
         event_ttl=seconds(flags.event_ttl),

@@ -74,10 +74,11 @@ class ApiServer:
         """End everything; the snapshot is written last."""
         self.front.ready = False
         self.front.objects.watches.stop()
-        await self.controllers.stop()
+        self.controllers.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.core.admission.webhooks.close()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None

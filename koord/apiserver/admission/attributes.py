@@ -29,11 +29,6 @@ class Attributes:
     # the options object of the request, for webhooks
     wire_options: Obj = field(default_factory=dict)
 
-    @property
-    def name_given(self) -> bool:
-        """The client named the object itself."""
-        return bool(self.name)
-
     def require_object(self) -> Obj:
         assert self.obj is not None
         return self.obj

@@ -18,7 +18,7 @@ from koord.apiserver.errors import (
     invalid_value,
     not_found,
 )
-from koord.apiserver.rest.meta import check_identity, check_version, prepare_create, prepare_update
+from koord.apiserver.rest.meta import check_identity, check_version, generated_name, prepare_create, prepare_update
 from koord.apiserver.schema.builtin import clean, schemas
 from koord.apiserver.store import Entry, make_key
 from koord.apiserver.strategies import strategy
@@ -34,6 +34,8 @@ Obj = dict[str, Any]
 
 # an update whose object changes while a webhook thinks is done again, this often
 _RETRIES = 5
+# a generated name that is taken is made anew, this often
+_NAME_TRIES = 8
 
 
 def decode(resource: Resource, obj: Obj, options: Options) -> None:
@@ -97,17 +99,17 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
         obj = resource.from_wire(obj)
     apply_defaults(resource, obj)
     attributes = Attributes(CREATE, resource, "", namespace, meta.get("name") or "", obj, None, options)
-    if not meta.get("name") and meta.get("generateName"):
-        prepare_create(resource, meta)
-        attributes.name = meta["name"]
-    else:
-        prepare_create(resource, meta)
     core.managed.before_create(resource, obj, options)
     core.admission.mutate(attributes)
     if core.admission.has_webhooks:
+        # webhooks see what the client sent: no uid yet, and no name where it is still to be generated
         await core.admission.mutate_by_webhooks(attributes)
         obj = attributes.require_object()
         _after_mutation(resource, obj)
+        meta = obj["metadata"]
+    generated = not meta.get("name") and bool(meta.get("generateName"))
+    prepare_create(resource, meta)
+    attributes.name = meta.get("name") or ""
     _prepare_create_status(resource, obj)
     obj = _canonical(resource, obj)
     core.managed.on_create(resource, obj, options)
@@ -122,9 +124,12 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     final = obj["metadata"]["name"]
     bucket = core.store.bucket(resource.bucket)
     if make_key(namespace, final) in bucket.entries:
-        if obj["metadata"].get("generateName") and not attributes.name_given:
+        for _ in range(_NAME_TRIES if generated else 0):
+            final = obj["metadata"]["name"] = generated_name(obj["metadata"]["generateName"])
+            if make_key(namespace, final) not in bucket.entries:
+                break
+        else:
             raise already_exists(resource.plural, resource.group, final)
-        raise already_exists(resource.plural, resource.group, final)
     if options.dry_run:
         return transient(core, namespace, final, obj)
     return bucket.put(namespace, final, obj)

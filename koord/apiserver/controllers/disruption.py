@@ -1,0 +1,146 @@
+"""Status of pod disruption budgets, for clusters without kube-controller-manager. Off unless asked for: tests like to set it themselves."""
+
+from __future__ import annotations
+
+import calendar
+import time
+from typing import TYPE_CHECKING, Any
+
+from koord.apiserver.controllers.queue import WorkQueue
+from koord.apiserver.schema.timeformat import now
+from koord.apiserver.store import DELETED, Event
+from koord.kube.selectors import from_label_selector
+
+if TYPE_CHECKING:
+    from koord.apiserver.core import Core
+
+Obj = dict[str, Any]
+
+_PDBS, _PODS = "policy/poddisruptionbudgets", "/pods"
+# seconds that an eviction may take until the pod is seen going
+_CONFIRMATION = 120
+_SCALED = {
+    ("apps/v1", "ReplicaSet"): "apps/replicasets",
+    ("apps/v1", "StatefulSet"): "apps/statefulsets",
+    ("v1", "ReplicationController"): "/replicationcontrollers",
+}
+
+
+def scaled(value: int | str | None, total: int) -> int:
+    """An int-or-percent of a total, rounded up."""
+    if isinstance(value, str):
+        return -(-int(value.rstrip("%")) * total // 100)
+    return value or 0
+
+
+class DisruptionController:
+    """Recounts a budget when it, or a pod of its namespace, changes."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self._queue: WorkQueue[str] = WorkQueue("disruption", self._sync)
+
+    def start(self) -> None:
+        self.core.store.bucket(_PDBS).listeners.append(self._on_budget)
+        self.core.store.bucket(_PODS).listeners.append(self._on_pod)
+        for key in self.core.store.bucket(_PDBS).entries:
+            self._queue.add(key)
+
+    def stop(self) -> None:
+        self._queue.stop()
+
+    def _on_budget(self, event: Event) -> None:
+        if event.type != DELETED:
+            self._queue.add(event.entry.key)
+
+    def _on_pod(self, event: Event) -> None:
+        for entry in self.core.store.bucket(_PDBS).select(event.entry.namespace):
+            self._queue.add(entry.key)
+
+    def _expected(self, namespace: str, pods: list[Obj]) -> int:
+        """How many pods there should be: the replicas of their controllers, and each pod without one for itself."""
+        total, seen = 0, set()
+        for pod in pods:
+            ref = next((r for r in pod["metadata"].get("ownerReferences") or () if r.get("controller")), None)
+            if ref is None:
+                total += 1
+                continue
+            if ref["uid"] in seen:
+                continue
+            seen.add(ref["uid"])
+            bucket = _SCALED.get((ref["apiVersion"], ref["kind"]))
+            owner = self.core.store.bucket(bucket).get(namespace, ref["name"]) if bucket else None
+            if owner is not None:
+                total += owner.obj["spec"].get("replicas", 1)
+            else:
+                total += sum(any(r["uid"] == ref["uid"] for r in p["metadata"].get("ownerReferences") or ()) for p in pods)
+        return total
+
+    def _sync(self, key: str) -> None:
+        bucket = self.core.store.bucket(_PDBS)
+        entry = bucket.entries.get(key)
+        if entry is None or entry.obj["metadata"].get("deletionTimestamp"):
+            return
+        obj = entry.copy()
+        spec, status = obj.get("spec") or {}, obj.get("status") or {}
+        selector = from_label_selector(spec.get("selector"))
+        pods = [e.obj for e in self.core.store.bucket(_PODS).select(entry.namespace) if selector.matches(e.obj["metadata"].get("labels"))]
+        disrupted = self._still_disrupted(status.get("disruptedPods") or {}, {p["metadata"]["name"]: p for p in pods})
+        healthy = sum(_healthy(p) and p["metadata"]["name"] not in disrupted for p in pods)
+        expected, desired = self._wanted(spec, entry.namespace, pods)
+        allowed = max(0, healthy - desired) if expected > 0 else 0
+        new: Obj = {
+            "observedGeneration": obj["metadata"].get("generation", 1),
+            "disruptionsAllowed": allowed,
+            "currentHealthy": healthy,
+            "desiredHealthy": desired,
+            "expectedPods": expected,
+            "conditions": _conditions(status.get("conditions") or [], allowed, obj["metadata"].get("generation", 1)),
+        }
+        if disrupted:
+            new["disruptedPods"] = disrupted
+        if new != status:
+            obj["status"] = new
+            bucket.put(entry.namespace, entry.name, obj)
+
+    def _wanted(self, spec: Obj, namespace: str, pods: list[Obj]) -> tuple[int, int]:
+        """(expected pods, healthy pods that must stay)."""
+        if "maxUnavailable" in spec:
+            expected = self._expected(namespace, pods)
+            return expected, max(0, expected - scaled(spec["maxUnavailable"], expected))
+        minimum = spec.get("minAvailable", 1)
+        if isinstance(minimum, int):
+            return len(pods), minimum
+        expected = self._expected(namespace, pods)
+        return expected, scaled(minimum, expected)
+
+    def _still_disrupted(self, disrupted: Obj, pods: dict[str, Obj]) -> Obj:
+        """Evictions that were granted and are not seen yet, without those that took too long."""
+        kept: Obj = {}
+        for name, moment in disrupted.items():
+            pod = pods.get(name)
+            if pod is None or pod["metadata"].get("deletionTimestamp"):
+                continue
+            if time.time() - calendar.timegm(time.strptime(moment, "%Y-%m-%dT%H:%M:%SZ")) < _CONFIRMATION:
+                kept[name] = moment
+        return kept
+
+
+def _healthy(pod: Obj) -> bool:
+    if pod["metadata"].get("deletionTimestamp"):
+        return False
+    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in (pod.get("status") or {}).get("conditions") or ())
+
+
+def _conditions(before: list[Obj], allowed: int, generation: int) -> list[Obj]:
+    status, reason = ("True", "SufficientPods") if allowed else ("False", "InsufficientPods")
+    for condition in before:
+        if (
+            condition.get("type") == "DisruptionAllowed"
+            and condition.get("status") == status
+            and condition.get("observedGeneration") == generation
+        ):
+            return before
+    new = {"type": "DisruptionAllowed", "status": status, "reason": reason, "message": "", "observedGeneration": generation,
+           "lastTransitionTime": now()}  # fmt: skip
+    return [*(c for c in before if c.get("type") != "DisruptionAllowed"), new]

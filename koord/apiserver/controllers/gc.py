@@ -1,0 +1,165 @@
+"""Owner references: what belongs to a deleted object is deleted with it, before it (foreground), or let go (orphan).
+
+Unlike kube-controller-manager this collector acts only on deletions that it sees: an object whose owner never was here is left alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from koord.apiserver.controllers.queue import WorkQueue
+from koord.apiserver.rest.context import DeleteOptions
+from koord.apiserver.rest.delete import FOREGROUND, ORPHAN, delete_now
+from koord.apiserver.store import DELETED, Entry, Event
+
+if TYPE_CHECKING:
+    from koord.apiserver.core import Core
+    from koord.apiserver.store import Bucket
+
+Obj = dict[str, Any]
+# (bucket, key)
+Where = tuple[str, str]
+
+
+class GarbageCollector:
+    """Keeps an index from owners to dependents and follows deletions."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self._dependents: dict[str, set[Where]] = {}
+        self._alive: dict[str, Where] = {}
+        self._gone: WorkQueue[str] = WorkQueue("garbage collector", self._owner_gone)
+        self._finalize: WorkQueue[Where] = WorkQueue("garbage collector", self._work_finalizers)
+
+    def start(self) -> None:
+        for bucket in list(self.core.store.buckets.values()):
+            for entry in bucket.entries.values():
+                self._learn(bucket.name, entry)
+        self.core.store.listeners.append(self._on_event)
+
+    def stop(self) -> None:
+        self._gone.stop()
+        self._finalize.stop()
+
+    # -- observe -----------------------------------------------------------------------------------------------------------------
+
+    def _on_event(self, event: Event) -> None:
+        entry = event.entry
+        obj = entry.obj
+        meta = obj["metadata"]
+        resource = self.core.resources.by_api_version(obj["apiVersion"], obj["kind"])
+        if resource is None:
+            return
+        name = resource.bucket
+        if event.type == DELETED:
+            self._alive.pop(meta["uid"], None)
+            for ref in meta.get("ownerReferences") or ():
+                self._drop(ref["uid"], (name, entry.key))
+                owner = self._alive.get(ref["uid"])
+                if owner is not None:
+                    self._finalize.add(owner)
+            if self._dependents.get(meta["uid"]):
+                self._gone.add(meta["uid"])
+            return
+        before = event.prev.obj["metadata"].get("ownerReferences") if event.prev is not None else None
+        if event.prev is None or before != meta.get("ownerReferences"):
+            for ref in before or ():
+                self._drop(ref["uid"], (name, entry.key))
+            self._learn(name, entry)
+        if meta.get("deletionTimestamp"):
+            finalizers = meta.get("finalizers") or ()
+            if ORPHAN in finalizers or FOREGROUND in finalizers:
+                self._finalize.add((name, entry.key))
+
+    def _learn(self, bucket: str, entry: Entry) -> None:
+        meta = entry.obj["metadata"]
+        self._alive[meta["uid"]] = (bucket, entry.key)
+        for ref in meta.get("ownerReferences") or ():
+            self._dependents.setdefault(ref["uid"], set()).add((bucket, entry.key))
+
+    def _drop(self, uid: str, where: Where) -> None:
+        found = self._dependents.get(uid)
+        if found is not None:
+            found.discard(where)
+            if not found:
+                del self._dependents[uid]
+
+    # -- act ---------------------------------------------------------------------------------------------------------------------
+
+    def _entry(self, where: Where) -> tuple[Bucket, Entry] | None:
+        bucket = self.core.store.bucket(where[0])
+        entry = bucket.entries.get(where[1])
+        return (bucket, entry) if entry is not None else None
+
+    def _dependents_of(self, uid: str) -> list[tuple[Bucket, Entry]]:
+        found = (self._entry(where) for where in sorted(self._dependents.get(uid, ())))
+        return [f for f in found if f is not None]
+
+    def _owner_gone(self, uid: str) -> None:
+        """Delete the dependents that have no other owner left; the others only lose the reference."""
+        for bucket, entry in self._dependents_of(uid):
+            others = [r for r in entry.obj["metadata"].get("ownerReferences") or () if r["uid"] != uid]
+            if any(r["uid"] in self._alive for r in others):
+                self._let_go(bucket, entry, uid)
+            elif not entry.obj["metadata"].get("deletionTimestamp"):
+                self._delete(bucket, entry, "Background")
+
+    def _delete(self, bucket: Bucket, entry: Entry, propagation: str) -> None:
+        resource = self.core.resources.serving_bucket(bucket.name)
+        if resource is not None:
+            finalizers = entry.obj["metadata"].get("finalizers") or ()
+            kept = "Orphan" if ORPHAN in finalizers else "Foreground" if FOREGROUND in finalizers else propagation
+            delete_now(self.core, resource, entry, DeleteOptions(propagation=kept))
+
+    def _let_go(self, bucket: Bucket, entry: Entry, uid: str) -> None:
+        obj = entry.copy()
+        refs = [r for r in obj["metadata"]["ownerReferences"] if r["uid"] != uid]
+        if refs:
+            obj["metadata"]["ownerReferences"] = refs
+        else:
+            del obj["metadata"]["ownerReferences"]
+        bucket.put(entry.namespace, entry.name, obj)
+
+    def _work_finalizers(self, where: Where) -> None:
+        """An object that waits for the collector: orphan its dependents, or wait until those that block it are gone."""
+        found = self._entry(where)
+        if found is None or not found[1].obj["metadata"].get("deletionTimestamp"):
+            return
+        bucket, entry = found
+        meta = entry.obj["metadata"]
+        uid, finalizers = meta["uid"], meta.get("finalizers") or ()
+        if ORPHAN in finalizers:
+            for inner, dependent in self._dependents_of(uid):
+                self._let_go(inner, dependent, uid)
+            self._remove_finalizer(bucket, where, ORPHAN)
+        elif FOREGROUND in finalizers:
+            blocked = False
+            for inner, dependent in self._dependents_of(uid):
+                refs = dependent.obj["metadata"].get("ownerReferences") or ()
+                blocking = any(r["uid"] == uid and r.get("blockOwnerDeletion") for r in refs)
+                if not dependent.obj["metadata"].get("deletionTimestamp"):
+                    others = any(r["uid"] != uid and r["uid"] in self._alive for r in refs)
+                    if others:
+                        self._let_go(inner, dependent, uid)
+                        continue
+                    has_own = bool(self._dependents.get(dependent.obj["metadata"]["uid"]))
+                    self._delete(inner, dependent, "Foreground" if has_own else "Background")
+                if blocking and dependent.key in inner.entries:
+                    blocked = True
+            if not blocked:
+                self._remove_finalizer(bucket, where, FOREGROUND)
+
+    def _remove_finalizer(self, bucket: Bucket, where: Where, finalizer: str) -> None:
+        entry = bucket.entries.get(where[1])
+        resource = self.core.resources.serving_bucket(bucket.name)
+        if entry is None or resource is None:
+            return
+        obj = entry.copy()
+        meta = obj["metadata"]
+        meta["finalizers"] = [f for f in meta.get("finalizers") or () if f != finalizer]
+        if not meta["finalizers"]:
+            del meta["finalizers"]
+            if not meta.get("deletionGracePeriodSeconds"):
+                self.core.finish_deletion(resource, entry, obj)
+                return
+        bucket.put(entry.namespace, entry.name, obj)

@@ -1,0 +1,130 @@
+"""Namespaces, owner references, budgets and events: what happens after a write."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from koord.apiserver.config import ServerConfig
+
+PODS = "/api/v1/namespaces/default/pods"
+MAPS = "/api/v1/namespaces/default/configmaps"
+
+
+def pod(name: str, **meta: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, **meta}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}}
+
+
+def owner(obj: dict[str, Any], *, block: bool = False) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": obj["metadata"]["name"],
+        "uid": obj["metadata"]["uid"],
+        "blockOwnerDeletion": block,
+    }
+
+
+async def gone(api: Any, path: str) -> bool:
+    for _ in range(50):
+        if (await api.call("GET", path))[0] == 404:
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+def test_namespace_deletion_empties_it_and_refuses_creates(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post("/api/v1/namespaces", {"metadata": {"name": "a"}})
+        await api.post("/api/v1/namespaces/a/configmaps", {"metadata": {"name": "held", "finalizers": ["x.io/hold"]}})
+        await api.post("/api/v1/namespaces/a/configmaps", {"metadata": {"name": "free"}})
+        going = await api.ok("DELETE", "/api/v1/namespaces/a")
+        assert going["status"]["phase"] == "Terminating"
+        assert await gone(api, "/api/v1/namespaces/a/configmaps/free")
+        status, out = await api.call("POST", "/api/v1/namespaces/a/configmaps", {"metadata": {"name": "late"}})
+        assert (status, out["reason"]) == (403, "Forbidden")
+        assert out["details"]["causes"][0]["reason"] == "NamespaceTerminating"
+        assert (await api.call("GET", "/api/v1/namespaces/a"))[0] == 200
+        await api.merge("/api/v1/namespaces/a/configmaps/held", {"metadata": {"finalizers": None}})
+        assert await gone(api, "/api/v1/namespaces/a")
+
+    with_api(body)
+
+
+def test_some_namespaces_cannot_be_deleted(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        status, out = await api.call("DELETE", "/api/v1/namespaces/default")
+        assert (status, out["message"]) == (403, 'namespaces "default" is forbidden: this namespace may not be deleted')
+
+    with_api(body)
+
+
+def test_background_deletion_takes_dependents_along(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        first, second = await api.post(MAPS, {"metadata": {"name": "o1"}}), await api.post(MAPS, {"metadata": {"name": "o2"}})
+        await api.post(PODS, pod("one", ownerReferences=[owner(first)]))
+        await api.post(PODS, pod("both", ownerReferences=[owner(first), owner(second)]))
+        await api.post(PODS, pod("stranger", ownerReferences=[{**owner(first), "uid": "never-was-here"}]))
+        await api.ok("DELETE", MAPS + "/o1")
+        assert await gone(api, PODS + "/one")
+        assert [r["name"] for r in (await api.get(PODS + "/both"))["metadata"]["ownerReferences"]] == ["o2"]
+        assert (await api.call("GET", PODS + "/stranger"))[0] == 200
+
+    with_api(body)
+
+
+def test_foreground_deletion_waits_for_blocking_dependents(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        made = await api.post(MAPS, {"metadata": {"name": "o"}})
+        await api.post(MAPS, {"metadata": {"name": "dep", "ownerReferences": [owner(made, block=True)], "finalizers": ["x.io/hold"]}})
+        waits = await api.ok("DELETE", MAPS + "/o", {"propagationPolicy": "Foreground"})
+        assert waits["metadata"]["finalizers"] == ["foregroundDeletion"]
+        await asyncio.sleep(0.05)
+        assert (await api.get(MAPS + "/dep"))["metadata"]["deletionTimestamp"]
+        assert (await api.call("GET", MAPS + "/o"))[0] == 200
+        await api.merge(MAPS + "/dep", {"metadata": {"finalizers": None}})
+        assert await gone(api, MAPS + "/o")
+
+    with_api(body)
+
+
+def test_orphan_deletion_lets_dependents_go(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        made = await api.post(MAPS, {"metadata": {"name": "o"}})
+        await api.post(MAPS, {"metadata": {"name": "dep", "ownerReferences": [owner(made)]}})
+        await api.ok("DELETE", MAPS + "/o?propagationPolicy=Orphan")
+        assert await gone(api, MAPS + "/o")
+        assert "ownerReferences" not in (await api.get(MAPS + "/dep"))["metadata"]
+
+    with_api(body)
+
+
+def test_budget_status_and_eviction(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        ready = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
+        for name in ("a", "b"):
+            await api.post(PODS, {**pod(name, labels={"app": "x"})})
+            await api.merge(f"{PODS}/{name}/status", ready)
+        budget = {"metadata": {"name": "pdb"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "x"}}}}
+        await api.post("/apis/policy/v1/namespaces/default/poddisruptionbudgets", budget)
+        await asyncio.sleep(0.02)
+        status = (await api.get("/apis/policy/v1/namespaces/default/poddisruptionbudgets/pdb"))["status"]
+        assert (status["disruptionsAllowed"], status["currentHealthy"], status["desiredHealthy"]) == (1, 2, 1)
+        assert (await api.call("POST", PODS + "/a/eviction", {"metadata": {"name": "a"}}))[0] == 201
+        code, out = await api.call("POST", PODS + "/b/eviction", {"metadata": {"name": "b"}})
+        assert (code, out["reason"]) == (429, "TooManyRequests")
+        assert out["details"]["causes"][0] == {
+            "reason": "DisruptionBudget",
+            "message": "The disruption budget pdb needs 1 healthy pods and has 1 currently",
+        }
+
+    with_api(body, config=ServerConfig(enabled_controllers=frozenset({"disruption"})))
+
+
+def test_events_expire(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        path = "/api/v1/namespaces/default/events"
+        await api.post(path, {"metadata": {"name": "e"}, "involvedObject": {"namespace": "default", "kind": "Pod", "name": "p"}})
+        assert await gone(api, path + "/e")
+
+    with_api(body, config=ServerConfig(event_ttl=0.1))

@@ -1,0 +1,131 @@
+"""Admission webhooks, called over HTTP as kube-apiserver calls them."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from koord.apiserver.config import ServerConfig
+
+PODS = "/api/v1/namespaces/default/pods"
+HOOKS = "/apis/admissionregistration.k8s.io/v1"
+Answer = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@contextlib.asynccontextmanager
+async def webhook(answer: Answer) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
+    seen: list[dict[str, Any]] = []
+
+    async def handle(request: web.BaseRequest) -> web.Response:
+        review = orjson.loads(await request.read())
+        seen.append(review["request"])
+        response = {"uid": review["request"]["uid"], **answer(review["request"])}
+        return web.json_response({"kind": "AdmissionReview", "apiVersion": review["apiVersion"], "response": response})
+
+    runner = web.ServerRunner(web.Server(handle))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/hook", seen
+    finally:
+        await runner.cleanup()
+
+
+def configuration(kind: str, url: str = "", **hook: Any) -> dict[str, Any]:
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE", "UPDATE"]}
+    client = {"url": url} if url else {"service": {"namespace": "x", "name": "nowhere"}}
+    entry = {"name": "a.b.c", "clientConfig": client, "rules": [rule], "admissionReviewVersions": ["v1"], "sideEffects": "None", **hook}
+    return {"kind": kind, "apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": "h"}, "webhooks": [entry]}
+
+
+def pod(name: str = "p", **meta: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, **meta}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}}
+
+
+def patch(*operations: dict[str, Any]) -> dict[str, Any]:
+    return {"allowed": True, "patchType": "JSONPatch", "patch": base64.b64encode(orjson.dumps(list(operations))).decode()}
+
+
+def test_mutating_webhook_patches_and_sees_the_request(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        async with webhook(lambda r: patch({"op": "add", "path": "/metadata/labels", "value": {"by": "hook"}})) as (url, seen):
+            await api.post(HOOKS + "/mutatingwebhookconfigurations", configuration("MutatingWebhookConfiguration", url))
+            made = await api.post(PODS, {**pod(), "metadata": {"generateName": "p-"}})
+            assert made["metadata"]["labels"] == {"by": "hook"}
+            assert seen[0]["operation"] == "CREATE"
+            assert seen[0]["resource"] == {"group": "", "version": "v1", "resource": "pods"}
+            assert seen[0]["object"]["spec"]["schedulerName"] == "default-scheduler"
+            assert "uid" not in seen[0]["object"]["metadata"]
+            assert "name" not in seen[0]
+            assert seen[0]["oldObject"] is None
+            await api.post(PODS + f"/{made['metadata']['name']}/binding", {"target": {"kind": "Node", "name": "n"}})
+            assert len(seen) == 1
+
+    with_api(body)
+
+
+def test_validating_webhook_refuses_with_its_own_words(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        answer = {"allowed": False, "status": {"message": "not today", "code": 403, "reason": "Forbidden"}, "warnings": ["careful"]}
+        async with webhook(lambda r: answer) as (url, _):
+            selector = {"matchLabels": {"watched": "yes"}}
+            await api.post(
+                HOOKS + "/validatingwebhookconfigurations", configuration("ValidatingWebhookConfiguration", url, objectSelector=selector)
+            )
+            await api.post(PODS, pod("free"))
+            status, out = await api.call("POST", PODS, pod("held", labels={"watched": "yes"}))
+            assert (status, out["message"]) == (403, 'admission webhook "a.b.c" denied the request: not today')
+            assert api.warnings == ['299 - "careful"']
+
+    with_api(body)
+
+
+def test_failure_policy(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        path = HOOKS + "/validatingwebhookconfigurations"
+        await api.post(path, configuration("ValidatingWebhookConfiguration", "http://127.0.0.1:1/", failurePolicy="Ignore"))
+        await api.post(PODS, pod("passes"))
+        await api.merge(path + "/h", {"webhooks": [{**configuration("x", "http://127.0.0.1:1/")["webhooks"][0], "failurePolicy": "Fail"}]})
+        status, out = await api.call("POST", PODS, pod("fails"))
+        assert (status, out["reason"]) == (500, "InternalError")
+        assert 'failed calling webhook "a.b.c"' in out["message"]
+
+    with_api(body)
+
+
+def test_a_service_that_leads_nowhere_is_skipped_unless_told_otherwise(with_api: Any) -> None:
+    async def passes(api: Any) -> None:
+        await api.post(HOOKS + "/validatingwebhookconfigurations", configuration("ValidatingWebhookConfiguration"))
+        await api.post(PODS, pod())
+        assert "skipped" in api.warnings[0]
+
+    async def fails(api: Any) -> None:
+        await api.post(HOOKS + "/validatingwebhookconfigurations", configuration("ValidatingWebhookConfiguration"))
+        assert (await api.call("POST", PODS, pod()))[0] == 500
+
+    with_api(passes)
+    with_api(fails, config=ServerConfig(unresolvable_webhooks="fail"))
+
+
+def test_reinvocation_after_a_later_change(with_api: Any) -> None:
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        labels = request["object"]["metadata"].get("labels") or {}
+        if "second" in labels and "first" in labels:
+            return {"allowed": True}
+        return patch({"op": "add", "path": "/metadata/labels", "value": {**labels, "first" if "first" not in labels else "second": "x"}})
+
+    async def body(api: Any) -> None:
+        async with webhook(answer) as (url, seen):
+            made = configuration("MutatingWebhookConfiguration", url, reinvocationPolicy="IfNeeded")
+            made["webhooks"].append({**made["webhooks"][0], "name": "b.b.c", "reinvocationPolicy": "Never"})
+            await api.post(HOOKS + "/mutatingwebhookconfigurations", made)
+            out = await api.post(PODS, pod())
+            assert set(out["metadata"]["labels"]) == {"first", "second"}
+            assert len(seen) == 3
+
+    with_api(body)
