@@ -204,6 +204,7 @@ class App:
             store=self.store,
             metrics=self.metrics,
             pods=lambda: self.book.pods,
+            pods_known=lambda: self.book.synced,
             slo=lambda: self.state.slo,
             memory_policy=lambda: self.state.policy.memory,
             gate=self.gates.enabled,

@@ -66,6 +66,7 @@ class SensingContext:
     slo: Callable[[], SLO | None]
     memory_policy: Callable[[], str]
     gate: Callable[[str], bool]
+    pods_known: Callable[[], bool] = lambda: True
     shared: Shared = field(default_factory=Shared)
     interval: float = 1.0
     outdated: float = 10.0

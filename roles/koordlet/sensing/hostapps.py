@@ -40,25 +40,31 @@ class HostAppsCollector(Collector):
             raise HostError("no NodeSLO of this node yet, so its host applications are unknown")
         samples: list[Sample] = []
         cpu_sum = memory_sum = 0.0
+        seeded = False
         for app in slo.host_applications:
             usage = self._usage(at, app)
             if usage is None:
                 continue
             cpu, memory, with_cache = usage
+            memory_sum += memory
+            if cpu is None:
+                seeded = True
+                continue
             samples.append((kinds.HOST_APP_CPU, (app.name,), cpu))
             samples.append((kinds.HOST_APP_MEMORY, (app.name,), memory))
             samples.append((kinds.HOST_APP_MEMORY_WITH_PAGE_CACHE, (app.name,), with_cache))
             cpu_sum += cpu
-            memory_sum += memory
             gauge.set(cpu, app.name, "cpu", app.priority, app.qos)
             gauge.set(memory, app.name, "memory", app.priority, app.qos)
         names = {a.name for a in slo.host_applications}
         for gone in [n for n in self._rates if n not in names]:
             del self._rates[gone]
         self.context.store.append(at.now, samples)
-        self.context.shared.host_apps = Stamped(at.now, cpu_sum, memory_sum)
+        # an application whose CPU is not known yet would be taken for the system
+        self.context.shared.host_apps = Stamped(at.now, cpu_sum, memory_sum) if samples or not seeded else None
 
-    def _usage(self, at: Round, app: HostApp) -> tuple[float, float, float] | None:
+    def _usage(self, at: Round, app: HostApp) -> tuple[float | None, float, float] | None:
+        """Cores (None on a first reading), memory without and with page cache; None when something cannot be read."""
         v2 = self.context.host.cgroups.v2
         try:
             directory = app_dir(self.context, app)
@@ -74,6 +80,4 @@ class HostAppsCollector(Collector):
         self.troubles.ok(app.name)
         rate = self._rates.setdefault(app.name, Rate(FORGET_AFTER_INTERVALS * self.context.interval))
         per_second = rate.update(at.mono, counter)
-        if per_second is None:
-            return None
-        return per_second / 1e9, float(memory.without_page_cache), float(with_cache)
+        return (None if per_second is None else per_second / 1e9), float(memory.without_page_cache), float(with_cache)

@@ -14,8 +14,8 @@ from roles.koordlet.store.store import Sample
 class PodsCollector(Collector):
     """Usage of all pods and their containers, their sums, and their memory per NUMA node.
 
-    A pod needs its CPU counter and its memory.stat; without a sample of the pod its containers are not read either, so that a
-    container never shows use that the sums do not hold.
+    A pod needs its CPU counter and its memory.stat; of an unreadable pod the containers are not read either, so that a container
+    never shows use that the sums do not hold.
     """
 
     name: ClassVar[str] = "pods"
@@ -31,6 +31,7 @@ class PodsCollector(Collector):
         samples: list[Sample] = []
         page_cache = self.context.page_cache
         cpu_sum = memory_sum = 0.0
+        seeded = measured = 0
         numa_sum: dict[int, float] = {}
         for pod in pods:
             usage = self._usage(at, pod.uid, pod.cgroup_dir, pod.key, quiet=not pod.active)
@@ -39,17 +40,24 @@ class PodsCollector(Collector):
             cpu, memory = usage
             if page_cache:
                 samples.append((kinds.POD_MEMORY_WITH_PAGE_CACHE, (pod.uid,), float(memory.with_page_cache)))
-            if cpu is None:
-                continue
             plain = float(memory.without_page_cache)
-            samples.append((kinds.POD_CPU, (pod.uid,), cpu))
-            samples.append((kinds.POD_MEMORY, (pod.uid,), plain))
-            cpu_sum += cpu
+            # memory needs no second reading: without it in the sums a new pod would count as system for a round
             memory_sum += plain
             self._add_numa(pod, numa_sum)
             self._containers(at, pod, samples, page_cache)
+            if cpu is None:
+                seeded += 1
+                continue
+            measured += 1
+            samples.append((kinds.POD_CPU, (pod.uid,), cpu))
+            samples.append((kinds.POD_MEMORY, (pod.uid,), plain))
+            cpu_sum += cpu
         self.context.store.append(at.now, samples)
         shared = self.context.shared
+        if not self.context.pods_known() or (seeded and not measured):
+            # all of their CPU would be taken for the system's
+            shared.pods = shared.pods_numa = None
+            return
         shared.pods = Stamped(at.now, cpu_sum, memory_sum)
         shared.pods_numa = (at.now, numa_sum) if numa_sum else None
 

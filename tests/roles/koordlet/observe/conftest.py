@@ -1,0 +1,221 @@
+"""Machines as directories, a kubelet, and the parts of the agent between them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import orjson
+import pytest
+
+from koord.config.gates import KOORDLET, FeatureGates
+from roles.koordlet.host.cgroup import Cgroups
+from roles.koordlet.host.files import HostFiles
+from roles.koordlet.host.root import HostRoot
+from roles.koordlet.metrics.registry import Metrics
+from roles.koordlet.sensing.base import SensingContext
+from roles.koordlet.sensing.loop import SensingLoop
+from roles.koordlet.sensing.registry import Intervals, make_collectors
+from roles.koordlet.states.model import HostState
+from roles.koordlet.states.pods import PodBook
+from roles.koordlet.states.slo import SLO, effective_slo
+from roles.koordlet.store.store import MetricStore
+from roles.koordlet.store.view import MetricsView
+
+
+def _load_hosttree() -> ModuleType:
+    path = Path(__file__).parents[3] / "fixtures" / "hosts" / "hosttree.py"
+    spec = importlib.util.spec_from_file_location("koord_test_hosttree", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+HostTree = _load_hosttree().HostTree
+
+T0 = 1_700_000_000.0
+
+
+def pod(name: str, uid: str, *, qos: str = "Burstable", phase: str = "Running", **fields: Any) -> dict[str, Any]:
+    """A pod as the kubelet lists it. ``containers`` maps names to bare ids, ``requests`` are of the first container."""
+    containers: dict[str, str] = fields.get("containers") or {"main": f"{name}-main"}
+    specs: list[dict[str, Any]] = [{"name": n, "image": "x", "resources": {}} for n in containers]
+    specs[0]["resources"] = {k: fields[k] for k in ("requests", "limits") if k in fields}
+    spec: dict[str, Any] = {"nodeName": "n1", "containers": specs}
+    if "priority" in fields:
+        spec["priority"] = fields["priority"]
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": fields.get("namespace", "default"),
+            "uid": uid,
+            "labels": fields.get("labels", {}),
+            "annotations": fields.get("annotations", {}),
+            "creationTimestamp": fields.get("created", "2020-01-01T00:00:00Z"),
+        },
+        "spec": spec,
+        "status": {
+            "phase": phase,
+            "qosClass": qos,
+            "containerStatuses": [
+                {"name": n, "containerID": f"containerd://{i}", "state": {"running": {"startedAt": "2020-01-01T00:00:00Z"}}}
+                for n, i in containers.items()
+            ],
+        },
+    }
+
+
+def pod_list(*pods: dict[str, Any]) -> bytes:
+    return orjson.dumps({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": list(pods)})
+
+
+@dataclass
+class Agent:
+    """The sensing half on one machine, driven by hand: time only passes in :meth:`tick`."""
+
+    tree: Any
+    gates: str = ""
+    interval: float = 1.0
+    now: float = T0
+    mono: float = 100.0
+    slo: SLO | None = field(default_factory=lambda: effective_slo({})[0])
+    policy: str = "usageWithoutPageCache"
+    flags: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        gates = FeatureGates(KOORDLET)
+        gates.set_from_flag(self.gates)
+        root = HostRoot.at(str(self.tree.root))
+        self.files = HostFiles()
+        self.host = HostState(root, Cgroups.detect(root), self.files)
+        self.book = PodBook(self.host.cgroups)
+        self.store = MetricStore()
+        self.metrics = Metrics("n1")
+        self.metrics.node_known = True
+        self.context = SensingContext(
+            host=self.host,
+            store=self.store,
+            metrics=self.metrics,
+            pods=lambda: self.book.pods,
+            slo=lambda: self.slo,
+            memory_policy=lambda: self.policy,
+            gate=gates.enabled,
+            interval=self.interval,
+            **self.flags,
+        )
+        self.loop = SensingLoop(
+            make_collectors(self.context, Intervals()), files=self.files, store=self.store, metrics=self.metrics, interval=self.interval
+        )
+
+    def list(self, *pods: dict[str, Any]) -> None:
+        self.book.take(pod_list(*pods))
+
+    def tick(self, seconds: float = 1.0, *, jump: float = 0.0) -> None:
+        """Let time pass and run one sensing tick; ``jump`` moves the wall clock alone."""
+        self.mono += seconds
+        self.now += seconds + jump
+        self.loop.tick(self.now, self.mono)
+
+    @property
+    def view(self) -> MetricsView:
+        return MetricsView(self.store, self.now, self.interval)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Callable[..., Any]:
+    """``host(version=1, driver="systemd", …)``: a machine below a temporary directory."""
+
+    def make(**options: Any) -> Any:
+        return HostTree(tmp_path / "host", **options)
+
+    return make
+
+
+@pytest.fixture
+def agent(host: Callable[..., Any]) -> Callable[..., Agent]:
+    """``agent(tree=…)`` or ``agent(version=2)``: the sensing half on a machine."""
+
+    def make(tree: Any = None, *, gates: str = "", **options: Any) -> Agent:
+        keys = {k: options.pop(k) for k in list(options) if k in {"version", "driver", "sockets", "cores", "threads", "memory_kb"}}
+        return Agent(tree if tree is not None else host(**keys), gates=gates, **options)
+
+    return make
+
+
+@pytest.fixture
+def make_pod() -> Callable[..., dict[str, Any]]:
+    return pod
+
+
+class FakeKubelet:
+    """``/pods/`` and ``/configz`` with answers that a test changes."""
+
+    def __init__(self) -> None:
+        self.pods = pod_list()
+        self.config: dict[str, Any] = {"cpuManagerPolicy": "none"}
+        self.status = 200
+        self.requests: list[str] = []
+        self.headers: list[dict[str, str]] = []
+        self.port = 0
+
+    async def _answer(self, request: Any) -> Any:
+        from aiohttp import web
+
+        self.requests.append(request.path)
+        self.headers.append(dict(request.headers))
+        body = self.pods if request.path.startswith("/pods") else orjson.dumps({"kubeletconfig": self.config})
+        return web.Response(status=self.status, body=body, content_type="application/json")
+
+
+@contextlib.asynccontextmanager
+async def serve_kubelet(tls: Any = None) -> AsyncIterator[FakeKubelet]:
+    from aiohttp import web
+
+    kubelet = FakeKubelet()
+    app = web.Application()
+    app.router.add_get("/{path:.*}", kubelet._answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
+    await site.start()
+    kubelet.port = runner.addresses[0][1]
+    try:
+        yield kubelet
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+def kubelet() -> Callable[..., Any]:
+    return serve_kubelet
+
+
+def node_object(name: str = "n1", port: int = 10250, **fields: Any) -> dict[str, Any]:
+    """A Node whose kubelet is at 127.0.0.1."""
+    capacity = {"cpu": "4", "memory": "8Gi", "pods": "110"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": fields.get("labels", {}), "annotations": fields.get("annotations", {})},
+        "spec": {},
+        "status": {
+            "capacity": fields.get("capacity", capacity),
+            "allocatable": fields.get("allocatable", capacity),
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+        },
+    }
+
+
+@pytest.fixture
+def make_node() -> Callable[..., dict[str, Any]]:
+    return node_object

@@ -1,0 +1,166 @@
+"""The metric store: schemas, windows, aggregation, persistence."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roles.koordlet.store import kinds, persist
+from roles.koordlet.store.series import Points, SampleRejectedError
+from roles.koordlet.store.store import MetricStore, UnknownKindError
+from roles.koordlet.store.view import PERCENTILES, MetricsView, Series, percentile
+
+T0 = 1_700_000_000.0
+
+
+def filled(values: list[float]) -> MetricStore:
+    store = MetricStore()
+    for i, value in enumerate(values):
+        store.append(T0 + i, [(kinds.NODE_CPU, (), value)])
+    return store
+
+
+@pytest.mark.feature("KLO-TSDB-01")
+class TestAggregation:
+    def test_percentile_takes_an_index_without_interpolation(self) -> None:
+        values = [float(i) for i in range(1, 21)]
+        assert [percentile(values, p) for p in PERCENTILES.values()] == [10, 18, 19, 19]
+        assert percentile([7.0], 0.5) == 7
+
+    def test_aggregations(self) -> None:
+        view = MetricsView(filled([4, 1, 3, 2]), T0 + 3)
+        got = {how: view.aggregate(kinds.NODE_CPU, how, 10) for how in ("avg", "p50", "p90", "last", "count", "bogus")}
+        assert got == {"avg": 2.5, "p50": 2, "p90": 3, "last": 2, "count": 4, "bogus": 2.5}
+
+    def test_nothing_is_none_except_count(self) -> None:
+        view = MetricsView(MetricStore(), T0)
+        assert view.aggregate(kinds.NODE_CPU, "p99", 10) is None
+        assert view.aggregate(kinds.NODE_CPU, "count", 10) == 0
+        assert view.last(kinds.NODE_CPU) is None
+
+    def test_range_is_inclusive_at_both_ends(self) -> None:
+        view = MetricsView(filled([1, 2, 3, 4]), T0 + 3)
+        assert view.count(kinds.NODE_CPU, 2) == 3
+        assert view.query(kinds.NODE_CPU, 3).covered_ms == 3000
+
+    def test_last_looks_back_two_intervals(self) -> None:
+        store = filled([5])
+        assert MetricsView(store, T0 + 2).last(kinds.NODE_CPU) == 5
+        assert MetricsView(store, T0 + 2.001).last(kinds.NODE_CPU) is None
+        assert MetricsView(store, T0 + 9).last(kinds.NODE_CPU, within=10) == 5
+
+    @given(st.lists(st.floats(0, 1e12), min_size=1, max_size=60))
+    def test_all_at_once_equals_one_by_one(self, values: list[float]) -> None:
+        series = Series(list(range(len(values))), values, 0)
+        for how, value in series.aggregates().items():
+            one = series.aggregate(how)
+            assert one is not None
+            assert math.isclose(one, value)
+
+    def test_merging_series_of_a_partial_query(self) -> None:
+        store = MetricStore()
+        store.append(T0, [(kinds.POD_CPU, ("a",), 1.0), (kinds.POD_CPU, ("b",), 3.0)])
+        view = MetricsView(store, T0)
+        assert view.avg(kinds.POD_CPU, 5) == 2
+        assert view.avg(kinds.POD_CPU, 5, pod_uid="b") == 3
+
+
+@pytest.mark.feature("KLO-TSDB-01")
+class TestWriting:
+    def test_schema_is_enforced(self) -> None:
+        store = MetricStore()
+        with pytest.raises(UnknownKindError, match="pod_uid"):
+            store.append(T0, [(kinds.POD_CPU, (), 1.0)])
+        with pytest.raises(UnknownKindError, match="not known"):
+            store.append(T0, [("no_such_kind", (), 1.0)])
+        with pytest.raises(UnknownKindError, match="has the properties"):
+            MetricsView(store, T0).avg(kinds.POD_CPU, 5, container_id="x")
+
+    def test_a_batch_is_all_or_nothing(self) -> None:
+        store = filled([1])
+        with pytest.raises(SampleRejectedError):
+            store.append(T0, [(kinds.NODE_MEMORY, (), 5.0), (kinds.NODE_CPU, (), 2.0)])
+        assert MetricsView(store, T0).count(kinds.NODE_MEMORY, 5) == 0
+
+    def test_order_duplicates_and_old_samples(self) -> None:
+        points = Points(600_000)
+        for time in (100_000, 90_000, 95_000, 95_000):
+            points.add(time, float(time))
+        assert list(points.span(0, 10**9)[0]) == [90_000, 95_000, 100_000]
+        with pytest.raises(SampleRejectedError, match="another value"):
+            points.add(95_000, 1.0)
+        with pytest.raises(SampleRejectedError, match="older"):
+            points.add(39_999, 1.0)
+
+    def test_windows_bound_the_memory(self) -> None:
+        store = MetricStore()
+        for i in range(5000):
+            store.append(T0 + i, [(kinds.POD_CPU, ("a",), 1.0), (kinds.NODE_CPU, (), 1.0)])
+        assert store.size_bytes < (330 + 1830) * 16 * 1.5
+        assert MetricsView(store, T0 + 4999).count(kinds.POD_CPU, 300, pod_uid="a") == 301
+        assert MetricsView(store, T0 + 4999).count(kinds.NODE_CPU, 1800) == 1801
+        store.want(window=1000)
+        for i in range(5000, 6000):
+            store.append(T0 + i, [(kinds.POD_CPU, ("a",), 1.0)])
+        assert MetricsView(store, T0 + 5999).count(kinds.POD_CPU, 1000, pod_uid="a") > 1000
+
+    def test_a_byte_limit_shortens_every_series(self) -> None:
+        store = MetricStore(max_bytes=16 * 500)
+        for i in range(200):
+            store.append(T0 + i, [(kinds.POD_CPU, (str(n),), 1.0) for n in range(5)])
+        store.expire(T0 + 200)
+        assert store.evictions == 1
+        for i in range(200, 320):
+            store.append(T0 + i, [(kinds.POD_CPU, (str(n),), 1.0) for n in range(5)])
+        assert MetricsView(store, T0 + 320).last(kinds.POD_CPU, pod_uid="3") == 1
+
+    def test_dropping_and_expiring(self) -> None:
+        store = MetricStore()
+        store.append(T0, [(kinds.POD_CPU, ("a",), 1.0), (kinds.POD_CPU, ("b",), 1.0)])
+        assert store.drop(kinds.POD_CPU, pod_uid="a") == 1
+        store.expire(T0 + 100)
+        assert store.series_count == 1
+        store.expire(T0 + 1000)
+        assert store.series_count == 0
+
+    @given(st.lists(st.tuples(st.integers(0, 200_000), st.floats(0, 10)), max_size=80))
+    def test_points_stay_sorted_and_within_the_window(self, samples: list[tuple[int, float]]) -> None:
+        points = Points(50_000)
+        for time, value in samples:
+            try:
+                points.add(time, value)
+            except SampleRejectedError:
+                continue
+        times = list(points.span(0, 10**9)[0])
+        assert times == sorted(set(times))
+        assert not times or times[0] >= times[-1] - 50_000
+
+
+@pytest.mark.feature("KLO-TSDB-02")
+def test_snapshots_keep_the_newest() -> None:
+    store = MetricStore()
+    assert store.snapshot("node_cpu_info") is None
+    store.put_snapshot("node_cpu_info", 1)
+    store.put_snapshot("node_cpu_info", 2)
+    assert store.snapshot("node_cpu_info") == 2
+
+
+class TestPersistence:
+    def test_series_survive_a_restart(self, tmp_path: Path) -> None:
+        store = filled([1, 2, 3])
+        persist.save(store, str(tmp_path / "d"), T0 + 3)
+        fresh = MetricStore()
+        assert persist.load(fresh, str(tmp_path / "d"), T0 + 4) == 1
+        assert MetricsView(fresh, T0 + 4).avg(kinds.NODE_CPU, 60) == 2
+        assert persist.load(MetricStore(), str(tmp_path / "d"), T0 + 90_000) == 0, "too old"
+        assert persist.load(MetricStore(), str(tmp_path / "d"), T0 - 60) == 0, "of the future"
+
+    @pytest.mark.parametrize("rubbish", [b"", b"\x93", b"hello", b"\x94\x01\xa3big\x01\x90"])
+    def test_rubbish_is_ignored(self, tmp_path: Path, rubbish: bytes) -> None:
+        (tmp_path / persist.FILE).write_bytes(rubbish)
+        assert persist.load(MetricStore(), str(tmp_path), T0) == 0
+        assert persist.load(MetricStore(), str(tmp_path / "none"), T0) == 0
