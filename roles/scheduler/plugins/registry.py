@@ -6,6 +6,7 @@ from roles.scheduler.framework.interfaces import Plugin
 from roles.scheduler.framework.registry import Registry
 from roles.scheduler.plugins.basic import NodeName, NodeUnschedulable, PrioritySort, SchedulingGates
 from roles.scheduler.plugins.default_binder import DefaultBinder
+from roles.scheduler.plugins.default_preemption import DefaultPreemption
 from roles.scheduler.plugins.image_locality import ImageLocality
 from roles.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from roles.scheduler.plugins.node_affinity import NodeAffinity
@@ -26,6 +27,7 @@ PLUGINS: tuple[type[Plugin], ...] = (
     ImageLocality,
     DefaultBinder,
     LoadAwareScheduling,
+    DefaultPreemption,
 )
 
 # Names of upstream's profiles that this build has no plugin for. A configuration that lists them starts, with a warning for each.

@@ -1,0 +1,197 @@
+"""DefaultPreemption: which lower-priority pods would have to go so that a pod fits (SCH-KS-12, scheduler-job.md 5.9). Decides only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from koord.api import names
+from koord.api.kinds import PODDISRUPTIONBUDGETS
+from koord.api.objects import PodDisruptionBudget
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cluster.terms import Selector, label_selector, selects
+from roles.scheduler.config.args import DefaultPreemptionArgs
+from roles.scheduler.cycle.decision import FitFailure
+from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.framework.events import ASSIGNED_POD, Action, Subscription
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.interfaces import Feed, PostFilter, PostFilterResult
+from roles.scheduler.framework.status import SUCCESS, Status, unschedulable
+
+_NOT_HELPFUL = "Preemption is not helpful for scheduling"
+_NO_VICTIMS = "No preemption victims found for incoming pod"
+_PREEMPTED = "PreemptionByScheduler"
+
+
+@dataclass(slots=True)
+class Budget:
+    """A PodDisruptionBudget as preemption reads it."""
+
+    namespace: str
+    selector: Selector | None
+    allowed: int
+    disrupted: frozenset[str]
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A node on which the pod would fit without the victims, most important victim first."""
+
+    node: str
+    victims: tuple[PodInfo, ...]
+    violations: int
+
+
+class DefaultPreemption(PostFilter):
+    """Tries nodes from a random offset on until enough candidates are found, then picks the one that hurts least."""
+
+    name = "DefaultPreemption"
+    Args = DefaultPreemptionArgs
+
+    def __init__(self, args: DefaultPreemptionArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._budgets: dict[str, Budget] = {}
+
+    def feeds(self) -> Sequence[Feed]:
+        return (Feed(PODDISRUPTIONBUDGETS, PodDisruptionBudget, self._budget),)
+
+    def subscriptions(self) -> Sequence[Subscription]:
+        return (Subscription(ASSIGNED_POD, Action.DELETE),)
+
+    def _budget(self, old: PodDisruptionBudget | None, new: PodDisruptionBudget | None) -> None:
+        present = new or old
+        assert present is not None
+        key = f"{present.metadata.namespace}/{present.metadata.name}"
+        if new is None:
+            self._budgets.pop(key, None)
+            return
+        self._budgets[key] = Budget(
+            new.metadata.namespace, label_selector(new.spec.selector), new.status.disruptions_allowed, frozenset(new.status.disrupted_pods)
+        )
+
+    # ---------------------------------------------------------------- deciding
+
+    def post_filter(self, ctx: CycleContext, failure: FitFailure) -> PostFilterResult:
+        refusal = self._not_eligible(ctx)
+        if refusal:
+            return PostFilterResult(_message(refusal))
+        slots = list(failure.resolvable())
+        total = ctx.cluster.live
+        reasons: Counter[str] = Counter()
+        if total > len(slots):
+            reasons[_NOT_HELPFUL] = total - len(slots)
+        candidates = self._candidates(ctx, failure, slots, reasons)
+        if not candidates:
+            # The nomination, if there is one, is of no use any more.
+            items = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
+            return PostFilterResult(_message(f"0/{total} nodes are available: {items}."), "")
+        best = min(candidates, key=_harm)
+        return PostFilterResult(SUCCESS, best.node, best.victims)
+
+    def _not_eligible(self, ctx: CycleContext) -> str:
+        """Why the pod may not preempt now, "" when it may."""
+        if ctx.pod.shape.preemption_policy == names.PREEMPTION_POLICY_NEVER:
+            return "not eligible due to preemptionPolicy=Never."
+        nominated = ctx.state.nominations.node_of(ctx.pod.uid)
+        slot = ctx.cluster.slot_of(nominated) if nominated else -1
+        if slot >= 0 and ctx.cluster.alive[slot]:
+            for other in ctx.cluster.row(slot).pods.values():
+                if other.priority < ctx.pod.priority and other.deleting and _was_preempted(other):
+                    return "not eligible due to a terminating pod on the nominated node."
+        return ""
+
+    def _candidates(self, ctx: CycleContext, failure: FitFailure, slots: Sequence[int], reasons: Counter[str]) -> list[Candidate]:
+        if not slots:
+            return []
+        wanted = max(ctx.cluster.live * self.args.min_candidate_nodes_percentage // 100, self.args.min_candidate_nodes_absolute)
+        offset = ctx.state.random.randrange(len(slots))
+        found: list[Candidate] = []
+        for slot in (*slots[offset:], *slots[:offset]):
+            candidate = self._try(ctx, failure, slot, reasons)
+            if candidate is not None:
+                found.append(candidate)
+                if len(found) >= wanted:
+                    break
+        return found
+
+    def _try(self, ctx: CycleContext, failure: FitFailure, slot: int, reasons: Counter[str]) -> Candidate | None:
+        """Without all lower-priority pods the pod must fit; then as many of them as possible come back, the important ones first."""
+        row = ctx.cluster.row(slot)
+        lower = [pod for pod in row.pods.values() if pod.priority < ctx.pod.priority and not _protected(pod)]
+        if not lower:
+            reasons[_NO_VICTIMS] += 1
+            return None
+        lower.sort(key=_importance)
+        violating, others = self._split_by_budget(lower)
+        with ctx.state.suppose() as supposed:
+            for other in ctx.state.nominations.on(row.name):
+                if other.uid != ctx.pod.uid and other.priority >= ctx.pod.priority and ctx.cluster.slot_of_pod(other.uid) < 0:
+                    supposed.add(other, slot)
+            for pod in lower:
+                supposed.remove(pod.uid)
+            refusal = failure.evaluation.check_row(ctx, slot)
+            if refusal is not None:
+                reasons.update(refusal[1].reasons)
+                return None
+            victims: list[PodInfo] = []
+            violations = 0
+            for pod in (*violating, *others):
+                supposed.add(pod, slot)
+                if not failure.fits(slot):
+                    supposed.remove(pod.uid)
+                    victims.append(pod)
+                    violations += pod in violating
+        if not victims:
+            return None
+        return Candidate(row.name, tuple(sorted(victims, key=_importance)), violations)
+
+    def _split_by_budget(self, pods: Sequence[PodInfo]) -> tuple[list[PodInfo], list[PodInfo]]:
+        """Pods whose removal breaks a budget, given that the ones before are removed too, and the rest; order is kept."""
+        left = {key: budget.allowed for key, budget in self._budgets.items()}
+        violating: list[PodInfo] = []
+        others: list[PodInfo] = []
+        for pod in pods:
+            broken = False
+            for key, budget in self._budgets.items():
+                covers = budget.namespace == pod.namespace and bool(pod.shape.labels) and selects(budget.selector, pod.shape.labels)
+                # A pod that is being disrupted already was counted off when that was decided; an empty selector covers nothing here.
+                if not covers or not budget.selector or pod.name in budget.disrupted:
+                    continue
+                left[key] -= 1
+                broken = broken or left[key] < 0
+            (violating if broken else others).append(pod)
+        return violating, others
+
+
+def _message(text: str) -> Status:
+    return unschedulable(f"preemption: {text}")
+
+
+def _protected(pod: PodInfo) -> bool:
+    return pod.shape.labels.get(names.LABEL_POD_DISABLE_PREEMPTIBLE) == "true"
+
+
+def _was_preempted(pod: PodInfo) -> bool:
+    return any(c.type == "DisruptionTarget" and c.status == "True" and c.reason == _PREEMPTED for c in pod.pod.status.conditions)
+
+
+def _start(pod: PodInfo) -> str:
+    """Start time as text; RFC 3339 in UTC sorts as text. A pod that has not started counts as starting last."""
+    return pod.pod.status.start_time or "9999"
+
+
+def _importance(pod: PodInfo) -> tuple[int, str]:
+    """Sorts the most important pod first: higher priority, then longer running."""
+    return (-pod.priority, _start(pod))
+
+
+def _harm(candidate: Candidate) -> tuple[int, int, int, int, tuple[int, ...]]:
+    """Less is better: budget violations, highest victim priority, sum of priorities, number of victims, and the earliest start among
+    the highest-priority victims (the later, the better)."""
+    victims = candidate.victims
+    highest = victims[0].priority
+    earliest = min(_start(pod) for pod in victims if pod.priority == highest)
+    return (
+        candidate.violations, highest, sum(pod.priority + 2**31 for pod in victims), len(victims), tuple(-ord(c) for c in earliest),
+    )  # fmt: skip
