@@ -1,0 +1,261 @@
+"""The resource executor: every change of the node goes through here (KA-EXE-01).
+
+Strategies and hooks say what they want; the executor leaves out what is so already, puts the old value on record, writes in an
+order that the kernel accepts (growth from parent to child, shrinking from child to parent), and tells what became of it. A batch
+never stops at an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from koord.decisions.record import Record, Subject
+from roles.koordlet.actuation.errors import Trouble, WriteError
+from roles.koordlet.actuation.journal import Journal
+from roles.koordlet.actuation.target import Target, key_of, resolve
+from roles.koordlet.actuation.writes import Batch, Kind, Merge, Write
+from roles.koordlet.audit.log import AuditEvent
+
+if TYPE_CHECKING:
+    from koord.decisions.recorder import Recorder
+    from roles.koordlet.audit.log import AuditLog
+    from roles.koordlet.metrics.registry import Metrics
+    from roles.koordlet.states.model import HostState
+
+log = logging.getLogger(__name__)
+
+#: Cache entries that nobody renewed are dropped after this long (seconds); swept once a minute.
+CACHE_TTL = 120.0
+SWEEP_EVERY = 60.0
+AUDIT_VERBOSITY = 3
+
+Key = tuple[str, str, str]
+
+
+class Mode(StrEnum):
+    OBSERVE = "observe"
+    ENFORCE = "enforce"
+
+
+@dataclass(slots=True)
+class Applied:
+    """What became of batches. ``would`` counts changes that observe mode kept back."""
+
+    written: list[Write] = field(default_factory=list)
+    skipped: int = 0
+    would: list[Write] = field(default_factory=list)
+    failed: list[WriteError] = field(default_factory=list)
+
+    @property
+    def unjournalled(self) -> bool:
+        """Whether something was left alone because its old value could not be put on record."""
+        return any(e.trouble is Trouble.UNJOURNALLED for e in self.failed)
+
+
+@dataclass(slots=True)
+class Executor:
+    """One a process. ``journal`` None writes without a record (only for putting things back)."""
+
+    host: HostState
+    journal: Journal | None
+    audit: AuditLog | None = None
+    metrics: Metrics | None = None
+    recorder: Recorder | None = None
+    force_after: float = 60.0
+    """``--resource-force-update-seconds``."""
+    clock: Callable[[], float] = time.monotonic
+    _cache: dict[Key, tuple[str, float]] = field(default_factory=dict)
+    _would: dict[Key, str] = field(default_factory=dict)
+    _troubled: dict[Key, str] = field(default_factory=dict)
+    _swept: float = 0.0
+
+    def apply(self, batches: Iterable[Batch], *, rule: str, now: float, mode: Mode = Mode.ENFORCE) -> Applied:
+        """Bring batches about, in order. ``rule`` is the strategy or hook, ``now`` the time of the decision (Unix seconds)."""
+        applied = Applied()
+        for batch in batches:
+            self._apply(batch, rule, now, mode, applied)
+        self._sweep()
+        return applied
+
+    def needed(self, write: Write) -> bool:
+        """Whether the cache does not already vouch for the value."""
+        if not write.cached:
+            return True
+        cached = self._cache.get(key_of(write))
+        return cached is None or cached[0] != write.value or self.clock() - cached[1] > self.force_after
+
+    def forget(self, directory: str) -> None:
+        """Drop what is known about a cgroup directory and everything below it."""
+        below = directory + "/"
+        for table in (self._cache, self._would, self._troubled):
+            for key in [k for k in table if k[0] == directory or k[0].startswith(below)]:
+                del table[key]
+
+    # -- a batch -------------------------------------------------------------------------------------------------------------
+
+    def _apply(self, batch: Batch, rule: str, now: float, mode: Mode, applied: Applied) -> None:
+        levels: list[list[Target]] = []
+        for level in batch.levels:
+            targets: list[Target] = []
+            for write in level:
+                if not self.needed(write):
+                    applied.skipped += 1
+                    continue
+                target = self._resolve(write, applied)
+                if target is not None:
+                    targets.append(target)
+            levels.append(targets)
+        if mode is Mode.OBSERVE:
+            self._observe([t for level in levels for t in level], rule, now, applied)
+            return
+        allowed = self._on_record([t for level in levels for t in level], applied)
+        self._downwards(levels, allowed, rule, now, applied)
+        for targets in reversed(levels):
+            for target in targets:
+                if target.write.merge is not Merge.NONE and id(target) in allowed:
+                    self._finish(target, rule, now, applied)
+
+    def _downwards(self, levels: list[list[Target]], allowed: set[int], rule: str, now: float, applied: Applied) -> None:
+        for targets in levels:
+            for target in targets:
+                if id(target) not in allowed:
+                    continue
+                if target.write.merge is Merge.NONE:
+                    self._finish(target, rule, now, applied)
+                    continue
+                try:
+                    text = target.merged_text()
+                    if text is not None:
+                        self._put(target, text)
+                        target.basis = text
+                except WriteError as error:
+                    allowed.discard(id(target))
+                    self._failed(target.write, error, applied)
+
+    def _finish(self, target: Target, rule: str, now: float, applied: Applied) -> None:
+        """Write the wanted value unless it stands there, and remember that it does."""
+        before = target.current
+        try:
+            pending = not target.satisfied
+            if pending:
+                self._put(target, target.text)
+        except WriteError as error:
+            self._failed(target.write, error, applied)
+            return
+        key = key_of(target.write)
+        self._cache[key] = (target.write.value, self.clock())
+        if self._troubled.pop(key, None) is not None:
+            log.info("%s can be written again", target.path)
+        self._would.pop(key, None)
+        if pending or target.basis.strip() != target.first_basis.strip():
+            applied.written.append(target.write)
+            self._told(target, before, rule, now)
+        else:
+            applied.skipped += 1
+
+    # -- steps ---------------------------------------------------------------------------------------------------------------
+
+    def _resolve(self, write: Write, applied: Applied) -> Target | None:
+        try:
+            return resolve(write, self.host)
+        except WriteError as error:
+            self._failed(write, error, applied)
+            return None
+
+    def _on_record(self, targets: list[Target], applied: Applied) -> set[int]:
+        """Put the old values of what is going to change into the journal; the ids of targets that may be written."""
+        if self.journal is None:
+            return {id(t) for t in targets}
+        wanted = [(t, t.entry()) for t in targets if not t.satisfied]
+        entries = [e for _, e in wanted if e is not None]
+        if self.journal.remember(entries):
+            return {id(t) for t in targets}
+        refused: set[int] = set()
+        for target, entry in wanted:
+            if entry is not None and not self.journal.known(entry.path, entry.inode):
+                refused.add(id(target))
+                self._failed(target.write, WriteError(Trouble.UNJOURNALLED, target.path, self.journal.failure), applied)
+        return {id(t) for t in targets} - refused
+
+    def _put(self, target: Target, text: str) -> None:
+        begun = time.perf_counter()
+        status = "failed"
+        try:
+            target.put(text)
+            status = "success"
+        finally:
+            self.host.files.invalidate(target.path)
+            if self.metrics is not None:
+                self.metrics.resource_update.observe((time.perf_counter() - begun) * 1000, _metric_type(target.write), status)
+
+    def _observe(self, targets: list[Target], rule: str, now: float, applied: Applied) -> None:
+        for target in targets:
+            key = key_of(target.write)
+            if target.satisfied:
+                self._would.pop(key, None)
+                applied.skipped += 1
+                continue
+            applied.would.append(target.write)
+            if self._would.get(key) != target.write.value:
+                self._would[key] = target.write.value
+                self._record(target, target.current, rule, now, "WouldWrite")
+
+    def _failed(self, write: Write, error: WriteError, applied: Applied) -> None:
+        if error.ignored:
+            return
+        applied.failed.append(error)
+        key = key_of(write)
+        text = str(error)
+        if self._troubled.get(key) != text:
+            self._troubled[key] = text
+            level = logging.INFO if error.trouble in (Trouble.BUSY, Trouble.UNJOURNALLED) else logging.WARNING
+            log.log(level, "wanted %s: %s", write, text)
+
+    def _told(self, target: Target, before: str, rule: str, now: float) -> None:
+        self._record(target, before, rule, now, "Written")
+        if self.audit is not None:
+            about = target.write.about
+            event = AuditEvent(
+                type=about.type,
+                namespace=about.namespace,
+                name=about.name,
+                container=about.container,
+                reason=target.write.reason,
+                message=f"update {target.path} from {before.strip()!r} to {target.text.strip()!r}",
+            )
+            self.audit.emit(event, AUDIT_VERBOSITY)
+
+    def _record(self, target: Target, before: str, rule: str, now: float, verdict: str) -> None:
+        if self.recorder is None:
+            return
+        old, new = before.strip()[:120], target.text.strip()[:120]
+        self.recorder.record(
+            Record(
+                role="koordlet",
+                subject=Subject("CgroupFile", name=target.path),
+                time=now,
+                verdict=verdict,
+                rule=rule,
+                message=f"{old} → {new}",
+                numbers={"old": old, "new": new},
+                features=("KA-EXE-01",),
+            )
+        )
+
+    def _sweep(self) -> None:
+        now = self.clock()
+        if now - self._swept < SWEEP_EVERY:
+            return
+        self._swept = now
+        self._cache = {k: v for k, v in self._cache.items() if now - v[1] <= max(CACHE_TTL, 2 * self.force_after)}
+
+
+def _metric_type(write: Write) -> str:
+    if write.resource == "schemata":
+        return "resctrl-schema"
+    return "cgroup" if write.kind is Kind.CGROUP else "default"

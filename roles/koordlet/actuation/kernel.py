@@ -1,0 +1,90 @@
+"""Reading and writing kernel files so that every error surfaces (KA-EXE-01).
+
+Buffered files swallow what the kernel says at close; here each write is one ``write(2)``, as cgroupfs and resctrl want it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from roles.koordlet.actuation.errors import Trouble, WriteError, from_os_error
+
+_LIMIT = 1 << 20
+
+
+def read(path: str) -> str:
+    """The file's content without the newlines at its end. Raises WriteError."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise from_os_error(path, error, "cannot be read") from None
+    try:
+        parts: list[bytes] = []
+        while chunk := os.read(fd, 1 << 16):
+            parts.append(chunk)
+            if len(parts) > _LIMIT >> 16:
+                raise WriteError(Trouble.OTHER, path, "is larger than 1 MiB")
+        return b"".join(parts).decode("utf-8", "replace").rstrip("\n")
+    except OSError as error:
+        raise from_os_error(path, error, "cannot be read") from None
+    finally:
+        os.close(fd)
+
+
+def write(path: str, text: str) -> None:
+    """Replace the content by one write. An empty text is written as a newline, because writing nothing does nothing.
+
+    Raises WriteError.
+    """
+    data = text.encode() or b"\n"
+    # O_TRUNC means nothing to the kernel's files and lets plain files stand in for them
+    _write(path, data, os.O_WRONLY | os.O_CLOEXEC | os.O_TRUNC)
+
+
+def append_line(path: str, line: str) -> None:
+    """One line of a file that takes lines one by one. Plain files that stand in for it keep the earlier lines. Raises WriteError."""
+    _write(path, line.rstrip("\n").encode() + b"\n", os.O_WRONLY | os.O_CLOEXEC | os.O_APPEND)
+
+
+def _write(path: str, data: bytes, flags: int) -> None:
+    try:
+        fd = os.open(path, flags)
+    except OSError as error:
+        raise from_os_error(path, error, "cannot be opened for writing") from None
+    try:
+        written = os.write(fd, data)
+    except OSError as error:
+        raise from_os_error(path, error, f"{data[:60].decode(errors='replace').strip()!r} is refused") from None
+    finally:
+        os.close(fd)
+    if written != len(data):
+        raise WriteError(Trouble.OTHER, path, f"only {written} of {len(data)} bytes were taken")
+
+
+def replace_file(path: str, text: str) -> None:
+    """Write a file of the agent's own so that a reader sees the old or the new content, never half. Raises WriteError."""
+    temporary = f"{path}.tmp"
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            data = memoryview(text.encode())
+            while data:
+                data = data[os.write(fd, data) :]
+        finally:
+            os.close(fd)
+        os.rename(temporary, path)
+    except OSError as error:
+        raise from_os_error(path, error, "cannot be written") from None
+
+
+def change_own(path: str, wanted: bool, *, directory: bool) -> None:
+    """Make or remove a directory, or remove a file, of the agent's own making. Raises WriteError."""
+    try:
+        if wanted:
+            os.makedirs(path, mode=0o755, exist_ok=True)
+        elif directory:
+            os.rmdir(path)
+        else:
+            os.unlink(path)
+    except OSError as error:
+        raise from_os_error(path, error, "cannot be made" if wanted else "cannot be removed") from None

@@ -1,0 +1,183 @@
+"""One wanted value against one machine: where it goes, what stands there, what text would be written (KA-EXE-01).
+
+Everything that is refused before the kernel is asked is refused here: unsupported files, values a file cannot hold, directories
+that are gone, paths that leave their root.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from roles.koordlet.actuation import kernel
+from roles.koordlet.actuation.errors import Trouble, WriteError
+from roles.koordlet.actuation.journal import Entry, Undo, directory_inode
+from roles.koordlet.actuation.systemfiles import FILES
+from roles.koordlet.actuation.values import merged, same
+from roles.koordlet.actuation.writes import Kind, Write
+from roles.koordlet.host.errors import CgroupGoneError, FileMissingError, HostError, ResourceUnsupportedError
+from roles.koordlet.host.root import PathEscapeError
+from roles.koordlet.states.model import HostState
+
+_UNDO_BY_RESOURCE = {"schemata": Undo.LINES, "sched_features": Undo.WORDS}
+#: Files that say where a task is: leaving the group is what puts it back.
+_NEVER_JOURNALLED = frozenset({"tasks", "cgroup.procs"})
+_OWN = frozenset({Kind.CREATE, Kind.DIRECTORY, Kind.ABSENT, Kind.NO_DIRECTORY})
+
+
+@dataclass(slots=True)
+class Target:
+    """A write that passed the checks. ``current`` is what the file holds, raw; ``text`` is what would be written."""
+
+    write: Write
+    path: str
+    text: str
+    current: str = ""
+    basis: str = ""
+    """What merging and comparing look at: the current value, or the effective one of an unset v2 cpuset."""
+    first_basis: str = ""
+
+    def __post_init__(self) -> None:
+        self.first_basis = self.basis
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether nothing has to be written."""
+        kind = self.write.kind
+        if kind in (Kind.DIRECTORY, Kind.CREATE):
+            return self.current == self.text and os.path.lexists(self.path)
+        if kind in (Kind.ABSENT, Kind.NO_DIRECTORY):
+            return not os.path.lexists(self.path)
+        if kind is Kind.LINE:
+            return _has_line(self.write.resource, self.current, self.text)
+        return same(self.write.resource, self.basis, self.text)
+
+    def merged_text(self) -> str | None:
+        """What may be written on the way down; None to wait. Raises WriteError when the current value is no value."""
+        try:
+            value = merged(self.write.merge, self.basis, self.text)
+        except ValueError as error:
+            raise WriteError(Trouble.INVALID, self.path, f"holds {self.basis[:60]!r}: {error}") from None
+        return value
+
+    def entry(self) -> Entry | None:
+        """The journal line for this file; None when there is nothing to put back."""
+        kind, resource = self.write.kind, self.write.resource
+        if resource in _NEVER_JOURNALLED or kind in (Kind.ABSENT, Kind.NO_DIRECTORY):
+            return None
+        if kind is Kind.CREATE:
+            return Entry(self.path, "", Undo.REMOVE) if not os.path.lexists(self.path) else Entry(self.path, self.current, Undo.REPLACE)
+        if kind is Kind.DIRECTORY:
+            return None if os.path.isdir(self.path) else Entry(self.path, "", Undo.REMOVE_DIRECTORY)
+        undo = Undo.DEVICES if resource.startswith("blkio.") else _UNDO_BY_RESOURCE.get(resource, Undo.WRITE)
+        return Entry(self.path, self.current, undo, resource, directory_inode(self.path) if kind is Kind.CGROUP else 0)
+
+    def put(self, text: str) -> None:
+        """Write to the kernel. Raises WriteError."""
+        kind = self.write.kind
+        if kind is Kind.LINE:
+            kernel.append_line(self.path, text)
+        elif kind is Kind.CREATE:
+            kernel.replace_file(self.path, text)
+        elif kind in _OWN:
+            kernel.change_own(self.path, kind is Kind.DIRECTORY, directory=kind in (Kind.DIRECTORY, Kind.NO_DIRECTORY))
+        else:
+            kernel.write(self.path, text)
+
+
+def key_of(write: Write) -> tuple[str, str, str]:
+    """What the cache of written values is keyed by."""
+    return (write.target, write.resource, write.device)
+
+
+def resolve(write: Write, host: HostState) -> Target:
+    """Check a write and read what stands there. Raises WriteError."""
+    try:
+        return _resolve_cgroup(write, host) if write.kind is Kind.CGROUP else _resolve_file(write, host)
+    except ResourceUnsupportedError as error:
+        raise WriteError(Trouble.UNSUPPORTED, write.target, str(error)) from None
+    except (CgroupGoneError, FileMissingError) as error:
+        raise WriteError(Trouble.GONE, error.path, error.detail) from None
+    except PathEscapeError as error:
+        raise WriteError(Trouble.INVALID, write.target, str(error)) from None
+    except HostError as error:
+        raise WriteError(Trouble.OTHER, write.target, str(error)) from None
+
+
+def _resolve_cgroup(write: Write, host: HostState) -> Target:
+    cgroups = host.cgroups
+    if not cgroups.supported(write.resource, write.target):
+        raise WriteError(Trouble.UNSUPPORTED, f"{write.target}/{write.resource}", "is not offered by this kernel")
+    path = cgroups.file(write.resource, write.target)
+    try:
+        text = cgroups.spec(write.resource).encode(write.value)
+    except ValueError as error:
+        raise WriteError(Trouble.INVALID, path, str(error)) from None
+    current = host.files.read_fresh(path).decode("utf-8", "replace").rstrip("\n")
+    basis = current
+    if cgroups.v2:
+        text = _whole_cpu_max(write.resource, text, current)
+        if write.resource == "cpuset.cpus" and not current.strip():
+            basis = _effective_cpus(write.target, host)
+    return Target(write, path, text, current, basis)
+
+
+def _whole_cpu_max(resource: str, text: str, current: str) -> str:
+    """cpu.max takes quota and period together; the part that is not meant keeps what it has."""
+    fields = current.split()
+    if resource == "cpu.cfs_quota_us":
+        return f"{text} {fields[1]}" if len(fields) == 2 else text
+    if resource == "cpu.cfs_period_us":
+        return f"{fields[0] if fields else 'max'} {text}"
+    return text
+
+
+def _effective_cpus(directory: str, host: HostState) -> str:
+    """A v2 cpuset that was never set has its parent's CPUs."""
+    try:
+        return host.files.read_fresh(host.cgroups.file("cpuset.cpus.effective", directory)).decode("utf-8", "replace").strip()
+    except (CgroupGoneError, FileMissingError):
+        return ""
+
+
+def _resolve_file(write: Write, host: HostState) -> Target:
+    path = write.target
+    system = FILES.get(write.resource)
+    if system is not None and (problem := system.validate(write.value)) is not None:
+        raise WriteError(Trouble.INVALID, path, problem)
+    if write.kind in (Kind.DIRECTORY, Kind.ABSENT, Kind.NO_DIRECTORY):
+        return Target(write, path, "")
+    if write.kind is Kind.CREATE:
+        current = kernel.read(path) if os.path.exists(path) else ""
+        return Target(write, path, write.value, current, current)
+    current = "" if write.resource in _NEVER_JOURNALLED else kernel.read(path)
+    host.files.invalidate(path)
+    return Target(write, path, write.value, current, current)
+
+
+def _has_line(resource: str, current: str, line: str) -> bool:
+    """Whether a file that is written line by line says so already."""
+    if resource in _NEVER_JOURNALLED:
+        return False
+    if resource == "schemata":
+        return _schemata_has(current, line)
+    if resource == "sched_features":
+        return line.strip() in current.split()
+    return any(own.split() == line.split() for own in current.splitlines())
+
+
+def _schemata_has(current: str, line: str) -> bool:
+    """Only the domains that the line names count: the kernel merges, and cache ids need not start at 0."""
+    name, _, domains = line.strip().partition(":")
+    for own in current.splitlines():
+        label, _, values = own.strip().partition(":")
+        if label.strip() == name:
+            have = dict(_domain(part) for part in values.split(";") if "=" in part)
+            return all(have.get(key) == value for key, value in (_domain(p) for p in domains.split(";") if "=" in p))
+    return False
+
+
+def _domain(part: str) -> tuple[str, str]:
+    key, _, value = part.partition("=")
+    text = value.strip().lower().lstrip("0")
+    return key.strip(), text or "0"

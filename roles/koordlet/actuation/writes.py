@@ -1,0 +1,94 @@
+"""What a strategy or a hook wants the node to look like: writes, and batches of writes by cgroup level (KA-EXE-01).
+
+Plain data. Values are spelled as on cgroup v1 (``-1`` is no limit, CPU weight is shares); the executor turns them into what
+the machine's version takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Merge(StrEnum):
+    """When a value may already be written on the way down, before the children are (growth goes parent to child)."""
+
+    NONE = ""
+    LARGER = "larger value"
+    LARGER_QUOTA = "larger quota"
+    LOOSER_CPUSET = "looser cpuset"
+
+
+class Kind(StrEnum):
+    CGROUP = "cgroup"
+    """A cgroup file; ``target`` is a cgroup directory relative to the root, ``resource`` a row of the file table."""
+    FILE = "file"
+    """A whole file; ``target`` is its absolute path. It must exist and be readable."""
+    LINE = "line"
+    """One write to a kernel file that takes a line at a time (schemata, tasks, sched_features)."""
+    CREATE = "create"
+    """A file of the agent's own making, written whole and made if it is not there."""
+    DIRECTORY = "directory"
+    """A directory that has to exist (a resctrl group)."""
+    ABSENT = "absent"
+    """A file of the agent's own making that must not exist."""
+    NO_DIRECTORY = "no directory"
+    """A directory of the agent's own making that must not exist (a resctrl group)."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """Whom a write concerns; for the audit log and the decision record."""
+
+    type: str = "node"
+    """node, pod or group."""
+    namespace: str = ""
+    name: str = ""
+    container: str = ""
+    uid: str = ""
+
+
+NODE = About()
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One wanted value.
+
+    ``cached`` writes are left out while the last successful write of the same value is younger than
+    ``--resource-force-update-seconds``. ``device`` makes writes of one file that concern different disks distinct.
+    """
+
+    resource: str
+    target: str
+    value: str
+    kind: Kind = Kind.CGROUP
+    merge: Merge = Merge.NONE
+    cached: bool = True
+    reason: str = "UpdateCgroups"
+    about: About = NODE
+    device: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.target}/{self.resource}" if self.kind is Kind.CGROUP else self.target
+        return f"{where} := {self.value!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Writes by level, outermost first. One level is a plain sequence, written in its order."""
+
+    levels: tuple[tuple[Write, ...], ...]
+
+    def __iter__(self) -> Iterator[Write]:
+        for level in self.levels:
+            yield from level
+
+    def __bool__(self) -> bool:
+        return any(self.levels)
+
+
+def sequence(*writes: Write) -> Batch:
+    """A batch without levels."""
+    return Batch((tuple(writes),))
