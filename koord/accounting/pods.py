@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from koord.accounting.resources import ResourceVector, add_into, max_, parse
 from koord.api import names
+from koord.api.objects_meta import find_condition
 from koord.api.quantity import parse_milli, parse_value
 
 if TYPE_CHECKING:
-    from koord.api.objects import Container, Pod, PodSpec
+    from koord.api.objects import Container, Pod, PodSpec, PodStatus
 
 __all__ = [
     "DEFAULT_MEMORY_REQUEST", "DEFAULT_MILLI_CPU_REQUEST", "non_zero_requests", "pod_limits", "pod_requests", "spec_limits",
@@ -82,12 +83,7 @@ def _non_zero(container: Container) -> ResourceVector:
 
 def spec_requests(spec: PodSpec) -> ResourceVector:
     """Effective requests of a pod spec, overhead included. Raises QuantityError."""
-    total = _effective(spec, _requests)
-    if spec.resources is not None:
-        _override(total, spec.resources.requests)
-    if spec.overhead:
-        add_into(total, parse(spec.overhead))
-    return total
+    return _complete(spec, _requests)
 
 
 def spec_limits(spec: PodSpec) -> ResourceVector:
@@ -106,29 +102,49 @@ def spec_limits(spec: PodSpec) -> ResourceVector:
 
 
 def pod_requests(pod: Pod) -> ResourceVector:
-    """Effective requests of a pod; while it is resized in place, the larger of wanted and allocated counts. Raises QuantityError."""
+    """Effective requests of a pod. Raises QuantityError.
+
+    While a container is resized in place it holds the largest of what it asks for, what is allocated and what is applied; when the
+    resize is impossible on the node, what it asks for does not count.
+    """
+    status = pod.status
     statuses = {
-        status.name: status for status in pod.status.container_statuses if status.allocated_resources or status.resources is not None
+        held.name: held
+        for statuses in (status.container_statuses, status.init_container_statuses)
+        for held in statuses
+        if held.allocated_resources or held.resources is not None
     }
     if not statuses:
         return spec_requests(pod.spec)
+    infeasible = _resize_is_infeasible(status)
 
     def of(container: Container) -> ResourceVector:
         wanted = _requests(container)
-        status = statuses.get(container.name)
-        if status is None:
+        held = statuses.get(container.name)
+        if held is None:
             return wanted
-        held = parse(status.allocated_resources)
-        if status.resources is not None:
-            held = max_(held, parse(status.resources.requests))
-        # a name that is gone from the spec is not held any more
-        return {name: max(value, held.get(name, value)) for name, value in wanted.items()}
+        allocated = parse(held.allocated_resources)
+        if held.resources is not None:
+            allocated = max_(allocated, parse(held.resources.requests))
+        return allocated if infeasible and allocated else max_(wanted, allocated)
 
-    total = _effective(pod.spec, of)
-    if pod.spec.resources is not None:
-        _override(total, pod.spec.resources.requests)
-    if pod.spec.overhead:
-        add_into(total, parse(pod.spec.overhead))
+    return _complete(pod.spec, of)
+
+
+def _resize_is_infeasible(status: PodStatus) -> bool:
+    if status.resize == "Infeasible":
+        return True
+    pending = find_condition(status.conditions, "PodResizePending")
+    return pending is not None and pending.status == "True" and pending.reason == "Infeasible"
+
+
+def _complete(spec: PodSpec, of: Callable[[Container], ResourceVector]) -> ResourceVector:
+    """Containers folded, pod-level requests put over them, overhead added."""
+    total = _effective(spec, of)
+    if spec.resources is not None:
+        _override(total, spec.resources.requests)
+    if spec.overhead:
+        add_into(total, parse(spec.overhead))
     return total
 
 
@@ -142,9 +158,4 @@ def non_zero_requests(pod: Pod) -> ResourceVector:
     spec = pod.spec
     if spec.resources is not None and names.RESOURCE_CPU in spec.resources.requests and names.RESOURCE_MEMORY in spec.resources.requests:
         return pod_requests(pod)
-    total = _effective(spec, _non_zero)
-    if spec.resources is not None:
-        _override(total, spec.resources.requests)
-    if spec.overhead:
-        add_into(total, parse(spec.overhead))
-    return total
+    return _complete(spec, _non_zero)

@@ -49,15 +49,31 @@ def test_limits_and_overhead() -> None:
     assert pod_limits(made) == {"cpu": 1100}
 
 
-def test_in_place_resize_holds_the_larger() -> None:
-    made = convert(
-        {
-            "spec": {"containers": [{"name": "a", "resources": {"requests": {"cpu": "1"}}}]},
-            "status": {"containerStatuses": [{"name": "a", "allocatedResources": {"cpu": "2", "memory": "1Gi"}}]},
-        },
-        Pod,
-    )
-    assert pod_requests(made) == {"cpu": 2000}
+@pytest.mark.parametrize(
+    ("status", "wanted"),
+    [
+        ({"allocatedResources": {"cpu": "2"}}, {"cpu": 2000, "memory": 1 << 30}),
+        ({"allocatedResources": {"cpu": "500m"}}, {"cpu": 1000, "memory": 1 << 30}),
+        ({"resources": {"requests": {"cpu": "3", "memory": "1Gi"}}}, {"cpu": 3000, "memory": 1 << 30}),
+        ({"resources": {"requests": {}}}, {"cpu": 1000, "memory": 1 << 30}),
+        ({"name": "another", "allocatedResources": {"cpu": "2"}}, {"cpu": 1000, "memory": 1 << 30}),
+    ],
+)
+def test_in_place_resize_holds_the_larger(status: dict[str, Any], wanted: dict[str, int]) -> None:
+    container = {"name": "a", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}
+    made = convert({"spec": {"containers": [container]}, "status": {"containerStatuses": [{"name": "a", **status}]}}, Pod)
+    assert pod_requests(made) == wanted
+
+
+def test_an_impossible_resize_does_not_count() -> None:
+    container = {"name": "a", "resources": {"requests": {"cpu": "100"}}}
+    held = [{"name": "a", "allocatedResources": {"cpu": "2"}}]
+    waiting = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
+    for status in ({"resize": "Infeasible"}, {"conditions": [waiting]}):
+        made = convert({"spec": {"containers": [container]}, "status": {"containerStatuses": held, **status}}, Pod)
+        assert pod_requests(made) == {"cpu": 2000}
+    deferred = convert({"spec": {"containers": [container]}, "status": {"containerStatuses": held, "resize": "Deferred"}}, Pod)
+    assert pod_requests(deferred) == {"cpu": 100_000}
 
 
 def test_scoring_defaults() -> None:
