@@ -25,5 +25,6 @@ class ServerConfig:
     unresolvable_webhooks: str = "ignore"
     # host:port by "namespace/name" of a Service, for webhooks that name one
     webhook_services: dict[str, str] = field(default_factory=dict)
-    # "always" keeps managedFields on every write, "apply" only on objects that server-side apply has touched
-    managed_fields: str = "always"
+    # managedFields: "always" on every write, "apply" only on objects that server-side apply has touched, "auto" the second for the
+    # kinds that are written most (pods, events, leases) and the first for all others
+    managed_fields: str = "auto"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -18,6 +19,53 @@ MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
+
+
+WIDGET: dict[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "widgets.example.com"},
+    "spec": {
+        "group": "example.com",
+        "scope": "Namespaced",
+        "names": {"plural": "widgets", "kind": "Widget", "shortNames": ["wg"]},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "subresources": {"status": {}},
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {
+                            "spec": {
+                                "type": "object",
+                                "required": ["size"],
+                                "properties": {
+                                    "size": {"type": "integer", "minimum": 1},
+                                    "colour": {"type": "string", "enum": ["red", "blue"], "default": "red"},
+                                    "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+                                    "parts": {
+                                        "type": "array",
+                                        "x-kubernetes-list-type": "map",
+                                        "x-kubernetes-list-map-keys": ["name"],
+                                        "items": {
+                                            "type": "object",
+                                            "required": ["name"],
+                                            "properties": {"name": {"type": "string"}, "count": {"type": "integer"}},
+                                        },
+                                    },
+                                },
+                            },
+                            "status": {"type": "object", "properties": {"ready": {"type": "boolean"}}},
+                        },
+                    }
+                },
+            }
+        ],
+    },
+}
 
 
 class Api:
@@ -65,6 +113,12 @@ class Api:
 async def api_for(**options: Any) -> AsyncIterator[Api]:
     async with running_server(**options) as server, aiohttp.ClientSession(server.url) as session:
         yield Api(session, server)
+
+
+@pytest.fixture
+def widget_crd() -> Obj:
+    """A small custom resource with a status, defaults, an enumeration and an associative list."""
+    return copy.deepcopy(WIDGET)
 
 
 Run = Callable[..., None]

@@ -6,41 +6,6 @@ from typing import Any
 
 import pytest
 
-WIDGET: dict[str, Any] = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "widgets.example.com"},
-    "spec": {
-        "group": "example.com",
-        "scope": "Namespaced",
-        "names": {"plural": "widgets", "kind": "Widget", "shortNames": ["wg"]},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "subresources": {"status": {}},
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "properties": {
-                            "spec": {
-                                "type": "object",
-                                "required": ["size"],
-                                "properties": {
-                                    "size": {"type": "integer", "minimum": 1},
-                                    "colour": {"type": "string", "enum": ["red", "blue"], "default": "red"},
-                                    "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-                                },
-                            },
-                            "status": {"type": "object", "properties": {"ready": {"type": "boolean"}}},
-                        },
-                    }
-                },
-            }
-        ],
-    },
-}
 PATH = "/apis/example.com/v1/namespaces/default/widgets"
 
 
@@ -63,7 +28,7 @@ def test_koords_own_crds_are_established_and_served(with_api: Any) -> None:
     with_api(body, crds=True)
 
 
-def test_defaults_pruning_and_status_split(with_api: Any) -> None:
+def test_defaults_pruning_and_status_split(with_api: Any, widget_crd: Any) -> None:
     async def body(api: Any) -> None:
         made = await api.post(PATH, {**widget(size=2, unknown=1, free={"any": [1]}), "status": {"ready": True}})
         assert made["spec"] == {"size": 2, "colour": "red", "free": {"any": [1]}}
@@ -81,7 +46,7 @@ def test_defaults_pruning_and_status_split(with_api: Any) -> None:
         same = await api.merge(PATH + "/w", {"spec": {"size": 3}})
         assert same["metadata"]["resourceVersion"] == changed["metadata"]["resourceVersion"]
 
-    with_api(body, crds=[WIDGET])
+    with_api(body, crds=[widget_crd])
 
 
 @pytest.mark.parametrize(
@@ -93,21 +58,21 @@ def test_defaults_pruning_and_status_split(with_api: Any) -> None:
         ({"size": 1, "colour": "green"}, "spec.colour", "FieldValueNotSupported"),
     ],
 )
-def test_bad_values_are_refused_with_their_field(with_api: Any, spec: dict[str, Any], field: str, reason: str) -> None:
+def test_bad_values_are_refused_with_their_field(with_api: Any, widget_crd: Any, spec: dict[str, Any], field: str, reason: str) -> None:
     async def body(api: Any) -> None:
         status, out = await api.call("POST", PATH, widget(**spec))
         assert status == 422
         assert out["reason"] == "Invalid"
         assert [(c["field"], c["reason"]) for c in out["details"]["causes"]] == [(field, reason)]
 
-    with_api(body, crds=[WIDGET])
+    with_api(body, crds=[widget_crd])
 
 
-def test_deleting_the_definition_deletes_its_objects(with_api: Any) -> None:
+def test_deleting_the_definition_deletes_its_objects(with_api: Any, widget_crd: Any) -> None:
     async def body(api: Any) -> None:
         await api.post(PATH, widget(size=1))
         await api.ok("DELETE", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com")
         assert (await api.call("GET", PATH))[0] == 404
         assert (await api.call("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com"))[0] == 404
 
-    with_api(body, crds=[WIDGET])
+    with_api(body, crds=[widget_crd])

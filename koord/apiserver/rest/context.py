@@ -39,6 +39,8 @@ class Options:
     user_agent: str = ""
     # server-side apply: take fields over from other managers
     force: bool = False
+    # the managers of an object that an apply creates
+    applied: list[Any] | None = None
     # texts for `Warning` headers
     warnings: list[str] = field(default_factory=list)
 

@@ -1,10 +1,18 @@
-"""Managed fields of objects."""
+"""Field management: who set which field, and server-side apply."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from koord.apiserver.errors import unsupported_media_type
+import orjson
+
+from koord.apiserver.errors import STALE, Cause, StatusError, bad_request, conflict, invalid, not_found, required
+from koord.apiserver.rest.meta import check_identity, check_version
+from koord.apiserver.schema.builtin import schemas
+from koord.apiserver.schema.timeformat import now
+from koord.apiserver.ssa import fieldset, records, typed
+from koord.apiserver.ssa.records import APPLY, UPDATE, Record
+from koord.apiserver.ssa.schema import CustomRoot, Shape, of_type
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
@@ -13,24 +21,257 @@ if TYPE_CHECKING:
     from koord.apiserver.store import Entry
 
 Obj = dict[str, Any]
+FieldSet = dict[str, Any]
+
+_RETRIES = 5
+BEFORE_FIRST_APPLY = "before-first-apply"
+# metadata that belongs to the server: nobody manages it
+_SERVER_META = (
+    "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generation", "managedFields", "name", "namespace",
+    "resourceVersion", "selfLink", "uid",
+)  # fmt: skip
+_FREE = Shape("map")
+_BUSY = frozenset({"/pods", "/events", "coordination.k8s.io/leases"})
+
+
+def strip(fields: FieldSet) -> FieldSet:
+    """Without what no manager owns: kind, apiVersion, and the server's part of metadata."""
+    out = {k: v for k, v in fields.items() if k not in ("f:apiVersion", "f:kind", fieldset.SELF)}
+    meta = out.pop("f:metadata", None)
+    if meta:
+        kept = {k: v for k, v in meta.items() if k[2:] not in _SERVER_META and k != fieldset.SELF}
+        if kept:
+            out = {"f:metadata": kept, **out}
+    return out
 
 
 class FieldManagement:
-    """Keeps metadata.managedFields."""
+    """Keeps metadata.managedFields on every write, and applies."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
+        self._mode = core.config.managed_fields
+        self._shapes: dict[int, Shape] = {}
+
+    def _lazy(self, resource: Resource) -> bool:
+        """Objects of this resource are tracked only once somebody applied them."""
+        return self._mode == "apply" or (self._mode == "auto" and resource.bucket in _BUSY)
+
+    def shape(self, resource: Resource) -> Shape:
+        """How the objects of a resource merge."""
+        source: Any = resource.structural or resource.type
+        found = self._shapes.get(id(resource))
+        if found is None:
+            if resource.structural is not None:
+                found = CustomRoot(resource.structural, schemas().type("V1ObjectMeta"))
+            else:
+                found = of_type(source) if source is not None else _FREE
+            self._shapes[id(resource)] = found
+        return found
+
+    # -- create and update -------------------------------------------------------------------------------------------------------
 
     def before_create(self, resource: Resource, obj: Obj, options: Options) -> None:
+        """What a client sends as managedFields counts for nothing on create."""
         obj["metadata"].pop("managedFields", None)
 
     def on_create(self, resource: Resource, obj: Obj, options: Options) -> None:
-        return None
+        """Whoever creates an object owns all that it says."""
+        if options.applied is not None or self._lazy(resource):
+            if options.applied is not None:
+                records.write(obj["metadata"], options.applied)
+            return
+        view = self._without_status(resource, obj)
+        fields = strip(typed.all_fields(view, self.shape(resource), top=True))
+        if fields:
+            entry = Record(options.manager(), UPDATE, resource.api_version, "", fields, now())
+            obj["metadata"]["managedFields"] = [entry.wire()]
+
+    def _without_status(self, resource: Resource, obj: Obj) -> Obj:
+        """The server resets a status; the creator does not own it."""
+        if resource.status_subresource and resource.kind != "Node":
+            return {k: v for k, v in obj.items() if k != "status"}
+        return obj
 
     def on_update(self, resource: Resource, obj: Obj, stored: Obj, options: Options, subresource: str) -> None:
-        obj["metadata"].pop("managedFields", None)
+        """The fields that an update changes become the updater's; the fields that it removes nobody's."""
+        meta, before = obj["metadata"], stored["metadata"]
+        given, known = meta.get("managedFields"), before.get("managedFields")
+        if given is not None and not given or given == [{}]:
+            # an explicit reset
+            meta.pop("managedFields", None)
+            return
+        if known is None:
+            meta.pop("managedFields", None)
+            if self._lazy(resource):
+                return
+        current = records.read({"managedFields": given if given is not None else known})
+        changed, removed = typed.compare(stored, obj, self.shape(resource))
+        changed, removed = strip(changed), strip(removed)
+        if not changed and not removed:
+            if current or known is not None:
+                records.write(meta, current)
+            return
+        mine = Record(options.manager(), UPDATE, resource.api_version, subresource, {})
+        out: list[Record] = []
+        for record in current:
+            if record.key == mine.key:
+                mine = record
+                continue
+            record.fields = fieldset.difference(fieldset.difference(record.fields, changed), removed)
+            out.append(record)
+        fields = fieldset.difference(fieldset.union(mine.fields, changed), removed)
+        if fields != mine.fields:
+            mine = Record(mine.manager, UPDATE, resource.api_version, subresource, fields, now())
+        records.write(meta, [*out, mine])
+
+    # -- apply -------------------------------------------------------------------------------------------------------------------
 
     async def apply(
         self, resource: Resource, namespace: str, name: str, patch: Any, options: Options, subresource: str
     ) -> tuple[Entry, bool]:
-        raise unsupported_media_type(("application/merge-patch+json",))
+        """Server-side apply. Returns the entry and whether it was created. Raises 409 with one cause a conflict."""
+        self._check(resource, patch, options)
+        check_identity(resource, patch, namespace, name)
+        frozen = orjson.dumps(patch)
+        for _ in range(_RETRIES):
+            entry = await self._apply_once(resource, namespace, name, orjson.loads(frozen), options, subresource)
+            if entry is not None:
+                return entry
+        raise conflict(resource.plural, resource.group, name, STALE)
+
+    def _check(self, resource: Resource, patch: Any, options: Options) -> None:
+        if not options.field_manager:
+            cause = required("fieldManager", "is required for apply patch")
+            raise invalid("PatchOptions", "meta.k8s.io", "", [cause])
+        if not isinstance(patch, dict):
+            raise bad_request("an apply patch must be an object")
+        if not patch.get("kind") or not patch.get("apiVersion"):
+            raise bad_request("Object 'Kind' and 'apiVersion' must be set in an apply patch")
+        if isinstance(patch.get("metadata"), dict) and patch["metadata"].get("managedFields") is not None:
+            raise bad_request("metadata.managedFields must be nil")
+
+    async def _apply_once(
+        self, resource: Resource, namespace: str, name: str, patch: Obj, options: Options, subresource: str
+    ) -> tuple[Entry, bool] | None:
+        from koord.apiserver.rest.write import apply_defaults, commit, create, decode
+        from koord.apiserver.wire import obj_of
+
+        shape = self.shape(resource)
+        old = self.core.store.bucket(resource.bucket).get(namespace, name)
+        decode_patch(resource, patch, options)
+        if subresource == "status":
+            patch = {k: v for k, v in patch.items() if k in ("kind", "apiVersion", "metadata", "status")}
+        elif resource.status_subresource:
+            patch.pop("status", None)
+        wanted = strip(typed.to_set(patch, shape))
+        mine = Record(options.field_manager, APPLY, resource.api_version, subresource, wanted, now())
+        if old is None:
+            if subresource:
+                raise not_found(resource.plural, resource.group, name)
+            if patch["metadata"].get("uid"):
+                raise conflict(
+                    resource.plural,
+                    resource.group,
+                    name,
+                    f"uid mismatch: the provided object specified uid {patch['metadata']['uid']}, and no existing object was found",
+                )
+            options.applied = [mine]
+            try:
+                return await create(self.core, resource, namespace, patch, options, name), True
+            finally:
+                options.applied = None
+        live = obj_of(old, resource)
+        check_version(resource, name, patch["metadata"], live["metadata"])
+        current = records.read(live["metadata"])
+        if not current and not live["metadata"].get("managedFields"):
+            fields = strip(typed.all_fields(live, shape, top=True))
+            current = [Record(BEFORE_FIRST_APPLY, UPDATE, resource.api_version, "", fields, now())]
+        merged = typed.merge(live, patch, shape)
+        changed, _ = typed.compare(live, merged, shape)
+        others = self._settle(resource, name, strip(changed), current, mine, options)
+        previous = next((r for r in current if r.key == mine.key), None)
+        if previous is not None:
+            merged = self._prune(merged, previous.fields, wanted, others, shape)
+            if previous.fields == wanted and previous.api_version == mine.api_version:
+                mine.time = previous.time
+        merged = orjson.loads(orjson.dumps(merged))
+        merged["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"]
+        decode(resource, merged, options)
+        if resource.from_wire is not None:
+            merged = resource.from_wire(merged)
+        apply_defaults(resource, merged)
+        records.write(merged["metadata"], [*others, mine])
+        entry = await commit(self.core, resource, old, merged, options, subresource, applied=True)
+        return None if entry is None else (entry, False)
+
+    def _settle(
+        self, resource: Resource, name: str, changed: FieldSet, current: list[Record], mine: Record, options: Options
+    ) -> list[Record]:
+        """The other managers after this apply. Raises 409 when it would change what they own, unless forced."""
+        others = [r for r in current if r.key != mine.key]
+        clashes: list[tuple[Record, FieldSet]] = []
+        for record in others:
+            both = fieldset.intersection(record.fields, changed)
+            if both:
+                clashes.append((record, both))
+        if clashes and not options.force:
+            raise _conflict_error(resource, clashes)
+        for record, both in clashes:
+            record.fields = fieldset.difference(record.fields, both)
+        return others
+
+    def _prune(self, merged: Obj, previous: FieldSet, wanted: FieldSet, others: list[Record], shape: Shape) -> Obj:
+        """Remove what this manager applied before and no longer does, unless somebody else owns it."""
+        gone = fieldset.difference(previous, wanted)
+        owned: FieldSet = {}
+        for record in others:
+            owned = fieldset.union(owned, record.fields)
+        gone = typed.protect(gone, fieldset.union(owned, wanted))
+        if not gone:
+            return merged
+        out: Obj = typed.remove(merged, gone, shape)
+        return out
+
+
+def decode_patch(resource: Resource, patch: Obj, options: Options) -> None:
+    """Check and normalise an applied configuration without defaulting it."""
+    from koord.apiserver.rest.write import report_unknown
+    from koord.apiserver.schema.builtin import clean
+
+    unknown: list[str] = []
+    patch.setdefault("metadata", {})
+    if resource.structural is not None:
+        clean(schemas().type("V1ObjectMeta"), patch["metadata"], (None, "metadata"), unknown)
+        resource.structural.prune(patch, None, unknown, root=True)
+        causes: list[Cause] = []
+        _check_types(resource, patch, causes)
+        if causes:
+            raise invalid(resource.kind, resource.group, patch["metadata"].get("name") or "", causes)
+    elif resource.type is not None:
+        clean(resource.type, patch, None, unknown)
+    if unknown:
+        report_unknown(unknown, options)
+
+
+def _check_types(resource: Resource, patch: Obj, causes: list[Cause]) -> None:
+    assert resource.structural is not None
+    found: list[Cause] = []
+    resource.structural.validate({**patch, "metadata": {}}, None, found)
+    causes += [c for c in found if c.kind == "FieldValueTypeInvalid"]
+
+
+def _conflict_error(resource: Resource, clashes: list[tuple[Record, FieldSet]]) -> StatusError:
+    causes = []
+    groups = []
+    for record, fields in sorted(clashes, key=lambda c: c[0].manager):
+        found = fieldset.paths(fields)
+        groups.append((record.text(), found))
+        causes += [{"reason": "FieldManagerConflict", "message": f"conflict with {record.text()}", "field": path} for path in found]
+    count = len(causes)
+    if count == 1:
+        text = f"conflict with {groups[0][0]}: {groups[0][1][0]}"
+    else:
+        text = "\n".join(f"conflicts with {who}:\n" + "\n".join(f"- {path}" for path in found) for who, found in groups)
+    message = f"Apply failed with {count} conflict{'' if count == 1 else 's'}: {text}"
+    return StatusError(409, "Conflict", message, {"causes": causes})

@@ -1,0 +1,143 @@
+"""Server-side apply: ownership, conflicts, transfer, removal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from koord.apiserver.config import ServerConfig
+
+APPLY = "application/apply-patch+yaml"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
+MAPS = "/api/v1/namespaces/default/configmaps"
+WIDGETS = "/apis/example.com/v1/namespaces/default/widgets"
+
+
+def config_map(name: str = "m", **data: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+
+
+def managers(obj: dict[str, Any]) -> dict[str, Any]:
+    return {f"{m['manager']}/{m['operation']}": m["fieldsV1"] for m in obj["metadata"].get("managedFields") or ()}
+
+
+async def apply(api: Any, path: str, obj: dict[str, Any], manager: str, more: str = "") -> tuple[int, Any]:
+    result: tuple[int, Any] = await api.call("PATCH", f"{path}/{obj['metadata']['name']}?fieldManager={manager}{more}", obj, kind=APPLY)
+    return result
+
+
+def test_apply_creates_and_owns_what_it_says(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        status, out = await apply(api, MAPS, config_map(a="1", b="2"), "me")
+        assert status == 201
+        assert managers(out) == {"me/Apply": {"f:data": {"f:a": {}, "f:b": {}}}}
+        status, same = await apply(api, MAPS, config_map(a="1", b="2"), "me")
+        assert (status, same["metadata"]["resourceVersion"]) == (200, out["metadata"]["resourceVersion"])
+
+    with_api(body)
+
+
+def test_fields_no_longer_applied_are_removed(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await apply(api, MAPS, config_map(a="1", b="2"), "me")
+        await apply(api, MAPS, config_map(b="2", c="3"), "you")
+        _, out = await apply(api, MAPS, config_map(), "me")
+        assert out["data"] == {"b": "2", "c": "3"}
+
+    with_api(body)
+
+
+def test_conflicts_name_the_owner_and_force_takes_over(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await apply(api, MAPS, config_map(a="1"), "me")
+        status, out = await apply(api, MAPS, config_map(a="2"), "you")
+        assert (status, out["reason"]) == (409, "Conflict")
+        assert out["message"] == 'Apply failed with 1 conflict: conflict with "me": .data.a'
+        assert out["details"]["causes"] == [{"reason": "FieldManagerConflict", "message": 'conflict with "me"', "field": ".data.a"}]
+        status, out = await apply(api, MAPS, config_map(a="2"), "you", "&force=true")
+        assert (status, out["data"]) == (200, {"a": "2"})
+        assert managers(out) == {"you/Apply": {"f:data": {"f:a": {}}}}
+
+    with_api(body)
+
+
+def test_an_update_takes_what_it_changes(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await apply(api, MAPS, config_map(a="1", b="1"), "me")
+        out = await api.merge(MAPS + "/m?fieldManager=editor", {"data": {"a": "9"}})
+        assert managers(out) == {"me/Apply": {"f:data": {"f:b": {}}}, "editor/Update": {"f:data": {"f:a": {}}}}
+        status, out = await apply(api, MAPS, config_map(a="1", b="1"), "me")
+        assert status == 409
+        assert 'conflict with "editor" using v1 at ' in out["message"]
+
+    with_api(body)
+
+
+def test_associative_lists_merge_by_key(with_api: Any, widget_crd: Any) -> None:
+    def part(name: str, **more: Any) -> dict[str, Any]:
+        return {"name": name, **more}
+
+    def obj(*parts: dict[str, Any]) -> dict[str, Any]:
+        return {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"size": 1, "parts": list(parts)}}
+
+    async def body(api: Any) -> None:
+        await apply(api, WIDGETS, obj(part("a", count=1)), "one")
+        _, out = await apply(api, WIDGETS, obj(part("b", count=2)), "two")
+        assert out["spec"]["parts"] == [part("a", count=1), part("b", count=2)]
+        assert managers(out)["two/Apply"]["f:spec"]["f:parts"] == {'k:{"name":"b"}': {".": {}, "f:count": {}, "f:name": {}}}
+        _, out = await apply(api, WIDGETS, obj(), "one")
+        assert out["spec"]["parts"] == [part("b", count=2)]
+
+    with_api(body, crds=[widget_crd])
+
+
+def test_scaling_takes_replicas_from_the_applier(with_api: Any) -> None:
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}}
+    spec = {"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template}
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": spec}
+
+    async def body(api: Any) -> None:
+        assert (await apply(api, DEPLOYMENTS, deployment, "me"))[0] == 201
+        await api.merge(DEPLOYMENTS + "/d/scale?fieldManager=hpa", {"spec": {"replicas": 5}})
+        status, out = await apply(api, DEPLOYMENTS, deployment, "me")
+        assert (status, [c["field"] for c in out["details"]["causes"]]) == (409, [".spec.replicas"])
+        del spec["replicas"]
+        status, out = await apply(api, DEPLOYMENTS, deployment, "me")
+        assert (status, out["spec"]["replicas"]) == (200, 5)
+
+    with_api(body)
+
+
+def test_a_manager_is_needed(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        status, out = await api.call("PATCH", MAPS + "/m", config_map(a="1"), kind=APPLY)
+        assert (status, out["details"]["causes"][0]["field"]) == (422, "fieldManager")
+
+    with_api(body)
+
+
+def test_objects_without_managers_conflict_as_before_first_apply(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post(MAPS, config_map(a="1"))
+        status, out = await apply(api, MAPS, config_map(a="2"), "me")
+        assert status == 409
+        assert 'conflict with "before-first-apply" using v1' in out["message"]
+
+    with_api(body, config=ServerConfig(managed_fields="apply"))
+
+
+def test_status_is_applied_apart(with_api: Any) -> None:
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}}
+
+    async def body(api: Any) -> None:
+        await api.post("/api/v1/namespaces/default/pods", pod)
+        condition = {"type": "Ready", "status": "True"}
+        status = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "status": {"conditions": [condition]}}
+        path = "/api/v1/namespaces/default/pods/p/status?fieldManager=kubelet"
+        code, out = await api.call("PATCH", path, status, kind=APPLY)
+        assert code == 200
+        assert out["status"]["conditions"] == [condition]
+        assert out["spec"]["containers"][0]["image"] == "i:1"
+        mine = next(m for m in out["metadata"]["managedFields"] if m["manager"] == "kubelet")
+        assert mine["subresource"] == "status"
+
+    with_api(body)
