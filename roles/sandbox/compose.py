@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from koord.api import names
 from koord.api.kinds import NODES, PODS
 from koord.api.quantity import parse_milli, parse_value
-from koord.apiserver import kubeconfig, manifests
+from koord.apiserver import kubeconfig, manifests, tls
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.server import ApiServer
 from koord.decisions.record import Record
@@ -90,10 +90,12 @@ class Sandbox:
         token = secrets.token_urlsafe(32)
         # The server decides what runs as root here, so it is never open to everybody on the machine.
         self.server = ApiServer(ServerConfig(token=token))
-        await self.server.start()
+        # kubectl sends no token without TLS.
+        certificates = tls.ensure(self.scratch / "certs", "127.0.0.1")
+        await self.server.start(tls=certificates.context())
         self._undo.append(self.server.stop)
         await manifests.install(self.server.core, all_crds())
-        kubeconfig.write(self.kubeconfig, kubeconfig.build(self.server.url, token))
+        kubeconfig.write(self.kubeconfig, kubeconfig.build(self.server.url, token, certificates.ca))
         self.client = Client(kube_config.load(str(self.kubeconfig)), qps=QPS, burst=BURST, role="koord-sandbox")
         self._undo.append(self.client.close)
         self.informers = InformerFactory(self.client)

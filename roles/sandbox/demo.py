@@ -64,7 +64,6 @@ class Demo:
             await asyncio.gather(work, stop, return_exceptions=True)
             self.results = self.phases.results if self.phases is not None else []
             self.notes = [*(self.phases.notes if self.phases is not None else []), *self.notes]
-            self.simulated = sandbox.simulated_totals()
             view.close()
 
     def _end(self, work: asyncio.Task[None], session: Session, view: View) -> None:
@@ -91,6 +90,9 @@ class Demo:
 
     def _frame(self, sandbox: Sandbox, session: Session) -> Frame:
         elapsed = time.monotonic() - session.began
+        nodes, bound, offered = sandbox.simulated_totals()
+        # What is offered goes away when the strategies are switched off for a phase: the most that was seen is told.
+        self.simulated = (nodes, max(bound, self.simulated[1]), max(offered, self.simulated[2]))
         if self.phases is None:
             return sandbox.frame(elapsed, "simulated nodes")
         return self.phases.frame(sandbox.frame(elapsed, TITLES.get(self.phases.doing, self.phases.doing)))

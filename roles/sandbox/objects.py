@@ -141,8 +141,8 @@ def service_pod(scenario: Scenario, port: int, iterations: int) -> dict[str, Any
     )
 
 
-def load_pod(scenario: Scenario, phase: str, port: int) -> dict[str, Any]:
-    """The load generator of one phase."""
+def load_pod(scenario: Scenario, phase: str, port: int, node: str) -> dict[str, Any]:
+    """The load generator of one phase. It is the instrument, not the subject: it is put on the node directly, full or not."""
     steps = [f"--step={step.rate:g}:{step.seconds:g}" for step in scenario.load.steps]
     return process_pod(
         f"load-{phase}",
@@ -152,6 +152,7 @@ def load_pod(scenario: Scenario, phase: str, port: int) -> dict[str, Any]:
         requests={"cpu": scenario.load.cpu_request, "memory": "64Mi"},
         labels={names.LABEL_POD_QOS: "LS"},
         env=python_env(),
+        node=node,
         restart="Never",
     )
 

@@ -129,7 +129,7 @@ class Phases:
     async def _run_load(self, result: PhaseResult, placed: list[str]) -> None:
         self.doing = f"{result.kind}: starting the load"
         name, where = f"load-{result.kind}", self.scenario.service.namespace
-        await self.sandbox.client.create(PODS, objects.load_pod(self.scenario, result.kind, self.port), where)
+        await self.sandbox.client.create(PODS, objects.load_pod(self.scenario, result.kind, self.port, self.kubelet.name), where)
         worker = await self._worker(where, name)
         self._load = JsonTail(worker.log_path("load"))
         work = [JsonTail(w.log_path("burner")) for w in self.kubelet.workers.values() if w.name in placed and "/cpu-" in w.name]
@@ -208,7 +208,7 @@ class Phases:
             found[:] = [w for w in self.kubelet.workers.values() if w.name == f"{namespace}/{name}"]
             return bool(found)
 
-        await self._wait(look, READY_SECONDS, f"pod {namespace}/{name} was not placed: {self._reason(namespace, name)}")
+        await self._wait(look, READY_SECONDS, f"pod {namespace}/{name} did not start")
         return found[0]
 
     def _service_directory(self) -> str | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from roles.sandbox.process_kubelet.cgroups import RunGroups
+from roles.sandbox.process_kubelet.child import Child
 from roles.sandbox.process_kubelet.limits import CgroupLimits
 
 # The shell waits for a line before it becomes the container's command, so that not one instruction of it runs outside its cgroup.
@@ -51,7 +52,7 @@ class Container:
     groups: RunGroups
     log_path: Path
     id: str = field(default_factory=lambda: secrets.token_hex(32))
-    process: asyncio.subprocess.Process | None = None
+    process: Child | None = None
     started_at: float = 0.0
     exit: Exit | None = None
 
@@ -67,40 +68,21 @@ class Container:
         """
         self.groups.create(self.group, limits)
         try:
-            self.process = await self._spawn(spec)
+            with self._open_log() as log:
+                argv = ["/bin/sh", "-c", HOLD, "sh", *spec.argv]
+                self.process = Child.start(argv, env=spec.env, output=log, cwd=spec.cwd, uid=spec.uid, gid=spec.gid)
             self.groups.attach(self.group, self.process.pid)
             if spec.oom_score_adj is not None:
                 _set_oom_score_adj(self.process.pid, spec.oom_score_adj)
-            assert self.process.stdin is not None
-            self.process.stdin.write(b"go\n")
-            await self.process.stdin.drain()
-            self.process.stdin.close()
+            self.process.tell(b"go\n")
         except OSError:
             if self.process is not None:
                 with suppress(ProcessLookupError):
-                    self.process.kill()
+                    os.kill(self.process.pid, signal.SIGKILL)
                 await self.process.wait()
             self.groups.remove(self.group)
             raise
         self.started_at = now
-
-    async def _spawn(self, spec: ProcessSpec) -> asyncio.subprocess.Process:
-        with self._open_log() as log:
-            return await asyncio.create_subprocess_exec(
-                "/bin/sh",
-                "-c",
-                HOLD,
-                "sh",
-                *spec.argv,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=dict(spec.env),
-                cwd=spec.cwd,
-                user=spec.uid,
-                group=spec.gid,
-                start_new_session=True,
-            )
 
     def _open_log(self) -> IO[bytes]:
         """The log file, appended to over restarts; made here, in one short call, so that the child inherits it."""

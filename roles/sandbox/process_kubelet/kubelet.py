@@ -56,6 +56,8 @@ class ProcessKubelet:
         """Make the cgroups, serve, register the Node and follow the pods. Raises LayoutError, OSError or ApiError."""
         self.groups.create_top()
         whole = self.machine.cpus * 1000
+        # Our top group stands where a kubelet's kubepods would: it must weigh as much against the rest of the machine.
+        self.groups.set_shares("", limits.shares_of(whole))
         self.groups.create(layout.KUBEPODS, limits.CgroupLimits(limits.shares_of(whole), -1, self.machine.memory))
         for qos in ("Burstable", "BestEffort"):
             self.groups.create(layout.qos_dir(qos), limits.CgroupLimits(limits.MIN_SHARES, -1, -1))

@@ -81,7 +81,7 @@ class PodWorker:
         life: asyncio.Task[None] | None = None
         try:
             if not self._ending.is_set():
-                life = asyncio.create_task(self._live(), name=f"pod {self.name}")
+                life = asyncio.create_task(self._guarded(), name=f"pod {self.name}")
                 publisher = asyncio.create_task(self._publish_changes(), name=f"status {self.name}")
                 try:
                     await self._ending.wait()
@@ -111,6 +111,17 @@ class PodWorker:
         """Stop all running containers at the same time; no container is started afterwards."""
         self._ending.set()
         await asyncio.gather(*(c.stop(grace_seconds) for c in list(self.running.values())))
+
+    async def _guarded(self) -> None:
+        """A mistake of our own must show in the pod's status, not as a pod that waits for ever."""
+        try:
+            await self._live()
+        except Exception as error:
+            log.exception("pod %s failed", self.name)
+            self.refused = f"{type(error).__name__}: {error}"
+            for container in list(self.running.values()):
+                self.host.groups.kill(container.group)
+            self._changed.set()
 
     async def _live(self) -> None:
         self.refused = status.refusal(self.pod["spec"], self.pod["metadata"].get("annotations") or {})

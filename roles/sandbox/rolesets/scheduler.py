@@ -8,16 +8,36 @@ if TYPE_CHECKING:
     from roles.sandbox.compose import Sandbox
 
 
+CONFIG = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+leaderElection:
+  leaderElect: false
+profiles:
+  - schedulerName: koord-scheduler
+"""
+
+
+def config_file(sandbox: Sandbox) -> str:
+    """Write the configuration into the run's scratch directory."""
+    path = sandbox.scratch / "scheduler.yaml"
+    path.write_text(CONFIG)
+    return str(path)
+
+
 async def start(sandbox: Sandbox) -> None:
-    """Build the App on the sandbox's client and cache and let it live. Raises ConfigurationError."""
-    from roles.scheduler.app import App
-    from roles.scheduler.options import Options
+    """Build the App on the sandbox's client and cache and let it live. Raises InvalidConfig."""
+    from koord.config.scheduler import load
+    from roles.scheduler.app import App, Options
 
     ops = sandbox.endpoint("scheduler")
-    app = App(Options(), client=sandbox.client, informers=sandbox.informers, recorder=sandbox.recorders["scheduler"], ops=ops)
+    options = Options(load(config_file(sandbox)))
+    app = App(options, client=sandbox.client, informers=sandbox.informers, recorder=sandbox.recorders["scheduler"], ops=ops)
+    await ops.start()
+    sandbox.life.on_stop(ops.stop, "scheduler's HTTP server")
     sandbox.life.spawn(app.run(sandbox.life), "scheduler")
 
 
 def arguments(sandbox: Sandbox) -> list[str]:
-    """The same settings as flags."""
-    return [f"--secure-port={sandbox.port('scheduler')}", "--leader-elect=false"]
+    """The same configuration as flags."""
+    return [f"--config={config_file(sandbox)}", "--address=127.0.0.1", f"--port={sandbox.port('scheduler')}"]
