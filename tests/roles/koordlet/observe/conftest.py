@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib.util
 import sys
@@ -14,15 +15,26 @@ from typing import Any
 import orjson
 import pytest
 
+from koord.api.kinds import NODEMETRICS, NODERESOURCETOPOLOGIES, NODES, NODESLOS
+from koord.apiserver.testing import running_server
 from koord.config.gates import KOORDLET, FeatureGates
+from koord.kube.client import Client
+from koord.kube.informers import InformerFactory
 from roles.koordlet.host.cgroup import Cgroups
 from roles.koordlet.host.files import HostFiles
 from roles.koordlet.host.root import HostRoot
 from roles.koordlet.metrics.registry import Metrics
+from roles.koordlet.prediction.models import Models, PredictionOptions
+from roles.koordlet.prediction.reclaimable import ReclaimableReporter
+from roles.koordlet.report.nodemetric_loop import NodeMetricLoop
+from roles.koordlet.report.topology_loop import TopologyLoop
 from roles.koordlet.sensing.base import SensingContext
 from roles.koordlet.sensing.loop import SensingLoop
 from roles.koordlet.sensing.registry import Intervals, make_collectors
+from roles.koordlet.states.callbacks import Callbacks
+from roles.koordlet.states.kubelet import KubeletClient, KubeletOptions
 from roles.koordlet.states.model import HostState
+from roles.koordlet.states.nodestate import NodeState
 from roles.koordlet.states.pods import PodBook
 from roles.koordlet.states.slo import SLO, effective_slo
 from roles.koordlet.store.store import MetricStore
@@ -219,3 +231,96 @@ def node_object(name: str = "n1", port: int = 10250, **fields: Any) -> dict[str,
 @pytest.fixture
 def make_node() -> Callable[..., dict[str, Any]]:
     return node_object
+
+
+@dataclass
+class World:
+    """One node: an API server, a kubelet, a machine, and the observing half between them."""
+
+    client: Client
+    agent: Any
+    state: NodeState
+    models: Models
+    report: NodeMetricLoop
+    topology: TopologyLoop
+    kubelet: Any
+    callbacks: Callbacks
+
+    async def metric(self) -> dict[str, Any]:
+        """One report; the status as the API server then has it."""
+        await self.report.report(self.agent.now)
+        return (await self.client.get(NODEMETRICS, "n1")).get("status") or {}
+
+    async def nrt(self) -> dict[str, Any]:
+        """Topology rounds until nothing moves; the object."""
+        for _ in range(3):
+            await self.topology.step()
+            await asyncio.sleep(0.05)
+        return await self.client.get(NODERESOURCETOPOLOGIES, "n1")
+
+    async def annotation(self, name: str) -> Any:
+        return orjson.loads((await self.nrt())["metadata"]["annotations"][name])
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        for _ in range(200):
+            if condition():
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError("the watch did not bring what was waited for")
+
+
+def typed(kind: Any, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": "n1"}, "spec": spec}
+
+
+@contextlib.asynccontextmanager
+async def make_world(
+    make_agent, kubelet, node: dict[str, Any], *, metric=None, slo=None, query=True, **options: Any
+) -> AsyncIterator[World]:
+    async with running_server(crds=True) as server, server.client() as client, kubelet() as served:
+        status = node.pop("status")
+        await client.create(NODES, node)
+        await client.patch(NODES, "n1", {"status": status}, subresource="status")
+        if metric is not None:
+            await client.create(NODEMETRICS, typed(NODEMETRICS, metric))
+        if slo is not None:
+            await client.create(NODESLOS, typed(NODESLOS, slo))
+        agent = make_agent(**options)
+        informers = InformerFactory(client)
+        callbacks = Callbacks()
+        state = NodeState("n1", informers, agent.metrics, callbacks)
+        informers.start()
+        await informers.wait_synced()
+        models = Models(PredictionOptions(directory=str(agent.tree.root / "checkpoints"), training_interval=60))
+        report = NodeMetricLoop(
+            client=client,
+            state=state,
+            pods=lambda: agent.book.pods,
+            store=agent.store,
+            metrics=agent.metrics,
+            reclaimable=ReclaimableReporter(models, agent.metrics),
+            export=True,
+            cold_memory=lambda: False,
+        )
+        reader = KubeletClient(KubeletOptions(insecure=True, read_only_port=served.port), agent.metrics, None)
+        topology = TopologyLoop(
+            client=client,
+            state=state,
+            book=agent.book,
+            store=agent.store,
+            kubelet=reader,
+            root=agent.host.root,
+            interval=3.0,
+            query_kubelet=query,
+            publish=True,
+        )
+        try:
+            yield World(client, agent, state, models, report, topology, served, callbacks)
+        finally:
+            await reader.close()
+            await informers.stop()
+
+
+@pytest.fixture
+def world() -> Callable[..., Any]:
+    return make_world

@@ -3,121 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-import orjson
 import pytest
 
-from koord.api.kinds import NODEMETRICS, NODERESOURCETOPOLOGIES, NODES, NODESLOS
-from koord.apiserver.testing import running_server
-from koord.kube.client import Client
+from koord.api.kinds import NODEMETRICS, NODES, NODESLOS
 from koord.kube.errors import NotFound
-from koord.kube.informers import InformerFactory
-from roles.koordlet.prediction.models import Models, PredictionOptions
-from roles.koordlet.prediction.reclaimable import ReclaimableReporter
-from roles.koordlet.report.nodemetric_loop import NodeMetricLoop
-from roles.koordlet.report.topology_loop import TopologyLoop
-from roles.koordlet.states.callbacks import Callbacks, StateKind
-from roles.koordlet.states.kubelet import KubeletClient, KubeletOptions
-from roles.koordlet.states.nodestate import NodeState
+from roles.koordlet.states.callbacks import StateKind
 
 MIB, GIB = 1 << 20, 1 << 30
 
 
-@dataclass
-class World:
-    """One node: an API server, a kubelet, a machine, and the observing half between them."""
-
-    client: Client
-    agent: Any
-    state: NodeState
-    models: Models
-    report: NodeMetricLoop
-    topology: TopologyLoop
-    kubelet: Any
-    callbacks: Callbacks
-
-    async def metric(self) -> dict[str, Any]:
-        """One report; the status as the API server then has it."""
-        await self.report.report(self.agent.now)
-        return (await self.client.get(NODEMETRICS, "n1")).get("status") or {}
-
-    async def nrt(self) -> dict[str, Any]:
-        """Topology rounds until nothing moves; the object."""
-        for _ in range(3):
-            await self.topology.step()
-            await asyncio.sleep(0.05)
-        return await self.client.get(NODERESOURCETOPOLOGIES, "n1")
-
-    async def annotation(self, name: str) -> Any:
-        return orjson.loads((await self.nrt())["metadata"]["annotations"][name])
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        for _ in range(200):
-            if condition():
-                return
-            await asyncio.sleep(0.01)
-        raise AssertionError("the watch did not bring what was waited for")
-
-
-def typed(kind: Any, spec: dict[str, Any]) -> dict[str, Any]:
-    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": "n1"}, "spec": spec}
-
-
-@contextlib.asynccontextmanager
-async def world(make_agent, kubelet, node: dict[str, Any], *, metric=None, slo=None, query=True, **options: Any) -> AsyncIterator[World]:
-    async with running_server(crds=True) as server, server.client() as client, kubelet() as served:
-        status = node.pop("status")
-        await client.create(NODES, node)
-        await client.patch(NODES, "n1", {"status": status}, subresource="status")
-        if metric is not None:
-            await client.create(NODEMETRICS, typed(NODEMETRICS, metric))
-        if slo is not None:
-            await client.create(NODESLOS, typed(NODESLOS, slo))
-        agent = make_agent(**options)
-        informers = InformerFactory(client)
-        callbacks = Callbacks()
-        state = NodeState("n1", informers, agent.metrics, callbacks)
-        informers.start()
-        await informers.wait_synced()
-        models = Models(PredictionOptions(directory=str(agent.tree.root / "checkpoints"), training_interval=60))
-        report = NodeMetricLoop(
-            client=client,
-            state=state,
-            pods=lambda: agent.book.pods,
-            store=agent.store,
-            metrics=agent.metrics,
-            reclaimable=ReclaimableReporter(models, agent.metrics),
-            export=True,
-            cold_memory=lambda: False,
-        )
-        reader = KubeletClient(KubeletOptions(insecure=True, read_only_port=served.port), agent.metrics, None)
-        topology = TopologyLoop(
-            client=client,
-            state=state,
-            book=agent.book,
-            store=agent.store,
-            kubelet=reader,
-            root=agent.host.root,
-            interval=3.0,
-            query_kubelet=query,
-            publish=True,
-        )
-        try:
-            yield World(client, agent, state, models, report, topology, served, callbacks)
-        finally:
-            await reader.close()
-            await informers.stop()
-
-
 @pytest.fixture
-def run(agent, kubelet, make_node) -> Callable[..., None]:
+def run(agent, kubelet, make_node, world) -> Callable[..., None]:
     """``run(story, **options)``: an async function of a World, in a world of its own."""
 
-    def start(story: Callable[[World], Awaitable[None]], *, node: dict[str, Any] | None = None, **options: Any) -> None:
+    def start(story: Callable[[Any], Awaitable[None]], *, node: dict[str, Any] | None = None, **options: Any) -> None:
         async def main() -> None:
             async with world(agent, kubelet, node or make_node(), **options) as w:
                 await story(w)
@@ -133,7 +35,7 @@ POLICY = {"metricCollectPolicy": {"aggregateDurationSeconds": 60, "nodeAggregate
 @pytest.mark.feature("KLO-SI-04")
 class TestNodeMetric:
     def test_the_whole_status(self, run, make_pod) -> None:
-        async def story(w: World) -> None:
+        async def story(w: Any) -> None:
             a = w.agent
             directory = a.tree.pod_dir("Burstable", "u-1")
             a.tree.cgroup(directory, anon=300 * MIB)
@@ -175,7 +77,7 @@ class TestNodeMetric:
         run(story, metric=POLICY, slo={"hostApplications": [{"name": "nginx", "priority": "koord-prod", "qos": "LS"}]})
 
     def test_what_is_not_reported_any_more_is_gone(self, run) -> None:
-        async def story(w: World) -> None:
+        async def story(w: Any) -> None:
             a = w.agent
             a.tick()
             a.tick()
@@ -189,7 +91,7 @@ class TestNodeMetric:
         run(story, metric=POLICY)
 
     def test_memory_policy_and_writes_limit(self, run, make_pod) -> None:
-        async def story(w: World) -> None:
+        async def story(w: Any) -> None:
             a = w.agent
             directory = a.tree.pod_dir("Burstable", "u-1")
             a.tree.cgroup(directory, anon=2 * MIB, cache=5 * MIB)
@@ -215,7 +117,7 @@ class TestNodeMetric:
         run(story, metric={"metricCollectPolicy": {"nodeMemoryCollectPolicy": "usageWithPageCache"}}, slo={})
 
     def test_never_created_by_the_agent(self, run) -> None:
-        async def story(w: World) -> None:
+        async def story(w: Any) -> None:
             w.agent.tick()
             w.agent.tick()
             await w.report.report(w.agent.now)
@@ -225,7 +127,7 @@ class TestNodeMetric:
         run(story)
 
     def test_a_bad_policy_leaves_the_last_good_one(self, run, caplog) -> None:
-        async def story(w: World) -> None:
+        async def story(w: Any) -> None:
             assert (w.state.policy.aggregate, w.state.policy.interval) == (60, 30), "values below the minimum are lifted"
             before = w.state.policy
             bad = {"spec": {"metricCollectPolicy": {"nodeAggregatePolicy": {"durations": ["-5s"]}}}}
@@ -248,7 +150,7 @@ class TestNodeMetric:
         ],
     )
     def test_classes_of_pods(self, run, make_pod, fields, priority, qos) -> None:
-        async def story(w: World) -> None:
+        async def story(w: Any) -> None:
             a = w.agent
             a.tree.cgroup(a.tree.pod_dir(fields.get("qos", "Burstable"), "u-1"))
             a.list(make_pod("web", "u-1", **fields))
@@ -262,7 +164,7 @@ class TestNodeMetric:
 
 @pytest.mark.feature("KLO-SI-01")
 def test_node_state_and_gauges(run, make_node) -> None:
-    async def story(w: World) -> None:
+    async def story(w: Any) -> None:
         gauge = w.agent.metrics.node_allocatable
         assert gauge.get("kubernetes.io/batch-cpu", "integer") == 2500
         assert gauge.get("kubernetes.io/mid-cpu", "integer") == 0
@@ -284,7 +186,7 @@ def test_node_state_and_gauges(run, make_node) -> None:
 
 @pytest.mark.feature("KLO-SI-03")
 def test_nodeslo_is_merged_and_the_last_good_section_stays(run, caplog) -> None:
-    async def story(w: World) -> None:
+    async def story(w: Any) -> None:
         slo = w.state.slo
         assert slo is not None
         assert (slo.threshold.enable, slo.threshold.cpu_suppress_threshold_percent) == (True, 65)
