@@ -177,7 +177,7 @@ def _samples(selector: Mapping[str, Any]) -> Iterator[dict[str, str]]:
 
 
 def conflicts(data: Mapping[str, str], keys: Iterable[str], labels: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
-    """(key, names of entries) for each key of which a node with these labels matches more than one entry. Unreadable keys are passed over."""
+    """(key, names of entries) for each key of which such a node matches more than one entry. Unreadable keys are passed over."""
     for key in keys:
         try:
             entries = entries_of(key, _parse(key, data[key])) if data.get(key) else []

@@ -160,6 +160,7 @@ class App:
         profiles = informers.informer(CLUSTERCOLOCATIONPROFILES, ClusterColocationProfile, optional=True)
         profiles.add_handler(view.on_profile, lambda old, new: view.on_profile(new), view.on_profile_gone)
         quotas = informers.informer(ELASTICQUOTAS, ElasticQuota, optional=True)
+        view.quota_objects = quotas
         quotas.add_handler(view.quotas.on_quota, lambda old, new: view.quotas.on_quota(new), view.quotas.on_quota_gone)
         self.world.config_maps.add_handler(self._on_config_map, lambda old, new: self._on_config_map(new), self._on_config_map_gone)
 

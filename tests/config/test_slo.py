@@ -231,9 +231,10 @@ def test_store_reports_only_real_changes():
     assert '"enable": true' in slo.describe(store.config)
 
 
+_FIELDS = ["enable", "clusterStrategy", "nodeConfigs", "nodeStrategies", "applications", "nodeSelector", "x"]
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["enable", "clusterStrategy", "nodeConfigs", "nodeStrategies", "applications", "nodeSelector", "x"]), inner, max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_FIELDS), inner, max_size=4),
     max_leaves=12,
 )  # fmt: skip
 

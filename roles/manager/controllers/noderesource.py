@@ -22,7 +22,7 @@ from roles.manager.controllers.world import BY_NODE, World
 from roles.manager.controllers.writer import NotLeading, Writer
 from roles.manager.metrics import Metrics
 from roles.manager.noderesource import batch, zones
-from roles.manager.noderesource.inputs import parse_time, pod_input
+from roles.manager.noderesource.inputs import pod_input, unix_time
 from roles.manager.noderesource.model import Inputs, PodInput
 from roles.manager.noderesource.plan import Plan, decide
 
@@ -213,7 +213,7 @@ class NodeResourceController(Controller):
         return await self.writer.attempt(write)
 
     def _degrades_in(self, inputs: Inputs) -> float | None:
-        updated = parse_time(inputs.metric.status.update_time) if inputs.metric else None
+        updated = unix_time(inputs.metric.status.update_time) if inputs.metric else None
         if updated is None:
             return None
         left = updated + inputs.strategy.degrade_time_minutes * 60 - inputs.now

@@ -63,7 +63,7 @@ class World:
 
     def _take(self, result: ParseResult) -> None:
         for error in result.errors:
-            log.error("%s: %s; the last good value stays in force", self.config_key, error)
+            log.error("%s: %s", self.config_key, f"{error}; the last good value stays in force" if error.path else error.message)
         for warning in result.warnings:
             log.warning("%s: %s", self.config_key, warning)
         for reporter in self._reporters:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 
 import orjson
 
@@ -14,6 +13,7 @@ from koord.api.objects import Node, NodeMetric, Pod
 from koord.api.priority import DEFAULT_VALUES, PriorityClass, parse_class, pod_priority_class
 from koord.api.qos import pod_qos
 from koord.api.quantity import QuantityError, parse_milli, parse_value
+from koord.api.times import TimeError, parse_time
 from roles.manager.noderesource.model import Inputs, PodInput
 
 CPU, MEMORY = names.RESOURCE_CPU, names.RESOURCE_MEMORY
@@ -107,13 +107,11 @@ def pod_usages(metric: NodeMetric) -> dict[str, Amount]:
     return {f"{item.namespace}/{item.name}": usage(item.pod_usage.resources) for item in metric.status.pods_metric}
 
 
-def parse_time(text: str | None) -> float | None:
+def unix_time(text: str | None) -> float | None:
     """Unix time of RFC 3339 text, None when absent or unreadable."""
-    if not text:
-        return None
     try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
+        return parse_time(text) if text else None
+    except TimeError:
         return None
 
 
@@ -122,7 +120,7 @@ def degraded(inputs: Inputs) -> str:
     metric = inputs.metric
     if metric is None:
         return "the NodeMetric is missing"
-    updated = parse_time(metric.status.update_time)
+    updated = unix_time(metric.status.update_time)
     if updated is None:
         return "the NodeMetric was never reported"
     limit = inputs.strategy.degrade_time_minutes * 60

@@ -71,7 +71,7 @@ def _renewal(cert: x509.Certificate, margin: timedelta) -> datetime:
 
 
 def renew(old: Certs | None, dns_name: str, now: datetime) -> Certs:
-    """New certificates; the old CA signs on if it is sound for another year, else a new CA is made and the old one stays trusted beside it."""
+    """New certificates; the old CA signs on if it is sound for another year, else a new one is made and the old stays trusted."""
     ca_key_pem, bundle = (old.ca_key, old.ca_cert) if old is not None else (b"", b"")
     ca = _usable_ca(ca_key_pem, bundle, now)
     if ca is None:

@@ -19,7 +19,7 @@ _ANY = frozenset(
 
 
 def normalize(spec: dict[str, Any]) -> None:
-    """`gpu` becomes gpu-core and gpu-memory-ratio, `gpu.shared` is filled in, on requests and limits of each regular container, in place."""
+    """`gpu` becomes gpu-core and gpu-memory-ratio, `gpu.shared` is filled in, on requests and limits of regular containers, in place."""
     for container in spec.get("containers") or ():
         resources = container.get("resources") or {}
         requests, limits = dict(resources.get("requests") or {}), dict(resources.get("limits") or {})

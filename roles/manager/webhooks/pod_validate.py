@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
+from msgspec import structs
 
 from koord.accounting.pods import spec_requests
+from koord.accounting.resources import ResourceVector
 from koord.api import names
 from koord.api.objects import Pod, convert
 from koord.api.priority import PriorityClass, pod_priority_class_raw
 from koord.api.qos import QoSClass, pod_qos_raw
 from koord.api.quantity import QuantityError, parse_value
+from roles.manager.noderesource.inputs import unix_time
+from roles.manager.webhooks import enhanced
 from roles.manager.webhooks.quota_topology import resolve
 from roles.manager.webhooks.review import Refusal, Request
 from roles.manager.webhooks.view import View
@@ -46,12 +51,14 @@ def _immutable(pod: Pod, old: Pod, view: View) -> Iterator[str]:
         yield f'metadata.labels["{names.LABEL_POD_QOS}"]: is immutable, {str(before)!r} cannot become {str(after)!r}'
     was, now = pod_priority_class_raw(old), pod_priority_class_raw(pod)
     if was != now:
-        yield f'metadata.labels["{names.LABEL_POD_PRIORITY_CLASS}"] or spec.priority: the priority class is immutable, {str(was)!r} cannot become {str(now)!r}'
+        key = names.LABEL_POD_PRIORITY_CLASS
+        yield f'metadata.labels["{key}"] or spec.priority: the class is immutable, {str(was)!r} cannot become {str(now)!r}'
     if view.gates.enabled("ColocationProfileSkipValidatingPriority"):
         return
     key = names.LABEL_POD_PRIORITY
-    if old.metadata.labels.get(key, "") != pod.metadata.labels.get(key, ""):
-        yield f'metadata.labels["{key}"]: is immutable, {old.metadata.labels.get(key, "")!r} cannot become {pod.metadata.labels.get(key, "")!r}'
+    first, then = (one.metadata.labels.get(key, "") for one in (old, pod))
+    if first != then:
+        yield f'metadata.labels["{key}"]: is immutable, {first!r} cannot become {then!r}'
 
 
 def _combination(pod: Pod) -> Iterator[str]:
@@ -103,6 +110,58 @@ async def device_resources(pod: Pod, old: Pod | None, request: Request, view: Vi
             raise Refusal(f"{where}: {failure}")
 
 
+async def quota_admission(pod: Pod, old: Pod | None, request: Request, view: View) -> None:
+    """Room in the pod's quota (gate EnableQuotaAdmission)."""
+    gates = view.gates
+    if not gates.enabled("EnableQuotaAdmission") or pod.is_terminal or _past_grace(pod):
+        return
+    namespace, label_only = pod.metadata.namespace or request.namespace, gates.enabled("DisableDefaultQuota")
+    name = resolve(pod.metadata.labels, namespace, view.quotas, label_only)
+    if old is not None:
+        before = resolve(old.metadata.labels, namespace, view.quotas, label_only)
+        if not gates.enabled("EnableQuotaAdmissionOnUpdate") or before == name:
+            return
+    if not name or name in names.RESERVED_QUOTAS:
+        return
+    found = view.quotas_named(name)
+    if len(found) != 1:
+        raise Refusal(
+            f"quota {name}: {'not found' if not found else 'exists in more than one namespace: ' + ', '.join(q.key for q in found)}"
+        )
+    spec = structs.replace(pod.spec, overhead={}) if gates.enabled("ElasticQuotaIgnorePodOverhead") else pod.spec
+    wanted = spec_requests(spec)
+    if gates.enabled("ElasticQuotaEvaluationTransformPod") and gates.enabled("ReplaceResourcesTransformer"):
+        wanted = replace_resources(wanted, pod.metadata.annotations.get(names.ANNOTATION_REPLACE_RESOURCES, ""))
+    await view.admission.admit(found[0], wanted, dry_run=request.dry_run)
+
+
+def _past_grace(pod: Pod) -> bool:
+    deleted = unix_time(pod.metadata.deletion_timestamp)
+    return deleted is not None and time.time() > deleted + (pod.metadata.deletion_grace_period_seconds or 0)
+
+
+def replace_resources(wanted: ResourceVector, text: str) -> ResourceVector:
+    """Apply annotation replace-resources ("a:b,c:"): erase names, then rename where the target is absent (cpu becomes its milli value)."""
+    pairs = [part.split(":") for part in text.split(",") if part.count(":") == 1]
+    result = {name: amount for name, amount in wanted.items() if [name, ""] not in pairs}
+    for source, target in pairs:
+        if target and source in result and target not in result:
+            result[target] = result.pop(source)
+    return result
+
+
+async def enhanced_rules(pod: Pod, old: Pod | None, request: Request, view: View) -> None:
+    """Required labels (gate EnablePodEnhancedValidator)."""
+    if not view.gates.enabled("EnablePodEnhancedValidator"):
+        return
+    if pod.metadata.labels.get(names.LABEL_POD_SKIP_ENHANCED_VALIDATION) == "true":
+        return
+    rules = await view.enhanced.current(time.monotonic())
+    why = enhanced.failure(rules, pod.metadata.labels, pod.metadata.namespace or request.namespace)
+    if why:
+        raise Refusal(f"pod {request.namespace}/{request.name or pod.metadata.name}: {why}")
+
+
 def _gpu(wanted: dict[str, int]) -> Iterator[str]:
     gpu, shared = wanted.get(names.RESOURCE_GPU), wanted.get(names.RESOURCE_GPU_SHARED)
     if gpu is not None and shared is not None:
@@ -128,7 +187,9 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("ForbiddenAnnotation", forbidden_annotation),
     ("ClusterColocationProfile", colocation_rules),
     ("ElasticQuota", quota_binding),
+    ("QuotaEvaluator", quota_admission),
     ("DeviceResource", device_resources),
+    ("EnhancedValidator", enhanced_rules),
 )
 
 

@@ -16,7 +16,7 @@ from roles.manager.webhooks.review import Refusal
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profile ready to match. A selector of None matches everything; `selects` False: it is nil, which the controller treats as nothing."""
+    """A profile ready to match. A selector of None matches everything; `selects` False: it is nil (for the controller: nothing)."""
 
     name: str
     resource_version: str

@@ -148,7 +148,8 @@ def _object_errors(obj: ElasticQuota, quota: Quota) -> Iterator[str]:
         return
     keys = string_list(annotations, names.ANNOTATION_QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS)
     if not keys and strict.strip() != "[]":
-        yield f"quota {quota.name}: annotation {names.ANNOTATION_QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS} must be a JSON list of names, got {strict!r}"
+        key = names.ANNOTATION_QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS
+        yield f"quota {quota.name}: annotation {key} must be a JSON list of names, got {strict!r}"
     used = parse(obj.status.used)
     for key in keys:
         if key in used and quota.max.get(key, -1) < used[key]:

@@ -70,10 +70,12 @@ def _key_errors(quota: Quota, parent: Quota | None, children: list[Quota], subse
         lacking = [] if subset else sorted(set(high.max) - set(low.max))
         if extra or lacking:
             keys = ", ".join(extra + lacking)
-            yield f"quota {quota.name}: spec.max keys of {low.name} must {'be among' if subset else 'equal'} those of its parent {high.name}; {keys} differ"
+            rule = "be among" if subset else "equal"
+            yield f"quota {quota.name}: spec.max keys of {low.name} must {rule} those of its parent {high.name}; {keys} differ"
         beyond = sorted(set(low.min) - set(high.min))
         if beyond:
-            yield f"quota {quota.name}: spec.min keys of {low.name} must be among those of its parent {high.name}; {', '.join(beyond)} are not"
+            keys = ", ".join(beyond)
+            yield f"quota {quota.name}: spec.min keys of {low.name} must be among those of its parent {high.name}; {keys} are not"
 
 
 def _sum_errors(quota: Quota, parent: Quota | None, children: list[Quota], tree: QuotaTopology) -> Iterator[str]:

@@ -158,7 +158,7 @@ class QuotaTopology:
 
 
 def resolve(labels: Mapping[str, str], namespace: str, quotas: QuotaTopology, label_only: bool) -> str:
-    """The name of a pod's quota: label; else the quota named like the namespace in it; else the one that lists it; else the default (5.5)."""
+    """A pod's quota: its label; else the quota named like the namespace, in it; else the one that lists it; else the default (5.5)."""
     name = labels.get(names.LABEL_QUOTA_NAME, "")
     if name or label_only:
         return name

@@ -65,7 +65,8 @@ def _parse_present(text: str | None) -> Mapping[str, Any]:
         return {}
     key = names.ANNOTATION_EXTENDED_RESOURCE_SPEC
     try:
-        containers = (orjson.loads(text) or {}).get("containers") or {}
+        value = orjson.loads(text)
+        containers = ({} if value is None else value).get("containers") or {}
         for entry in containers.values():
             for field in ("limits", "requests"):
                 for quantity in ((entry or {}).get(field) or {}).values():

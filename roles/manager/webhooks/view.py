@@ -7,18 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from koord.api.kinds import NAMESPACES, PRIORITYCLASSES
-from koord.api.objects import ClusterColocationProfile, Namespace, PriorityClassObject, convert
+from koord.api.objects import ClusterColocationProfile, ElasticQuota, Namespace, PriorityClassObject, convert
 from koord.config.gates import FeatureGates
+from koord.kube.client import Client
 from koord.kube.errors import ApiError, NotFound
 from roles.manager.options import Options
+from roles.manager.webhooks.enhanced import EnhancedValidator
 from roles.manager.webhooks.profiles import Profile, compile_profile
+from roles.manager.webhooks.quota_admission import QuotaAdmission
 from roles.manager.webhooks.quota_topology import QuotaTopology
-
-
-class Reader(Protocol):
-    """The part of the client that handlers may use: reading."""
-
-    async def get(self, kind: Any, name: str, namespace: str | None = None) -> dict[str, Any]: ...
 
 
 class Store(Protocol):
@@ -31,13 +28,16 @@ class Store(Protocol):
 class View:
     """The world of the webhooks. Everything that an informer tells arrives by the `on_…` methods."""
 
-    def __init__(self, options: Options, gates: FeatureGates, client: Reader, draw: Callable[[], int] | None = None) -> None:
+    def __init__(self, options: Options, gates: FeatureGates, client: Client, draw: Callable[[], int] | None = None) -> None:
         self.options = options
         self.gates = gates
         self.client = client
         self.draw = draw or (lambda: random.randrange(100))
         self.profiles: dict[str, Profile] = {}
         self.quotas = QuotaTopology(guarantee_usage=gates.enabled("ElasticQuotaGuaranteeUsage"))
+        self.admission = QuotaAdmission(client, options, lambda key: self.quota_objects.get(key) if self.quota_objects else None)
+        self.enhanced = EnhancedValidator(client, options)
+        self.quota_objects: Store | None = None
         self.namespaces: Store | None = None
         self.priority_classes: Store | None = None
         self.nodes: Store | None = None
@@ -73,6 +73,10 @@ class View:
             return convert(await self.client.get(PRIORITYCLASSES, name), PriorityClassObject)
         except NotFound:
             return None
+
+    def quotas_named(self, name: str) -> list[ElasticQuota]:
+        """ElasticQuotas with a name, of all namespaces."""
+        return [quota for quota in (self.quota_objects.list() if self.quota_objects else ()) if quota.metadata.name == name]
 
     def node_objects(self) -> Iterable[Any]:
         """All nodes."""

@@ -1,0 +1,76 @@
+"""The enhanced pod validator: labels that every pod must carry, from a ConfigMap (MGR-POD-V-05, manager.md 5.8)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from koord.api.kinds import CONFIGMAPS
+from koord.kube.errors import ApiError, NotFound
+from roles.manager.options import Options
+from roles.manager.webhooks.reader import Reader
+
+log = logging.getLogger("koord.manager.webhooks")
+
+
+class Rule(msgspec.Struct, rename="camel", frozen=True):
+    """Labels that pods must have, outside the namespaces of the whitelist."""
+
+    name: str = ""
+    required_labels: tuple[str, ...] = ()
+    namespace_whitelist: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSet:
+    """What the ConfigMap says."""
+
+    enabled: bool = False
+    rules: tuple[Rule, ...] = ()
+
+
+def parse(data: Mapping[str, str], previous: RuleSet) -> RuleSet:
+    """The rules of a ConfigMap's data; rules that cannot be read leave the previous ones in force; pure."""
+    enabled = data.get("enable", "").strip().lower() == "true"
+    try:
+        rules = msgspec.json.decode(data.get("rules") or "[]", type=tuple[Rule, ...])
+    except msgspec.DecodeError as error:
+        log.warning("pod-enhanced-validator: rules cannot be read, the previous ones stay: %s", error)
+        rules = previous.rules
+    return RuleSet(enabled, rules)
+
+
+def failure(rules: RuleSet, labels: Mapping[str, str], namespace: str) -> str:
+    """The first rule that a pod breaks, with all labels that it lacks; "" for none; pure."""
+    for rule in rules.rules if rules.enabled else ():
+        if namespace in rule.namespace_whitelist:
+            continue
+        missing = [key for key in rule.required_labels if key not in labels]
+        if missing:
+            return f"rule {rule.name!r} requires labels that the pod does not have: {', '.join(missing)}"
+    return ""
+
+
+class EnhancedValidator:
+    """Keeps the rules: read at the first pod, then again after the interval."""
+
+    def __init__(self, client: Reader, options: Options) -> None:
+        self.client, self.options = client, options
+        self.rules = RuleSet()
+        self._read_at: float | None = None
+
+    async def current(self, now: float) -> RuleSet:
+        """The rules at a monotonic time; a ConfigMap that is gone means none, one that cannot be reached changes nothing."""
+        if self._read_at is None or now - self._read_at >= self.options.enhanced_validator_interval:
+            try:
+                found = await self.client.get(CONFIGMAPS, self.options.enhanced_validator_name, self.options.enhanced_validator_namespace)
+                self.rules = parse(found.get("data") or {}, self.rules)
+                self._read_at = now
+            except NotFound:
+                self.rules, self._read_at = RuleSet(), now
+            except ApiError as error:
+                log.warning("pod-enhanced-validator: %s; the rules stay", error)
+        return self.rules

@@ -1,0 +1,369 @@
+"""Extended resources through the API: objects in, Node status out (manager.md 9, 10)."""
+
+import json
+
+import pytest
+
+BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
+MID_CPU, MID_MEMORY = "kubernetes.io/mid-cpu", "kubernetes.io/mid-memory"
+RATIO = "node.koordinator.sh/cpu-normalization-ratio"
+AMPLIFICATION = "node.koordinator.sh/resource-amplification-ratio"
+ORIGIN = "node.koordinator.sh/originExtendedAllocatable"
+GI = 1 << 30
+
+
+def amounts(obj, section="allocatable"):
+    from koord.api.quantity import parse_value
+
+    return {name: parse_value(quantity) for name, quantity in obj["status"][section].items()}
+
+
+async def settled(bed, name, resource, wanted, seconds=10.0):
+    async def look():
+        return amounts(await bed.get("Node", name)).get(resource) == wanted
+
+    try:
+        await bed.until(look, seconds)
+    except BaseException:
+        print("node:", json.dumps(await bed.get("Node", name), indent=1))
+        raise
+    return await bed.get("Node", name)
+
+
+@pytest.mark.feature("MGR-NR-BATCH-01")
+@pytest.mark.feature("MGR-NR-01")
+def test_worked_example_with_every_term_in_the_record(bed, make):
+    async def test(bed):
+        await bed.create(
+            make.config(colocation_config={"enable": True}),
+            make.node("n1", allocatable={"cpu": "30", "memory": "120Gi"}),
+            make.pod("a", "n1", requests={"cpu": "8", "memory": "8Gi"}, labels={"koordinator.sh/qosClass": "LS"}, priority="koord-prod"),
+            make.pod("b", "n1", requests={"cpu": "4", "memory": "4Gi"}, labels={"koordinator.sh/qosClass": "LS"}, priority="koord-prod"),
+            make.pod("c", "n1", requests={BATCH_CPU: "4000"}, labels={"koordinator.sh/qosClass": "BE"}, priority="koord-batch"),
+            make.metric(
+                "n1",
+                system=("1200m", "2Gi"),
+                pods=[("default", "a", "koord-prod", ("3", "6Gi")), ("default", "c", "koord-batch", ("2", "1Gi"))],
+            ),
+        )
+        manager = await bed.start()
+        found = await settled(bed, "n1", BATCH_CPU, 10200)
+        assert amounts(found, "capacity")[BATCH_CPU] == 10200
+        # 128 − 35 % − max(2, 8) − (6 used by a + 4 requested by b without metric)
+        assert amounts(found)[BATCH_MEMORY] == 128 * GI - int(128 * GI * 0.35) - 8 * GI - 10 * GI
+        _, text = await manager.get("/debug/decisions?kind=Node&name=n1")
+        record = json.loads(text)[-1]
+        terms = {term["name"]: term.get("value", 0) for term in record["terms"]}
+        assert record["verdict"] == "Allocatable"
+        assert (terms["cpu.total"], terms["cpu.margin"], terms["cpu.reserved"], terms["cpu.hpUsed"]) == (32000, 12800, 2000, 7000)
+        assert record["numbers"][BATCH_CPU] == 10200
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-NR-01")
+def test_missing_or_stale_metrics_degrade_and_fresh_ones_bring_it_back(bed, make):
+    async def test(bed):
+        given = {BATCH_CPU: "5000", BATCH_MEMORY: "1Gi", MID_CPU: "1000"}
+        await bed.create(
+            make.config(colocation_config={"enable": True, "degradeTimeMinutes": 5}),
+            make.node("stale", extra=given),
+            make.node("silent", extra=given),
+            make.node("fresh", extra=given),
+            make.metric("stale", minutes_ago=5.2),
+            make.metric("fresh", minutes_ago=4.5, system=("2", "1Gi")),
+        )
+        await bed.start()
+        await settled(bed, "fresh", BATCH_CPU, 19200 - 2000)
+        for name in ("stale", "silent"):
+            found = await settled(bed, name, BATCH_CPU, None)
+            assert not {BATCH_MEMORY, MID_CPU} & set(found["status"]["capacity"])
+            assert found["status"]["allocatable"]["cpu"] == "32"
+        from koord.api.kinds import NODEMETRICS
+
+        status = make.metric("stale", system=("1", "1Gi"))["status"]
+        await bed.client.patch(NODEMETRICS, "stale", {"status": status}, subresource="status")
+        await settled(bed, "stale", BATCH_CPU, 18200)
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-NR-01")
+def test_metric_without_a_body_is_degraded_not_a_crash(bed, make):
+    async def test(bed):
+        broken = make.metric("n1")
+        del broken["status"]["nodeMetric"]
+        await bed.create(make.config(colocation_config={"enable": True}), make.node("n1", extra={BATCH_CPU: "7"}), broken)
+        await bed.create(make.node("n2"), make.metric("n2", system=("1", "1Gi")))
+        await bed.start()
+        await settled(bed, "n1", BATCH_CPU, None)
+        await settled(bed, "n2", BATCH_CPU, 18200)
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-NR-BATCH-01")
+def test_policies_reservations_hosts_and_thresholds(bed, make):
+    async def test(bed):
+        pools = {
+            "max": {"cpuCalculatePolicy": "maxUsageRequest", "memoryCalculatePolicy": "maxUsageRequest"},
+            "req": {"memoryCalculatePolicy": "request"},
+            "cap": {"batchCPUThresholdPercent": 10, "batchMemoryThresholdPercent": 5},
+            "over": {"cpuReclaimThresholdPercent": 110},
+        }
+        entries = [{"name": pool, "nodeSelector": {"matchLabels": {"pool": pool}}, **fields} for pool, fields in pools.items()]
+        await bed.create(make.config(colocation_config={"enable": True, "cpuReclaimThresholdPercent": 100, "nodeConfigs": entries}))
+        for pool in pools:
+            await bed.create(
+                make.node(
+                    pool,
+                    labels={"pool": pool},
+                    allocatable={"cpu": "31"},
+                    annotations={"node.koordinator.sh/reservation": '{"reservedCPUs":"0-2"}'},
+                ),
+                make.pod(
+                    f"lse-{pool}",
+                    pool,
+                    requests={"cpu": "4", "memory": "4Gi"},
+                    labels={"koordinator.sh/qosClass": "LSE"},
+                    priority="koord-prod",
+                ),
+                make.pod(
+                    f"idle-{pool}",
+                    pool,
+                    requests={"cpu": "6", "memory": "6Gi"},
+                    labels={"koordinator.sh/qosClass": "LS"},
+                    priority="koord-prod",
+                ),
+                make.pod(f"done-{pool}", pool, requests={"cpu": "9"}, phase="Succeeded", priority="koord-prod"),
+                make.metric(
+                    pool,
+                    system=("1", "1Gi"),
+                    hosts=[("nginx", "koord-prod", ("3", "1Gi")), ("spark", "koord-batch", ("5", "5Gi"))],
+                    pods=[
+                        ("default", f"lse-{pool}", "koord-prod", ("1", "1Gi")),
+                        ("default", f"idle-{pool}", "koord-prod", ("500m", "1Gi")),
+                        ("default", f"done-{pool}", "koord-prod", ("2", "2Gi")),
+                        ("default", "gone-batch", "koord-batch", ("3", "3Gi")),
+                    ],
+                ),
+            )
+        await bed.start()
+        margin = int(128 * GI * 0.35)
+        # sys = max(1 + 3 of the prod host application, reserved 3) = 4; LSE keeps its cpu request; the finished pod's usage counts
+        found = await settled(bed, "max", BATCH_CPU, 32000 - 4000 - (4000 + 6000 + 2000))
+        assert amounts(found)[BATCH_MEMORY] == 128 * GI - margin - 2 * GI - (4 + 6 + 2) * GI
+        found = await settled(bed, "req", BATCH_CPU, 32000 - 4000 - (4000 + 500 + 2000))
+        assert amounts(found)[BATCH_MEMORY] == 128 * GI - margin - 10 * GI
+        found = await settled(bed, "cap", BATCH_CPU, 3200)
+        assert amounts(found)[BATCH_MEMORY] == int(128 * GI * 0.05)
+        await settled(bed, "over", BATCH_CPU, 32000 + 3200 - 4000 - 6500)
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-NR-01")
+def test_small_differences_wait_and_hand_made_changes_are_mended(bed, make):
+    from koord.api.kinds import NODEMETRICS, NODES
+
+    async def test(bed):
+        await bed.create(
+            make.config(colocation_config={"enable": True, "resourceDiffThreshold": 0.1}),
+            make.node("n1"),
+            make.metric("n1", system=("2", "1Gi")),
+        )
+        await bed.start()
+        await settled(bed, "n1", BATCH_CPU, 17200)
+        await bed.client.patch(NODEMETRICS, "n1", {"status": make.metric("n1", system=("2500m", "1Gi"))["status"]}, subresource="status")
+        await bed.client.patch(NODEMETRICS, "n1", {"metadata": {"labels": {"seen": "1"}}})
+        import asyncio
+
+        await asyncio.sleep(0.6)
+        assert amounts(await bed.get("Node", "n1"))[BATCH_CPU] == 17200
+        await bed.client.patch(NODES, "n1", {"status": {"allocatable": {BATCH_CPU: "99k"}}}, subresource="status")
+        await settled(bed, "n1", BATCH_CPU, 16700)
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-NR-01")
+def test_switching_off_resets_and_leaves_devices(bed, make):
+    from koord.api.kinds import CONFIGMAPS
+
+    async def test(bed):
+        await bed.create(
+            make.config(
+                colocation_config={"enable": True},
+                resource_amplification_config={"enable": True, "resourceAmplificationRatio": {"cpu": 1.5}},
+            ),
+            make.node("n1", annotations={RATIO: "1.20"}),
+            make.metric("n1", system=("2", "1Gi")),
+            {
+                "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+                "kind": "Device",
+                "metadata": {"name": "n1", "labels": {"node.koordinator.sh/gpu-model": "A100"}},
+                "spec": {
+                    "devices": [
+                        {
+                            "type": "gpu",
+                            "minor": 0,
+                            "health": True,
+                            "resources": {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory": "80Gi"},
+                        },
+                        {"type": "gpu", "minor": 1, "health": False, "resources": {"koordinator.sh/gpu-core": "100"}},
+                        {"type": "rdma", "minor": 0, "health": True},
+                        {"type": "rdma", "minor": 1, "health": True},
+                    ]
+                },
+            },
+        )
+        await bed.start()
+        found = await settled(bed, "n1", BATCH_CPU, 17200)
+        assert amounts(found)["koordinator.sh/gpu"] == 100
+        assert amounts(found)["koordinator.sh/rdma"] == 200
+
+        async def annotated():
+            meta = (await bed.get("Node", "n1"))["metadata"]
+            return (
+                meta["annotations"].get(RATIO) == "1.00"
+                and meta["annotations"].get(AMPLIFICATION) == '{"cpu":1.50}'
+                and meta["labels"].get("node.koordinator.sh/gpu-model")
+            )
+
+        await bed.until(annotated)
+        await bed.client.patch(
+            CONFIGMAPS, "slo-controller-config", {"data": {"colocation-config": '{"enable":false}'}}, "koordinator-system"
+        )
+        found = await settled(bed, "n1", BATCH_CPU, None)
+        assert amounts(found)["koordinator.sh/gpu-memory"] == 80 * GI
+
+        async def unamplified():
+            annotations = (await bed.get("Node", "n1"))["metadata"]["annotations"]
+            return AMPLIFICATION not in annotations and annotations[RATIO] == "1.00"
+
+        await bed.until(unamplified)
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-NR-NORM-01")
+@pytest.mark.feature("MGR-NR-AMP-01")
+@pytest.mark.feature("MGR-NR-BATCH-02")
+@pytest.mark.feature("MGR-NR-BATCH-03")
+def test_normalization_zones_third_parties_and_amplification(bed, make):
+    async def test(bed):
+        zone = {
+            "type": "Node",
+            "resources": [{"name": n, "capacity": q, "allocatable": q, "available": q} for n, q in (("cpu", "16"), ("memory", "64Gi"))],
+        }
+        third = {
+            "allocations": [
+                {"name": "hadoop", "priority": "koord-batch", "resources": {BATCH_CPU: "1k"}},
+                {"name": "x", "priority": "koord-mid", "resources": {BATCH_CPU: "5k"}},
+            ]
+        }
+        await bed.create(
+            make.config(
+                colocation_config={"enable": True},
+                cpu_normalization_config={"enable": True, "ratioModel": {"M": {"turboEnabledRatio": 1.1}}, "defaultRatio": 1.2},
+                resource_amplification_config={"enable": True, "resourceAmplificationRatio": {"cpu": 1.5, "memory": 1.25}},
+            ),
+            {
+                "apiVersion": "topology.node.k8s.io/v1alpha1",
+                "kind": "NodeResourceTopology",
+                "metadata": {"name": "n1", "annotations": {"node.koordinator.sh/cpu-basic-info": '{"cpuModel":"M","turboEnabled":true}'}},
+                "topologyPolicies": ["None"],
+                "zones": [{"name": "node-0", **zone}, {"name": "node-1", **zone}],
+            },
+            make.node("n1", annotations={"node.koordinator.sh/thirdPartyAllocations": json.dumps(third)}),
+            make.pod("ls", "n1", requests={"cpu": "2", "memory": "2Gi"}, labels={"koordinator.sh/qosClass": "LS"}, priority="koord-prod"),
+            make.metric("n1", system=("1001m", "1Gi"), pods=[("default", "ls", "koord-prod", ("1", "1Gi"))]),
+        )
+        await bed.start()
+        batch = 19200 - 1001 - 1000
+        scaled = -(-batch * 1100 // 1000)
+        found = await settled(bed, "n1", BATCH_CPU, scaled - 1000)
+        assert amounts(found, "capacity")[BATCH_CPU] == scaled - 1000
+
+        async def annotated():
+            annotations = (await bed.get("Node", "n1"))["metadata"]["annotations"]
+            return annotations.get(AMPLIFICATION) == '{"cpu":1.65,"memory":1.25}' and annotations
+
+        annotations = await bed.until(annotated)
+        assert annotations[RATIO] == "1.10"
+        assert json.loads(annotations[ORIGIN])["resources"][BATCH_CPU] == str(scaled)
+
+        async def zoned():
+            zones = (await bed.get("NodeResourceTopology", "n1"))["zones"]
+            return all(len(z["resources"]) == 4 for z in zones) and zones
+
+        zones = await bed.until(zoned)
+        assert [r["name"] for r in zones[0]["resources"]] == sorted(r["name"] for r in zones[0]["resources"])
+        per_zone = 16000 - int(16000 * 0.4) - 501 - 500
+        cpu = next(r for r in zones[1]["resources"] if r["name"] == BATCH_CPU)
+        assert cpu["allocatable"] == cpu["capacity"] == cpu["available"] == str(-(-per_zone * 1100 // 1000))
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-NR-NORM-01")
+def test_unknown_cpu_keeps_the_ratio_that_stands(bed, make):
+    async def test(bed):
+        await bed.create(
+            make.config(colocation_config={"enable": True}, cpu_normalization_config={"enable": True}),
+            make.node("n1", annotations={RATIO: "1.37"}),
+            make.metric("n1", system=("2", "1Gi")),
+        )
+        manager = await bed.start()
+        await settled(bed, "n1", BATCH_CPU, 17200)
+        assert (await bed.get("Node", "n1"))["metadata"]["annotations"][RATIO] == "1.37"
+        _, text = await manager.get("/debug/decisions?kind=Node&name=n1")
+        assert "NodeResourceTopology of the node is missing" in text
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-NR-MID-01")
+def test_mid_dynamic_and_static(bed, make):
+    async def test(bed):
+        entries = [
+            {
+                "name": "s",
+                "nodeSelector": {"matchLabels": {"mid": "static"}},
+                "midReclaimMode": "static",
+                "midStaticCPUReservedPercent": 25,
+                "midMemoryThresholdPercent": 10,
+                "midStaticMemoryReservedPercent": 50,
+            }
+        ]
+        await bed.create(
+            make.config(
+                colocation_config={"enable": True, "midUnallocatedPercent": 50, "midCPUThresholdPercent": 45, "nodeConfigs": entries}
+            )
+        )
+        for name, labels in (("dyn", {}), ("sta", {"mid": "static"})):
+            await bed.create(
+                make.node(name, labels=labels),
+                make.pod(
+                    f"p-{name}",
+                    name,
+                    requests={"cpu": "10", "memory": "10Gi"},
+                    labels={"koordinator.sh/qosClass": "LS"},
+                    priority="koord-prod",
+                ),
+                make.metric(
+                    name,
+                    system=("2", "2Gi"),
+                    usage=("25", "20Gi"),
+                    reclaimable=("9", "9Gi"),
+                    pods=[(("default"), f"p-{name}", "koord-prod", ("1", "1Gi"))],
+                ),
+            )
+        await bed.start()
+        # base min(9, 32 − 25) = 7, unallocated 32 − 2 − 10 = 20 → 17, capped at 45 % of 32
+        found = await settled(bed, "dyn", MID_CPU, 14400)
+        assert amounts(found)[MID_MEMORY] == 9 * GI + 58 * GI
+        found = await settled(bed, "sta", MID_CPU, 8000)
+        assert amounts(found)[MID_MEMORY] == int(128 * GI * 0.1)
+
+    bed(test)
