@@ -38,6 +38,7 @@ from koord.api.annotations_core import (
     read_integer,
     read_json,
     text_of,
+    to_float,
 )
 from koord.api.annotations_node import (
     APPLY_POLICY_DEFAULT,
@@ -263,4 +264,5 @@ __all__ = [
     "read_json",
     "shared_weight",
     "text_of",
+    "to_float",
 ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
+from koord.api.labels import is_plain_number
 from koord.api.objects_meta import decoder
 from koord.api.quantity import QuantityError, parse_value
 
@@ -60,6 +62,17 @@ def check_resource_list(key: str, resources: Mapping[str, Any]) -> None:
             parse_value(quantity)
         except QuantityError as error:
             raise AnnotationError(key, f"{name}: {error}") from None
+
+
+def to_float(key: str, text: str) -> float:
+    """A finite decimal number. Raises AnnotationError."""
+    try:
+        value = float(text) if is_plain_number(text) else math.nan
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise AnnotationError(key, f"{text[:64]!r} is not a finite number")
+    return value
 
 
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -10,7 +9,7 @@ from msgspec import field
 
 from koord.accounting.cpuset import EMPTY, CPUSet, CPUSetError
 from koord.api import names
-from koord.api.annotations_core import AnnotationError, Annotations, check_resource_list, decode_json, read_json, text_of
+from koord.api.annotations_core import AnnotationError, Annotations, check_resource_list, decode_json, read_json, text_of, to_float
 from koord.api.objects_meta import Projection, ResourceList
 from koord.api.quantity import QuantityError, parse_value
 
@@ -188,20 +187,10 @@ def parse_cpu_normalization_ratio(annotations: Annotations) -> float:
     text = text_of(annotations, key)
     if text is None:
         return NO_RATIO
-    ratio = _float(key, text)
+    ratio = to_float(key, text)
     if ratio <= 0:
         raise AnnotationError(key, f"{text} is not above 0")
     return ratio
-
-
-def _float(key: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise AnnotationError(key, f"{text[:64]!r} is not a number") from None
-    if not math.isfinite(value):
-        raise AnnotationError(key, f"{text[:64]!r} is not a finite number")
-    return value
 
 
 def format_ratio(ratio: float) -> str:

@@ -7,7 +7,16 @@ from typing import Any, Final
 from msgspec import field
 
 from koord.api import names
-from koord.api.annotations_core import AnnotationError, Annotations, check_resource_list, decode_json, read_integer, read_json, text_of
+from koord.api.annotations_core import (
+    AnnotationError,
+    Annotations,
+    check_resource_list,
+    decode_json,
+    read_integer,
+    read_json,
+    text_of,
+    to_float,
+)
 from koord.api.deprecated import rewrite_resource_list
 from koord.api.objects_crd import ReservationOwner
 from koord.api.objects_meta import LabelSelector, ObjectReference, Projection, ResourceList
@@ -325,10 +334,4 @@ def parse_pre_allocatable_priority(annotations: Annotations) -> float:
     text = text_of(annotations, key)
     if not text:
         return 0.0
-    try:
-        value = float(text)
-    except ValueError:
-        raise AnnotationError(key, f"{text[:64]!r} is not a number") from None
-    if value != value or value in (float("inf"), float("-inf")):  # noqa: PLR0124
-        raise AnnotationError(key, f"{text[:64]!r} is not a finite number")
-    return value
+    return to_float(key, text)

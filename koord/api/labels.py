@@ -10,14 +10,19 @@ from koord.api import names
 from koord.api.quantity import multiply_base
 
 __all__ = [
-    "cpu_normalization_enabled", "effective_cpu_bind_policy", "gpu_partition_policy", "is_true", "numa_allocate_strategy",
-    "numa_topology_policy", "parse_go_bool", "preemption_policy", "ratio_percent", "reservation_order",
+    "cpu_normalization_enabled", "effective_cpu_bind_policy", "gpu_partition_policy", "is_plain_number", "is_true",
+    "numa_allocate_strategy", "numa_topology_policy", "parse_go_bool", "preemption_policy", "ratio_percent", "reservation_order",
 ]  # fmt: skip
 
 Labels = Mapping[str, str] | None
 
 _TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+
+
+def is_plain_number(text: str) -> bool:
+    """Whether text that Python reads as a number is one for everybody: no blanks, underscores or foreign digits."""
+    return text.isascii() and "_" not in text and text == text.strip()
 
 
 def parse_go_bool(text: str | None) -> bool | None:
@@ -41,7 +46,7 @@ def ratio_percent(labels: Labels, key: str) -> int | None:
         ratio = float(text)
     except ValueError:
         return None
-    if not math.isfinite(ratio) or ratio < 0 or "_" in text:
+    if not math.isfinite(ratio) or ratio < 0 or not is_plain_number(text):
         return None
     return multiply_base(100, ratio)
 

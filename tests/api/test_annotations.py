@@ -272,7 +272,7 @@ def test_ratios_are_written_with_two_decimals() -> None:
     key = names.ANNOTATION_NODE_CPU_NORMALIZATION_RATIO
     assert a.parse_cpu_normalization_ratio({}) == -1
     assert a.parse_cpu_normalization_ratio({key: "1.20"}) == 1.2
-    for bad in ("0", "-1", "x", "NaN", ""):
+    for bad in ("0", "-1", "x", "NaN", "", " 1", "1_0", "१"):
         with pytest.raises(a.AnnotationError):
             a.parse_cpu_normalization_ratio({key: bad})
     assert a.ratios_differ(1.0, 1.02)

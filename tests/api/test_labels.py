@@ -41,6 +41,8 @@ def test_names_are_legal_and_none_is_there_twice() -> None:
         ("NaN", None),
         ("inf", None),
         ("1_0", None),
+        (" 1", None),
+        ("१", None),
     ],
 )
 def test_ratio_labels(text: str, wanted: int | None) -> None:
