@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pydantic
 import pytest
 import yaml
 
@@ -58,6 +59,11 @@ async def create(client: Client, obj: Obj) -> Obj:
     return made
 
 
+def model_of(kind: str) -> type[Resource]:
+    found: type[Resource] = getattr(importlib.import_module(f"koord.api.v1alpha1.{kind.lower()}"), kind)
+    return found
+
+
 def lost(wanted: Any, got: Any, path: str = "") -> list[str]:
     """Paths of what is in `wanted` and not, or not equally, in `got`; null and absent are the same."""
     if isinstance(wanted, dict) and isinstance(got, dict):
@@ -78,9 +84,7 @@ def test_full_objects_are_kept_whole_and_read_back() -> None:
             stored = await create(client, obj)
             assert lost(obj, stored) == [], obj["kind"]
             objects.convert(stored, getattr(objects, obj["kind"]))
-            module = importlib.import_module(f"koord.api.v1alpha1.{obj['kind'].lower()}")
-            model: type[Resource] = getattr(module, obj["kind"])
-            assert lost(stored, model.model_validate(stored).wire()) == [], obj["kind"]
+            assert lost(stored, model_of(obj["kind"]).model_validate(stored).wire()) == [], obj["kind"]
 
     run(body)
 
@@ -151,19 +155,34 @@ BAD = [
 ]  # fmt: skip
 
 
+def spoilt(name: str, path: str, value: Any) -> Obj:
+    """The good object of a kind with one field replaced, or taken out when the value is None."""
+    obj = copy.deepcopy(BY_NAME[name])
+    *parents, last = path.split(".")
+    holder = obj
+    for parent in parents:
+        holder = holder[parent]
+    if value is None:
+        del holder[last]
+    else:
+        holder[last] = value
+    return obj
+
+
+@pytest.mark.parametrize(("name", "path", "value"), BAD)
+def test_models_refuse_what_the_schema_refuses(name: str, path: str, value: Any) -> None:
+    with pytest.raises(pydantic.ValidationError) as caught:
+        model_of(name).model_validate(spoilt(name, path, value))
+    where = [".".join(str(step) for step in error["loc"]) for error in caught.value.errors()]
+    assert any(found.startswith(path) for found in where), where
+
+
 @pytest.mark.feature("API-CRD-02")
 def test_bad_objects_are_refused_by_field() -> None:
     async def body(_: RunningServer, client: Client) -> None:
         for name, path, value in BAD:
-            kind, obj = BY_KIND[name], copy.deepcopy(BY_NAME[name])
-            *parents, last = path.split(".")
-            holder = obj
-            for parent in parents:
-                holder = holder[parent]
-            if value is None:
-                del holder[last]
-            else:
-                holder[last] = value
+            obj = spoilt(name, path, value)
+            kind = BY_KIND[name]
             with pytest.raises(ApiError) as caught:
                 await client.create(kind, obj, namespace_of(obj))
             assert caught.value.status == 422, (name, path, value)

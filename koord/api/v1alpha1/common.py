@@ -41,7 +41,7 @@ class Wire:
 class Model(BaseModel):
     """Base of every model: camelCase on the wire, unknown fields kept."""
 
-    model_config = ConfigDict(alias_generator=camel, populate_by_name=True, extra="allow", validate_assignment=True)
+    model_config = ConfigDict(alias_generator=camel, populate_by_name=True, extra="allow", validate_assignment=True, strict=True)
 
     # keys that go to the schema of the object itself
     wire_schema: ClassVar[dict[str, Any]] = {}
