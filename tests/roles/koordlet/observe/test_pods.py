@@ -1,0 +1,194 @@
+"""Pods from the kubelet (KLO-SI-02) and callbacks (KLO-SI-08)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+
+from koord.api.objects import Node
+from koord.api.objects_meta import convert
+from koord.apiserver.tls import ensure
+from koord.kube.config import ClientConfig
+from koord.kube.credentials import StaticHeader
+from roles.koordlet.metrics.registry import Metrics
+from roles.koordlet.states.callbacks import Callbacks, StateKind
+from roles.koordlet.states.kubelet import KubeletClient, KubeletError, KubeletOptions, kubelet_url
+from roles.koordlet.states.podgauges import export_container_resources
+from roles.koordlet.states.podinformer import PodInformer
+from roles.koordlet.states.pods import PodListError
+
+
+def listed(*pods: dict[str, Any]) -> bytes:
+    return orjson.dumps({"kind": "PodList", "items": list(pods)})
+
+
+def as_node(obj: dict[str, Any]) -> Node:
+    return convert(obj, Node)
+
+
+@pytest.mark.feature("KLO-SI-02")
+class TestBook:
+    def test_an_unchanged_pod_keeps_its_object(self, agent, make_pod) -> None:
+        book = agent().book
+        assert book.take(listed(make_pod("a", "u-1"), make_pod("b", "u-2")))
+        first = book.pods
+        assert not book.take(listed(make_pod("a", "u-1"), make_pod("b", "u-2")))
+        assert book.take(listed(make_pod("a", "u-1"), make_pod("b", "u-2", phase="Failed")))
+        assert book.pods[0] is first[0]
+        assert book.pods[1].terminated
+
+    @pytest.mark.parametrize("body", [b"", b"[]", b"null", b"<html>", b'{"items":7}', b'{"items":{}}'])
+    def test_rubbish_leaves_the_pods(self, agent, make_pod, body) -> None:
+        book = agent().book
+        book.take(listed(make_pod("a", "u-1")))
+        with pytest.raises(PodListError, match="not a PodList"):
+            book.take(body)
+        assert len(book.pods) == 1
+
+    def test_an_empty_list_leaves_the_pods(self, agent, make_pod) -> None:
+        book = agent().book
+        assert not book.take(listed())
+        assert not book.synced
+        book.take(listed(make_pod("a", "u-1")))
+        assert not book.take(b'{"items":null}')
+        assert len(book.pods) == 1
+
+    def test_one_bad_pod_does_not_spoil_the_others(self, agent, make_pod, caplog) -> None:
+        book = agent().book
+        bad_uid = make_pod("evil", "../../etc")
+        bad_type = make_pod("typo", "u-2")
+        bad_type["spec"]["containers"] = "none"
+        bad_container = make_pod("odd", "u-3", containers={"main": "../../x"})
+        book.take(listed(make_pod("a", "u-1"), bad_uid, bad_type, bad_container))
+        assert [p.name for p in book.pods] == ["a", "odd"]
+        assert book.pods[1].containers[0].cgroup_dir == ""
+        assert "uid" in caplog.text
+
+    def test_what_is_known_about_a_pod(self, agent, make_pod) -> None:
+        book = agent().book
+        pod = make_pod("a", "u-1", labels={"koordinator.sh/qosClass": "BE"}, containers={"x": "1", "y": "2"})
+        pod["status"]["qosClass"] = ""
+        pod["status"]["containerStatuses"][1]["state"] = {"terminated": {"exitCode": 1}}
+        pod["status"]["containerStatuses"].pop(0)
+        book.take(listed(pod))
+        state = book.pods[0]
+        assert (state.kube_qos, state.qos, state.priority_class) == ("BestEffort", "BE", "koord-batch")
+        assert [(c.name, bool(c.cgroup_dir), c.running) for c in state.containers] == [("x", False, False), ("y", True, False)]
+
+    def test_gauges_of_extended_resources(self, agent, make_pod) -> None:
+        a = agent()
+        limits = {"kubernetes.io/batch-cpu": "2k", "kubernetes.io/batch-memory": "1Gi"}
+        a.list(make_pod("a", "u-1", requests={"kubernetes.io/batch-cpu": "1k", "cpu": "1"}, limits=limits))
+        export_container_resources(a.metrics, a.book.pods)
+        labels = ("u-1", "a", "default", "containerd://a-main", "main")
+        assert a.metrics.container_requests.get("kubernetes.io/batch-cpu", "integer", *labels) == 1000
+        assert a.metrics.container_limits.get("kubernetes.io/batch-memory", "byte", *labels) == 1 << 30
+
+
+@pytest.mark.feature("KLO-SI-02")
+class TestKubelet:
+    def test_addresses(self, make_node) -> None:
+        node = as_node(make_node(port=4242))
+        assert kubelet_url(node, KubeletOptions()) == "https://127.0.0.1:4242"
+        assert kubelet_url(node, KubeletOptions(insecure=True, read_only_port=7)) == "http://127.0.0.1:7"
+        assert kubelet_url(node, KubeletOptions(address_type="Nonsense")) == "https://127.0.0.1:4242"
+        with pytest.raises(KubeletError, match="no address of type Hostname"):
+            kubelet_url(node, KubeletOptions(address_type="Hostname"))
+
+    def test_failures_name_the_url_and_are_counted(self, kubelet, make_node, make_pod) -> None:
+        async def main() -> None:
+            metrics = Metrics("n1")
+            async with kubelet() as served:
+                client = KubeletClient(KubeletOptions(insecure=True, read_only_port=served.port, timeout=1.0), metrics, None)
+                node = as_node(make_node())
+                served.pods = listed(make_pod("a", "u-1"))
+                assert b"u-1" in await client.pods(node)
+                served.status = 503
+                with pytest.raises(KubeletError, match=r"/pods/: HTTP 503"):
+                    await client.pods(node)
+                served.status, served.config = 200, {"x": 1}
+                assert await client.configz(node) == {"x": 1}
+                await client.close()
+            client = KubeletClient(KubeletOptions(insecure=True, read_only_port=served.port, timeout=1.0), metrics, None)
+            with pytest.raises(KubeletError, match=r"/pods/"):
+                await client.pods(node)
+            await client.close()
+            text = metrics.internal_text()
+            assert 'koordlet_kubelet_request_duration_seconds_count{code="200",path="/pods/",verb="get"} 1' in text
+            assert 'code="503",path="/pods/",verb="get"' in text
+
+        asyncio.run(main())
+
+    def test_secure_port_with_a_token(self, kubelet, make_node, make_pod, tmp_path) -> None:
+        tls = ensure(tmp_path, "127.0.0.1").context()
+
+        async def main() -> None:
+            async with kubelet(tls) as served:
+                served.pods = listed(make_pod("a", "u-1"))
+                config = ClientConfig(server="https://nowhere", credentials=StaticHeader.bearer("secret"))
+                client = KubeletClient(KubeletOptions(), Metrics("n1"), config)
+                assert b"u-1" in await client.pods(as_node(make_node(port=served.port)))
+                assert served.headers[0]["Authorization"] == "Bearer secret"
+                await client.close()
+
+        asyncio.run(main())
+
+    def test_the_informer_survives_a_kubelet_that_comes_late(self, agent, kubelet, make_node, make_pod, caplog) -> None:
+        async def main() -> None:
+            a = agent()
+            changes: list[int] = []
+            async with kubelet() as served:
+                served.status = 500
+                client = KubeletClient(KubeletOptions(insecure=True, read_only_port=served.port), a.metrics, None)
+                informer = PodInformer(a.book, client, lambda: as_node(make_node()), 30.0, lambda: changes.append(len(a.book.pods)))
+                stopping = asyncio.Event()
+                task = asyncio.create_task(informer.run(stopping))
+                await asyncio.sleep(0.2)
+                assert not a.book.synced
+                served.status, served.pods = 200, listed(make_pod("a", "u-1"))
+                informer.trigger()
+                for _ in range(100):
+                    await asyncio.sleep(0.02)
+                    if changes:
+                        break
+                assert changes == [1]
+                stopping.set()
+                await asyncio.wait_for(task, 5)
+                await client.close()
+
+        asyncio.run(main())
+        assert len([r for r in caplog.records if "stays as it is" in r.getMessage()]) == 1
+
+
+@pytest.mark.feature("KLO-SI-08")
+class TestCallbacks:
+    def test_coalesced_ordered_and_isolated(self, caplog) -> None:
+        async def main() -> list[str]:
+            callbacks = Callbacks()
+            seen: list[str] = []
+
+            async def slow() -> None:
+                seen.append("slow")
+                await asyncio.sleep(0.02)
+
+            def broken() -> None:
+                raise RuntimeError("boom")
+
+            callbacks.register(StateKind.ALL_PODS, "broken", broken)
+            callbacks.register(StateKind.ALL_PODS, "slow", slow)
+            callbacks.emit(StateKind.ALL_PODS)
+            task = asyncio.create_task(callbacks.run(StateKind.ALL_PODS))
+            await asyncio.sleep(0.01)
+            for _ in range(5):
+                callbacks.emit(StateKind.ALL_PODS)
+            await asyncio.sleep(0.1)
+            task.cancel()
+            with pytest.raises(ValueError, match="twice"):
+                callbacks.register(StateKind.ALL_PODS, "slow", slow)
+            return seen
+
+        assert asyncio.run(main()) == ["slow", "slow"]
+        assert "boom" in caplog.text

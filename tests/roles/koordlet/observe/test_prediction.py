@@ -1,0 +1,184 @@
+"""Peak models, checkpoints, prod reclaimable (KLO-PRED)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord.api.priority import PriorityClass
+from roles.koordlet.prediction.models import FIXED_KEYS, NODE_KEY, SYSTEM_KEY, Models, PredictionOptions, class_key
+from roles.koordlet.prediction.peak import Amount, Outcome, UnknownModelError, combine
+
+MIB, GIB = 1 << 20, 1 << 30
+T0 = 1_700_000_000.0
+PROD = class_key(PriorityClass.PROD)
+
+
+def models(directory: Path, **options: Any) -> Models:
+    return Models(PredictionOptions(directory=str(directory), **options))
+
+
+@pytest.mark.feature("KLO-PRED-01")
+class TestTraining:
+    def test_one_step(self, agent, make_pod, tmp_path) -> None:
+        a = agent()
+        for uid, qos in (("u-1", "Burstable"), ("u-2", "BestEffort")):
+            a.tree.cgroup(a.tree.pod_dir(qos, uid), anon=GIB)
+        a.list(make_pod("web", "u-1"), make_pod("batch", "u-2", qos="BestEffort"), make_pod("ghost", "u-3"))
+        for i in range(30):
+            a.tree.burn({0: 1.0, 1: 1.0, 2: 1.0}, 1.0)
+            a.tree.cpu(a.tree.pod_dir("Burstable", "u-1"), 10**9 * (i + 1))
+            a.tree.cpu(a.tree.pod_dir("BestEffort", "u-2"), 5 * 10**8 * (i + 1))
+            a.tick()
+        m = models(tmp_path)
+        m.train(a.view, a.book.pods, a.now)
+        assert set(m.models) == {"u-1", "u-2", *FIXED_KEYS}
+        assert 1000 < m.predict("u-1").cpu_p95 < 1110, "the end of the bucket of 1 core"
+        assert GIB < m.predict("u-1").memory_p98 < 1.06 * GIB
+        assert 500 < m.predict(class_key(PriorityClass.BATCH)).cpu_p95 < 545
+        assert 3000 < m.predict(NODE_KEY).cpu_p95 < 3200
+        assert 1500 < m.predict(SYSTEM_KEY).cpu_p95 < 1640
+        idle = m.predict(class_key(PriorityClass.FREE))
+        assert (idle.cpu_p95, idle.memory_p98) == (25, 5 * MIB), "an idle class predicts its first bucket, never 0"
+        with pytest.raises(UnknownModelError):
+            m.predict("u-3")
+
+    def test_old_peaks_fade(self, tmp_path) -> None:
+        m = models(tmp_path, cpu_half_life=3600.0)
+        for i in range(10):
+            m.update("x", 8.0, GIB, T0 + i)
+        for i in range(200):
+            m.update("x", 1.0, GIB, T0 + 8 * 3600 + i)
+        assert m.predict("x").cpu_p95 < 1100
+
+
+@pytest.mark.feature("KLO-PRED-02")
+class TestCheckpoints:
+    def test_written_and_restored(self, tmp_path) -> None:
+        m = models(tmp_path / "d")
+        m.update("u-1", 1.5, GIB, T0)
+        m.update(NODE_KEY, 3.0, 2 * GIB, T0)
+        assert m.checkpoint(T0 + 1) == 2
+        body = orjson.loads((tmp_path / "d" / "u-1").read_bytes())
+        assert set(body) == {"UID", "CPU", "Memory", "LastUpdated"}
+        assert max(body["CPU"]["bucketWeights"].values()) == 10_000
+        fresh = models(tmp_path / "d")
+        assert fresh.restore({"u-1"}, T0 + 2) == 2
+        assert fresh.predict("u-1") == m.predict("u-1")
+
+    def test_what_is_of_no_use_is_deleted(self, tmp_path) -> None:
+        m = models(tmp_path)
+        m.update("gone", 1.0, GIB, T0)
+        m.checkpoint(T0)
+        (tmp_path / "u-1").write_text("{broken")
+        (tmp_path / "u-2").write_text('{"CPU":{"bucketWeights":{"9999":1},"totalWeight":1},"Memory":{}}')
+        (tmp_path / f"{NODE_KEY}.tmp").write_text("half")
+        assert models(tmp_path).restore({"u-1", "u-2"}, T0) == 0
+        assert list(tmp_path.iterdir()) == []
+
+    def test_bounded_oldest_first_and_expired(self, tmp_path) -> None:
+        m = models(tmp_path, checkpoints_per_step=2, checkpoint_interval=600.0)
+        for i in range(5):
+            m.update(f"u-{i}", 1.0, GIB, T0)
+        assert [m.checkpoint(T0 + i * 60) for i in range(5)] == [2, 2, 1, 0, 0]
+        assert m.checkpoint(T0 + 600) == 2, "the first two are due again"
+        m.update("u-0", 1.0, GIB, T0 + 3000)
+        m.expire(T0 + 3000)
+        assert [p.name for p in tmp_path.iterdir()] == ["u-0"]
+
+    def test_an_unwritable_directory_is_reported(self, tmp_path, caplog) -> None:
+        (tmp_path / "file").write_text("")
+        m = models(tmp_path / "file")
+        m.update("u-1", 1.0, GIB, T0)
+        assert m.checkpoint(T0) == 0
+        assert "cannot be written" in caplog.text
+
+
+NODE = {"cpu": "16", "memory": "64Gi"}
+POLICY = {"metricCollectPolicy": {"aggregateDurationSeconds": 60}}
+
+
+@pytest.mark.feature("KLO-PRED-03")
+class TestReclaimable:
+    """Through NodeMetric: what the manager reads."""
+
+    def status(self, agent, kubelet, world, node, pods, prepare) -> dict[str, Any]:
+        async def main() -> dict[str, Any]:
+            async with world(agent, kubelet, node, metric=POLICY, slo={}) as w:
+                a = w.agent
+                a.now = T0 + 1_000_000
+                for p in pods:
+                    a.tree.cgroup(a.tree.pod_dir(p["status"]["qosClass"], p["metadata"]["uid"]), anon=GIB)
+                a.list(*pods)
+                a.tick()
+                a.tick()
+                prepare(w.models, a.now)
+                return await w.metric()
+
+        return asyncio.run(main())
+
+    def resources(self, status: dict[str, Any], field: str) -> dict[str, str]:
+        return status[field]["resource"].get("resources")
+
+    def test_the_careful_one_of_both_predictors(self, agent, kubelet, world, make_node, make_pod) -> None:
+        def prepare(m: Models, now: float) -> None:
+            for key, cpu in (("u-1", 1.0), (PROD, 3.0), (SYSTEM_KEY, 0.0), (class_key(PriorityClass.NONE), 0.0)):
+                m.update(key, cpu, GIB, now)
+
+        pods = [make_pod("web", "u-1", requests={"cpu": "8", "memory": "16Gi"}, priority=9500)]
+        status = self.status(agent, kubelet, world, make_node(capacity=NODE, allocatable=NODE), pods, prepare)
+        m = models(Path("/nonexistent"))
+        prepare(m, T0)
+        peak = (m.predict(PROD).cpu_p95 + 25 + 25) * 110 // 100
+        assert self.resources(status, "prodPeakMetric")["cpu"] == f"{peak}m"
+        assert self.resources(status, "prodReclaimableMetric")["cpu"] == f"{8000 - peak}m"
+
+    def test_a_cold_pod_counts_with_its_request(self, agent, kubelet, world, make_node, make_pod) -> None:
+        def prepare(m: Models, now: float) -> None:
+            for key in FIXED_KEYS:
+                m.update(key, 0.0, 0.0, now)
+
+        from koord.api.times import format_time
+
+        created = format_time(T0 + 1_000_000 - 3600)
+        pods = [make_pod("young", "u-1", requests={"cpu": "6", "memory": "12Gi"}, priority=9500, created=created)]
+        status = self.status(agent, kubelet, world, make_node(capacity=NODE, allocatable=NODE), pods, prepare)
+        assert self.resources(status, "prodReclaimableMetric") == {"cpu": "0", "memory": "0"}
+        assert self.resources(status, "prodPeakMetric") == {"cpu": "6", "memory": "12Gi"}
+
+    def test_raw_allocatable_and_pods_that_are_not_prod(self, agent, kubelet, world, make_node, make_pod) -> None:
+        def prepare(m: Models, now: float) -> None:
+            for key in ("u-1", "u-2", *FIXED_KEYS):
+                m.update(key, 0.0, 0.0, now)
+
+        pods = [
+            make_pod("web", "u-1", requests={"cpu": "8", "memory": "16Gi"}, priority=9500),
+            make_pod("spark", "u-2", qos="BestEffort", requests={"cpu": "4", "memory": "4Gi"}),
+        ]
+        node = make_node(capacity=NODE, allocatable=NODE, annotations={"node.koordinator.sh/raw-allocatable": '{"cpu":"1","memory":"1Gi"}'})
+        status = self.status(agent, kubelet, world, node, pods, prepare)
+        free = self.resources(status, "prodReclaimableMetric")
+        assert free["cpu"] == f"{1000 - 75 * 110 // 100}m", "bounded by raw allocatable"
+
+    def test_without_models_nothing_is_claimed(self, agent, kubelet, world, make_node, make_pod) -> None:
+        status = self.status(agent, kubelet, world, make_node(), [make_pod("web", "u-1")], lambda m, now: None)
+        assert status["prodReclaimableMetric"] == {"resource": {}}
+        assert "prodPeakMetric" not in status
+
+
+amounts = st.builds(Amount, st.integers(0, 10**6), st.integers(0, 10**12))
+
+
+@given(st.builds(Outcome, amounts, amounts), st.builds(Outcome, amounts, amounts))
+def test_combining_is_careful_and_symmetric(first: Outcome, second: Outcome) -> None:
+    both = combine(first, second)
+    assert both == combine(second, first)
+    for one in (first, second):
+        assert both.reclaimable.cpu <= one.reclaimable.cpu
+        assert both.peak.memory >= one.peak.memory
