@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import sys
+import os
+from typing import IO, Any
 
 import click
 
@@ -32,14 +33,38 @@ class LazyGroup(click.Group):
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
+        # Before a role imports numpy: a BLAS thread a core would cost more than it does for our small vectors.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         module = importlib.import_module(entry[0])
         command = getattr(module, entry[1])
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise UnknownCommand(args[0], ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry[2]) for name, entry in COMMANDS.items()])
+
+
+class UnknownCommand(click.UsageError):
+    """A command that does not exist: one line with the nearest one, status 1."""
+
+    exit_code = 1
+
+    def __init__(self, name: str, ctx: click.Context) -> None:
+        import difflib
+
+        near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]}?" if near else f"; commands: {', '.join(COMMANDS)}"
+        super().__init__(f"unknown command: {name}{hint}", ctx)
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the line."""
+        click.echo(f"koord: error: {self.message}", file=file, err=file is None)
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -49,4 +74,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(prog_name="koord")

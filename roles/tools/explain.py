@@ -1,0 +1,311 @@
+"""From records and the live object to an explanation in plain words; pure (the time is an argument)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from koord.accounting.resources import format_value, is_bytes
+from koord.api.quantity import QuantityError, format_binary, format_milli
+from koord.decisions.record import Number, Record, Term
+from roles.tools.facts import Gathered, event_time
+from roles.tools.nearest import Nearest, nearest_node
+
+MAX_FILES = 6  # control group files of a pod that are shown; the newest writes
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text under headings."""
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One answer: who says it and when, sentences, and the numbers behind them."""
+
+    title: str
+    lines: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+
+
+@dataclass(slots=True)
+class Explanation:
+    """What `koord why` says."""
+
+    subject: str
+    summary: str
+    sections: list[Section] = field(default_factory=list)
+
+
+# -- words ---------------------------------------------------------------------------------------------------------
+
+
+def ago(seconds: float) -> str:
+    """`5s ago`, `3m ago`, `2h ago`, `4d ago`."""
+    seconds = max(0.0, seconds)
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)}{unit} ago"
+    return f"{int(seconds)}s ago"
+
+
+def amount(name: str, value: Number, unit: str = "") -> str:
+    """A number as people read it: milli-CPU as cores, bytes as Gi, percentages with their sign."""
+    if isinstance(value, (str, bool)):
+        return str(value)
+    if unit in ("percent", "%"):
+        return f"{value:g}%"
+    lowered = name.lower()
+    plain = "percent" in lowered or "ratio" in lowered or "count" in lowered or "pods" in lowered
+    if unit == "milli" or (not unit and not plain and "cpu" in lowered and float(value).is_integer()):
+        return format_milli(int(value))
+    if unit == "bytes" or (not unit and not plain and "memory" in lowered and float(value).is_integer()):
+        return _bytes(int(value))
+    text = f"{value:.4g}" if isinstance(value, float) and not value.is_integer() else str(int(value))
+    return f"{text} {unit}" if unit else text
+
+
+def _bytes(value: int) -> str:
+    """Exact where a binary suffix is, else rounded to two digits of the largest one that fits."""
+    exact = format_binary(value)
+    if not exact.lstrip("-").isdigit() or abs(value) < 1024:
+        return exact
+    for size, suffix in ((2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki")):
+        if abs(value) >= size:
+            return f"{value / size:.2f}{suffix}"
+    return exact
+
+
+def _count(number: Number, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+# -- records -------------------------------------------------------------------------------------------------------
+
+
+def _terms(record: Record, headings: tuple[str, str]) -> tuple[Table, ...]:
+    if not record.terms:
+        return ()
+    noted = any(term.note for term in record.terms)
+    rows = tuple((term.name, amount(term.name, term.value, term.unit), *((term.note,) if noted else ())) for term in record.terms)
+    return (Table((*headings, "Note") if noted else headings, rows),)
+
+
+def _numbers(record: Record, *, without: frozenset[str] = frozenset()) -> tuple[Table, ...]:
+    rows = tuple((name, amount(name, value)) for name, value in record.numbers.items() if name not in without and value != "")
+    return (Table(("Number", "Value"), rows),) if rows else ()
+
+
+def _scheduled(record: Record) -> Section:
+    numbers = record.numbers
+    lines = [f"{record.message[:1].upper()}{record.message[1:]}."]
+    if "evaluated" in numbers:
+        line = f"Of {_count(numbers['evaluated'], 'node')} looked at, {numbers.get('feasible', '?')} fitted"
+        if "score" in numbers:
+            line += f"; this one won with {amount('', numbers['score'])} points"
+            ties = numbers.get("ties")
+            line += f" (equal to {ties} others)" if isinstance(ties, int) and ties > 1 else ""
+        lines.append(line + ".")
+    shown = frozenset({"evaluated", "feasible", "score", "ties", "node"})
+    scores = tuple(sorted(record.terms, key=lambda term: -term.value if isinstance(term.value, (int, float)) else 0))
+    rows = tuple((term.name, amount("", term.value)) for term in scores)
+    return Section("", tuple(lines), ((Table(("Score of", "Points"), rows),) if rows else ()) + _numbers(record, without=shown))
+
+
+def _unschedulable(record: Record) -> Section:
+    numbers = record.numbers
+    lines = []
+    if "evaluated" in numbers:
+        lines.append(f"{_count(numbers['evaluated'], 'node')} looked at, {numbers.get('feasible', 0)} fit.")
+    lines.append(record.message.rstrip(".") + "." if record.message else "No node fits.")
+    if numbers.get("nominated"):
+        lines.append(f"Waits for room on {numbers['nominated']}: {_count(numbers.get('victims', 0), 'pod')} must leave first.")
+    shown = frozenset({"evaluated", "feasible", "nominated", "victims"})
+    return Section("", tuple(lines), _terms(record, ("Reason", "Nodes")) + _numbers(record, without=shown))
+
+
+def _formula(record: Record) -> Section:
+    """A result and the terms that made it."""
+    return Section("", (record.message,) if record.message else (), _terms(record, ("Term", "Value")) + _numbers(record))
+
+
+_BY_VERDICT: dict[str, Callable[[Record], Section]] = {
+    "Scheduled": _scheduled,
+    "Unschedulable": _unschedulable,
+    "Error": _unschedulable,
+}
+
+_PLAIN = {
+    "Scheduled": "was placed",
+    "Unschedulable": "is pending: no node fits",
+    "Error": "is pending: scheduling failed",
+    "Suppressed": "was suppressed",
+    "Evicted": "was evicted",
+    "WouldEvict": "would be evicted (dry run)",
+    "WouldSuppress": "would be suppressed (observe mode)",
+    "Allocatable": "offers these co-location resources",
+    "Reset": "offers no co-location resources",
+    "Classified": "was classified",
+    "Skipped": "was left out",
+    "Relieved": "was relieved",
+    "Written": "was written",
+    "WouldWrite": "would be written (observe mode)",
+}
+
+
+def section_of(record: Record, now: float, repeated: int = 1) -> Section:
+    """The section of one record; `repeated` says how many equal ones there were."""
+    body = _BY_VERDICT.get(record.verdict, _formula)(record)
+    by = f" by {record.rule}" if record.rule and record.verdict not in ("Scheduled", "Unschedulable") else ""
+    times = f", {repeated} times" if repeated > 1 else ""
+    who = f" {record.subject.name}" if record.subject.kind == "CgroupFile" else ""
+    return Section(f"{record.role}:{who} {record.verdict}{by} ({ago(now - record.time)}{times})", body.lines, body.tables)
+
+
+def _latest(records: Iterable[Record]) -> list[tuple[Record, int]]:
+    """The newest record of each role, rule, verdict and subject, with the number of such records; newest first.
+
+    Of one role's Scheduled and Unschedulable only the newest counts: an earlier failure explains nothing once the pod is placed.
+    """
+    newest: dict[tuple[str, ...], tuple[Record, int]] = {}
+    for record in records:
+        topic = "placement" if record.verdict in ("Scheduled", "Unschedulable", "Error") else f"{record.rule}/{record.verdict}"
+        key = (record.role, topic, record.subject.kind, record.subject.name)
+        before = newest.get(key)
+        same = before is not None and before[0].verdict == record.verdict
+        newest[key] = (record, before[1] + 1 if before is not None and same else 1)
+    ordered = sorted(newest.values(), key=lambda item: -item[0].time)
+    files = [item for item in ordered if item[0].subject.kind == "CgroupFile"]
+    return [item for item in ordered if item[0].subject.kind != "CgroupFile"] + files[:MAX_FILES]
+
+
+# -- live objects --------------------------------------------------------------------------------------------------
+
+
+def _conditions(obj: dict[str, Any], now: float) -> tuple[Table, ...]:
+    rows = []
+    for condition in (obj.get("status") or {}).get("conditions") or ():
+        since = _age(condition.get("lastTransitionTime"), now)
+        rows.append(
+            (
+                str(condition.get("type", "")),
+                str(condition.get("status", "")),
+                str(condition.get("reason", "")),
+                since,
+                str(condition.get("message", "")),
+            )
+        )
+    return (Table(("Condition", "Status", "Reason", "Since", "Message"), tuple(rows)),) if rows else ()
+
+
+def _events(events: list[dict[str, Any]], now: float, limit: int = 8) -> tuple[Table, ...]:
+    rows = []
+    for event in events[-limit:]:
+        count = (event.get("series") or {}).get("count") or event.get("deprecatedCount") or 1
+        who = event.get("reportingController") or (event.get("deprecatedSource") or {}).get("component") or ""
+        note = event.get("note") or event.get("message") or ""
+        rows.append(
+            (
+                _age(event_time(event), now),
+                str(event.get("type", "")),
+                str(event.get("reason", "")),
+                str(who),
+                f"{note} (×{count})" if count > 1 else str(note),
+            )
+        )
+    return (Table(("Event", "Type", "Reason", "From", "Message"), tuple(rows)),) if rows else ()
+
+
+def _age(text: Any, now: float) -> str:
+    try:
+        return ago(now - datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp())
+    except ValueError:
+        return ""
+
+
+def _near(near: Nearest) -> tuple[str, ...]:
+    if not near.shortages:
+        return (f"By resources alone {near.node} has room: something else keeps the pod from it (see the reasons above).",)
+    lines = [f"Nearest by resources is {near.node}; it is short of:"]
+    for short in near.shortages:
+        lacking = short.requested - short.free
+        unit = (short.resource, lacking)
+        lines.append(
+            f"  {short.resource}: {_resource(*unit)} (the pod requests {_resource(short.resource, short.requested)}, "
+            f"{_resource(short.resource, short.free)} of {_resource(short.resource, short.allocatable)} is free)"
+        )
+    return tuple(lines)
+
+
+def _resource(name: str, value: int) -> str:
+    return _bytes(value) if is_bytes(name) else format_value(name, value)
+
+
+def _pod_section(found: Gathered, now: float) -> Section | None:
+    live = found.live
+    if live is None or live.obj is None:
+        return None
+    meta, spec, status = live.obj.get("metadata") or {}, live.obj.get("spec") or {}, live.obj.get("status") or {}
+    labels = meta.get("labels") or {}
+    qos = labels.get("koordinator.sh/qosClass") or status.get("qosClass") or "unknown"
+    node = spec.get("nodeName")
+    where = f" on {node}" if node else ", not bound to a node"
+    lines = [f"{status.get('phase') or 'Pending'}{where}; QoS {qos}, priority {spec.get('priority', 0)}."]
+    if meta.get("deletionTimestamp"):
+        lines.append(f"It is being deleted (asked {_age(meta['deletionTimestamp'], now)}).")
+    if not node and live.nodes:
+        try:
+            near = nearest_node(live.obj, live.nodes, live.pods)
+        except (ValueError, QuantityError) as error:  # an object that no role can read either
+            lines.append(f"The nearest node cannot be told: {error}.")
+        else:
+            lines += _near(near) if near is not None else ("There is no node that takes pods.",)
+    return Section("API server", tuple(lines), _conditions(live.obj, now) + _events(live.events, now))
+
+
+def _node_section(found: Gathered, now: float) -> Section | None:
+    live = found.live
+    if live is None or live.obj is None:
+        return None
+    status = live.obj.get("status") or {}
+    rows = []
+    for name, allocatable in sorted((status.get("allocatable") or {}).items()):
+        rows.append((name, str(allocatable), str((status.get("capacity") or {}).get(name, ""))))
+    lines = [f"{_count(len(live.pods), 'pod')} on it" + ("; cordoned." if (live.obj.get("spec") or {}).get("unschedulable") else ".")]
+    table = (Table(("Resource", "Allocatable", "Capacity"), tuple(rows)),) if rows else ()
+    return Section("API server", tuple(lines), table + _conditions(live.obj, now) + _events(live.events, now))
+
+
+# -- the explanation -----------------------------------------------------------------------------------------------
+
+
+def explain(kind: str, found: Gathered, *, namespace: str, name: str, now: float) -> Explanation | None:
+    """What is known about a pod or a node; None if nothing is."""
+    records = _latest(found.records)
+    live = _pod_section(found, now) if kind == "Pod" else _node_section(found, now)
+    if not records and live is None:
+        return None
+    subject = f"{kind} {namespace}/{name}" if kind == "Pod" and namespace else f"{kind} {name}"
+    own = [record for record, _ in records if record.subject.kind == kind]
+    if own:
+        first = own[0]
+        detail = f" ({first.role})" if first.role else ""
+        summary = f"{subject} {_PLAIN.get(first.verdict, f'got the verdict {first.verdict}')}{detail}"
+        summary += f": {first.message}" if first.message else ""
+    else:
+        summary = f"{subject}: no role has decided on it lately"
+    result = Explanation(subject, summary.rstrip(".") + ".")
+    result.sections = [section_of(record, now, repeated) for record, repeated in records]
+    if live is not None:
+        result.sections.append(live)
+    return result
+
+
+def term_rows(terms: Iterable[Term]) -> list[tuple[str, str, str]]:
+    """Terms as text, for other tools."""
+    return [(term.name, amount(term.name, term.value, term.unit), term.note) for term in terms]

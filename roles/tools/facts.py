@@ -1,0 +1,40 @@
+"""What there is to explain with: records, the live object and what could not be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from koord.decisions.record import Record
+
+
+@dataclass(slots=True)
+class Live:
+    """What the API server says. None or empty where it was not asked, or has none."""
+
+    obj: dict[str, Any] | None = None
+    events: list[dict[str, Any]] = field(default_factory=list)
+    nodes: list[dict[str, Any]] = field(default_factory=list)
+    pods: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Gathered:
+    """All that was found, and what could not be asked."""
+
+    records: list[Record] = field(default_factory=list)
+    live: Live | None = None
+    problems: list[str] = field(default_factory=list)
+
+
+def event_time(event: Mapping[str, Any]) -> str:
+    """When an event was last seen, as RFC 3339 text."""
+    series = event.get("series") or {}
+    return str(
+        series.get("lastObservedTime")
+        or event.get("eventTime")
+        or event.get("deprecatedLastTimestamp")
+        or (event.get("metadata") or {}).get("creationTimestamp")
+        or ""
+    )

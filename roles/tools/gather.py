@@ -1,0 +1,189 @@
+"""What `koord why` looks at: decision records of the roles and the live object. All of its I/O."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import orjson
+
+from koord.api.kinds import EVENTS, NODES, PODS
+from koord.decisions.record import Record, decode_many
+from koord.kube import config, errors
+from koord.kube.client import Client
+from koord.process.errors import ConfigurationError
+from roles.tools.facts import Gathered, Live, event_time
+
+TIMEOUT = 5.0  # seconds that a role may take to answer
+MAX_NODES = 2000  # beyond that the nearest node is not looked for: the scheduler's own reasons must do
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The operations port of a role; `role` is "" if it is not known beforehand."""
+
+    url: str
+    role: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.role} at {self.url}" if self.role else self.url
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """`http://host:port`, `host:port`, or either with `role=` in front. Raises ConfigurationError."""
+    role, equals, url = text.partition("=")
+    if not equals or "/" in role or ":" in role:
+        role, url = "", text
+    url = url if "://" in url else f"http://{url}"
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigurationError(f"endpoint {text!r} must be http://host:port, optionally with role= in front")
+    return Endpoint(url.rstrip("/"), role)
+
+
+def sandbox_directory(environ: Mapping[str, str]) -> Path:
+    """Where a running sandbox says how it is reached."""
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime) / "koord-sandbox" if runtime else Path(f"/tmp/koord-sandbox-{os.getuid()}")
+
+
+def _trusted(directory: Path) -> bool:
+    """Only what the same user wrote may say whom we talk to: anybody can make a directory in /tmp."""
+    try:
+        facts = os.lstat(directory)
+    except OSError:
+        return False
+    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid()
+
+
+def find_endpoints(given: Sequence[str], environ: Mapping[str, str]) -> list[Endpoint]:
+    """The endpoints given, else those of KOORD_ENDPOINTS (comma-separated), else those of a running sandbox."""
+    if given:
+        return [parse_endpoint(text) for text in given]
+    named = [text.strip() for text in environ.get("KOORD_ENDPOINTS", "").split(",") if text.strip()]
+    if named:
+        return [parse_endpoint(text) for text in named]
+    directory = sandbox_directory(environ)
+    if not _trusted(directory):
+        return []
+    try:
+        published = orjson.loads((directory / "endpoints.json").read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return []
+    if not isinstance(published, dict):
+        return []
+    return [
+        Endpoint(url.rstrip("/"), role)
+        for role, url in published.items()
+        if isinstance(url, str) and url.startswith(("http://", "https://"))
+    ]
+
+
+def find_kubeconfig(given: str | None, environ: Mapping[str, str]) -> tuple[str | None, bool]:
+    """The kubeconfig to read the live object with, and whether there is any: the one given, KUBECONFIG's, a sandbox's."""
+    if given or environ.get("KUBECONFIG"):
+        return given, True
+    directory = sandbox_directory(environ)
+    if _trusted(directory) and (directory / "kubeconfig").is_file():
+        return str(directory / "kubeconfig"), True
+    return None, False
+
+
+async def gather(kind: str, namespace: str, name: str, endpoints: Sequence[Endpoint], server: config.ClientConfig | None) -> Gathered:
+    """Ask every endpoint and, if there is a `server`, the API server. A namespace "" means any."""
+    found = Gathered()
+    await asyncio.gather(*(_ask(endpoint, kind, namespace, name, found) for endpoint in endpoints))
+    if server is not None:
+        namespaces = {record.subject.namespace for record in found.records if record.subject.kind == kind}
+        where = namespace or (namespaces.pop() if len(namespaces) == 1 else "default")
+        async with Client(server, role="why") as client:
+            try:
+                async with asyncio.timeout(3 * TIMEOUT):
+                    found.live = await (_live_pod(client, where, name) if kind == "Pod" else _live_node(client, name))
+            except (errors.ApiError, TimeoutError) as error:
+                found.problems.append(f"API server {server.server}: {str(error) or 'no answer in time'}")
+        uid = ((found.live and found.live.obj) or {}).get("metadata", {}).get("uid", "")
+        if kind == "Pod" and uid:
+            await asyncio.gather(*(_ask_files(endpoint, uid, found) for endpoint in endpoints))
+    found.records.sort(key=lambda record: record.time)
+    return found
+
+
+async def _fetch(endpoint: Endpoint, query: dict[str, str]) -> list[Record]:
+    async with Client(config.ClientConfig(endpoint.url), role="why") as client:
+        async with asyncio.timeout(TIMEOUT):
+            path = "/debug/decisions"
+            response = await client.transport.request("GET", path, params=query, timeout=TIMEOUT)
+    if response.status == 404:
+        return []  # a role that records no decisions
+    if response.status != 200:
+        raise errors.from_response(response.status, response.body)
+    return decode_many(response.body)
+
+
+async def _ask(endpoint: Endpoint, kind: str, namespace: str, name: str, found: Gathered) -> None:
+    query = {"kind": kind, "name": name}
+    if namespace:
+        query["namespace"] = namespace
+    try:
+        found.records += await _fetch(endpoint, query)
+    except (errors.ApiError, TimeoutError, msgspec.DecodeError) as error:
+        found.problems.append(f"{endpoint}: {str(error) or 'no answer in time'}")
+
+
+async def _ask_files(endpoint: Endpoint, uid: str, found: Gathered) -> None:
+    """What the node agent wrote into the pod's control groups, which are named after its uid."""
+    try:
+        records = await _fetch(endpoint, {"kind": "CgroupFile"})
+    except (errors.ApiError, TimeoutError, msgspec.DecodeError):
+        return  # the first question to this endpoint said what is wrong with it
+    names = (uid, uid.replace("-", "_"))
+    found.records += [record for record in records if any(part in record.subject.name for part in names)]
+
+
+async def _live_pod(client: Client, namespace: str, name: str) -> Live:
+    live = Live()
+    try:
+        live.obj = await client.get(PODS, name, namespace)
+    except errors.NotFound:
+        return live
+    live.events = await _events(client, namespace, live.obj)
+    if not (live.obj.get("spec") or {}).get("nodeName"):
+        nodes = await client.list(NODES)
+        if len(nodes.items) <= MAX_NODES:
+            live.nodes = nodes.items
+            live.pods = (await client.list(PODS, field_selector="spec.nodeName!=")).items
+    return live
+
+
+async def _live_node(client: Client, name: str) -> Live:
+    live = Live()
+    try:
+        live.obj = await client.get(NODES, name)
+    except errors.NotFound:
+        return live
+    live.events = await _events(client, "default", live.obj)
+    live.pods = (await client.list(PODS, field_selector=f"spec.nodeName={name}")).items
+    return live
+
+
+async def _events(client: Client, namespace: str, obj: dict[str, Any]) -> list[dict[str, Any]]:
+    """Events about an object, oldest first. Filtered here: servers differ in which fields of an event can be selected."""
+    meta = obj.get("metadata") or {}
+    result = []
+    for event in (await client.list(EVENTS, namespace)).items:
+        about = event.get("regarding") or {}
+        if (
+            about.get("kind") == obj.get("kind")
+            and about.get("name") == meta.get("name")
+            and about.get("uid", meta.get("uid")) in ("", meta.get("uid"))
+        ):
+            result.append(event)
+    return sorted(result, key=event_time)

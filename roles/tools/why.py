@@ -1,0 +1,91 @@
+"""`koord why`: explain a pod or a node from the decision records of the roles and the live object."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from koord.process.errors import ConfigurationError
+from koord.process.flags import GoCommand
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _options(function: F) -> F:
+    for option in (
+        click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format."),
+        click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
+        click.option("--kubeconfig", metavar="FILE", help="Read the live object with this (default: KUBECONFIG, or a running sandbox's)."),
+        click.option(
+            "--endpoint",
+            "endpoints",
+            multiple=True,
+            metavar="URL",
+            help="A role's HTTP port; repeatable. Default: KOORD_ENDPOINTS (comma-separated), or a running sandbox's.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@click.group("why", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+def command() -> None:
+    """Explain in plain words, with the numbers: why a pod is pending, suppressed or evicted, why a node offers what it offers."""
+
+
+@command.command("pod", cls=GoCommand)
+@click.argument("name", metavar="[NAMESPACE/]NAME")
+@click.option("-n", "--namespace", default="", help="Namespace of the pod (default: wherever a role knows a pod of this name).")
+@_options
+def pod(name: str, namespace: str, **options: Any) -> None:
+    """Why a pod is where it is, or is not."""
+    prefix, slash, rest = name.partition("/")
+    if slash:
+        if namespace and namespace != prefix:
+            raise ConfigurationError(f"the pod is given as {name!r}, but --namespace says {namespace!r}")
+        namespace, name = prefix, rest
+    if not name or "/" in name:
+        raise ConfigurationError("a pod is given as NAME or NAMESPACE/NAME")
+    _explain("Pod", namespace, name, **options)
+
+
+@command.command("node", cls=GoCommand)
+@click.argument("name")
+@_options
+def node(name: str, **options: Any) -> None:
+    """Why a node offers what it offers, and what was decided on it."""
+    _explain("Node", "", name, **options)
+
+
+def _explain(
+    kind: str, namespace: str, name: str, *, endpoints: tuple[str, ...], kubeconfig: str | None, context: str | None, output: str
+) -> None:
+    from koord.kube import config
+    from roles.tools import explain, gather, render
+
+    found_endpoints = gather.find_endpoints(endpoints, os.environ)
+    path, usable = gather.find_kubeconfig(kubeconfig, os.environ)
+    if not found_endpoints and not usable:
+        raise ConfigurationError("nobody to ask: give --endpoint URL (or KOORD_ENDPOINTS), or --kubeconfig, or start `koord sandbox up`")
+    server = config.load(path, context=context) if usable else None
+    found = asyncio.run(gather.gather(kind, namespace, name, found_endpoints, server))
+    places = sorted({record.subject.namespace for record in found.records if record.subject.kind == kind})
+    if len(places) > 1:
+        raise ConfigurationError(f"there are pods named {name} in {', '.join(places)}: say which with --namespace")
+    live = found.live.obj if found.live and found.live.obj else {}
+    namespace = namespace or (places[0] if places else (live.get("metadata") or {}).get("namespace", ""))
+    explanation = explain.explain(kind, found, namespace=namespace, name=name, now=time.time())
+    if explanation is None:
+        asked = [str(endpoint) for endpoint in found_endpoints] + ([f"API server at {server.server}"] if server else [])
+        which = f"{namespace}/{name}" if namespace else name
+        click.echo(f"koord why: nothing is known of {kind.lower()} {which}; asked: {', '.join(asked)}", err=True)
+        for problem in found.problems:
+            click.echo(f"koord why: could not be asked: {problem}", err=True)
+        sys.exit(1)
+    render.show(explanation, found, output)
