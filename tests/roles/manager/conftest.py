@@ -26,7 +26,6 @@ from koord.process.life import Life
 from roles.manager.app import App
 from roles.manager.options import Options, WebhookOptions
 
-
 BASE = (
     {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "koordinator-system"}},
     *(

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from koord.api.kinds import ELASTICQUOTAS
+
 QUOTA = "quota.scheduling.koordinator.sh/"
 MUTATE, VALIDATE = "/mutate-scheduling-sigs-k8s-io-v1alpha1-elasticquota", "/validate-scheduling-sigs-k8s-io-v1alpha1-elasticquota"
 
@@ -69,7 +71,7 @@ def test_quota_rules(bed, make):
         forced = quota("k1", {"cpu": "9"}, labels={**tree, "allow-force-update": "true"})
         assert (await manager.review(VALIDATE, forced, namespace="default"))["allowed"]
         assert "exists already" in (await manager.review(VALIDATE, forced, namespace="default"))["status"]["message"]
-        await bed.client.create(__import__("koord.api.kinds", fromlist=["x"]).ELASTICQUOTAS, forced, "default")
+        await bed.client.create(ELASTICQUOTAS, forced, "default")
         orphan = json.loads(json.dumps(TOP))
         orphan["metadata"]["labels"][f"{QUOTA}is-parent"] = "false"
         parent = json.loads(json.dumps(KID))

@@ -1,0 +1,271 @@
+"""NodeMetric, NodeSLO, profile and quota-profile controllers through the API (manager.md 7, 8, 11, 12)."""
+
+import asyncio
+import json
+
+import pytest
+
+from koord.api.kinds import CONFIGMAPS, ELASTICQUOTAS, EVENTS, NODEMETRICS, NODES, NODESLOS
+from koord.kube.errors import NotFound
+from roles.manager.controllers.quotaprofile import fnv1a_64
+
+DEFAULT_POLICY = {
+    "aggregateDurationSeconds": 300,
+    "reportIntervalSeconds": 60,
+    "nodeAggregatePolicy": {"durations": ["5m0s", "10m0s", "30m0s"]},
+    "nodeMemoryCollectPolicy": "usageWithoutPageCache",
+}
+
+
+async def policy(bed, name):
+    return (await bed.get("NodeMetric", name))["spec"].get("metricCollectPolicy")
+
+
+async def slo(bed, name, part):
+    return (await bed.get("NodeSLO", name))["spec"].get(part)
+
+
+async def configure(bed, **keys):
+    data = {key.replace("_", "-"): value if isinstance(value, str) or value is None else json.dumps(value) for key, value in keys.items()}
+    await bed.client.patch(CONFIGMAPS, "slo-controller-config", {"data": data}, "koordinator-system")
+
+
+@pytest.mark.feature("MGR-NM-01")
+def test_node_metric_follows_node_and_strategy(bed, make):
+    async def test(bed):
+        pools = [
+            {
+                "nodeSelector": {"matchLabels": {"pool": "a"}},
+                "metricReportIntervalSeconds": 30,
+                "metricAggregatePolicy": {"durations": ["2m"]},
+            }
+        ]
+        await bed.create(
+            make.config(colocation_config={"enable": True, "nodeConfigs": pools}), make.node("n1"), make.node("n2", labels={"pool": "a"})
+        )
+        await bed.start()
+        await bed.until(lambda: policy(bed, "n1"))
+        assert await policy(bed, "n1") == DEFAULT_POLICY
+
+        async def pooled():
+            found = await policy(bed, "n2")
+            return found["reportIntervalSeconds"] == 30 and found["nodeAggregatePolicy"] == {"durations": ["2m0s"]}
+
+        await bed.until(pooled)
+        # status stays when the spec changes; a spec that somebody else changed is mended
+        await bed.client.patch(NODEMETRICS, "n2", {"status": {"updateTime": make.now()}}, subresource="status")
+        await bed.client.patch(NODEMETRICS, "n2", {"spec": {"metricCollectPolicy": {"reportIntervalSeconds": 1}}})
+        await bed.until(pooled)
+        assert (await bed.get("NodeMetric", "n2"))["status"]["updateTime"]
+        await bed.client.patch(NODES, "n2", {"metadata": {"labels": {"pool": None}}})
+
+        async def default():
+            return await policy(bed, "n2") == DEFAULT_POLICY
+
+        await bed.until(default)
+        # a refused configuration changes nothing, a good one does
+        await configure(bed, colocation_config='{"enable":tru')
+        await bed.client.patch(NODEMETRICS, "n2", {"spec": {"metricCollectPolicy": {"reportIntervalSeconds": 7}}})
+        await asyncio.sleep(0.3)
+        assert (await policy(bed, "n2"))["reportIntervalSeconds"] == 7
+        await configure(bed, colocation_config={"enable": False, "metricReportIntervalSeconds": 20})
+        await bed.until(default)
+        await bed.client.delete(NODEMETRICS, "n1")
+        await bed.until(lambda: policy(bed, "n1"))
+        await bed.client.delete(NODES, "n1")
+
+        async def gone():
+            try:
+                await bed.get("NodeMetric", "n1")
+            except NotFound:
+                return True
+
+        await bed.until(gone)
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-NSLO-01")
+@pytest.mark.feature("MGR-CFG-01")
+def test_node_slo_merges_keeps_and_reloads(bed, make):
+    async def test(bed):
+        await bed.create(
+            make.config(
+                resource_threshold_config={
+                    "clusterStrategy": {"enable": True, "cpuSuppressThresholdPercent": 60},
+                    "nodeStrategies": [{"nodeSelector": {"matchLabels": {"pool": "a"}}, "cpuSuppressThresholdPercent": 40}],
+                },
+                resource_qos_config={"clusterStrategy": {"beClass": {"networkQOS": {"enable": True, "ingressRequest": 10}}}},
+                system_config={"clusterStrategy": {"totalNetworkBandwidth": "1G"}},
+                host_application_config={"applications": [{"name": "nginx", "qos": "LS", "cgroupPath": {"relativePath": "nginx/"}}]},
+            ),
+            make.node("n1", labels={"pool": "a"}),
+            make.node("n2", annotations={"node.koordinator.sh/network-bandwidth": "2000M"}),
+            make.node("n3", annotations={"node.koordinator.sh/network-bandwidth": "fast"}),
+        )
+        manager = await bed.start()
+        await bed.until(lambda: slo(bed, "n3", "resourceUsedThresholdWithBE"))
+        await bed.until(lambda: slo(bed, "n1", "resourceUsedThresholdWithBE"))
+        assert (await slo(bed, "n1", "resourceUsedThresholdWithBE"))["cpuSuppressThresholdPercent"] == 40
+        assert (await slo(bed, "n1", "cpuBurstStrategy"))["policy"] == "none"
+        assert (await slo(bed, "n1", "hostApplications"))[0]["name"] == "nginx"
+        assert (await slo(bed, "n1", "resourceQOSStrategy"))["beClass"]["networkQOS"]["ingressRequest"] == 10
+        assert await slo(bed, "n2", "systemStrategy") == {"totalNetworkBandwidth": "2G"}
+        assert "totalNetworkBandwidth" not in (await slo(bed, "n3", "systemStrategy")) or (await slo(bed, "n3", "systemStrategy")) == {
+            "totalNetworkBandwidth": "0"
+        }
+        await bed.client.patch(NODESLOS, "n1", {"spec": {"extensions": {"mine": {"a": 1}}}})
+        # one key good, one key bad: the good one takes effect, the bad one keeps what was in force
+        await configure(
+            bed, cpu_burst_config={"clusterStrategy": {"policy": "auto"}}, resource_threshold_config='{"clusterStrategy":{"enable":1}}'
+        )
+
+        async def half():
+            return (await slo(bed, "n1", "cpuBurstStrategy"))["policy"] == "auto"
+
+        await bed.until(half)
+        assert (await slo(bed, "n1", "resourceUsedThresholdWithBE"))["cpuSuppressThresholdPercent"] == 40
+        assert (await slo(bed, "n1", "extensions")) == {"mine": {"a": 1}}
+        _, text = await manager.get("/metrics")
+        assert "koord_manager_config_errors 1.0" in text
+
+        async def told():
+            events = (await bed.client.list(EVENTS, "koordinator-system")).items
+            return [e for e in events if e["reason"] == "SLOCfgUnmarshalFailed" and "clusterStrategy.enable" in e.get("note", "")]
+
+        await bed.until(told)
+        await bed.client.patch(NODES, "n2", {"metadata": {"annotations": {"node.koordinator.sh/network-bandwidth": "3G"}}})
+
+        async def faster():
+            return (await slo(bed, "n2", "systemStrategy"))["totalNetworkBandwidth"] == "3G"
+
+        await bed.until(faster)
+        # deleting the ConfigMap changes nothing
+        await bed.client.delete(CONFIGMAPS, "slo-controller-config", "koordinator-system")
+        await bed.client.patch(NODES, "n1", {"metadata": {"labels": {"x": "y"}}})
+        await asyncio.sleep(0.3)
+        assert (await slo(bed, "n1", "cpuBurstStrategy"))["policy"] == "auto"
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-NSLO-01")
+def test_quiet_once_everything_is_right(bed, make):
+    async def test(bed):
+        await bed.create(
+            make.config(
+                colocation_config={"enable": True},
+                resource_qos_config={
+                    "clusterStrategy": {
+                        "lsClass": {"networkQOS": {"enable": True}, "blkioQOS": {"blocks": [{"name": "sda", "ioCfg": {"readIOPS": 9}}]}}
+                    }
+                },
+            ),
+            make.node("n1"),
+            make.metric("n1", system=("1", "1Gi")),
+        )
+        await bed.start()
+        await bed.until(lambda: slo(bed, "n1", "cpuBurstStrategy"))
+        await asyncio.sleep(0.5)
+        before = [(await bed.get(kind, "n1"))["metadata"]["resourceVersion"] for kind in ("Node", "NodeSLO", "NodeMetric")]
+        await bed.start()
+        await asyncio.sleep(0.7)
+        assert before == [(await bed.get(kind, "n1"))["metadata"]["resourceVersion"] for kind in ("Node", "NodeSLO", "NodeMetric")]
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-CP-01")
+def test_profiles_reach_pods_that_wait(bed, make):
+    def profile(name, managed, **spec):
+        labels = {"config.koordinator.sh/controller-managed": "true"} if managed else {}
+        return {
+            "apiVersion": "config.koordinator.sh/v1alpha1",
+            "kind": "ClusterColocationProfile",
+            "metadata": {"name": name, "labels": labels},
+            "spec": spec,
+        }
+
+    async def test(bed):
+        on = {"matchLabels": {"q": "on"}}
+        await bed.create(
+            profile(
+                "marked",
+                True,
+                selector=on,
+                labels={"added": "1"},
+                koordinatorPriority=9,
+                schedulerName="other",
+                patch={"metadata": {"annotations": {"p": "1"}}},
+            ),
+            profile("unmarked", False, selector=on, labels={"off": "1"}),
+            profile("nil", True, labels={"all": "1"}),
+            profile("elsewhere", True, selector=on, namespaceSelector={"matchLabels": {"no": "where"}}, labels={"else": "1"}),
+            make.pod("waits", labels={"q": "on"}, phase="Pending"),
+            make.pod("runs", "n1", labels={"q": "on"}),
+        )
+        await bed.start(gates="ColocationProfileController=true", profile_reconcile_interval=0.2)
+
+        async def labelled():
+            return (await bed.get("Pod", "waits", "default"))["metadata"]["labels"].get("added")
+
+        await bed.until(labelled)
+        await asyncio.sleep(0.5)
+        found = await bed.get("Pod", "waits", "default")
+        assert found["metadata"]["labels"] == {"q": "on", "added": "1", "koordinator.sh/priority": "9"}
+        assert found["metadata"]["annotations"] == {"p": "1"}
+        assert found["spec"]["schedulerName"] == "default-scheduler"
+        assert (await bed.get("Pod", "runs", "default"))["metadata"]["labels"] == {"q": "on"}
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-QP-01")
+def test_quota_profile_makes_a_tree(bed, make):
+    profile = {
+        "apiVersion": "quota.koordinator.sh/v1alpha1",
+        "kind": "ElasticQuotaProfile",
+        "metadata": {
+            "name": "p",
+            "namespace": "default",
+            "annotations": {"quota.scheduling.koordinator.sh/resource-keys": '["cpu","memory","gpu"]'},
+        },
+        "spec": {
+            "quotaName": "root-a",
+            "quotaLabels": {"team": "a"},
+            "resourceRatio": "0.5",
+            "nodeSelector": {"matchLabels": {"pool": "a"}},
+        },
+    }
+
+    async def test(bed):
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        for name, labels in (("n1", {"pool": "a"}), ("n2", {"pool": "a"}), ("n3", {})):
+            made = make.node(name, cpu="9", memory="10Gi", labels=labels)
+            made["status"] |= ready
+            made["spec"]["unschedulable"] = name == "n2"
+            await bed.create(made)
+        await bed.create(profile)
+        await bed.start()
+        await bed.until(lambda: bed.get("ElasticQuota", "root-a", "default"))
+        quota = await bed.get("ElasticQuota", "root-a", "default")
+        labels, annotations = quota["metadata"]["labels"], quota["metadata"]["annotations"]
+        tree = str(fnv1a_64("default/p"))
+        assert labels == {
+            "team": "a",
+            **{f"quota.scheduling.koordinator.sh/{k}": v for k, v in (("profile", "p"), ("tree-id", tree), ("is-root", "true"))},
+        }
+        assert quota["spec"]["min"] == {"cpu": "9", "memory": "10Gi", "gpu": "0"}
+        assert set(quota["spec"]["max"].values()) == {"4611686018427387"}
+        assert json.loads(annotations["quota.scheduling.koordinator.sh/unschedulable-resource"])["cpu"] == "4500m"
+        assert (await bed.get("ElasticQuotaProfile", "p", "default"))["metadata"]["labels"][
+            "quota.scheduling.koordinator.sh/tree-id"
+        ] == tree
+        await bed.client.delete(ELASTICQUOTAS, "root-a", "default")
+
+    bed(test)
+
+
+def test_fnv_hash_is_the_standard_one():
+    assert fnv1a_64("") == 0xCBF29CE484222325
+    assert fnv1a_64("a") == 0xAF63DC4C8601EC8C

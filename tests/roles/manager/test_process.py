@@ -1,0 +1,257 @@
+"""Leadership, certificates, registration, readiness, flags (manager.md 2, 4)."""
+
+import asyncio
+import base64
+import os
+import signal
+import ssl
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography import x509
+
+from koord.api.kinds import LEASES, MUTATINGWEBHOOKCONFIGURATIONS, NODEMETRICS, NODES, SECRETS, VALIDATINGWEBHOOKCONFIGURATIONS
+from koord.apiserver.testing import running_server
+from roles.manager.webhooks import certs
+
+MUTATING, VALIDATING = "koordinator-mutating-webhook-configuration", "koordinator-validating-webhook-configuration"
+FAST = {"enable_leader_election": True, "lease_duration": 1.5, "renew_deadline": 1.0, "retry_period": 0.2}
+
+
+@pytest.mark.feature("MGR-PROC-01")
+def test_one_leader_writes_and_stops_at_once_when_the_lease_is_lost(bed, make):
+    async def test(bed):
+        await bed.create(make.config(colocation_config={"enable": True}), make.node("n1"))
+        first = await bed.start(**FAST)
+        await bed.until(lambda: bed.get("NodeMetric", "n1"))
+        second = await bed.start(**FAST)
+        assert "koordinator_manager_is_leader 1.0" in (await first.get("/metrics"))[1]
+        assert "koordinator_manager_is_leader 0.0" in (await second.get("/metrics"))[1]
+        # webhooks are served by both
+        for replica in (first, second):
+            assert (await replica.review("/validate-pod", make.pod("w")))["allowed"]
+        thief = {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 3600}}
+        await bed.client.patch(LEASES, "koordinator-manager", thief, "koordinator-system")
+
+        async def ended():
+            return first.life.stopping.is_set()
+
+        await bed.until(ended)
+        assert first.life.failure
+        await bed.create(make.node("n2"))
+        await asyncio.sleep(0.5)
+        assert [m["metadata"]["name"] for m in (await bed.client.list(NODEMETRICS)).items] == ["n1"]
+        # the thief is gone: the other replica takes over
+        await bed.client.delete(LEASES, "koordinator-manager", "koordinator-system")
+        await bed.until(lambda: bed.get("NodeMetric", "n2"))
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-WH-02")
+@pytest.mark.feature("MGR-WH-03")
+@pytest.mark.feature("MGR-WH-04")
+def test_replicas_share_a_secret_and_register_themselves(bed, make):
+    async def test(bed):
+        replicas = [await bed.start() for _ in range(2)]
+        secret = await bed.client.get(SECRETS, "koordinator-webhook-certs", "koordinator-system")
+        assert set(certs.FILES) <= set(secret["data"])
+        for replica in replicas:
+
+            async def ready(replica=replica):
+                return (await replica.get("/readyz"))[0] == 200
+
+            await bed.until(ready)
+            for name in certs.FILES:
+                assert base64.b64encode((replica.app.webhooks.folder.path / name).read_bytes()).decode() == secret["data"][name]
+
+        async def configured():
+            return await bed.client.get(MUTATINGWEBHOOKCONFIGURATIONS, MUTATING), await bed.client.get(
+                VALIDATINGWEBHOOKCONFIGURATIONS, VALIDATING
+            )
+
+        mutating, validating = await bed.until(configured)
+        entries = {entry["name"]: entry for entry in (*mutating["webhooks"], *validating["webhooks"])}
+        # handlers behind closed gates are not registered
+        assert set(entries) == {
+            f"{name}.koordinator.sh" for name in ("mpod-create", "mpod-update", "melasticquota", "vpod", "vpodbinding", "velasticquota")
+        }
+        client = entries["vpod.koordinator.sh"]["clientConfig"]
+        assert client["service"]["path"] == "/validate-pod"
+        assert client["caBundle"] == secret["data"]["ca-cert.pem"]
+        assert entries["vpod.koordinator.sh"]["failurePolicy"] == "Ignore"
+        # somebody empties the configuration: it comes back from its template
+        await bed.client.patch(MUTATINGWEBHOOKCONFIGURATIONS, MUTATING, {"webhooks": []})
+
+        async def mended():
+            return len((await bed.client.get(MUTATINGWEBHOOKCONFIGURATIONS, MUTATING))["webhooks"]) == 3
+
+        await bed.until(mended)
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-WH-02")
+def test_rotation_reaches_every_replica_without_a_restart(bed, make):
+    async def test(bed):
+        replicas = [await bed.start() for _ in range(2)]
+        old = certs.Certs.from_files({name: (replicas[0].app.webhooks.folder.path / name).read_bytes() for name in certs.FILES})
+        long_ago = datetime.now(UTC) - timedelta(days=3650 * 3 // 4)
+        aged = certs.renew(None, replicas[0].app.options.webhook.dns_name, long_ago)
+        data = {name: base64.b64encode(content).decode() for name, content in aged.files().items()}
+        await bed.client.patch(SECRETS, "koordinator-webhook-certs", {"data": data}, "koordinator-system")
+
+        async def renewed():
+            served = []
+            for replica in replicas:
+                pem = await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", replica.port))
+                served.append(x509.load_pem_x509_certificate(pem.encode()).serial_number)
+            kept = {x509.load_pem_x509_certificate(one.cert).serial_number for one in (old, aged)}
+            return served[0] == served[1] and served[0] not in kept
+
+        await bed.until(renewed, 20)
+        bundle = base64.b64decode((await bed.client.get(SECRETS, "koordinator-webhook-certs", "koordinator-system"))["data"]["ca-cert.pem"])
+        # the former CA stays trusted while a replica may still serve with its certificate
+        assert len(x509.load_pem_x509_certificates(bundle)) == 2
+        assert (await replicas[0].review("/validate-pod", make.pod("w")))["allowed"]
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-WH-02")
+def test_certificates_are_judged_as_specified():
+    name, now = "koordinator-webhook-service.koordinator-system.svc", datetime(2026, 1, 1, tzinfo=UTC)
+    made = certs.renew(None, name, now)
+    assert certs.problem(made, name, now) == ""
+    assert certs.problem(made, name, now + timedelta(days=3650 * 0.6)) == ""
+    assert "due for renewal" in certs.problem(made, name, now + timedelta(days=3650 * 0.7))
+    assert "is not for other.svc" in certs.problem(made, "other.svc", now)
+    other = certs.renew(None, name, now)
+    assert "do not belong together" in certs.problem(certs.Certs(made.ca_key, made.ca_cert, other.key, made.cert), name, now)
+    assert "not signed" in certs.problem(certs.Certs(other.ca_key, other.ca_cert, made.key, made.cert), name, now)
+    assert "cannot be read" in certs.problem(certs.Certs(b"x", b"x", b"x", b"x"), name, now)
+    same_ca = certs.renew(made, "other.svc", now + timedelta(days=10))
+    assert (same_ca.ca_key, same_ca.ca_cert) == (made.ca_key, made.ca_cert)
+    late = certs.renew(made, name, now + timedelta(days=3000))
+    assert late.ca_key != made.ca_key
+    assert late.ca_cert.endswith(made.ca_cert)
+    assert certs.problem(certs.renew(None, "10.0.0.7", now), "10.0.0.7", now) == ""
+
+
+@pytest.mark.feature("MGR-WH-03")
+def test_the_api_server_calls_us_by_url(bed, make):
+    profile = {
+        "apiVersion": "config.koordinator.sh/v1alpha1",
+        "kind": "ClusterColocationProfile",
+        "metadata": {"name": "p"},
+        "spec": {"selector": {"matchLabels": {"app": "etl"}}, "qosClass": "BE", "priorityClassName": "koord-batch"},
+    }
+
+    async def test(bed):
+        await bed.create(profile, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "lab"}})
+        await bed.start(host="127.0.0.1")
+
+        async def registered():
+            found = await bed.client.get(MUTATINGWEBHOOKCONFIGURATIONS, MUTATING)
+            return found["webhooks"][0]["clientConfig"].get("url", "").startswith("https://127.0.0.1:")
+
+        await bed.until(registered)
+
+        async def translated():
+            name = f"w{os.urandom(3).hex()}"
+            await bed.create(make.pod(name, namespace="lab", labels={"app": "etl"}, requests={"cpu": "1500m"}))
+            found = await bed.get("Pod", name, "lab")
+            return (
+                found["spec"]["containers"][0]["resources"]["requests"] == {"kubernetes.io/batch-cpu": "1500"}
+                and found["spec"]["priority"] == 5000
+            )
+
+        await bed.until(translated)
+
+    bed(test)
+
+
+def koord_manager(*flags, **environment):
+    return subprocess.Popen(
+        [sys.executable, "-m", "koord.cli", "manager", *flags],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.feature("MGR-PROC-01")
+@pytest.mark.feature("MGR-FG-01")
+@pytest.mark.parametrize(
+    ("flags", "environment", "words"),
+    [
+        (["--feature-gates=PodMutatingWebook=true"], {}, "did you mean 'PodMutatingWebhook'"),
+        (["--controllers=*,-nodeslos"], {}, "did you mean 'nodeslo'"),
+        (["--noderesource-plugins=Batch"], {}, "--noderesource-plugins"),
+        (["--metric-addr=:1"], {}, "did you mean --metrics-addr"),
+        (["extra"], {}, "unexpected argument"),
+        ([], {"WEBHOOK_PORT": "http"}, "WEBHOOK_PORT"),
+        ([], {"WEBHOOK_CERT_WRITER": "nfs"}, "WEBHOOK_CERT_WRITER"),
+    ],
+)
+def test_bad_flags_end_with_one_line(tmp_path, flags, environment, words):
+    kubeconfig = tmp_path / "k"
+    kubeconfig.write_text(
+        "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\ncontexts: [{name: c, context: {cluster: c, user: ''}}]\ncurrent-context: c\n"
+    )
+    process = koord_manager(f"--kubeconfig={kubeconfig}", *flags, **environment)
+    _, stderr = process.communicate(timeout=20)
+    assert process.returncode != 0
+    assert words in stderr
+    assert "Traceback" not in stderr
+
+
+@pytest.mark.feature("MGR-PROC-01")
+@pytest.mark.feature("MGR-MET-01")
+def test_the_process_serves_and_ends_in_order(tmp_path, make):
+    import aiohttp
+
+    async def main():
+        async with running_server(crds=True) as server, server.client() as client:
+            await client.create(NODES, make.node("n1"))
+            base = 20000 + os.getpid() % 20000
+            flags = [
+                f"--kubeconfig={server.kubeconfig_path}", f"--metrics-addr=127.0.0.1:{base}", f"--health-probe-addr=127.0.0.1:{base + 1}",
+                "--enable-pprof=false", "--enable-leader-election=false", "--sync-period=0",
+            ]  # fmt: skip
+            process = koord_manager(*flags, WEBHOOK_PORT=str(base + 2), WEBHOOK_CERT_DIR=str(tmp_path / "certs"), POD_NAMESPACE="default")
+            try:
+                async with aiohttp.ClientSession() as session:
+
+                    async def get(port, path):
+                        try:
+                            async with session.get(f"http://127.0.0.1:{port}{path}") as response:
+                                return response.status, await response.text()
+                        except aiohttp.ClientError:
+                            return 0, ""
+
+                    for _ in range(200):
+                        if (await get(base + 1, "/healthz"))[0] == 200:
+                            break
+                        await asyncio.sleep(0.05)
+                    else:
+                        pytest.fail("never healthy")
+                    for _ in range(100):
+                        status, text = await get(base, "/all-metrics")
+                        if 'slo_controller_nodemetric_reconcile_count{reason="createNodeMetric",status="succeeded"} 1' in text:
+                            break
+                        await asyncio.sleep(0.05)
+                    assert status == 200
+                    assert 'slo_controller_nodeslo_reconcile_count{reason="createNodeSLO",status="succeeded"} 1' in text
+                    assert "koordinator_manager_is_leader 1" in text
+                    assert "rest_client_requests_total" in text
+            finally:
+                process.send_signal(signal.SIGTERM)
+                _, stderr = await asyncio.to_thread(process.communicate, timeout=10)
+            assert process.returncode == 0, stderr
+            assert "Traceback" not in stderr
+
+    asyncio.run(main())
