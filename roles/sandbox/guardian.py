@@ -18,8 +18,8 @@ FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 def guarded(body: Callable[[], int], afterwards: Callable[[], None]) -> int:
     """Run `body` in a child process and `afterwards` here once the child is gone; returns the child's exit code.
 
-    SIGTERM and SIGHUP are handed on. SIGINT reaches the child from the terminal as well, so it is only ignored here. If this process is
-    killed, the child gets SIGTERM and puts everything back itself.
+    SIGTERM and SIGHUP (a closed terminal) become SIGTERM of the child. SIGINT reaches the child from the terminal as well, so it is only
+    ignored here. If this process is killed, the child gets SIGTERM and puts everything back itself.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -42,6 +42,8 @@ def _child(body: Callable[[], int], parent: int) -> int:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         return 128 + signal.SIGTERM
+    # A handler that does nothing, not SIG_IGN, which the pods' processes would inherit.
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
     code = 1
     try:
         code = body()
@@ -58,7 +60,7 @@ def _child(body: Callable[[], int], parent: int) -> int:
 def _forward(child: int) -> Callable[[int, FrameType | None], None]:
     def handler(number: int, frame: FrameType | None) -> None:
         with suppress(ProcessLookupError):
-            os.kill(child, number)
+            os.kill(child, signal.SIGTERM)
 
     return handler
 

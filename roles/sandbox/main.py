@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -146,8 +145,6 @@ def _session(settings: Settings, chosen: scenario.Scenario, body: Body, run_id: 
     store = state.State()
     run = state.Run.new(run_id)
     session = Session(settings, chosen, store, run, store.register(run), None, time.monotonic())
-    # A closed terminal ends the sandbox like Ctrl-C; left alone it would kill the process before it can restore anything.
-    signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
         _prepare(session)
         code = _run(session, body)

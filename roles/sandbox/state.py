@@ -52,12 +52,16 @@ def secure(path: Path) -> Path:
 
 
 def process_start(pid: int, proc: Path = Path("/proc")) -> int | None:
-    """Start time of a process in clock ticks since boot, None when there is none: tells a process from a later one with its pid."""
+    """Start time of a process in clock ticks since boot: tells a process from a later one with its pid.
+
+    None when there is none, or when it has ended and only waits for its parent to take note.
+    """
     try:
         text = (proc / str(pid) / "stat").read_text()
     except OSError:
         return None
-    return int(text.rpartition(")")[2].split()[19])
+    words = text.rpartition(")")[2].split()
+    return None if words[0] in "ZX" else int(words[19])
 
 
 def boot_id(proc: Path = Path("/proc")) -> str:

@@ -82,6 +82,8 @@ class Child:
         return self.process.wait()
 
     async def _poll(self) -> int:
-        while (code := self.process.poll()) is None:
+        while True:
+            code = self.process.poll()
+            if code is not None:
+                return code
             await asyncio.sleep(POLL_SECONDS)
-        return code

@@ -1,0 +1,95 @@
+"""Simulated nodes end to end: usage is reported, batch resources are offered, a batch pod is made BE and placed on them."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Running
+
+pytestmark = [pytest.mark.kubectl, pytest.mark.feature("BEY-SBX-01")]
+
+BATCH_POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "job", "namespace": "batch"},
+    "spec": {
+        "containers": [
+            {
+                "name": "main",
+                "image": "any",
+                "resources": {"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "1Gi"}},
+            }
+        ],
+        "restartPolicy": "Never",
+        "nodeSelector": {"sandbox.koordinator.sh/node": "simulated"},
+    },
+}
+
+
+def allocatable(cluster: Running, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = cluster.get("node", name)["status"]["allocatable"]
+    return found
+
+
+def test_nodes_offer_batch_resources(cluster: Running) -> None:
+    offered = cluster.until(lambda: allocatable(cluster, "sim-000").get("kubernetes.io/batch-cpu"), 20, "batch-cpu")
+    assert 0 < int(offered) < 32_000
+    assert cluster.get("nodemetric", "sim-000")["status"]["podsMetric"]
+
+
+def test_a_batch_pod_goes_the_whole_way(cluster: Running) -> None:
+    cluster.until(lambda: allocatable(cluster, "sim-001").get("kubernetes.io/batch-cpu"), 20, "batch-cpu")
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps(BATCH_POD))
+    pod = cluster.get("pod", "job", "-n", "batch")
+    assert pod["metadata"]["labels"]["koordinator.sh/qosClass"] == "BE"
+    assert pod["spec"]["priorityClassName"] == "koord-batch"
+    assert pod["spec"]["containers"][0]["resources"]["requests"]["kubernetes.io/batch-cpu"] == "2k"
+    assert "cpu" not in pod["spec"]["containers"][0]["resources"]["requests"]
+
+    def running() -> dict[str, Any] | None:
+        now: dict[str, Any] = cluster.get("pod", "job", "-n", "batch")
+        return now if now["status"].get("phase") == "Running" else None
+
+    pod = cluster.until(running, 20, "a running batch pod")
+    assert pod["spec"]["nodeName"].startswith("sim-")
+    used = {n["metadata"]["name"]: n for n in cluster.get("nodemetrics")["items"]}[pod["spec"]["nodeName"]]
+
+    def reported() -> bool:
+        metric = cluster.get("nodemetric", pod["spec"]["nodeName"])
+        return any(p["name"] == "job" and p["qos"] == "BE" and p["priority"] == "koord-batch" for p in metric["status"]["podsMetric"])
+
+    assert used["status"]["updateTime"]
+    cluster.until(reported, 20, "usage of the batch pod")
+
+
+def test_the_scheduler_explains_itself_at_the_published_endpoint(cluster: Running) -> None:
+    endpoints = json.loads((cluster.state / "endpoints.json").read_bytes())
+    assert {"manager", "scheduler", "descheduler"} <= set(endpoints)
+    assert "koordlet" not in endpoints
+    cluster.until(lambda: cluster.get("pod", "etl-000", "-n", "batch")["spec"].get("nodeName"), 20, "a placed batch pod")
+
+    def records() -> list[dict[str, Any]]:
+        url = f"{endpoints['scheduler']}/debug/decisions?kind=Pod&namespace=batch&name=etl-000"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            found: list[dict[str, Any]] = json.loads(answer.read())
+            return found
+
+    assert cluster.until(records, 10, "a decision record")[-1]["verdict"] == "Scheduled"
+
+
+def test_what_fits_nowhere_stays_pending_with_a_reason(cluster: Running) -> None:
+    huge = json.loads(json.dumps(BATCH_POD))
+    huge["metadata"]["name"] = "huge"
+    resources = huge["spec"]["containers"][0]["resources"]
+    resources["requests"] = resources["limits"] = {"cpu": "500", "memory": "1Gi"}
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps(huge))
+
+    def reason() -> str:
+        conditions = cluster.get("pod", "huge", "-n", "batch")["status"].get("conditions", [])
+        return next((c.get("message", "") for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"), "")
+
+    assert "batch-cpu" in cluster.until(reason, 20, "the reason why it is pending")
