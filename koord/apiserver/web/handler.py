@@ -97,9 +97,9 @@ class Front:
         if first == "version":
             return json_response(orjson.dumps(discovery.version(), option=orjson.OPT_INDENT_2))
         if first == "openapi":
-            from koord.apiserver.web import openapi
+            from koord.apiserver.openapi import documents
 
-            return openapi.answer(self.core, segments[1:], request)
+            return documents.answer(self.core, segments[1:], request)
         if first in ("api", "apis") and len(segments) == 1:
             wanted = shape(request.headers.get("Accept", ""))
             if wanted.as_ == "APIGroupDiscoveryList":

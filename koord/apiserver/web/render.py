@@ -60,7 +60,7 @@ class Renderer:
     def body(self, resource: Resource, entry: Entry, wanted: Shape) -> bytes:
         """One object, serialised in the wanted shape."""
         if wanted.as_ == "Table":
-            from koord.apiserver.tables import table
+            from koord.apiserver.tables.table import table
 
             return orjson.dumps(table(resource, [obj_of(entry, resource)], wanted.version or "v1", {"resourceVersion": str(entry.rv)}))
         if wanted.as_.startswith("PartialObjectMetadata"):
@@ -70,7 +70,7 @@ class Renderer:
     def page(self, resource: Resource, page: Page, wanted: Shape, query: dict[str, str]) -> web.Response:
         """A list."""
         if wanted.as_ == "Table":
-            from koord.apiserver.tables import table
+            from koord.apiserver.tables.table import table
 
             meta: Obj = {"resourceVersion": str(page.rv)}
             if page.continue_:

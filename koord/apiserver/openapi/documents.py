@@ -1,0 +1,117 @@
+"""/openapi/v2 and /openapi/v3: documents made on demand and kept until the served resources change."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from aiohttp import web
+
+from koord.apiserver.errors import not_acceptable, path_not_found
+from koord.apiserver.openapi.schemas import build, definition_name
+
+if TYPE_CHECKING:
+    from koord.apiserver.core import Core
+    from koord.apiserver.resources import Resource
+
+Obj = dict[str, Any]
+
+_V2, _V3 = "#/definitions/", "#/components/schemas/"
+_INFO = {"title": "Kubernetes", "version": "unversioned"}
+_WRITE = ("dryRun", "fieldManager", "fieldValidation")
+
+
+def _cached(core: Core, name: str, make: Any) -> bytes:
+    """A document for the present set of resources."""
+    key, revision = f"openapi {name}", core.resources.revision
+    found = core.cache.get(key)
+    if found is None or found[0] != revision:
+        found = core.cache[key] = (revision, orjson.dumps(make()))
+    body: bytes = found[1]
+    return body
+
+
+def _parameters(names: tuple[str, ...], *, v3: bool) -> list[Obj]:
+    kind = {"schema": {"type": "string", "uniqueItems": True}} if v3 else {"type": "string", "uniqueItems": True}
+    return [{"name": n, "in": "query", **kind} for n in names]
+
+
+def _operation(resource: Resource, action: str, *, v3: bool) -> Obj:
+    names = ("pretty",) if action in ("get", "list") else (*_WRITE, "force") if action == "patch" else _WRITE
+    schema = {"$ref": (_V3 if v3 else _V2) + definition_name(resource) + ("List" if action == "list" else "")}
+    answer: Obj = {"description": "OK"}
+    if v3:
+        answer["content"] = {"application/json": {"schema": schema}}
+    else:
+        answer["schema"] = schema
+    return {
+        "operationId": f"{action}{resource.group.replace('.', '_')}{resource.version}{resource.kind}",
+        "parameters": _parameters(names, v3=v3),
+        "responses": {"200": answer},
+        "x-kubernetes-action": action,
+        "x-kubernetes-group-version-kind": {"group": resource.group, "kind": resource.kind, "version": resource.version},
+    }
+
+
+def _paths(resources: list[Resource], *, v3: bool) -> Obj:
+    out: Obj = {}
+    for resource in resources:
+        if "list" not in resource.verbs:
+            continue
+        collection = resource.path("{namespace}" if resource.namespaced else None)
+        out[collection] = {"get": _operation(resource, "list", v3=v3), "post": _operation(resource, "post", v3=v3)}
+        one = {"get": _operation(resource, "get", v3=v3), "put": _operation(resource, "put", v3=v3)}
+        one |= {"patch": _operation(resource, "patch", v3=v3), "delete": _operation(resource, "delete", v3=v3)}
+        out[collection + "/{name}"] = one
+    return out
+
+
+def _root(core: Core) -> Obj:
+    """The index of /openapi/v3: one document a group version."""
+    found = sorted({(r.group, r.version) for r in core.resources})
+    paths: Obj = {}
+    for group, version in found:
+        place = f"apis/{group}/{version}" if group else f"api/{version}"
+        digest = hashlib.sha256(f"{place} {core.resources.revision}".encode()).hexdigest()[:32].upper()
+        paths[place] = {"serverRelativeURL": f"/openapi/v3/{place}?hash={digest}"}
+    return {"paths": paths}
+
+
+def _v3(resources: list[Resource]) -> Obj:
+    return {
+        "openapi": "3.0.0",
+        "info": _INFO,
+        "paths": _paths(resources, v3=True),
+        "components": {"schemas": build(resources, _V3, wrap=True)},
+    }
+
+
+def _v2(core: Core) -> Obj:
+    resources = list(core.resources)
+    return {"swagger": "2.0", "info": _INFO, "paths": _paths(resources, v3=False), "definitions": build(resources, _V2, wrap=False)}
+
+
+def answer(core: Core, rest: list[str], request: web.BaseRequest) -> web.Response:
+    """Serve a document. Raises 404, or 406 to those who only read protobuf."""
+    accept = request.headers.get("Accept", "")
+    if "protobuf" in accept and "json" not in accept and "*/*" not in accept:
+        raise not_acceptable(("application/json",))
+    if rest == ["v2"]:
+        body = _cached(core, "v2", lambda: _v2(core))
+    elif rest == ["v3"]:
+        body = _cached(core, "v3", lambda: _root(core))
+    elif rest[:2] == ["v3", "api"] and len(rest) == 3:
+        body = _group_version(core, "", rest[2])
+    elif rest[:2] == ["v3", "apis"] and len(rest) == 4:
+        body = _group_version(core, rest[2], rest[3])
+    else:
+        raise path_not_found()
+    return web.Response(body=body, headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"})
+
+
+def _group_version(core: Core, group: str, version: str) -> bytes:
+    resources = [r for r in core.resources.of_group(group) if r.version == version]
+    if not resources:
+        raise path_not_found()
+    return _cached(core, f"v3 {group}/{version}", lambda: _v3(resources))
