@@ -48,13 +48,16 @@ class Cluster:
         self.changes = ChangeLog()
         self.alive: NDArray[np.bool_] = np.zeros(capacity, dtype=np.bool_)
         self.unschedulable: NDArray[np.bool_] = np.zeros(capacity, dtype=np.bool_)
-        self.taints: NDArray[np.int32] = np.zeros(capacity, dtype=np.int32)
+        self.taints: NDArray[np.intp] = np.zeros(capacity, dtype=np.intp)  # number of the taint set
         self.pod_slots: Vector = np.zeros(capacity)  # how many more pods the node takes
         self.allocatable: list[Vector] = []
         self.free: list[Vector] = []
         self.divisor: list[Vector] = []
         self.non_zero_free: tuple[Vector, Vector] = (np.zeros(capacity), np.zeros(capacity))
         self.providers: list[int] = []  # by resource: how many live nodes have any of it
+        # Constants as vectors: numpy compares two vectors several times faster than a vector and a number.
+        self.zeros: Vector = np.zeros(capacity)
+        self.ones: Vector = np.ones(capacity)
         self.labels = LabelColumns(capacity)
         self.live = 0
         self.cordoned = 0
@@ -252,6 +255,7 @@ class Cluster:
         self.free = [grown(column, capacity) for column in self.free]
         self.divisor = [grown(column, capacity, np.inf) for column in self.divisor]
         self.non_zero_free = (grown(self.non_zero_free[0], capacity), grown(self.non_zero_free[1], capacity))
+        self.zeros, self.ones = np.zeros(capacity), np.ones(capacity)
         self.labels.grow(capacity)
         for columns in self._columns.values():
             columns.grow(capacity)

@@ -100,7 +100,7 @@ class Cycle:
         """Restrictions and refusals of the preFilter plugins; then the planning ones."""
         answers = evaluation.pre_filter
         if answers or framework.per_pod_pre_filters:
-            for plugin in framework.pre_filters:
+            for plugin in framework.pre_filters if answers else framework.per_pod_pre_filters:
                 answer = plugin.pre_filter(ctx) if plugin.per_pod else answers.get(plugin.name)
                 if isinstance(answer, NodeSet):
                     restriction.add(plugin.name, answer.names, self.state)
@@ -176,7 +176,7 @@ class Cycle:
             values = totals[slots]
             best = slots[values == values.max()]
         else:
-            best = np.flatnonzero(totals == totals[totals.argmax()])
+            best = (totals == totals[totals.argmax()]).nonzero()[0]
         decision.ties = len(best)
         return int(best[0] if len(best) == 1 else best[self.state.random.randrange(len(best))])
 

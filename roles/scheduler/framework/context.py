@@ -60,7 +60,7 @@ class Nominations:
 class State:
     """The read-only world of one cycle. Plugins read `cluster`; only the planner changes it, after the cycle.
 
-    `now` is the time of the cycle in seconds since the epoch; `random` decides ties and nothing else.
+    `now` is the time of the cycle in seconds since the epoch; `random` decides ties and where preemption begins to look.
     """
 
     __slots__ = ("cluster", "namespaces", "next_start", "nominations", "now", "random")

@@ -151,7 +151,7 @@ class NodeResourcesFit(PreFilter, Filter, Score):
         weights: Any = 0.0
         for entry in entries:
             free, divisor, everywhere = _columns(ctx.cluster, entry.resource, rows)
-            part = self._part(free, divisor, entry.amount)
+            part = self._part(free, divisor, entry.amount, ctx.cluster.zeros[rows])
             weight: Any = entry.weight
             if not everywhere:
                 weight = entry.weight * np.isfinite(divisor)
@@ -166,11 +166,11 @@ class NodeResourcesFit(PreFilter, Filter, Score):
             return 0.0
         return self._mean(total, weights)
 
-    def _part(self, free: Vector, divisor: Vector, amount: float) -> Vector:
+    def _part(self, free: Vector, divisor: Vector, amount: float, zeros: Vector) -> Vector:
         """Score 0..100 of one resource by row."""
         part = np.subtract(free, amount)
         if self._strategy == "LeastAllocated":
-            np.maximum(part, 0.0, out=part)
+            np.maximum(part, zeros, out=part)
             np.multiply(part, 100.0, out=part)
             np.divide(part, divisor, out=part)
             return np.floor(part, out=part)
@@ -293,7 +293,7 @@ class NodeResourcesBalancedAllocation(PreScore, Score):
         used = np.subtract(cluster.allocatable[resource][rows], cluster.free[resource][rows])
         np.add(used, amount, out=used)
         np.divide(used, cluster.divisor[resource][rows], out=used)
-        return np.minimum(used, 1.0, out=used)
+        return np.minimum(used, cluster.ones[rows], out=used)
 
     def _general(self, ctx: CycleContext, rows: Rows) -> Vector:
         """Any number of resources, of which nodes may lack some."""

@@ -33,7 +33,7 @@ class TaintToleration(Filter, Score):
         if not ctx.cluster.tainted:
             return None
         table = self._refused(ctx)
-        return np.take(table, ctx.cluster.taints[rows]) if table.any() else None
+        return table[ctx.cluster.taints[rows]] if table.any() else None
 
     def filter_row(self, ctx: CycleContext, slot: int) -> int:
         number = int(ctx.cluster.taints[slot])
@@ -60,7 +60,7 @@ class TaintToleration(Filter, Score):
         shape = ctx.pod.shape
         sets = ctx.cluster.vocabulary.taint_sets
         table = np.fromiter((_avoided(shape, taints) for taints in sets), np.float64, len(sets))
-        return np.take(table, ctx.cluster.taints[rows]) if table.any() else 0.0
+        return table[ctx.cluster.taints[rows]] if table.any() else 0.0
 
     def score_row(self, ctx: CycleContext, slot: int) -> float:
         return _avoided(ctx.pod.shape, ctx.cluster.vocabulary.taint_sets[int(ctx.cluster.taints[slot])])

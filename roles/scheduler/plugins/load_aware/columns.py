@@ -35,7 +35,7 @@ _NEVER = math.inf
 class NodeLoad:
     """What is known of one slot beyond the arrays."""
 
-    __slots__ = ("base", "charges", "delta", "estimates", "metric", "prod", "thresholds")
+    __slots__ = ("base", "charges", "delta", "estimates", "metric", "prod", "sources", "thresholds")
 
     def __init__(self, size: int, thresholds: Thresholds) -> None:
         self.base: list[float] = [0.0] * size
@@ -45,6 +45,8 @@ class NodeLoad:
         self.delta = [0.0] * size
         self.prod = [0.0] * size
         self.estimates = [0.0] * size
+        # By class of pods, what the filter's and the score's usage is made of beside the report; see `_source`.
+        self.sources: list[tuple[int, int]] = [(-1, -1), (-1, -1)]
 
 
 class PodClass:
@@ -86,6 +88,7 @@ class LoadColumns(Columns):
         self._metrics: dict[str, Metric] = {}
         self._loads: dict[int, NodeLoad] = {}
         self._next_expiry = _NEVER
+        self._stale = False
 
     def attach(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -146,16 +149,14 @@ class LoadColumns(Columns):
             return
         load = self._load(slot)
         charge = load.charges[pod.uid] = Charge(pod, self.estimator, self._times.enter(pod.uid, self._state.now))
-        self._sum(load, charge, 1.0)
-        self._write(slot, load)
+        self._shift(slot, load, charge, 1.0)
 
     def pod_removed(self, slot: int, pod: PodInfo) -> None:
         load = self._load(slot)
         charge = load.charges.pop(pod.uid, None)
         if charge is not None:
             self._times.leave(pod.uid, charge.assigned)
-            self._sum(load, charge, -1.0)
-            self._write(slot, load)
+            self._shift(slot, load, charge, -1.0)
 
     def pod_replaced(self, slot: int, old: PodInfo, new: PodInfo) -> None:
         if old.pod.status.conditions == new.pod.status.conditions or is_reserve_pod(new):
@@ -174,9 +175,15 @@ class LoadColumns(Columns):
         """Moves when the passing of time has expired a metric."""
         if now >= self._next_expiry:
             self.epoch += 1
+            self._stale = any(bool((column <= now).any()) for g in self.classes for column in (g.expires, g.score_expires))
             later = [float(column[column > now].min(initial=_NEVER)) for g in self.classes for column in (g.expires, g.score_expires)]
             self._next_expiry = min(later)
         return self.epoch
+
+    def stale(self, now: float) -> bool:
+        """Whether any metric may have expired; False spares looking."""
+        self.stamp(now)
+        return self._stale
 
     def view(self, slot: int) -> dict[str, Any]:
         """The node as the debug endpoint shows it (SCH-LA-10), amounts by resource in base units."""
@@ -213,6 +220,21 @@ class LoadColumns(Columns):
             load.prod[index] += sign * prod[index]
             load.estimates[index] += sign * estimate
 
+    def _shift(self, slot: int, load: NodeLoad, charge: Charge, sign: float) -> None:
+        """One pod more or less: what it is charged moves the arrays, and nothing else does."""
+        self._sum(load, charge, sign)
+        sources = (*charge.parts(load.metric), charge.estimate)
+        for number, group in enumerate(self.classes):
+            used, room = load.sources[number]
+            if used >= 0:
+                for index, amount in enumerate(sources[used]):
+                    if amount:
+                        group.used[index][slot] += sign * amount
+            if room >= 0:
+                for index, amount in enumerate(sources[room]):
+                    if amount:
+                        group.room[index][slot] -= sign * amount
+
     def _recount(self, load: NodeLoad) -> None:
         size = len(self.resources)
         load.delta, load.prod, load.estimates = [0.0] * size, [0.0] * size, [0.0] * size
@@ -229,6 +251,8 @@ class LoadColumns(Columns):
             expiry = -_NEVER if metric.updated is None else metric.updated + args.node_metric_expiration_seconds
             if expiry > self._state.now:
                 self._next_expiry = min(self._next_expiry, expiry)
+            else:
+                self._stale = True
         for number, group in enumerate(self.classes):
             choice = load.thresholds.choose(prod=number == PROD)
             group.aggregated[slot] = choice.aggregated
@@ -241,22 +265,25 @@ class LoadColumns(Columns):
                 group.limited[index] += int(limit < _NEVER) - int(group.limit[index][slot] < _NEVER)
                 group.limit[index][slot] = limit
                 group.used[index][slot] = used[index] if used is not None else 0.0
-            self._write_score(slot, load, group, expiry, prod=number == PROD)
+            scored = self._write_score(slot, load, group, expiry, prod=number == PROD)
+            load.sources[number] = (_source(metric, choice.mode) if checked else _NOTHING, scored)
 
-    def _write_score(self, slot: int, load: NodeLoad, group: PodClass, expiry: float, *, prod: bool) -> None:
+    def _write_score(self, slot: int, load: NodeLoad, group: PodClass, expiry: float, *, prod: bool) -> int:
+        """Write the room for scoring; returns what it is made of."""
         metric = load.metric
         group.score_expires[slot] = expiry
         used: Usage | None = None
+        mode = ("", 0.0)
         if metric is not None and metric.usage is not None:
             aggregated = self.args.aggregated
             if prod and self.args.score_according_prod_usage:
-                used = self._used(load, ("prod", 0.0))
+                mode = ("prod", 0.0)
             elif aggregated is not None and aggregated.score_aggregation_type:
-                used = self._used(load, (aggregated.score_aggregation_type, aggregated.score_aggregated_duration))
-            else:
-                used = self._used(load, ("", 0.0))
+                mode = (aggregated.score_aggregation_type, aggregated.score_aggregated_duration)
+            used = self._used(load, mode)
         for index, base in enumerate(load.base):
             group.room[index][slot] = base - used[index] if used is not None and base > 0 else -_NEVER
+        return _source(metric, mode) if used is not None else _NOTHING
 
     def _used(self, load: NodeLoad, mode: tuple[str, float]) -> Usage:
         """Existing usage by mode: "" instantaneous, "prod", or an aggregation type with its window."""
@@ -271,6 +298,17 @@ class LoadColumns(Columns):
         if usage is None:
             return tuple(load.estimates)
         return tuple(u + d for u, d in zip(usage, load.delta, strict=True))
+
+
+_NOTHING, _DELTA, _PROD, _ESTIMATES = -1, 0, 1, 2
+
+
+def _source(metric: Metric | None, mode: tuple[str, float]) -> int:
+    """Which part of a pod's charge counts under a mode: its delta, its prod usage, or (an unreported window) its whole estimate."""
+    kind, duration = mode
+    if kind == "prod":
+        return _PROD
+    return _ESTIMATES if kind and metric is not None and metric.window(kind, duration) is None else _DELTA
 
 
 def _resources(args: LoadAwareSchedulingArgs) -> tuple[str, ...]:

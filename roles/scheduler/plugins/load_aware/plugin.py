@@ -70,9 +70,9 @@ class LoadAwareScheduling(Filter, Score, Reserve):
             if limited:
                 refused = np.greater_equal(self._percent(group, index, estimate[index], rows), group.limit[index][rows])
                 over = refused if over is None else np.logical_or(over, refused, out=over)
-        expired = np.less_equal(group.expires[rows], ctx.now)
-        if not expired.any():
+        if not self.columns.stale(ctx.now):
             return over
+        expired = np.less_equal(group.expires[rows], ctx.now)
         if self.args.enable_schedule_when_node_metrics_expired:
             return None if over is None else np.logical_and(over, ~expired)
         return np.logical_or(expired, over) if over is not None else np.asarray(expired)
@@ -127,7 +127,7 @@ class LoadAwareScheduling(Filter, Score, Reserve):
             if not weight and not self._dominant:
                 continue
             part = np.subtract(group.room[index][rows], estimate[index])
-            np.maximum(part, 0.0, out=part)
+            np.maximum(part, ctx.cluster.zeros[rows], out=part)
             np.multiply(part, 100.0, out=part)
             np.divide(part, self.columns.divisor[index][rows], out=part)
             np.floor(part, out=part)
@@ -144,9 +144,8 @@ class LoadAwareScheduling(Filter, Score, Reserve):
             return 0.0
         np.divide(total, self._weight_sum, out=total)
         np.floor(total, out=total)
-        expired = np.less_equal(group.score_expires[rows], ctx.now)
-        if expired.any():
-            np.putmask(total, expired, 0.0)
+        if self.columns.stale(ctx.now):
+            np.putmask(total, np.less_equal(group.score_expires[rows], ctx.now), 0.0)
         return np.asarray(total)
 
     def score_row(self, ctx: CycleContext, slot: int) -> float:
