@@ -48,6 +48,9 @@ class MetricsReader(Protocol):
     def query(self, kind: str, window: float, **properties: str) -> Series:
         """The points themselves."""
 
+    def keys(self, kind: str) -> list[tuple[str, ...]]:
+        """Property values of all series of a kind, in schema order: also of objects that nobody knows (any more)."""
+
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:

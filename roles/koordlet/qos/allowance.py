@@ -1,0 +1,128 @@
+"""How much CPU the best-effort tier may use (KA-SUP-01, spec 5.1 step 3). Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from koord.api.annotations import AnnotationError, node_reservation_resources, parse_node_reservation
+from koord.api.names import RESOURCE_CPU
+from koord.api.objects import Node
+from koord.api.qos import KUBERNETES_BEST_EFFORT, QoSClass
+from koord.api.quantity import QuantityError, parse_milli
+from koord.decisions.record import Term
+from roles.koordlet.states.model import PodState, Snapshot
+from roles.koordlet.states.slo import HostApp, ThresholdStrategy
+from roles.koordlet.store import kinds
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """``milli`` = capacity·threshold − others, at least the floor; terms in milli-cores. ``milli`` may be negative."""
+
+    milli: int
+    capacity: int
+    threshold_percent: int
+    non_be_pods: int
+    non_be_host_apps: int
+    system: int
+    reserved: int
+    floor: int | None
+
+    def numbers(self) -> dict[str, float | int | str]:
+        """For the decision record."""
+        out: dict[str, float | int | str] = {
+            "allowance_milli": self.milli,
+            "capacity_milli": self.capacity,
+            "threshold_percent": self.threshold_percent,
+            "non_be_pods_milli": self.non_be_pods,
+            "non_be_host_apps_milli": self.non_be_host_apps,
+            "system_milli": self.system,
+        }
+        if self.floor is not None:
+            out["floor_milli"] = self.floor
+        return out
+
+    def terms(self) -> tuple[Term, ...]:
+        """The formula, in its order."""
+        share = self.capacity * self.threshold_percent // 100
+        out = (
+            Term("capacity × threshold", share, f"{self.capacity}m × {self.threshold_percent}%", "milli"),
+            Term("− pods that are not BE", -self.non_be_pods, "last sample", "milli"),
+            Term("− host applications that are not BE", -self.non_be_host_apps, "last sample", "milli"),
+            Term("− system", -self.system, f"the larger of measured and reserved ({self.reserved}m)", "milli"),
+        )
+        return (*out, Term("floor", self.floor, "cpuSuppressMinPercent", "milli")) if self.floor is not None else out
+
+
+def capacity_milli(node: Node) -> int:
+    """CPU capacity of the node in milli-cores; 0 when it is not known."""
+    return _milli(node.status.capacity.get(RESOURCE_CPU))
+
+
+def _milli(quantity: str | int | float | None) -> int:
+    try:
+        return 0 if quantity is None else parse_milli(quantity)
+    except QuantityError:
+        return 0
+
+
+def reserved_milli(node: Node) -> int:
+    """The larger of capacity − allocatable and the reservation annotation. An annotation that cannot be read counts as none."""
+    kept_back = max(capacity_milli(node) - _milli(node.status.allocatable.get(RESOURCE_CPU)), 0)
+    if RESOURCE_CPU not in node.status.allocatable:
+        kept_back = 0
+    try:
+        reservation = parse_node_reservation(node.metadata.annotations)
+    except AnnotationError:
+        return kept_back
+    if reservation is None:
+        return kept_back
+    return max(kept_back, _milli(node_reservation_resources(reservation).get(RESOURCE_CPU)))
+
+
+def is_be(pod: PodState) -> bool:
+    """Class BE, or without a class of its own on the BestEffort level."""
+    return pod.qos_label is QoSClass.BE or pod.kube_qos == KUBERNETES_BEST_EFFORT
+
+
+def is_be_app(app: HostApp) -> bool:
+    return app.qos == QoSClass.BE and app.cgroup_path is not None and app.cgroup_path.base == "KubepodsBesteffort"
+
+
+def allowance(snapshot: Snapshot, apps: tuple[HostApp, ...], threshold: ThresholdStrategy) -> Allowance | None:
+    """The allowance of this tick; None while the node or its CPU use is not known."""
+    node = snapshot.node
+    node_cpu = snapshot.metrics.last(kinds.NODE_CPU)
+    if node is None or node_cpu is None:
+        return None
+    capacity = capacity_milli(node)
+    if capacity <= 0:
+        return None
+    known = {pod.uid: pod for pod in snapshot.pods}
+    all_pods = non_be = 0.0
+    for (uid,) in snapshot.metrics.keys(kinds.POD_CPU):
+        used = snapshot.metrics.last(kinds.POD_CPU, pod_uid=uid)
+        if used is None:
+            continue
+        all_pods += used
+        pod = known.get(uid)
+        # a pod that nobody knows may be anything: it is not taken from
+        if pod is None or not is_be(pod):
+            non_be += used
+    all_apps = non_be_apps = 0.0
+    for app in apps:
+        used = snapshot.metrics.last(kinds.HOST_APP_CPU, host_app_name=app.name)
+        if used is None:
+            continue
+        all_apps += used
+        if not is_be_app(app):
+            non_be_apps += used
+    reserved = reserved_milli(node)
+    system = max(int(max(node_cpu - all_pods - all_apps, 0.0) * 1000), reserved)
+    pods_milli, apps_milli = int(non_be * 1000), int(non_be_apps * 1000)
+    milli = capacity * threshold.cpu_suppress_threshold_percent // 100 - pods_milli - apps_milli - system
+    floor = None
+    if threshold.cpu_suppress_min_percent is not None:
+        floor = capacity * threshold.cpu_suppress_min_percent // 100
+        milli = max(milli, floor)
+    return Allowance(milli, capacity, threshold.cpu_suppress_threshold_percent, pods_milli, apps_milli, system, reserved, floor)

@@ -1,0 +1,164 @@
+"""Runs the strategies that are due on one snapshot, and carries out what they decide (spec 5).
+
+A strategy that fails is logged and loses its tick; the others go on. In observe mode its decisions are recorded and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from koord.decisions.record import Record
+from roles.koordlet.actuation.executor import Applied, Executor, Mode
+from roles.koordlet.qos.outcome import Notice, Outcome, Strategy
+
+if TYPE_CHECKING:
+    from koord.decisions.recorder import Recorder
+    from roles.koordlet.eviction.tasks import EvictionTask
+    from roles.koordlet.metrics.registry import Metrics
+    from roles.koordlet.states.model import Snapshot
+
+log = logging.getLogger(__name__)
+
+#: Running a strategy this much early saves a wake-up of its own (seconds).
+_EARLY = 0.05
+
+
+class Evicting(Protocol):
+    """Carries eviction tasks out in the background, one run a strategy at a time."""
+
+    def busy(self, strategy: str) -> bool:
+        """Whether an earlier run of the strategy has not ended yet."""
+
+    def submit(self, strategy: str, tasks: Sequence[EvictionTask], mode: Mode, done: Callable[[int], None]) -> None:
+        """Start a run; ``done`` gets the number of pods that it newly evicted."""
+
+
+@dataclass(slots=True)
+class _Running:
+    strategy: Strategy[Any]
+    state: Any
+    mode: Mode
+    due: float = 0.0
+    failed: str = ""
+    held_back: bool = False
+
+
+class QOSManager:
+    """``tick`` is called after each round of sensing, within the same reading of the host's files."""
+
+    def __init__(
+        self,
+        strategies: Sequence[Strategy[Any]],
+        *,
+        executor: Executor,
+        evicting: Evicting,
+        recorder: Recorder,
+        metrics: Metrics,
+        modes: Callable[[str], Mode],
+        notify: Callable[[Notice], None],
+    ) -> None:
+        self._executor = executor
+        self._evicting = evicting
+        self._recorder = recorder
+        self._metrics = metrics
+        self._notify = notify
+        self._running = {s.name: _Running(s, s.initial(), modes(s.name)) for s in strategies if s.enabled and s.interval > 0}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Strategies that run."""
+        return tuple(self._running)
+
+    @property
+    def held_back(self) -> tuple[str, ...]:
+        """Strategies that fell back to observing because old values cannot be put on record."""
+        return tuple(name for name, r in self._running.items() if r.held_back)
+
+    def tick(self, snapshot: Snapshot, mono: float) -> None:
+        """Run what is due at this moment. Without a NodeSLO, a Node or a pod list nothing is decided."""
+        if snapshot.slo is None or not snapshot.pods_synced:
+            return
+        for running in self._running.values():
+            if running.due <= mono + _EARLY:
+                running.due = mono + running.strategy.interval
+                self._run(running, snapshot)
+
+    def run_now(self, name: str, snapshot: Snapshot, mono: float) -> None:
+        """Run one strategy out of turn (pressure). One that is off stays off."""
+        running = self._running.get(name)
+        if running is not None and snapshot.slo is not None and snapshot.pods_synced:
+            running.due = mono + running.strategy.interval
+            self._run(running, snapshot)
+
+    # -- a strategy ----------------------------------------------------------------------------------------------------------
+
+    def _run(self, running: _Running, snapshot: Snapshot) -> None:
+        name, slo = running.strategy.name, snapshot.slo
+        if slo is None or self._evicting.busy(name):
+            return
+        try:
+            outcome: Outcome[Any] = running.strategy.decide(snapshot, slo, running.state, snapshot.time)
+        except Exception as error:
+            # one strategy's mistake must not take the others' isolation away
+            text = f"{type(error).__name__}: {error}"
+            if text != running.failed:
+                log.exception("strategy %s failed; it decides nothing until that is over", name)
+            running.failed = text
+            return
+        if running.failed:
+            log.info("strategy %s decides again", name)
+            running.failed = ""
+        running.state = outcome.state
+        self._carry_out(running, outcome, snapshot.time)
+
+    def _carry_out(self, running: _Running, outcome: Outcome[Any], now: float) -> None:
+        name, mode = running.strategy.name, running.mode
+        applied = self._executor.apply(outcome.batches, rule=name, now=now, mode=mode)
+        self._watch_journal(running, applied)
+        for record in outcome.records:
+            self._recorder.record(_would(record) if mode is Mode.OBSERVE else record)
+        self._gauge(outcome)
+        if mode is Mode.ENFORCE:
+            for notice in outcome.notices:
+                self._notify(notice)
+        if outcome.tasks:
+            self._evicting.submit(name, outcome.tasks, mode, lambda fresh: self._evicted(running, fresh, now))
+
+    def _evicted(self, running: _Running, fresh: int, now: float) -> None:
+        if fresh:
+            running.state = running.strategy.evicted(running.state, now)
+
+    def _watch_journal(self, running: _Running, applied: Applied) -> None:
+        if applied.unjournalled == running.held_back:
+            return
+        running.held_back = applied.unjournalled
+        if running.held_back:
+            log.error("strategy %s only observes where old values cannot be put on record", running.strategy.name)
+
+    def _gauge(self, outcome: Outcome[Any]) -> None:
+        for family in outcome.cleared:
+            getattr(self._metrics, family).clear()
+        for sample in outcome.samples:
+            gauge = getattr(self._metrics, sample.family)
+            if sample.value is None:
+                gauge.remove(*sample.labels)
+            else:
+                gauge.set(sample.value, *sample.labels)
+
+
+def _would(record: Record) -> Record:
+    """The record of a decision that was not carried out."""
+    return Record(
+        record.role,
+        record.subject,
+        record.time,
+        f"Would{record.verdict}",
+        record.rule,
+        record.message,
+        record.numbers,
+        record.terms,
+        record.features,
+    )

@@ -1,0 +1,92 @@
+"""What a strategy decides in a tick, and what a strategy is. Strategies are pure: a snapshot in, an outcome out.
+
+They do no I/O of their own (host files are read through the snapshot, each at most once a tick), have no clock (``now`` is an
+argument) and no globals; what they have to remember is a state that they are handed and hand back.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+from roles.koordlet.actuation.writes import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from koord.decisions.record import Record
+    from roles.koordlet.eviction.tasks import EvictionTask
+    from roles.koordlet.options import Options
+    from roles.koordlet.states.model import Snapshot
+    from roles.koordlet.states.slo import SLO
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A gauge to set: ``family`` is an attribute of the metrics registry. ``value`` None forgets the series."""
+
+    family: str
+    value: float | None
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A Kubernetes event to send about a pod (``namespace`` and ``name``), or about the node when they are empty."""
+
+    type: str
+    reason: str
+    message: str
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[S]):
+    """A decision: the next state, what to write, whom to evict, why."""
+
+    state: S
+    batches: tuple[Batch, ...] = ()
+    tasks: tuple[EvictionTask, ...] = ()
+    records: tuple[Record, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    cleared: tuple[str, ...] = ()
+    """Gauge families that are rebuilt this tick and forget their series first."""
+    notices: tuple[Notice, ...] = ()
+
+
+class Strategy(ABC, Generic[S]):
+    """One strategy of the QoS manager. ``name`` is what ``--strategy-modes`` and records call it."""
+
+    name: ClassVar[str]
+    features: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, options: Options, gate: Callable[[str], bool]) -> None:
+        self.options = options
+        self.gate = gate
+
+    @property
+    @abstractmethod
+    def enabled(self) -> bool:
+        """Whether its gates are on."""
+
+    @property
+    @abstractmethod
+    def interval(self) -> float:
+        """Seconds between two decisions; 0 or less turns it off."""
+
+    @abstractmethod
+    def initial(self) -> S:
+        """The state before the first decision."""
+
+    @abstractmethod
+    def decide(self, snapshot: Snapshot, slo: SLO, state: S, now: float) -> Outcome[S]:
+        """Decide for one tick. ``slo`` is the snapshot's NodeSLO, which exists."""
+
+    def evicted(self, state: S, now: float) -> S:
+        """The state after a run of this strategy's tasks that evicted something new (a cool-down starts)."""
+        return state

@@ -1,0 +1,19 @@
+"""All strategies of the QoS manager, in the order in which a tick runs them: one module and one row each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from roles.koordlet.options import Options
+from roles.koordlet.qos.outcome import Strategy
+from roles.koordlet.qos.suppress import BECPUSuppress
+
+STRATEGIES: tuple[type[Strategy[Any]], ...] = (BECPUSuppress,)
+
+NAMES = tuple(s.name for s in STRATEGIES)
+
+
+def make_strategies(options: Options, gate: Callable[[str], bool]) -> list[Strategy[Any]]:
+    """One instance of each strategy, enabled or not."""
+    return [strategy(options, gate) for strategy in STRATEGIES]

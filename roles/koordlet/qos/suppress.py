@@ -1,0 +1,246 @@
+"""BE CPU suppress: the best-effort tier gets what the others leave below the threshold (KA-SUP-01, KA-SUP-02, KA-SUP-03).
+
+``allowance = capacity × cpuSuppressThresholdPercent − non-BE pods − non-BE host applications − system``, carried out as a set of
+CPUs (policy ``cpuset``) or as a CFS quota of the BestEffort level (policy ``cfsQuota``). When it is off, or the other policy is in
+force, what was taken is given back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from koord.accounting.cpuset import CPUSet
+from koord.api.annotations import AnnotationError, parse_kubelet_cpu_manager_policy, parse_resource_status
+from koord.decisions.record import Record, Subject
+from roles.koordlet.actuation.writes import Batch, Merge, Write, sequence
+from roles.koordlet.host.cgroup import BESTEFFORT
+from roles.koordlet.qos import view
+from roles.koordlet.qos.allowance import Allowance, allowance, is_be
+from roles.koordlet.qos.outcome import Notice, Outcome, Sample, Strategy
+from roles.koordlet.qos.picker import divide, pools
+from roles.koordlet.states.model import Snapshot, TopologyState
+from roles.koordlet.states.slo import SLO
+
+MIN_QUOTA_US = 2000
+REASON = "AdjustBEByNodeCPUUsage"
+CFS_QUOTA, CPUSET = "cfsQuota", "cpuset"
+
+
+@dataclass(frozen=True, slots=True)
+class SuppressState:
+    """``quota_free``: the quota of the BestEffort level was seen to be unlimited since the quota policy was last used."""
+
+    quota_free: bool = False
+    told: str = ""
+    """Verdict and target of the last record, so that only changes are recorded."""
+
+
+def _static(nrt: TopologyState) -> bool:
+    """Whether the kubelet's CPU manager hands out CPUs itself."""
+    try:
+        policy = parse_kubelet_cpu_manager_policy(nrt.annotations)
+    except AnnotationError:
+        return False
+    return policy is not None and policy.policy == "static"
+
+
+def cpuset_batch(levels: list[list[str]], sets: list[CPUSet], *, cached: bool) -> Batch:
+    """One set a level; levels whose set is empty are left out."""
+    return Batch(
+        tuple(
+            tuple(
+                Write("cpuset.cpus", directory, str(cpus), merge=Merge.LOOSER_CPUSET, cached=cached, reason=REASON) for directory in level
+            )
+            for level, cpus in zip(levels, sets, strict=True)
+            if cpus
+        )
+    )
+
+
+class BECPUSuppress(Strategy[SuppressState]):
+    """See the module."""
+
+    name: ClassVar[str] = "BECPUSuppress"
+    features: ClassVar[tuple[str, ...]] = ("KA-SUP-01", "KA-SUP-02", "KA-SUP-03")
+
+    @property
+    def enabled(self) -> bool:
+        return self.gate("BECPUSuppress")
+
+    @property
+    def interval(self) -> float:
+        return self.options.cpu_suppress_interval_seconds
+
+    def initial(self) -> SuppressState:
+        return SuppressState()
+
+    def decide(self, snapshot: Snapshot, slo: SLO, state: SuppressState, now: float) -> Outcome[SuppressState]:
+        if self.gate("BECPUManager"):
+            return self._released(snapshot, state, now, "the BE CPU manager places BE pods", manager=True)
+        if not slo.threshold.enable:
+            return self._released(snapshot, state, now, "resourceUsedThresholdWithBE.enable is false")
+        if not snapshot.pods or snapshot.topology is None:
+            return Outcome(state)
+        allow = allowance(snapshot, slo.host_applications, slo.threshold)
+        if allow is None:
+            return Outcome(state)
+        samples = (Sample("be_suppress_ls_used", (allow.non_be_pods + allow.non_be_host_apps) / 1000),)
+        if slo.threshold.cpu_suppress_policy == CFS_QUOTA:
+            outcome = self._by_quota(snapshot, allow, replace(state, quota_free=False), now)
+            recovered = self._free_cpuset(snapshot)
+            return replace(outcome, batches=outcome.batches + recovered, samples=samples + outcome.samples)
+        outcome = self._by_cpuset(snapshot, allow, state, now)
+        quota, free = self._free_quota(snapshot, state)
+        kept = replace(outcome.state, quota_free=free)
+        return replace(outcome, state=kept, batches=outcome.batches + quota, samples=samples + outcome.samples)
+
+    # -- quota ---------------------------------------------------------------------------------------------------------------
+
+    def _by_quota(self, snapshot: Snapshot, allow: Allowance, state: SuppressState, now: float) -> Outcome[SuppressState]:
+        host = snapshot.host
+        directory = host.cgroups.qos_dir(BESTEFFORT)
+        current = view.cpu_quota(host, directory)
+        if current is None:
+            return Outcome(state)
+        cores = -(-allow.capacity // 1000)
+        quota = max(allow.milli * 100, MIN_QUOTA_US)
+        # differences below 1 % of the node are noise, unless it is the least there is
+        if current != -1 and abs(quota - current) < cores * 1000 and quota != MIN_QUOTA_US:
+            return Outcome(state, samples=(Sample("be_suppress_cpu", current / 100_000, (CFS_QUOTA,)),))
+        if current != -1 and quota - current > cores * 10_000:
+            quota = current + cores * 10_000
+        # no cache: whatever else changed the quota, the allowance of this second holds
+        write = Write("cpu.cfs_quota_us", directory, str(quota), cached=False, reason=REASON)
+        before = self._looser_children(snapshot, directory, quota)
+        told, records = self._record(
+            snapshot, state, now, "Suppressed", f"CFS quota {quota} µs", allow, {"quota_us": quota, "old_quota_us": current}
+        )
+        return Outcome(
+            replace(state, told=told),
+            batches=(sequence(*before, write),),
+            records=records,
+            samples=(Sample("be_suppress_cpu", quota / 100_000, (CFS_QUOTA,)),),
+        )
+
+    def _looser_children(self, snapshot: Snapshot, directory: str, quota: int) -> list[Write]:
+        """cgroup v1 refuses a quota below that of a child: children with a larger one lose theirs first."""
+        host = snapshot.host
+        if host.cgroups.v2:
+            return []
+        _, pods, containers = view.tree(host, "cpu", directory, 2)
+        return [
+            Write("cpu.cfs_quota_us", child, "-1", cached=False, reason=REASON)
+            for child in (*pods, *containers)
+            if (own := view.cpu_quota(host, child)) is not None and own > quota
+        ]
+
+    def _free_quota(self, snapshot: Snapshot, state: SuppressState) -> tuple[tuple[Batch, ...], bool]:
+        """No limit, until it is seen to have taken effect; after that the quota is somebody else's again."""
+        if state.quota_free:
+            return (), True
+        directory = snapshot.host.cgroups.qos_dir(BESTEFFORT)
+        if view.cpu_quota(snapshot.host, directory) in (-1, None):
+            return (), view.cpu_quota(snapshot.host, directory) is not None
+        return (sequence(Write("cpu.cfs_quota_us", directory, "-1", cached=False, reason=REASON)),), False
+
+    # -- cpuset --------------------------------------------------------------------------------------------------------------
+
+    def _by_cpuset(self, snapshot: Snapshot, allow: Allowance, state: SuppressState, now: float) -> Outcome[SuppressState]:
+        host, topology, nrt = snapshot.host, snapshot.topology, snapshot.nrt
+        directory = host.cgroups.qos_dir(BESTEFFORT)
+        old = view.cpuset(host, directory)
+        if topology is None or nrt is None or old is None:
+            return Outcome(state)
+        held = pools(snapshot.pods, nrt)
+        new = divide(topology, held, allow.milli, len(old))
+        notices: tuple[Notice, ...] = ()
+        if not new:
+            new = held.minimal(topology)
+            text = (
+                f"no CPU is left for best-effort pods (LSE pods {held.lse or 'none'}, reserved {held.reserved or 'none'}); they get {new}"
+            )
+            notices = (Notice("Warning", "BECPUExhausted", text),)
+        levels = view.tree(host, "cpuset", directory, 2)
+        full = held.full(topology) or new
+        # with kubelet's static policy containers are placed one by one, and their parents must not stand in the way
+        sets = [full, full, new] if _static(nrt) else [new, new, new]
+        verdict = "Suppressed" if new != full else "Unrestricted"
+        told, records = self._record(
+            snapshot, state, now, verdict, f"CPUs {new}", allow, {"cpuset": str(new), "old_cpuset": str(old), "cpus": len(new)}
+        )
+        return Outcome(
+            replace(state, told=told),
+            batches=(cpuset_batch(levels, sets, cached=False),),
+            records=records,
+            samples=(Sample("be_suppress_cpu", len(new), (CPUSET,)),),
+            notices=notices if told != state.told else (),
+        )
+
+    def _free_cpuset(self, snapshot: Snapshot) -> tuple[Batch, ...]:
+        """The whole set of the tier for the level, its pods and their containers."""
+        if snapshot.topology is None or snapshot.nrt is None:
+            return ()
+        full = pools(snapshot.pods, snapshot.nrt).full(snapshot.topology)
+        levels = view.tree(snapshot.host, "cpuset", snapshot.host.cgroups.qos_dir(BESTEFFORT), 2)
+        return (cpuset_batch(levels, [full, full, full], cached=True),) if full else ()
+
+    def _free_cpuset_unplaced(self, snapshot: Snapshot) -> tuple[Batch, ...]:
+        """The same, but containers that the BE CPU manager placed keep their CPUs."""
+        if snapshot.topology is None or snapshot.nrt is None:
+            return ()
+        full = pools(snapshot.pods, snapshot.nrt).full(snapshot.topology)
+        if not full:
+            return ()
+        placed = {pod.cgroup_dir for pod in snapshot.pods if _placed(pod.annotations)}
+        qos, pod_dirs, containers = view.tree(snapshot.host, "cpuset", snapshot.host.cgroups.qos_dir(BESTEFFORT), 2)
+        own = [d for d in containers if d.rsplit("/", 1)[0] not in placed]
+        return (cpuset_batch([qos, pod_dirs, own], [full, full, full], cached=True),)
+
+    # -- off -----------------------------------------------------------------------------------------------------------------
+
+    def _released(self, snapshot: Snapshot, state: SuppressState, now: float, why: str, *, manager: bool = False) -> Outcome[SuppressState]:
+        quota, free = self._free_quota(snapshot, state)
+        cpusets = self._free_cpuset_unplaced(snapshot) if manager else self._free_cpuset(snapshot)
+        told, records = self._record(snapshot, state, now, "Unrestricted", why, None, {})
+        return Outcome(
+            SuppressState(free, told),
+            batches=quota + cpusets,
+            records=records,
+            samples=(Sample("be_suppress_cpu", None, (CFS_QUOTA,)), Sample("be_suppress_cpu", None, (CPUSET,))),
+        )
+
+    # -- why -----------------------------------------------------------------------------------------------------------------
+
+    def _record(
+        self,
+        snapshot: Snapshot,
+        state: SuppressState,
+        now: float,
+        verdict: str,
+        target: str,
+        allow: Allowance | None,
+        numbers: dict[str, float | int | str],
+    ) -> tuple[str, tuple[Record, ...]]:
+        """A record for the node at each change of the target, and for each BE pod when it becomes or stops being suppressed."""
+        told = f"{verdict}: {target}"
+        if told == state.told:
+            return told, ()
+        message = f"best-effort pods get {target}" if allow is not None else f"best-effort pods are not suppressed: {target}"
+        common = {**(allow.numbers() if allow is not None else {}), **numbers}
+        terms = allow.terms() if allow is not None else ()
+        subjects = [Subject("Node", name=snapshot.node_name)]
+        if state.told.partition(":")[0] != verdict:
+            subjects += [Subject("Pod", p.namespace, p.name, p.uid) for p in snapshot.pods if is_be(p) and p.active]
+        return told, tuple(
+            Record("koordlet", subject, now, verdict, rule=self.name, message=message, numbers=common, terms=terms, features=self.features)
+            for subject in subjects
+        )
+
+
+def _placed(annotations: dict[str, str]) -> bool:
+    try:
+        status = parse_resource_status(annotations)
+    except AnnotationError:
+        return True  # rather leave it where it is
+    return status is not None and (bool(status.cpuset) or bool(status.numa_node_resources))

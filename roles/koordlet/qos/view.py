@@ -1,0 +1,56 @@
+"""Reading what strategies need of the host, in their units; None where it cannot be read (then they keep what is set)."""
+
+from __future__ import annotations
+
+import os
+
+from koord.accounting.cpuset import CPUSet, CPUSetError
+from roles.koordlet.host import parse
+from roles.koordlet.host.errors import HostError
+from roles.koordlet.states.model import HostState
+
+
+def cpu_quota(host: HostState, directory: str) -> int | None:
+    """CFS quota of a cgroup directory in µs, -1 for none."""
+    try:
+        path = host.cgroups.file("cpu.cfs_quota_us", directory)
+        return parse.cpu_quota(path, host.files.read(path), v2=host.cgroups.v2)
+    except (HostError, ValueError):
+        return None
+
+
+def cpuset(host: HostState, directory: str) -> CPUSet | None:
+    """CPUs that a directory may use (v2: the effective ones)."""
+    for resource in ("cpuset.cpus.effective", "cpuset.cpus") if host.cgroups.v2 else ("cpuset.cpus",):
+        try:
+            return CPUSet.parse(host.files.read(host.cgroups.file(resource, directory)).decode("ascii", "replace"))
+        except (HostError, CPUSetError, ValueError):
+            continue
+    return None
+
+
+def subdirectories(host: HostState, subsystem: str, directory: str) -> list[str]:
+    """Cgroup directories right below one, sorted; empty when it is gone."""
+    try:
+        with os.scandir(host.cgroups.subsystem_dir(subsystem, directory)) as entries:
+            names = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
+    return [f"{directory}/{name}" for name in names]
+
+
+def tree(host: HostState, subsystem: str, directory: str, depth: int) -> list[list[str]]:
+    """Directories by level: the directory itself, then ``depth`` levels below it."""
+    levels = [[directory]]
+    for _ in range(depth):
+        levels.append([d for parent in levels[-1] for d in subdirectories(host, subsystem, parent)])
+    return levels
+
+
+def ids(host: HostState, resource: str, directory: str) -> list[int]:
+    """Process or thread ids in a directory (``tasks``, ``cgroup.procs``); empty when it cannot be read."""
+    try:
+        path = host.cgroups.file(resource, directory)
+        return parse.ids(path, host.files.read(path))
+    except (HostError, ValueError):
+        return []

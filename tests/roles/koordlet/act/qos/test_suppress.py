@@ -1,0 +1,310 @@
+"""BE CPU suppress by cpuset and by quota, and giving back (KA-SUP-01, KA-SUP-02, KA-SUP-03)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord.accounting.cpuset import CPUSet
+from roles.koordlet.options import Options
+from roles.koordlet.qos.allowance import allowance
+from roles.koordlet.qos.picker import Pools, divide, pick
+from roles.koordlet.qos.suppress import BECPUSuppress
+
+QOS = "kubepods.slice/kubepods-besteffort.slice"
+RESERVED = "node.koordinator.sh/reservation"
+
+
+@pytest.fixture
+def suppress(gates) -> BECPUSuppress:
+    return BECPUSuppress(Options(), gates("BECPUSuppress"))
+
+
+def be_tree(world, cpus: str = "0-15", quota: str = "-1", *, pods: int = 1, child_quota: str = "-1") -> list[str]:
+    """BE pods with one container each; the directories below the level."""
+    machine = world.machine
+    out = []
+    for i in range(pods):
+        pod = world.pod(f"be{i}", qos="BE", kube_qos="BestEffort")
+        out += [pod.cgroup_dir, pod.containers[0].cgroup_dir]
+    for directory in [QOS, *out]:
+        machine.put("cpuset.cpus", directory, cpus)
+        machine.put("cpu.cfs_quota_us", directory, quota if directory == QOS else child_quota)
+    return out
+
+
+def threshold(world, **values) -> None:
+    world.spec = {"resourceUsedThresholdWithBE": {"enable": True, **values}}
+
+
+# -- allowance ---------------------------------------------------------------------------------------------------------------
+
+
+def test_allowance_subtracts_everybody_but_the_best_effort_tier(world):
+    world.spec = {
+        "resourceUsedThresholdWithBE": {"enable": True},
+        "hostApplications": [
+            {"name": "nginx", "qos": "LS"},
+            {"name": "batch", "qos": "BE", "cgroupPath": {"base": "KubepodsBesteffort"}},
+            {"name": "fake-be", "qos": "BE"},
+        ],
+    }
+    world.pod("ls", qos="LS")
+    world.pod("be", qos="BE", kube_qos="BestEffort")
+    world.pod("plain", kube_qos="BestEffort")
+    world.use(10.0, ls=2.0, be=3.0, plain=0.5, stranger=1.0)
+    for app, used in (("nginx", 0.4), ("batch", 0.3), ("fake-be", 0.2)):
+        world.sample("host_application_cpu_usage", used, app)
+    allow = allowance(world.snapshot(), world.slo.host_applications, world.slo.threshold)
+    assert (allow.non_be_pods, allow.non_be_host_apps) == (3000, 600)
+    assert allow.system == pytest.approx(2600, abs=1)
+    assert allow.milli == pytest.approx(16_000 * 65 // 100 - 3000 - 600 - 2600, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("reservation", "allocatable", "system"),
+    [
+        (None, {"cpu": "14"}, 2000),
+        ('{"resources":{"cpu":"3"}}', {"cpu": "14"}, 3000),
+        ('{"resources":{"cpu":"3"},"reservedCPUs":"0-4"}', {"cpu": "14"}, 5000),
+        ("rubbish", {"cpu": "14"}, 2000),
+        (None, {"cpu": "20"}, 500),
+    ],
+)
+def test_reserved_cpu_is_the_least_that_the_system_counts(world, build_node, reservation, allocatable, system):
+    threshold(world)
+    world.node = build_node(allocatable=allocatable, annotations={RESERVED: reservation} if reservation else {})
+    world.use(0.5)
+    assert allowance(world.snapshot(), (), world.slo.threshold).system == system
+
+
+def test_no_sample_means_no_decision(world, suppress, gates):
+    be_tree(world, "0-7", "100000")
+    threshold(world)
+    for policy in ("cpuset", "cfsQuota"):
+        threshold(world, cpuSuppressPolicy=policy)
+        world.use(be0=1.0)
+        assert world.decide(suppress).batches == ()
+    world.use(1.0)
+    world.node = None
+    assert world.decide(suppress).batches == ()
+    world.pods.clear()
+    assert world.decide(suppress).batches == ()
+
+
+# -- quota -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "node_use", "expected"),
+    [
+        ("-1", 12.4, "2000"),  # nothing left: the least
+        ("1600000", 5.4, "500000"),  # shrinks at once
+        ("100000", 2.4, "260000"),  # grows by a tenth of the node
+        ("512000", 5.4, "512000"),  # less than 1 % away
+        ("-1", 10.3, "10000"),  # close to -1 as a number, but -1 is no limit
+    ],
+)
+def test_quota_policy(world, suppress, old, node_use, expected):
+    be_tree(world, "0-7", old)
+    threshold(world, cpuSuppressPolicy="cfsQuota")
+    world.use(node_use)
+    world.run(suppress)
+    assert world.machine.get("cpu.cfs_quota_us", QOS) == expected
+    assert world.machine.get("cpuset.cpus", QOS) == "0-15", "the cpuset is given back"
+
+
+def test_quota_floor(world, suppress):
+    be_tree(world, "0-15", "900000")
+    threshold(world, cpuSuppressPolicy="cfsQuota", cpuSuppressThresholdPercent=5, cpuSuppressMinPercent=10)
+    world.use(1.5)
+    world.run(suppress)
+    assert world.machine.get("cpu.cfs_quota_us", QOS) == "160000"
+
+
+def test_quotas_of_children_make_way_on_v1(world, suppress):
+    pod, box = be_tree(world, "0-15", "-1", child_quota="700000")
+    threshold(world, cpuSuppressPolicy="cfsQuota")
+    world.use(5.4)
+    world.run(suppress)
+    assert [world.machine.get("cpu.cfs_quota_us", d) for d in (QOS, pod, box)] == ["500000", "-1", "-1"]
+
+
+def test_quota_on_v2(world_v2, suppress):
+    world_v2.pod("be", qos="BE", kube_qos="BestEffort")
+    world_v2.machine.put("cpu.cfs_quota_us", QOS, "max 100000")
+    threshold(world_v2, cpuSuppressPolicy="cfsQuota")
+    world_v2.use(5.4)
+    world_v2.run(suppress)
+    assert world_v2.machine.get("cpu.cfs_quota_us", QOS) == "500000 100000"
+
+
+def test_unreadable_quota_is_left_alone(world, suppress):
+    be_tree(world, "0-15", "rubbish")
+    threshold(world, cpuSuppressPolicy="cfsQuota")
+    world.use(5.4)
+    world.run(suppress)
+    assert world.machine.get("cpu.cfs_quota_us", QOS) == "rubbish"
+
+
+# -- cpuset ------------------------------------------------------------------------------------------------------------------
+
+
+def test_cpuset_policy_narrows_every_level(world, suppress):
+    dirs = be_tree(world, pods=2)
+    threshold(world)
+    world.use(6.4)  # 16 × 65 % − 6.4 = 4
+    world.run(suppress)
+    assert {world.machine.get("cpuset.cpus", d) for d in (QOS, *dirs)} == {"0-3"}
+
+
+def test_cpuset_grows_by_a_tenth_of_the_node(world, suppress):
+    be_tree(world, "0-3")
+    threshold(world)
+    world.use(0.4)
+    state = world.run(suppress)
+    assert world.machine.get("cpuset.cpus", QOS) == "0-5"
+    world.now += 1
+    world.use(0.4)
+    world.run(suppress, state)
+    assert world.machine.get("cpuset.cpus", QOS) == "0-7"
+
+
+def test_cpus_of_others(world, suppress):
+    world.pod("lse", qos="LSE", annotations={"scheduling.koordinator.sh/resource-status": '{"cpuset":"0-3"}'})
+    world.pod("lsr", qos="LSR", annotations={"scheduling.koordinator.sh/resource-status": '{"cpuset":"4-7"}'})
+    world.nrt = {
+        RESERVED: '{"reservedCPUs":"8,9"}',
+        "node.koordinator.sh/system-qos-resource": '{"cpuset":"10,11"}',
+    }
+    dirs = be_tree(world)
+    threshold(world)
+    world.use(6.4)
+    world.run(suppress)
+    # half of the candidates are LSR's, so is half of the 4 CPUs
+    assert {world.machine.get("cpuset.cpus", d) for d in (QOS, *dirs)} == {"4-5,12-13"}
+    world.nrt["node.koordinator.sh/system-qos-resource"] = '{"cpuset":"10,11","cpusetExclusive":false}'
+    world.run(suppress)
+    assert world.machine.get("cpuset.cpus", QOS) == "4,10-12"
+
+
+def test_static_kubelet_policy_narrows_containers_only(world, suppress):
+    world.pod("lse", qos="LSE", annotations={"scheduling.koordinator.sh/resource-status": '{"cpuset":"0-3"}'})
+    world.nrt = {"kubelet.koordinator.sh/cpu-manager-policy": '{"policy":"static"}'}
+    pod, box = be_tree(world)
+    threshold(world)
+    world.use(6.4)
+    world.run(suppress)
+    assert [world.machine.get("cpuset.cpus", d) for d in (QOS, pod, box)] == ["4-15", "4-15", "4-7"]
+
+
+def test_when_every_cpu_is_taken_a_minimal_set_is_left_and_said_so(world, suppress):
+    world.pod("lse", qos="LSE", annotations={"scheduling.koordinator.sh/resource-status": '{"cpuset":"0-13"}'})
+    world.nrt = {RESERVED: '{"reservedCPUs":"14,15"}'}
+    be_tree(world)
+    threshold(world)
+    world.use(1.0)
+    outcome = world.decide(suppress)
+    assert [n.reason for n in outcome.notices] == ["BECPUExhausted"]
+    world.run(suppress)
+    assert world.machine.get("cpuset.cpus", QOS) == "14"
+
+
+def test_without_a_topology_object_nothing_is_decided(world, suppress):
+    be_tree(world, "0-7")
+    threshold(world)
+    world.use(1.0)
+    world.nrt = None
+    world.run(suppress)
+    assert world.machine.get("cpuset.cpus", QOS) == "0-7"
+
+
+# -- giving back -------------------------------------------------------------------------------------------------------------
+
+
+def test_switching_off_gives_everything_back_once(world, suppress):
+    dirs = be_tree(world, "0-1", "5000")
+    world.spec = {}
+    state = world.run(suppress)
+    assert {world.machine.get("cpuset.cpus", d) for d in (QOS, *dirs)} == {"0-15"}
+    assert world.machine.get("cpu.cfs_quota_us", QOS) == "-1"
+    state = world.run(suppress, state)
+    world.machine.put("cpu.cfs_quota_us", QOS, "777777")  # somebody's own wish after that
+    world.run(suppress, state)
+    assert world.machine.get("cpu.cfs_quota_us", QOS) == "777777"
+
+
+def test_policy_switch_gives_the_other_back(world, suppress):
+    be_tree(world, "0-15", "-1")
+    threshold(world, cpuSuppressPolicy="cfsQuota")
+    world.use(6.4)
+    state = world.run(suppress)
+    assert world.machine.get("cpu.cfs_quota_us", QOS) == "400000"
+    threshold(world)
+    state = world.run(suppress, state)
+    assert (world.machine.get("cpu.cfs_quota_us", QOS), world.machine.get("cpuset.cpus", QOS)) == ("-1", "0-3")
+    threshold(world, cpuSuppressPolicy="cfsQuota")
+    world.run(suppress, state)
+    assert (world.machine.get("cpu.cfs_quota_us", QOS), world.machine.get("cpuset.cpus", QOS)) == ("400000", "0-15")
+
+
+def test_manager_mode_leaves_placed_pods_alone(world, gates):
+    pod, box = be_tree(world, "0-1", "5000")
+    placed = world.pod(
+        "placed",
+        qos="BE",
+        kube_qos="BestEffort",
+        annotations={"scheduling.koordinator.sh/resource-status": '{"numaNodeResources":[{"node":0,"resources":{"cpu":"1"}}]}'},
+    )
+    for directory in (placed.cgroup_dir, placed.containers[0].cgroup_dir):
+        world.machine.put("cpuset.cpus", directory, "0-1")
+    threshold(world)
+    world.use(6.4)
+    world.run(BECPUSuppress(Options(), gates("BECPUSuppress", "BECPUManager")))
+    get = world.machine.get
+    assert [get("cpuset.cpus", d) for d in (QOS, pod, box, placed.cgroup_dir)] == ["0-15"] * 4
+    assert get("cpuset.cpus", placed.containers[0].cgroup_dir) == "0-1"
+    assert get("cpu.cfs_quota_us", QOS) == "-1"
+
+
+# -- explaining --------------------------------------------------------------------------------------------------------------
+
+
+def test_records_say_why_with_the_numbers(world, suppress):
+    be_tree(world)
+    world.pod("ls", qos="LS")
+    threshold(world)
+    world.use(6.4, ls=1.0)
+    outcome = world.decide(suppress)
+    assert [(r.subject.kind, r.subject.name, r.verdict) for r in outcome.records] == [
+        ("Node", "node-a", "Suppressed"),
+        ("Pod", "be0", "Suppressed"),
+    ]
+    record = outcome.records[0]
+    assert record.numbers["allowance_milli"] == sum(t.value for t in record.terms)
+    again = world.decide(suppress, outcome.state)
+    assert again.records == (), "only changes are told"
+
+
+# -- picking -----------------------------------------------------------------------------------------------------------------
+
+
+def test_picker_takes_whole_cores_round_the_nodes(build_topology):
+    topology = build_topology(16, nodes=2)
+    assert pick(topology.cpus, 4) == [0, 1, 8, 9]
+    assert pick(topology.cpus, 5) == [0, 1, 8, 9, 2]
+    assert pick(topology.cpus, 3) == [0, 1, 8]
+    assert pick(topology.cpus, 17) == []
+    singles = [c for c in topology.cpus if c.id % 2 == 0]
+    assert pick(singles, 3) == [0, 8, 2]
+
+
+@given(st.integers(0, 40_000), st.sets(st.integers(0, 31)), st.sets(st.integers(0, 31)), st.integers(0, 32))
+def test_divide_never_takes_what_is_barred_nor_more_than_there_is(build_topology, allow, lsr, lse, old):
+    topology = build_topology(32, nodes=2)
+    held = Pools(lsr=CPUSet(lsr - lse), lse=CPUSet(lse))
+    new = divide(topology, held, allow, old)
+    assert new.isdisjoint(held.lse)
+    free = 32 - len(lse)
+    assert len(new) == min(max(-(-allow // 1000), 2), old + 4 if max(-(-allow // 1000), 2) - old > 4 else 99, free)
