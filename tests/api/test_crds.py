@@ -15,10 +15,13 @@ import aiohttp
 import pydantic
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from koord.api import kinds, nodeslo_defaults, objects
+from koord.api import crdgen, kinds, nodeslo_defaults, objects
 from koord.api.kinds import BY_KIND, Kind
 from koord.api.v1alpha1.common import Resource
+from koord.apiserver.schema.structural import Structural
 from koord.apiserver.testing import RunningServer, running_server
 from koord.kube.client import Client
 from koord.kube.errors import ApiError, NotFound
@@ -26,6 +29,7 @@ from koord.kube.errors import ApiError, NotFound
 Obj = dict[str, Any]
 OBJECTS: list[Obj] = list(yaml.safe_load_all((Path(__file__).parent / "objects.yaml").read_text(encoding="utf-8")))
 BY_NAME: dict[str, Obj] = {obj["kind"]: obj for obj in OBJECTS}
+DEFINITIONS = {definition["metadata"]["name"]: definition for definition in crdgen.all_crds()}
 CRDS = Path(__file__).resolve().parents[2] / "configs" / "crds"
 
 
@@ -104,9 +108,9 @@ MINIMAL: list[tuple[str, Obj, Obj]] = [
 @pytest.mark.feature("API-CRD-02")
 def test_defaults_are_filled_in() -> None:
     async def body(_: RunningServer, client: Client) -> None:
-        for name, given, wanted in MINIMAL:
+        for name, asked, wanted in MINIMAL:
             kind = BY_KIND[name]
-            obj = {"apiVersion": kind.api_version, "kind": name, "metadata": {"name": "least"}, **given}
+            obj = {"apiVersion": kind.api_version, "kind": name, "metadata": {"name": "least"}, **asked}
             stored = await client.create(kind, obj, "default" if kind.namespaced else None)
             assert lost(wanted, stored) == [], name
         held = await client.patch(kinds.RESERVATIONS, "least", {"status": {"nodeName": "n"}}, subresource="status")
@@ -175,6 +179,48 @@ def test_models_refuse_what_the_schema_refuses(name: str, path: str, value: Any)
         model_of(name).model_validate(spoilt(name, path, value))
     where = [".".join(str(step) for step in error["loc"]) for error in caught.value.errors()]
     assert any(found.startswith(path) for found in where), where
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Paths to everything inside an object, metadata left out."""
+    members = list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
+    return [path] * bool(path) + [
+        inner
+        for name, member in members
+        if (*path, name)[0] not in ("metadata", "apiVersion", "kind")
+        for inner in places(member, (*path, name))
+    ]
+
+
+STRANGE = st.sampled_from(["", "x", "1", "1Gi", "10%", 0, -1, 101, 10**6, 1.5, True, [], [1], ["a"], {}, {"a": 1}, {"a": "b"}])
+
+
+@given(data=st.data())
+@settings(max_examples=300)
+def test_models_and_schemas_agree_on_strange_objects(data: st.DataObject) -> None:
+    """What the schema refuses the model refuses too. (The model alone knows durations; the schema lets any text pass.)"""
+    obj = copy.deepcopy(data.draw(st.sampled_from(OBJECTS)))
+    version = DEFINITIONS[BY_KIND[obj["kind"]].crd_name]["spec"]["versions"][0]
+    schema = Structural(version["schema"]["openAPIV3Schema"])
+    *parents, last = data.draw(st.sampled_from(places(obj)))
+    holder: Any = obj
+    for step in parents:
+        holder = holder[step]
+    holder[last] = data.draw(STRANGE)
+    given_to_model = copy.deepcopy(obj)
+    schema.drop_nulls(obj)
+    schema.fill(obj)
+    causes: list[Any] = []
+    schema.validate(obj, None, causes)
+    complaint = ""
+    try:
+        model_of(obj["kind"]).model_validate(given_to_model)
+    except pydantic.ValidationError as error:
+        complaint = str(error)
+    if causes:
+        assert complaint, causes
+    else:
+        assert not complaint or "is not a duration" in complaint, complaint
 
 
 @pytest.mark.feature("API-CRD-02")

@@ -84,7 +84,7 @@ class Resource(Model):
 # ---------------------------------------------------------------- scalars
 
 
-def _quantity(value: int | float | str) -> int | float | str:
+def _quantity(value: int | str) -> int | str:
     try:
         parse_value(value)
     except QuantityError as error:
@@ -112,7 +112,7 @@ _NUMBER = r"(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
 QUANTITY_PATTERN = rf"^(\+|-)?{_NUMBER}(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?{_NUMBER}))?$"
 _INT_OR_STRING: dict[str, Any] = {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
 
-Quantity = Annotated[int | float | str, AfterValidator(_quantity), Wire({**_INT_OR_STRING, "pattern": QUANTITY_PATTERN}, replace=True)]
+Quantity = Annotated[int | str, AfterValidator(_quantity), Wire({**_INT_OR_STRING, "pattern": QUANTITY_PATTERN}, replace=True)]
 ResourceList = dict[str, Quantity]
 IntOrString = Annotated[int | str, Wire(_INT_OR_STRING, replace=True)]
 Int32 = Annotated[int, Field(ge=-(1 << 31), le=(1 << 31) - 1), Wire({"type": "integer", "format": "int32"}, replace=True)]
