@@ -81,6 +81,7 @@ class App:
         self.writer = Writer(client, self._may_write)
         self.view = View(options, options.gates, client)
         self.view.on_binding_decision = self.metrics.binding_decisions.inc
+        self.view.on_shared_weight = lambda quota, resource, amount: self.metrics.quota_shared_weight.labels(quota, resource).set(amount)
         self._wire_view()
         self.controllers = build(
             Parts(options, self.world, informers, self.writer, self.metrics, recorder, draw=lambda: random.randrange(100))

@@ -68,6 +68,7 @@ class ColocationProfileController(Controller):
         )
         self.namespaces: Informer[Namespace] = informers.informer(NAMESPACES, Namespace)
         self._handled: TTLCache[tuple[str, str, str], bool] = TTLCache(_REMEMBERED, max(options.profile_force_update_duration, 0.001))
+        self._swept = time.monotonic()
         self._bucket = Bucket(options.profile_update_qps, options.profile_update_burst, time.monotonic)
 
     def attach(self) -> None:
@@ -82,6 +83,9 @@ class ColocationProfileController(Controller):
         obj = self.profiles.get(key)
         if obj is None:
             return None
+        if time.monotonic() - self._swept >= self.options.profile_expire_cache_duration:
+            self._handled.expire()
+            self._swept = time.monotonic()
         profile = compile_profile(obj)
         if profile.managed or self.options.profile_reconcile_by_default:
             for pod in self._candidates(profile):

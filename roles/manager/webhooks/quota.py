@@ -35,11 +35,14 @@ async def mutate(quota: dict[str, Any], request: Request, view: View) -> dict[st
             raise Refusal(f"quota {metadata.get('name')}: parent {parent} does not exist")
         if known.tree_id:
             labels[names.LABEL_QUOTA_TREE_ID] = known.tree_id
-    _shared_weight(quota, metadata)
+    if _shared_weight(quota, metadata) and view.on_shared_weight is not None:
+        for resource, amount in parse((quota.get("spec") or {}).get("max")).items():
+            view.on_shared_weight(str(metadata.get("name")), resource, amount)
     return quota
 
 
-def _shared_weight(quota: dict[str, Any], metadata: dict[str, Any]) -> None:
+def _shared_weight(quota: dict[str, Any], metadata: dict[str, Any]) -> bool:
+    """Whether the whole default was filled in."""
     key = names.ANNOTATION_QUOTA_SHARED_WEIGHT
     annotations = dict(metadata.get("annotations") or {})
     ceiling = (quota.get("spec") or {}).get("max") or {}
@@ -54,11 +57,12 @@ def _shared_weight(quota: dict[str, Any], metadata: dict[str, Any]) -> None:
             ) from None
         filled = {name: weight.get(name, amount) for name, amount in ceiling.items()}
         if filled == weight:
-            return
+            return False
     else:
         filled = dict(ceiling)
     annotations[key] = orjson.dumps(filled, option=orjson.OPT_SORT_KEYS).decode()
     metadata["annotations"] = annotations
+    return not text
 
 
 async def validate(request: Request, view: View) -> None:

@@ -45,6 +45,7 @@ class View:
         self.quota_profiles: Store | None = None
         self.slo_data: Mapping[str, str] | None = None
         self.on_binding_decision: Callable[[str], None] | None = None
+        self.on_shared_weight: Callable[[str, str, int], None] | None = None
 
     def on_profile(self, profile: ClusterColocationProfile) -> None:
         """A profile was added or changed."""

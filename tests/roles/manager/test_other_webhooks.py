@@ -157,22 +157,30 @@ def test_configmap_rules(bed, make):
     a, b = {"matchLabels": {"a": "1"}}, {"matchLabels": {"b": "1"}}
     within = {"matchExpressions": [{"key": "a", "operator": "In", "values": ["0", "1"]}]}
     net = [{"networkQOS": {"ingressRequest": amount}} for amount in (60, 41, "10M")]
+
+    def threshold(**fields):
+        return {"resource_threshold_config": {"clusterStrategy": fields}}
+
+    def qos(**classes):
+        return {"resource_qos_config": {"clusterStrategy": classes}}
+
+    invalid = "ConfigParamInvalid"
     refused = [
         ({"colocation_config": "{"}, "ParseConfigFail", "not valid JSON"),
         ({"colocation_config": {"degradeTimeMinutes": "5"}}, "ParseConfigFail", "degradeTimeMinutes"),
-        ({"colocation_config": {"resourceDiffThreshold": 1.5}}, "ConfigParamInvalid", "at most 1"),
-        ({"colocation_config": {"nodeConfigs": [{"nodeSelector": {}}]}}, "ConfigParamInvalid", "nodeConfigs[0].nodeSelector"),
-        ({"resource_threshold_config": {"clusterStrategy": {"memoryEvictLowerPercent": 70}}}, "ConfigParamInvalid", "memoryEvictThresholdPercent beside it"),
-        ({"resource_threshold_config": {"clusterStrategy": {"cpuEvictThresholdPercent": 60, "cpuEvictLowerPercent": 60}}}, "ConfigParamInvalid", "less than"),
-        ({"cpu_burst_config": {"clusterStrategy": {"cpuBurstPercent": 0}}}, "ConfigParamInvalid", "between 1 and 10000"),
-        ({"system_config": {"clusterStrategy": {"watermarkScaleFactor": 401}}}, "ConfigParamInvalid", "400"),
-        ({"resource_qos_config": {"clusterStrategy": {"beClass": {"memoryQOS": {"priority": 13}}}}}, "ConfigParamInvalid", "memoryQOS.priority"),
-        ({"resource_qos_config": {"clusterStrategy": {"lsClass": net[0], "beClass": net[1]}}}, "ConfigParamInvalid", "more than 100"),
-        ({"resource_qos_config": {"clusterStrategy": {"lsClass": net[0], "beClass": net[2]}}}, "ConfigParamInvalid", "all percents"),
+        ({"colocation_config": {"resourceDiffThreshold": 1.5}}, invalid, "at most 1"),
+        ({"colocation_config": {"nodeConfigs": [{"nodeSelector": {}}]}}, invalid, "nodeConfigs[0].nodeSelector"),
+        (threshold(memoryEvictLowerPercent=70), invalid, "memoryEvictThresholdPercent beside it"),
+        (threshold(cpuEvictThresholdPercent=60, cpuEvictLowerPercent=60), invalid, "less than"),
+        ({"cpu_burst_config": {"clusterStrategy": {"cpuBurstPercent": 0}}}, invalid, "between 1 and 10000"),
+        ({"system_config": {"clusterStrategy": {"watermarkScaleFactor": 401}}}, invalid, "400"),
+        (qos(beClass={"memoryQOS": {"priority": 13}}), invalid, "memoryQOS.priority"),
+        (qos(lsClass=net[0], beClass=net[1]), invalid, "more than 100"),
+        (qos(lsClass=net[0], beClass=net[2]), invalid, "all percents"),
         ({"cpu_burst_config": {"nodeStrategies": nodes((a, {}), (within, {}))}}, "NodeStrategiesOverlap", "e0, e1"),
         ({"cpu_burst_config": {"nodeStrategies": nodes((a, {}), (b, {}))}}, "ExistNodeConfict", "node both"),
-        ({"host_application_config": {"applications": [{"qos": "what"}]}}, "ConfigParamInvalid", "qos"),
-    ]  # fmt: skip
+        ({"host_application_config": {"applications": [{"qos": "what"}]}}, invalid, "qos"),
+    ]
 
     async def test(bed):
         await bed.create(make.node("both", labels={"a": "1", "b": "1"}))

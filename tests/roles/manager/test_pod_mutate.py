@@ -11,6 +11,7 @@ from koord.api.quantity import Quantity, parse_milli
 from roles.manager.webhooks.translate import translate
 
 BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
+V1 = '{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1",'
 SPEC = "node.koordinator.sh/extended-resource-spec"
 
 
@@ -214,18 +215,23 @@ def test_quota_tree_affinity(bed):
             "metadata": {"name": "q", "namespace": "default", "labels": tree},
             "spec": {},
         }
-        trees = {"apiVersion": "quota.koordinator.sh/v1alpha1", "kind": "ElasticQuotaProfile", "metadata": {"name": "e", "namespace": "default", "labels": tree},
-                 "spec": {"quotaName": "q", "nodeSelector": {"matchLabels": {"pool": "a"}, "matchExpressions": [{"key": "z", "operator": "Exists"}]}}}  # fmt: skip
+        selector = {"matchLabels": {"pool": "a"}, "matchExpressions": [{"key": "z", "operator": "Exists"}]}
+        trees = {
+            "apiVersion": "quota.koordinator.sh/v1alpha1",
+            "kind": "ElasticQuotaProfile",
+            "metadata": {"name": "e", "namespace": "default", "labels": tree},
+            "spec": {"quotaName": "q", "nodeSelector": selector},
+        }
         await bed.create(quota, trees)
         manager = await bed.start(gates="MultiQuotaTree=true", controllers=("-quotaprofile", "*"))
         term = {"matchExpressions": [{"key": "x", "operator": "Exists"}]}
         affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
         added = [{"key": "pool", "operator": "In", "values": ["a"]}, {"key": "z", "operator": "Exists"}]
-        for given, wanted in (
+        for spec, wanted in (
             ({"affinity": affinity}, [{"matchExpressions": [*term["matchExpressions"], *added]}]),
             ({}, [{"matchExpressions": added}]),
         ):
-            answer = await manager.review("/mutate-pod", etl({"quota.scheduling.koordinator.sh/name": "q"}, **given), namespace="default")
+            answer = await manager.review("/mutate-pod", etl({"quota.scheduling.koordinator.sh/name": "q"}, **spec), namespace="default")
             found = answer["object"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
             assert found["nodeSelectorTerms"] == wanted
 
@@ -270,8 +276,8 @@ def test_reservation_gets_the_profile_but_keeps_its_resources(bed):
         ("[]", 400, "no AdmissionReview"),
         ('{"kind":"AdmissionReview","apiVersion":"v9","request":{}}', 400, "apiVersion"),
         ('{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}', 400, "request is missing"),
-        ('{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"operation":"CREATE","object":7}}', 400, "object"),
-        ('{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"operation":"CREATE","object":{"metadata":{"labels":{"a":1}}}}}', 400, "labels"),
+        (V1 + '"request":{"operation":"CREATE","object":7}}', 400, "object"),
+        (V1 + '"request":{"operation":"CREATE","object":{"metadata":{"labels":{"a":1}}}}}', 400, "labels"),
         ("x" * (8 * 1024 * 1024), 413, "larger than"),
     ],
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import os
 import signal
 import ssl
@@ -17,6 +18,13 @@ from koord.apiserver.testing import running_server
 from roles.manager.webhooks import certs
 
 MUTATING, VALIDATING = "koordinator-mutating-webhook-configuration", "koordinator-validating-webhook-configuration"
+UNREACHABLE = {
+    "apiVersion": "v1",
+    "kind": "Config",
+    "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+    "contexts": [{"name": "c", "context": {"cluster": "c", "user": ""}}],
+    "current-context": "c",
+}
 FAST = {"enable_leader_election": True, "lease_duration": 1.5, "renew_deadline": 1.0, "retry_period": 0.2}
 
 
@@ -199,9 +207,7 @@ def koord_manager(*flags, **environment):
 )
 def test_bad_flags_end_with_one_line(tmp_path, flags, environment, words):
     kubeconfig = tmp_path / "k"
-    kubeconfig.write_text(
-        "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\ncontexts: [{name: c, context: {cluster: c, user: ''}}]\ncurrent-context: c\n"
-    )
+    kubeconfig.write_text(json.dumps(UNREACHABLE))
     process = koord_manager(f"--kubeconfig={kubeconfig}", *flags, **environment)
     _, stderr = process.communicate(timeout=20)
     assert process.returncode != 0
