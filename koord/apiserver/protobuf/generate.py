@@ -113,9 +113,11 @@ def main(folder: str) -> None:
             prefix, _, kind = name.rpartition(".")
             if prefix == package and fields.get("1") and fields["1"][1] == _META + "ObjectMeta" and not kind.endswith("List"):
                 kinds[f"{version}/{kind}"] = name
-    table = {"kinds": kinds, "messages": reachable(messages, [*kinds.values(), OPTIONS])}
+    kinds["batch/v1/CronJob"] = "k8s.io.api.batch.v1beta1.CronJob"
+    kept = reachable(messages, [*kinds.values(), OPTIONS])
+    table = {"kinds": kinds, "messages": kept}
     TABLE.write_bytes(orjson.dumps(table))
-    print(f"{len(kinds)} kinds, {len(table['messages'])} messages")
+    print(f"{len(kinds)} kinds, {len(kept)} messages")
 
 
 if __name__ == "__main__":

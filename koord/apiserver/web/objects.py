@@ -8,6 +8,7 @@ import orjson
 from aiohttp import web
 
 from koord.apiserver.errors import StatusError, bad_request, method_not_allowed, not_found, path_not_found, unsupported_media_type
+from koord.apiserver.protobuf import decode as protobuf
 from koord.apiserver.rest import delete as deletion
 from koord.apiserver.rest import patch as patching
 from koord.apiserver.rest import read, subresources, write
@@ -70,8 +71,13 @@ async def body_object(request: web.BaseRequest, options: Options) -> Obj:
             raise bad_request(f"the object provided is unrecognized (must be of type JSON): {err}") from err
         if options.field_validation == "Strict":
             _refuse_duplicates(body)
+    elif kind == protobuf.MEDIA_TYPE:
+        try:
+            found = protobuf.decode(body)
+        except protobuf.ProtobufError as err:
+            raise bad_request(f"the object provided is unrecognized (protobuf): {err}") from err
     else:
-        raise unsupported_media_type((JSON, "application/yaml"))
+        raise unsupported_media_type((JSON, "application/yaml", protobuf.MEDIA_TYPE))
     if not isinstance(found, dict):
         raise bad_request("the object provided is unrecognized (must be a JSON object)")
     return found
