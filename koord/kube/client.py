@@ -14,7 +14,8 @@ import orjson
 from koord.api.kinds import PODS, Kind
 from koord.kube import errors
 from koord.kube.config import ClientConfig
-from koord.kube.transport import REQUEST_TIMEOUT, Observer, Response, Transport, retry_after
+from koord.kube.http1 import Response
+from koord.kube.transport import REQUEST_TIMEOUT, Observer, Transport, retry_after
 
 PAGE = 500  # objects a page of a list
 WATCH_TIMEOUT = (300, 600)  # seconds after which the server ends a watch, at random between, so that clients spread

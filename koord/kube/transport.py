@@ -8,7 +8,6 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -18,6 +17,8 @@ from yarl import URL
 from koord.kube import errors
 from koord.kube.config import ClientConfig, KubeConfigError
 from koord.kube.credentials import CredentialError
+from koord.kube.http1 import Response
+from koord.kube.pool import Lost, NotSent, Pool, keep_watch
 from koord.kube.ratelimit import Backoff, RateLimiter
 from koord.kube.tls import TlsSource
 from koord.version import VERSION
@@ -32,26 +33,11 @@ Observer = Callable[[str, int, float], None]
 """Told of each finished try: method, HTTP status (0: no answer), seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
-    """An answer that was read to its end."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-
 def _socket(address: Any) -> socket.socket:
-    """A socket that notices a dead peer within about half a minute, so that a watch does not hang on a vanished server."""
-    family, kind, protocol = address[0], address[1], address[2]
-    sock = socket.socket(family, kind, protocol)
+    """A socket for a watch, that does not hang on a vanished server."""
+    sock = socket.socket(address[0], address[1], address[2])
     sock.setblocking(False)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000)
+    keep_watch(sock)
     return sock
 
 
@@ -71,6 +57,8 @@ class Transport:
             "User-Agent": f"koord/{VERSION}" + (f" ({role})" if role else ""),
             **config.headers,
         }
+        self._head = "".join(f"{name}: {value}\r\n" for name, value in self._headers.items())
+        self._pool: Pool | None = None
         self._calls: aiohttp.ClientSession | None = None
         self._watches: aiohttp.ClientSession | None = None
         self._closed = False
@@ -101,20 +89,31 @@ class Transport:
         for session in (self._calls, self._watches):
             if session is not None:
                 await session.close()
+        if self._pool is not None:
+            await self._pool.close()
         self._calls = self._watches = None
 
-    def url(self, path: str, params: Mapping[str, str] | None = None) -> URL:
-        """The request URL of an (already quoted) path."""
-        text = self.config.server + path
-        return URL(f"{text}?{urlencode(params)}" if params else text, encoded=True)
+    @staticmethod
+    def _target(path: str, params: Mapping[str, str] | None = None) -> str:
+        """The request target of an (already quoted) path. Raises ValueError for a path that could smuggle in something else."""
+        if not path.startswith("/") or not path.isascii() or not path.isprintable() or " " in path:
+            raise ValueError(f"{path!r} is no request path")
+        return f"{path}?{urlencode(params)}" if params else path
 
-    async def _options(self, *, renew: bool = False) -> dict[str, Any]:
-        """Keyword arguments of aiohttp that carry identity, TLS and proxy."""
+    async def _identity(self, *, renew: bool) -> tuple[str | None, ssl.SSLContext | None]:
+        """The Authorization header and the TLS context of the next request."""
         try:
             authorization = await self.config.credentials.authorization(renew=renew)
             context = self._tls.context()
         except (CredentialError, KubeConfigError) as error:
             raise errors.Unreachable(str(error)) from error
+        if authorization and not (authorization.isprintable() and authorization.isascii()):
+            raise errors.Unreachable("the credentials contain characters that no header can carry")
+        return authorization, context
+
+    async def _options(self, *, renew: bool = False) -> dict[str, Any]:
+        """Keyword arguments of aiohttp that carry identity, TLS and proxy."""
+        authorization, context = await self._identity(renew=renew)
         options: dict[str, Any] = {"headers": {"Authorization": authorization}} if authorization else {"headers": {}}
         if context is not None:
             options["ssl"] = context
@@ -144,19 +143,19 @@ class Transport:
         """
         if idempotent is None:
             idempotent = method in ("GET", "PUT", "DELETE", "HEAD")
-        url = self.url(path, params)
+        target = self._target(path, params)
         backoff = Backoff(0.1, 5.0)
         renewed = renew = False
         for attempt in range(1, ATTEMPTS + 1):
             last = attempt == ATTEMPTS
             await self.limiter.acquire()
             try:
-                response = await self._once(method, url, body, content_type, timeout=timeout, renew=renew)
-            except _NotSent as error:
+                response = await self._once(method, target, body, content_type, timeout=timeout, renew=renew)
+            except NotSent as error:
                 if last:
                     raise errors.Unreachable(f"{self.config.server}: {error}") from error.__cause__
                 pause = backoff.next()
-            except _Lost as error:
+            except Lost as error:
                 if last or not idempotent:
                     raise errors.Unreachable(f"{self.config.server}: {error}") from error.__cause__
                 pause = backoff.next()
@@ -172,26 +171,54 @@ class Transport:
             await asyncio.sleep(pause)
         raise AssertionError("unreachable")
 
-    async def _once(self, method: str, url: URL, body: bytes | None, content_type: str, *, timeout: float, renew: bool) -> Response:
+    async def _once(self, method: str, target: str, body: bytes | None, content_type: str, *, timeout: float, renew: bool) -> Response:
+        began, status = time.monotonic(), 0
+        send = self._send_proxied if self.config.proxy else self._send
+        try:
+            response = await send(method, target, body, content_type, timeout=timeout, renew=renew)
+            status = response.status
+            return response
+        finally:
+            if self._observer is not None:
+                self._observer(method, status, time.monotonic() - began)
+
+    async def _send(self, method: str, target: str, body: bytes | None, content_type: str, *, timeout: float, renew: bool) -> Response:
+        """The usual way: one of our own connections."""
+        authorization, context = await self._identity(renew=renew)
+        pool = self._pool
+        if pool is None:
+            if self._closed:
+                raise NotSent("the client is closed")
+            config = self.config
+            pool = self._pool = Pool(config.server, limit=POOL, connect_timeout=CONNECT_TIMEOUT, server_name=config.tls_server_name)
+        head = f"{method} {pool.prefix}{target} HTTP/1.1\r\nHost: {pool.host}\r\n{self._head}"
+        if authorization:
+            head += f"Authorization: {authorization}\r\n"
+        if body is None:
+            data = f"{head}\r\n".encode("latin-1")
+        else:
+            data = f"{head}Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n".encode("latin-1") + body
+        return await pool.request(data, context, timeout)
+
+    async def _send_proxied(
+        self, method: str, target: str, body: bytes | None, content_type: str, *, timeout: float, renew: bool
+    ) -> Response:
+        """Through a proxy, which aiohttp knows how to talk to."""
         options = await self._options(renew=renew)
         if body is not None:
             options["headers"]["Content-Type"] = content_type
-        began, status = time.monotonic(), 0
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT)
+        url = URL(self.config.server + target, encoded=True)
         try:
             async with self._session(watch=False).request(
                 method, url, data=body, timeout=limits, allow_redirects=False, **options
             ) as answer:
                 content = await answer.read()
-                status = answer.status
-                return Response(status, answer.headers, content)
+                return Response(answer.status, {name.lower(): value for name, value in answer.headers.items()}, content)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, ssl.SSLError) as error:
-            raise _NotSent(_text(error)) from error
+            raise NotSent(_text(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise _Lost(_text(error)) from error
-        finally:
-            if self._observer is not None:
-                self._observer(method, status, time.monotonic() - began)
+            raise Lost(_text(error)) from error
 
     @asynccontextmanager
     async def stream(self, path: str, params: Mapping[str, str], *, silence: float) -> AsyncIterator[aiohttp.StreamReader]:
@@ -201,7 +228,7 @@ class Transport:
         """
         await self.limiter.acquire()
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=silence)
-        url = self.url(path, params)
+        url = URL(self.config.server + self._target(path, params), encoded=True)
         try:
             for renew in (False, True):
                 options = await self._options(renew=renew)
@@ -216,21 +243,13 @@ class Transport:
             raise errors.Unreachable(f"{self.config.server}: {_text(error)}") from error
 
 
-class _NotSent(Exception):
-    """The request did not reach the server."""
-
-
-class _Lost(Exception):
-    """The request may have reached the server; its answer did not reach us."""
-
-
 def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds of a Retry-After header (the API server sends whole seconds, never a date)."""
-    text = headers.get("Retry-After", "")
+    text = headers.get("retry-after", "")
     return float(text) if text.isdigit() else None
 
 

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import orjson
 import pytest
+import uvloop
 from aiohttp import web
 
 from koord.kube.client import Client
 from koord.kube.config import ClientConfig
+
+
+@pytest.fixture(autouse=True)
+def production_loop() -> Iterator[None]:
+    """`asyncio.run` on uvloop, as every role runs."""
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    yield
+    asyncio.set_event_loop_policy(None)
+
 
 Json = dict[str, Any]
 Answer = web.StreamResponse | Exception | None

@@ -1,0 +1,184 @@
+"""HTTP/1.1 answers from bytes, however they are cut; pure."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+MAX_HEAD = 65536  # bytes of status line and headers
+
+
+class ProtocolError(Exception):
+    """What came is no HTTP/1.1 answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer that was read to its end. Header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class AnswerParser:
+    """Reads one answer. Feed it until `done`; `keep_alive` then says whether the connection can be used again."""
+
+    __slots__ = ("_buffer", "_chunks", "_left", "_mode", "headers", "keep_alive", "started", "status")
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.keep_alive = True
+        self.started = False
+        self._buffer = b""
+        self._chunks: list[bytes] = []
+        self._left = 0
+        self._mode = "head"
+
+    @property
+    def done(self) -> bool:
+        """Whether the answer is complete."""
+        return self._mode == "done"
+
+    def response(self) -> Response:
+        """The complete answer, decompressed. Raises ProtocolError."""
+        body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        if body and self.headers.get("content-encoding") == "gzip":
+            try:
+                body = zlib.decompress(body, wbits=zlib.MAX_WBITS | 16)
+            except zlib.error as error:
+                raise ProtocolError(f"the body cannot be decompressed: {error}") from error
+        return Response(self.status, self.headers, body)
+
+    def feed(self, data: bytes) -> None:
+        """More bytes. Bytes behind the end of the answer make the connection unusable. Raises ProtocolError."""
+        self.started = True
+        if self._buffer:
+            data, self._buffer = self._buffer + data, b""
+        while self._mode != "done":
+            step = _STEPS[self._mode]
+            rest = step(self, data)
+            if rest is None:
+                return
+            data = rest
+        if data:
+            self.keep_alive = False
+
+    def end(self) -> bool:
+        """The connection was closed; True if that completes the answer (it had no length)."""
+        if self._mode == "close":
+            self._mode = "done"
+            self.keep_alive = False
+        return self._mode == "done"
+
+    # -- states: each takes bytes and returns what is left for the next state, or None if it needs more --
+
+    def _head(self, data: bytes) -> bytes | None:
+        end = data.find(b"\r\n\r\n")
+        if end < 0:
+            if len(data) > MAX_HEAD:
+                raise ProtocolError("the headers are too long")
+            self._buffer = data
+            return None
+        lines = data[:end].decode("latin-1").split("\r\n")
+        parts = lines[0].split(" ", 2)
+        if len(parts) < 2 or not parts[0].startswith("HTTP/1.") or not parts[1].isdigit():
+            raise ProtocolError(f"not an HTTP/1.1 answer: {lines[0][:80]!r}")
+        self.status = int(parts[1])
+        headers = self.headers = {}
+        for line in lines[1:]:
+            name, colon, value = line.partition(":")
+            if not colon:
+                raise ProtocolError(f"not a header: {line[:80]!r}")
+            headers[name.lower()] = value.strip()
+        rest = data[end + 4 :]
+        if 100 <= self.status < 200:
+            return rest  # informational: the answer itself follows
+        connection = headers.get("connection", "").lower()
+        self.keep_alive = "close" not in connection and (parts[0] == "HTTP/1.1" or "keep-alive" in connection)
+        self._choose_body()
+        return rest
+
+    def _choose_body(self) -> None:
+        headers = self.headers
+        if self.status in (204, 304):
+            self._mode = "done"
+        elif "chunked" in headers.get("transfer-encoding", "").lower():
+            self._mode = "size"
+        elif "content-length" in headers:
+            length = headers["content-length"]
+            if not length.isdigit():
+                raise ProtocolError(f"content-length is {length!r}")
+            self._left = int(length)
+            self._mode = "length" if self._left else "done"
+        else:
+            self._mode = "close"
+
+    def _length(self, data: bytes) -> bytes | None:
+        taken = data[: self._left]
+        self._chunks.append(taken)
+        self._left -= len(taken)
+        if self._left:
+            return None
+        self._mode = "done"
+        return data[len(taken) :]
+
+    def _close(self, data: bytes) -> bytes | None:
+        self._chunks.append(data)
+        return None
+
+    def _size(self, data: bytes) -> bytes | None:
+        end = data.find(b"\r\n")
+        if end < 0:
+            if len(data) > 1024:
+                raise ProtocolError("a chunk's size is too long")
+            self._buffer = data
+            return None
+        text = data[:end].split(b";", 1)[0].strip()
+        try:
+            self._left = int(text, 16)
+        except ValueError:
+            raise ProtocolError(f"a chunk's size is {text[:20]!r}") from None
+        if self._left < 0:
+            raise ProtocolError("a chunk's size is negative")
+        self._mode = "chunk" if self._left else "trailer"
+        return data[end + 2 :]
+
+    def _chunk(self, data: bytes) -> bytes | None:
+        taken = data[: self._left]
+        if taken:
+            self._chunks.append(taken)
+            self._left -= len(taken)
+        if self._left:
+            return None
+        rest = data[len(taken) :]
+        if len(rest) < 2:
+            self._buffer = rest
+            return None
+        if rest[:2] != b"\r\n":
+            raise ProtocolError("a chunk does not end where it should")
+        self._mode = "size"
+        return rest[2:]
+
+    def _trailer(self, data: bytes) -> bytes | None:
+        end = data.find(b"\r\n")
+        if end < 0:
+            if len(data) > MAX_HEAD:
+                raise ProtocolError("the trailers are too long")
+            self._buffer = data
+            return None
+        if end == 0:
+            self._mode = "done"
+        return data[end + 2 :]
+
+
+_STEPS = {
+    "head": AnswerParser._head,
+    "length": AnswerParser._length,
+    "close": AnswerParser._close,
+    "size": AnswerParser._size,
+    "chunk": AnswerParser._chunk,
+    "trailer": AnswerParser._trailer,
+}
