@@ -27,12 +27,13 @@ from roles.koordlet.options import Options
 from roles.koordlet.prediction.loop import PredictionLoop
 from roles.koordlet.prediction.models import Models, PredictionOptions
 from roles.koordlet.prediction.reclaimable import ReclaimableReporter
+from roles.koordlet.report.device_loop import DeviceLoop
 from roles.koordlet.report.nodemetric_loop import NodeMetricLoop
 from roles.koordlet.report.topology_loop import TopologyLoop
 from roles.koordlet.sensing.base import Round, SensingContext
 from roles.koordlet.sensing.loop import SensingLoop
 from roles.koordlet.sensing.nodeinfo import CPU_INFO
-from roles.koordlet.sensing.registry import Intervals, make_collectors
+from roles.koordlet.sensing.registry import CollectorSettings, make_collectors
 from roles.koordlet.states.callbacks import Callbacks, StateKind
 from roles.koordlet.states.kubelet import KubeletClient, KubeletOptions
 from roles.koordlet.states.model import HostState, Snapshot
@@ -216,13 +217,14 @@ class App:
             resctrl_wanted=options.enable_resctrl_collector,
             skip_terminated=not options.collect_terminated_pods,
         )
-        intervals = Intervals(
+        intervals = CollectorSettings(
             node_info=options.collect_node_cpu_info_interval,
             psi=options.psi_collector_interval,
             cold_page=options.coldpage_collector_interval,
             resctrl=options.resctrl_collector_interval,
             cpi=options.cpi_collector_interval,
             cpi_window=options.collect_cpi_timewindow,
+            xpu_directory=options.xpu_device_infos_dir,
         )
         return SensingLoop(
             make_collectors(context, intervals),
@@ -275,6 +277,16 @@ class App:
                 publish=self.gates.enabled("NodeTopologyReport"),
             )
             life.spawn(lambda: topology.run(stopping, self._topology_ready), "NodeResourceTopology report", restart=True)
+
+        if options.node_topology_sync_interval > 0 and self.gates.enabled("Accelerators"):
+            devices = DeviceLoop(
+                client=self.client,
+                informers=self.informers,
+                state=self.state,
+                store=self.store,
+                interval=options.node_topology_sync_interval,
+            )
+            life.spawn(lambda: devices.run(stopping), "Device report", restart=True)
 
     def _topology_ready(self) -> bool:
         return self.state.synced and self.book.synced

@@ -14,11 +14,12 @@ from roles.koordlet.sensing.pods import PodsCollector
 from roles.koordlet.sensing.psi import PsiCollector
 from roles.koordlet.sensing.system import SystemCollector
 from roles.koordlet.sensing.throttled import ThrottledCollector
+from roles.koordlet.sensing.xpu import XPUCollector
 
 
 @dataclass(frozen=True, slots=True)
-class Intervals:
-    """Periods of collectors that have their own, in seconds."""
+class CollectorSettings:
+    """Periods of collectors that have their own, in seconds, and the one directory that a collector reads."""
 
     node_info: float = 60.0
     psi: float = 10.0
@@ -26,11 +27,13 @@ class Intervals:
     resctrl: float = 10.0
     cpi: float = 60.0
     cpi_window: float = 10.0
+    xpu_directory: str = "/var/run/koordlet/xpu-device-infos"
 
 
-Factory = Callable[[SensingContext, Intervals], Collector]
+Factory = Callable[[SensingContext, CollectorSettings], Collector]
 
 COLLECTORS: tuple[Factory, ...] = (
+    lambda context, intervals: XPUCollector(context, intervals.xpu_directory),
     lambda context, intervals: NodeInfoCollector(context, intervals.node_info),
     lambda context, _: NodeCollector(context),
     lambda context, _: PodsCollector(context),
@@ -42,6 +45,6 @@ COLLECTORS: tuple[Factory, ...] = (
 )
 
 
-def make_collectors(context: SensingContext, intervals: Intervals) -> list[Collector]:
+def make_collectors(context: SensingContext, intervals: CollectorSettings) -> list[Collector]:
     """One instance of each collector, enabled or not."""
     return [factory(context, intervals) for factory in COLLECTORS]

@@ -30,7 +30,7 @@ from roles.koordlet.report.nodemetric_loop import NodeMetricLoop
 from roles.koordlet.report.topology_loop import TopologyLoop
 from roles.koordlet.sensing.base import SensingContext
 from roles.koordlet.sensing.loop import SensingLoop
-from roles.koordlet.sensing.registry import Intervals, make_collectors
+from roles.koordlet.sensing.registry import CollectorSettings, make_collectors
 from roles.koordlet.states.callbacks import Callbacks
 from roles.koordlet.states.kubelet import KubeletClient, KubeletOptions
 from roles.koordlet.states.model import HostState
@@ -125,7 +125,11 @@ class Agent:
             **self.flags,
         )
         self.loop = SensingLoop(
-            make_collectors(self.context, Intervals()), files=self.files, store=self.store, metrics=self.metrics, interval=self.interval
+            make_collectors(self.context, CollectorSettings(xpu_directory=str(self.tree.root / "xpu"))),
+            files=self.files,
+            store=self.store,
+            metrics=self.metrics,
+            interval=self.interval,
         )
 
     def list(self, *pods: dict[str, Any]) -> None:
