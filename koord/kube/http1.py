@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+_DECIMAL = re.compile(r"[0-9]{1,15}")
+_HEXADECIMAL = re.compile(rb"[0-9A-Fa-f]{1,12}")
 MAX_HEAD = 65536  # bytes of status line and headers
 
 
@@ -57,13 +60,12 @@ class AnswerParser:
         self.started = True
         if self._buffer:
             data, self._buffer = self._buffer + data, b""
+        at = 0
         while self._mode != "done":
-            step = _STEPS[self._mode]
-            rest = step(self, data)
-            if rest is None:
+            at = _STEPS[self._mode](self, data, at)
+            if at < 0:
                 return
-            data = rest
-        if data:
+        if at < len(data):
             self.keep_alive = False
 
     def end(self) -> bool:
@@ -73,18 +75,22 @@ class AnswerParser:
             self.keep_alive = False
         return self._mode == "done"
 
-    # -- states: each takes bytes and returns what is left for the next state, or None if it needs more --
+    # -- states: each reads data from a position and returns the position of the next state, or -1 if it needs more --
 
-    def _head(self, data: bytes) -> bytes | None:
-        end = data.find(b"\r\n\r\n")
+    def _wait(self, data: bytes, at: int, limit: int, what: str) -> int:
+        """Keep what is there until more comes."""
+        if len(data) - at > limit:
+            raise ProtocolError(f"{what} too long")
+        self._buffer = data[at:]
+        return -1
+
+    def _head(self, data: bytes, at: int) -> int:
+        end = data.find(b"\r\n\r\n", at)
         if end < 0:
-            if len(data) > MAX_HEAD:
-                raise ProtocolError("the headers are too long")
-            self._buffer = data
-            return None
-        lines = data[:end].decode("latin-1").split("\r\n")
+            return self._wait(data, at, MAX_HEAD, "the headers are")
+        lines = data[at:end].decode("latin-1").split("\r\n")
         parts = lines[0].split(" ", 2)
-        if len(parts) < 2 or not parts[0].startswith("HTTP/1.") or not parts[1].isdigit():
+        if len(parts) < 2 or not parts[0].startswith("HTTP/1.") or not _DECIMAL.fullmatch(parts[1]):
             raise ProtocolError(f"not an HTTP/1.1 answer: {lines[0][:80]!r}")
         self.status = int(parts[1])
         headers = self.headers = {}
@@ -93,13 +99,11 @@ class AnswerParser:
             if not colon:
                 raise ProtocolError(f"not a header: {line[:80]!r}")
             headers[name.lower()] = value.strip()
-        rest = data[end + 4 :]
-        if 100 <= self.status < 200:
-            return rest  # informational: the answer itself follows
-        connection = headers.get("connection", "").lower()
-        self.keep_alive = "close" not in connection and (parts[0] == "HTTP/1.1" or "keep-alive" in connection)
-        self._choose_body()
-        return rest
+        if not 100 <= self.status < 200:  # an informational one is followed by the answer itself
+            connection = headers.get("connection", "").lower()
+            self.keep_alive = "close" not in connection and (parts[0] == "HTTP/1.1" or "keep-alive" in connection)
+            self._choose_body()
+        return end + 4
 
     def _choose_body(self) -> None:
         headers = self.headers
@@ -109,69 +113,61 @@ class AnswerParser:
             self._mode = "size"
         elif "content-length" in headers:
             length = headers["content-length"]
-            if not length.isdigit():
+            if not _DECIMAL.fullmatch(length):
                 raise ProtocolError(f"content-length is {length!r}")
             self._left = int(length)
             self._mode = "length" if self._left else "done"
         else:
             self._mode = "close"
 
-    def _length(self, data: bytes) -> bytes | None:
-        taken = data[: self._left]
-        self._chunks.append(taken)
-        self._left -= len(taken)
-        if self._left:
-            return None
-        self._mode = "done"
-        return data[len(taken) :]
-
-    def _close(self, data: bytes) -> bytes | None:
-        self._chunks.append(data)
-        return None
-
-    def _size(self, data: bytes) -> bytes | None:
-        end = data.find(b"\r\n")
-        if end < 0:
-            if len(data) > 1024:
-                raise ProtocolError("a chunk's size is too long")
-            self._buffer = data
-            return None
-        text = data[:end].split(b";", 1)[0].strip()
-        try:
-            self._left = int(text, 16)
-        except ValueError:
-            raise ProtocolError(f"a chunk's size is {text[:20]!r}") from None
-        if self._left < 0:
-            raise ProtocolError("a chunk's size is negative")
-        self._mode = "chunk" if self._left else "trailer"
-        return data[end + 2 :]
-
-    def _chunk(self, data: bytes) -> bytes | None:
-        taken = data[: self._left]
+    def _take(self, data: bytes, at: int) -> int:
+        """Take what is left of a body or chunk, as far as it is there."""
+        taken = data[at : at + self._left]
         if taken:
             self._chunks.append(taken)
             self._left -= len(taken)
+        return at + len(taken)
+
+    def _length(self, data: bytes, at: int) -> int:
+        at = self._take(data, at)
         if self._left:
-            return None
-        rest = data[len(taken) :]
-        if len(rest) < 2:
-            self._buffer = rest
-            return None
-        if rest[:2] != b"\r\n":
+            return -1
+        self._mode = "done"
+        return at
+
+    def _close(self, data: bytes, at: int) -> int:
+        self._chunks.append(data[at:])
+        return -1
+
+    def _size(self, data: bytes, at: int) -> int:
+        end = data.find(b"\r\n", at)
+        if end < 0:
+            return self._wait(data, at, 1024, "a chunk's size is")
+        text = data[at:end].split(b";", 1)[0].strip()
+        if not _HEXADECIMAL.fullmatch(text):
+            raise ProtocolError(f"a chunk's size is {text[:20]!r}")
+        self._left = int(text, 16)
+        self._mode = "chunk" if self._left else "trailer"
+        return end + 2
+
+    def _chunk(self, data: bytes, at: int) -> int:
+        at = self._take(data, at)
+        if self._left:
+            return -1
+        if len(data) - at < 2:
+            return self._wait(data, at, 1, "a chunk's end is")
+        if data[at : at + 2] != b"\r\n":
             raise ProtocolError("a chunk does not end where it should")
         self._mode = "size"
-        return rest[2:]
+        return at + 2
 
-    def _trailer(self, data: bytes) -> bytes | None:
-        end = data.find(b"\r\n")
+    def _trailer(self, data: bytes, at: int) -> int:
+        end = data.find(b"\r\n", at)
         if end < 0:
-            if len(data) > MAX_HEAD:
-                raise ProtocolError("the trailers are too long")
-            self._buffer = data
-            return None
-        if end == 0:
+            return self._wait(data, at, MAX_HEAD, "the trailers are")
+        if end == at:
             self._mode = "done"
-        return data[end + 2 :]
+        return end + 2
 
 
 _STEPS = {
