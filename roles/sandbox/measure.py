@@ -5,6 +5,7 @@ Times are monotonic seconds of this machine; CPU is in cores, latencies in milli
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,8 @@ class Sample:
     """Busy CPU seconds of the whole machine since boot."""
     be_ns: int | None = None
     service_ns: int | None = None
+    batch_ns: int | None = None
+    """CPU of the batch pods, whichever tier they are in."""
     be_quota_us: int | None = None
     be_memory: int | None = None
     batch_cpu: int | None = None
@@ -83,12 +86,13 @@ class PhaseResult:
         """Largest batch-cpu that the node offered in the phase, milli-CPU."""
         return max((s.batch_cpu or 0 for s in self.samples), default=0)
 
-    def be_cores(self) -> float:
-        """Mean CPU of the best-effort tier in cores."""
-        seen = [s for s in self.samples if s.be_ns is not None]
+    def batch_cores(self) -> float:
+        """Mean CPU of the batch pods in cores. A pod that goes takes its counter along: only growth counts."""
+        seen = [s for s in self.samples if s.batch_ns is not None]
         if len(seen) < 2 or seen[-1].time <= seen[0].time:
             return 0.0
-        return ((seen[-1].be_ns or 0) - (seen[0].be_ns or 0)) / 1e9 / (seen[-1].time - seen[0].time)
+        grown = sum(max(0, (b.batch_ns or 0) - (a.batch_ns or 0)) for a, b in itertools.pairwise(seen))
+        return grown / 1e9 / (seen[-1].time - seen[0].time)
 
     def rises(self) -> list[float]:
         """Times at which the arrival rate stepped up."""

@@ -177,7 +177,7 @@ def batch_pods(scenario: Scenario, *, managed: bool, node: str) -> list[dict[str
         )
 
     pods = [burner(f"cpu-{i}", ["burn-cpu"], {"cpu": cpu, "memory": "64Mi"}) for i in range(batch.cpu_burners)]
-    memory = {"cpu": "50m", "memory": batch.memory_request}
+    memory = {"cpu": "30m", "memory": batch.memory_request}
     pods += [burner(f"memory-{i}", ["burn-memory", f"--mib={batch.memory_mib}"], memory) for i in range(batch.memory_burners)]
     return pods
 

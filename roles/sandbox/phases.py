@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 READY_SECONDS = 30.0
 OFFER_SECONDS = 60.0
-PLACE_SECONDS = 20.0
+PLACE_SECONDS = 10.0
 SETTLE_SECONDS = 4.0
 GONE_SECONDS = 15.0
 LATE_SECONDS = 20.0
@@ -53,7 +53,7 @@ class Phases:
         self.until: float | None = None
         self.port = 0
         self.iterations = 0
-        self.sampler = Sampler(sandbox.kubelet.groups, self._service_directory, sandbox.batch_cpu)
+        self.sampler = Sampler(sandbox.kubelet.groups, self._service_directory, self._batch_directories, sandbox.batch_cpu)
         self._load: JsonTail | None = None
         self._expected: set[str] = set()
 
@@ -216,6 +216,10 @@ class Phases:
             if worker.name == f"{self.scenario.service.namespace}/shop":
                 return worker.directory
         return None
+
+    def _batch_directories(self) -> list[str]:
+        spaces = (self.scenario.batch.namespace, self.scenario.batch.unmanaged_namespace)
+        return [w.directory for w in self.kubelet.workers.values() if w.pod["metadata"]["namespace"] in spaces]
 
     def _condition(self, namespace: str, name: str, kind: str) -> dict[str, Any]:
         pod = self.sandbox.pods.get(f"{namespace}/{name}") or {}

@@ -32,9 +32,16 @@ def busy_seconds(proc: Path = Path("/proc")) -> float:
 class Sampler:
     """Samples every 50 ms into `keep`, the list of the running phase; `recent` holds the last second for the view."""
 
-    def __init__(self, groups: RunGroups, service_directory: Callable[[], str | None], batch_cpu: Callable[[], int | None]) -> None:
+    def __init__(
+        self,
+        groups: RunGroups,
+        service_directory: Callable[[], str | None],
+        batch_directories: Callable[[], list[str]],
+        batch_cpu: Callable[[], int | None],
+    ) -> None:
         self.groups = groups
         self._service_directory = service_directory
+        self._batch_directories = batch_directories
         self._batch_cpu = batch_cpu
         self.keep: list[Sample] | None = None
         self.recent: deque[Sample] = deque()
@@ -42,11 +49,13 @@ class Sampler:
     def sample(self) -> Sample:
         """Read everything once."""
         service = self._service_directory()
+        batch = [ns for d in self._batch_directories() if (ns := self.groups.cpu_usage_ns(d)) is not None]
         return Sample(
             time=time.monotonic(),
             node_busy=busy_seconds(),
             be_ns=self.groups.cpu_usage_ns(BEST_EFFORT),
             service_ns=self.groups.cpu_usage_ns(service) if service else None,
+            batch_ns=sum(batch) if batch else None,
             be_quota_us=self.groups.cfs_quota_us(BEST_EFFORT),
             be_memory=self.groups.memory_usage(BEST_EFFORT),
             batch_cpu=self._batch_cpu(),

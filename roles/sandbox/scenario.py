@@ -81,7 +81,7 @@ class Batch(ConfigModel):
     unmanaged_namespace: str = "batch-unmanaged"
     """Namespace without the label: the same jobs as ordinary pods."""
     cpu_burners: int = Field(3, ge=0, le=256)
-    cpu_request: str = "150m"
+    cpu_request: str = "100m"
     """CPU request and limit of a burner as its author writes it; the profile turns it into batch-cpu."""
     unmanaged_cpu_request: str = "500m"
     """CPU request of the same burner as an ordinary pod (no limit)."""

@@ -67,7 +67,7 @@ class Running:
             self.process = subprocess.Popen(
                 self.command(*arguments), cwd=REPOSITORY, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        self.until(lambda: (self.state / "endpoints.json").exists(), 40, "endpoints.json")
+        self.until((self.state / "endpoints.json").exists, 40, "endpoints.json")
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -52,7 +52,7 @@ def charts(phases: Sequence[PhaseResult], cpus: int) -> list[Chart]:
         for name, counter, scale, colour in (
             ("whole machine", "node_busy", 1.0, "#555555"),
             ("service", "service_ns", 1e9, COLOURS[0]),
-            ("best effort", "be_ns", 1e9, COLOURS[2]),
+            ("batch pods", "batch_ns", 1e9, COLOURS[2]),
         ):
             points = [(time + off, value) for time, value in series(phase.samples, counter, scale)]
             usage.append(Line(name if first else "", points, colour))

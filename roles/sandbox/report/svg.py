@@ -47,7 +47,7 @@ class Chart:
     def render(self, x: float, y: float, width: float, height: float) -> list[str]:
         """SVG elements of the chart in the given rectangle."""
         frame = _Frame(self, x + LEFT, y + TOP, width - LEFT - RIGHT, height - TOP - BOTTOM)
-        out = [_text(x + width / 2, y + 16, self.title, size=14, anchor="middle", weight="bold")]
+        out = [_text(x + LEFT, y + 20, self.title, size=14, weight="bold")]
         out += frame.spans() + frame.grid()
         for line in self.lines:
             out += frame.path(line)
@@ -122,12 +122,13 @@ class _Frame:
 
     def legend(self) -> list[str]:
         out: list[str] = []
-        at = self.x + 8
+        # Beside the title, where no line of the chart can run through it.
+        at = self.x + 24 + 8.6 * len(self.chart.title)
         for line in self.chart.lines:
             if not line.name:
                 continue
             dash = " stroke-dasharray='5 3'" if line.dashed else ""
-            level = self.y + self.height - 10
+            level = self.y - 18
             ends = f"x1='{at:.1f}' y1='{level:.1f}' x2='{at + 22:.1f}' y2='{level:.1f}'"
             out.append(f"<line {ends} stroke={quoteattr(line.colour)} stroke-width='2'{dash}/>")
             out.append(_text(at + 27, level + 4, line.name, size=11))

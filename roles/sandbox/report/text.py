@@ -127,13 +127,16 @@ def _machine_table(facts: Facts, phases: Sequence[PhaseResult]) -> str:
                 f"{phase.node_utilisation(facts.cpus):.0f} %",
                 f"{phase.work_units:,}" if batch else "–",
                 str(phase.batch_pods) if batch else "–",
-                f"{phase.be_cores():.2f}" if phase.kind == "koord" else "–",
+                f"{phase.batch_cores():.2f}" if batch else "–",
                 str(phase.batch_cpu_offered()) if phase.kind == "koord" else "–",
                 str(phase.evictions) if batch else "–",
             ]
         )
-    head = ["Phase", "CPU busy", "batch work", "batch pods", "best-effort CPU", "batch-cpu offered", "evictions"]
-    return _table(head, rows) + "\n\nBatch work counts units of 10,000 loop iterations; batch-cpu is in milli-CPU."
+    head = ["Phase", "CPU busy", "batch work", "batch pods", "batch CPU", "batch-cpu offered", "evictions"]
+    return (
+        _table(head, rows)
+        + "\n\nBatch work counts units of 10,000 loop iterations; batch CPU is the mean in cores; batch-cpu is in milli-CPU."
+    )
 
 
 def _reactions(phases: Sequence[PhaseResult]) -> str:

@@ -43,4 +43,5 @@ def arguments(sandbox: Sandbox) -> list[str]:
         f"--metrics-addr=127.0.0.1:{port}",
         f"--health-probe-addr=127.0.0.1:{sandbox.port('manager-health')}",
         "--enable-leader-election=false",
+        "--enable-pprof=false",
     ]

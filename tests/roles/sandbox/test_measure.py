@@ -68,7 +68,9 @@ def test_steps_of_one_rate_merge_to_their_worst() -> None:
 
 def phase(kind: str, begin: float) -> PhaseResult:
     made = PhaseResult(kind, begin, begin + 20, steps=[step(60, 3), step(300, 9)])
-    made.samples = [Sample(begin + s.time, s.node_busy, s.be_ns, None, 50_000, None, 800) for s in samples([(0, 1.0), (10.6, 0.2)])]
+    made.samples = [
+        Sample(begin + s.time, s.node_busy, s.be_ns, None, s.be_ns, 50_000, None, 800) for s in samples([(0, 1.0), (10.6, 0.2)])
+    ]
     made.step_times = [(begin, 0, 60.0), (begin + 10, 1, 300.0)]
     made.ticks = [measure.Tick(begin + i, 0, 60, 0, 1.5, 3.0 + i) for i in range(20)]
     made.work_units, made.batch_pods = 1234, 3
@@ -89,6 +91,12 @@ def test_report_says_what_was_measured() -> None:
     assert "service alone, with batch under koord, with batch, unmanaged" in out
 
 
+def test_batch_cpu_counts_growth_only() -> None:
+    made = PhaseResult("unmanaged", 0, 4)
+    made.samples = [Sample(t, 0.0, batch_ns=ns) for t, ns in ((0, 0), (1, 10**9), (2, 2 * 10**9), (3, 10**9), (4, 2 * 10**9))]
+    assert made.batch_cores() == pytest.approx(3 / 4)
+
+
 def test_report_without_a_local_node() -> None:
     facts = text.Facts("T", "today", "6.1", 2, 2**34, 1, 3, 9, 12_000, 75, "1200m", 0, None, ("not root",))
     out = text.render(facts, [], None)
@@ -104,7 +112,7 @@ def test_a_failed_restore_is_not_hidden() -> None:
 def test_chart_is_well_formed_and_carries_the_names() -> None:
     root = ET.fromstring(plot.svg([phase("alone", 0), phase("koord", 100)], 2))
     words = {e.text for e in root.iter("{http://www.w3.org/2000/svg}text")}
-    assert {"p50", "p99", "service alone", "with batch under koord", "best effort"} <= words
+    assert {"p50", "p99", "service alone", "with batch under koord", "batch pods"} <= words
     assert len(list(root.iter("{http://www.w3.org/2000/svg}polyline"))) >= 6
 
 
