@@ -26,7 +26,7 @@ def _table(on: str, off: str) -> dict[str, bool]:
     return {**dict.fromkeys(on.split(), True), **dict.fromkeys(off.split(), False)}
 
 
-# manager.md 3; the last line is koord's own: fixes that change numbers stay off until asked for.
+# manager.md 3; the last line is koord's own: a fix that changes numbers stays off until asked for.
 MANAGER: Mapping[str, bool] = _table(
     on="WebhookFramework PodMutatingWebhook PodValidatingWebhook ElasticMutatingWebhook ElasticValidatingWebhook",
     off="""NodeMutatingWebhook NodeValidatingWebhook ConfigMapValidatingWebhook ReservationMutatingWebhook
@@ -35,7 +35,7 @@ MANAGER: Mapping[str, bool] = _table(
     SupportParentQuotaSubmitPod EnableQuotaAdmission EnableQuotaAdmissionOnUpdate EnableSyncGPUSharedResource ColocationProfileController
     ValidatePodDeviceResource EnablePodEnhancedValidator DisableExtendedResourceSpec DisableDeviceResourceSpec BindingAdmissionWebhook
     DisablePVCReservation PriorityTransformer PreemptionPolicyTransformer ReplaceResourcesTransformer
-    Recommender BatchCountPodsWithoutMetric""",
+    BatchCountPodsWithoutMetric""",
 )
 
 # koordlet-observe.md 3 (KLO-CFG-02); runtime-hook gates live in the same registry.

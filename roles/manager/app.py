@@ -84,7 +84,7 @@ class App:
         self.view.on_shared_weight = lambda quota, resource, amount: self.metrics.quota_shared_weight.labels(quota, resource).set(amount)
         self._wire_view()
         self.controllers = build(
-            Parts(options, self.world, informers, self.writer, self.metrics, recorder, draw=lambda: random.randrange(100))
+            Parts(options, self.world, informers, self.writer, self.metrics, recorder, self.events, draw=lambda: random.randrange(100))
         )
         self.world.on_parsed(self._on_parsed)
         self.webhooks: WebhookLifecycle | None = None

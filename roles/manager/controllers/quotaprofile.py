@@ -15,6 +15,7 @@ from koord.api.objects import ElasticQuota, ElasticQuotaProfile, Node
 from koord.api.objects_meta import find_condition
 from koord.api.quantity import QuantityError, multiply_base
 from koord.kube.errors import ApiError
+from koord.kube.events import EventRecorder, ObjectRef
 from koord.kube.informers import Informer, InformerFactory
 from koord.kube.patch import diff_merge_patch
 from koord.kube.selectors import SelectorError, from_label_selector
@@ -99,9 +100,9 @@ class QuotaProfileController(Controller):
 
     name = "quotaprofile"
 
-    def __init__(self, world: World, informers: InformerFactory, writer: Writer) -> None:
+    def __init__(self, world: World, informers: InformerFactory, writer: Writer, events: EventRecorder) -> None:
         super().__init__()
-        self.world, self.writer = world, writer
+        self.world, self.writer, self.events = world, writer, events
         self.profiles: Informer[ElasticQuotaProfile] = informers.informer(ELASTICQUOTAPROFILES, ElasticQuotaProfile, optional=True)
         self.quotas: Informer[ElasticQuota] = informers.informer(ELASTICQUOTAS, ElasticQuota, optional=True)
 
@@ -128,6 +129,8 @@ class QuotaProfileController(Controller):
             log.warning("ElasticQuotaProfile %s: %s", key, error)
         except ApiError as error:
             log.warning("ElasticQuotaProfile %s: %s; again in %.0fs", key, error, RETRY)
+            known = self.quotas.get(f"{profile.metadata.namespace}/{profile.spec.quota_name}") is not None
+            self.events.event(_reference(profile), "Warning", "UpdateQuotaFailed" if known else "CreateQuotaFailed", str(error))
             return RETRY
         return PERIOD
 
@@ -152,13 +155,13 @@ class QuotaProfileController(Controller):
                     key: value for key, value in quota.metadata.annotations.items() if key in wanted["metadata"]["annotations"]
                 },
             },
-            "spec": {"min": format(parse(quota.spec.min)), "max": {key: _text(value) for key, value in quota.spec.max.items()}},
+            "spec": {"min": format(parse(quota.spec.min)), "max": {key: str(value) for key, value in quota.spec.max.items()}},
         }
         patch = diff_merge_patch(present, wanted)
         if patch:
             await self.writer.patch(ELASTICQUOTAS, name, patch, namespace)
 
 
-def _text(value: str | int | float) -> str:
-    """A ceiling that means unlimited stays as it is written; others are canonical through the comparison's other side."""
-    return str(value)
+def _reference(profile: ElasticQuotaProfile) -> ObjectRef:
+    kind, meta = ELASTICQUOTAPROFILES, profile.metadata
+    return ObjectRef(kind.kind, meta.name, meta.namespace, meta.uid, kind.api_version)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from koord.decisions.recorder import Recorder
+from koord.kube.events import EventRecorder
 from koord.kube.informers import InformerFactory
 from roles.manager.controllers.base import Controller
 from roles.manager.controllers.colocationprofile import ColocationProfileController
@@ -30,6 +31,7 @@ class Parts:
     writer: Writer
     metrics: Metrics
     recorder: Recorder
+    events: EventRecorder
     draw: Callable[[], int]
 
 
@@ -47,7 +49,7 @@ def _nodeslo(parts: Parts) -> Controller:
 
 
 def _quotaprofile(parts: Parts) -> Controller:
-    return QuotaProfileController(parts.world, parts.informers, parts.writer)
+    return QuotaProfileController(parts.world, parts.informers, parts.writer, parts.events)
 
 
 def _colocationprofile(parts: Parts) -> Controller:

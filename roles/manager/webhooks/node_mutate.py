@@ -42,7 +42,7 @@ async def mutate(node: dict[str, Any], request: Request, view: View) -> dict[str
             if name in raw and name in allocatable and isinstance(ratio, (int, float)) and ratio > 1:
                 allocatable[name] = format_milli(multiply_base(parse_milli(raw[name]), ratio))
     except QuantityError as error:
-        raise Refusal(f"node {request.name}: {error}", 500) from None
+        raise Refusal(f"node {request.name}: {error}") from None
     return node
 
 
@@ -54,7 +54,7 @@ def _object(text: str, key: str) -> dict[str, Any]:
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise Refusal(f'metadata.annotations["{key}"] is not valid JSON: {error}', 500) from None
+        raise Refusal(f'metadata.annotations["{key}"] is not valid JSON: {error}') from None
     if not isinstance(value, dict):
-        raise Refusal(f'metadata.annotations["{key}"] must be an object', 500)
+        raise Refusal(f'metadata.annotations["{key}"] must be an object')
     return value

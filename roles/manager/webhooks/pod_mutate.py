@@ -60,7 +60,7 @@ async def priority_class_of(profile: Profile, view: View) -> PriorityClassObject
     name = profile.spec.priority_class_name
     found = await view.priority_class(name)
     if found is None:
-        raise Refusal(f"ClusterColocationProfile {profile.name}: PriorityClass {name!r} does not exist", 500)
+        raise Refusal(f"ClusterColocationProfile {profile.name}: PriorityClass {name!r} does not exist")
     return found
 
 
@@ -114,7 +114,7 @@ async def run_step(step: Step, pod: dict[str, Any], request: Request, view: View
     try:
         return await step(pod, request, view)
     except (msgspec.ValidationError, QuantityError) as error:
-        raise Refusal(f"the pod cannot be read: {error}") from None
+        raise Refusal(f"the pod cannot be read: {error}", 400) from None
 
 
 async def mutate(pod: dict[str, Any], request: Request, view: View) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def chosen(profile: Profile, draw: Callable[[], int]) -> bool:
     """Whether probability picks the object; `draw` answers 0..99. Raises Refusal for a probability that cannot be read."""
     percent = probability(profile.spec.probability)
     if percent is None:
-        raise Refusal(f'ClusterColocationProfile {profile.name}: probability {profile.spec.probability!r} must be a number or "N%"', 500)
+        raise Refusal(f'ClusterColocationProfile {profile.name}: probability {profile.spec.probability!r} must be a number or "N%"')
     # The draw is compared with >, as upstream does: "99%" is always.
     return percent != 0 and (percent == 100 or draw() <= percent)
 
@@ -116,4 +116,4 @@ def apply_patch(profile: Profile, obj: dict[str, Any], kind: str) -> dict[str, A
     try:
         return apply_strategic_patch(obj, profile.spec.patch, kind)
     except PatchError as error:
-        raise Refusal(f"ClusterColocationProfile {profile.name}: patch: {error}", 500) from None
+        raise Refusal(f"ClusterColocationProfile {profile.name}: patch: {error}") from None

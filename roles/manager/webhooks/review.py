@@ -16,9 +16,9 @@ class BadReview(ValueError):
 
 
 class Refusal(Exception):
-    """A request that is not admitted: `code` goes into the answer's status (400 refused, 403 denied, 500 could not decide)."""
+    """A request that is not admitted. `code` goes into the answer's status; 0 is the webhook's own (400 validating, 500 mutating)."""
 
-    def __init__(self, message: str, code: int = 400) -> None:
+    def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
         self.message = message
         self.code = code

@@ -98,7 +98,7 @@ class WebhookServer:
         try:
             answer = await webhook.handle(request, self.view, timer)
         except Refusal as refusal:
-            answer = Answer(False, refusal.code, refusal.message)
+            answer = Answer(False, refusal.code or (500 if webhook.mutating else 400), refusal.message)
         except Exception as error:  # a defect of ours must answer, or the API server waits for its timeout
             log.exception("%s: %s %s/%s failed", webhook.path, request.operation, request.namespace, request.name)
             answer = Answer(False, 500, f"internal error: {type(error).__name__}: {error}")

@@ -72,7 +72,7 @@ def _parse_present(text: str | None) -> Mapping[str, Any]:
                 for quantity in ((entry or {}).get(field) or {}).values():
                     Quantity(quantity)
     except (orjson.JSONDecodeError, QuantityError, AttributeError, TypeError) as error:
-        raise Refusal(f'metadata.annotations["{key}"] is not readable: {error}', 500) from None
+        raise Refusal(f'metadata.annotations["{key}"] is not readable: {error}') from None
     return containers  # type: ignore[no-any-return]
 
 
