@@ -6,10 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from roles.koordlet.options import Options
+from roles.koordlet.qos.cpuevict import CPUEvict
+from roles.koordlet.qos.memevict import MemoryEvict
 from roles.koordlet.qos.outcome import Strategy
 from roles.koordlet.qos.suppress import BECPUSuppress
 
-STRATEGIES: tuple[type[Strategy[Any]], ...] = (BECPUSuppress,)
+STRATEGIES: tuple[type[Strategy[Any]], ...] = (
+    BECPUSuppress,
+    MemoryEvict,
+    CPUEvict,
+)
 
 NAMES = tuple(s.name for s in STRATEGIES)
 

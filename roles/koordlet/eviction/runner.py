@@ -1,0 +1,135 @@
+"""Carrying eviction tasks out: victim by victim, accounting shared by the tasks of a tick (KA-EVX-01, spec 5.4)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from koord.decisions.record import Record, Subject
+from roles.koordlet.actuation.executor import Mode
+from roles.koordlet.eviction.evictor import Evictor
+from roles.koordlet.eviction.tasks import EvictionTask, Ledger, Victim
+
+if TYPE_CHECKING:
+    from koord.decisions.recorder import Recorder
+
+log = logging.getLogger(__name__)
+
+FEATURES = ("KA-EVX-01",)
+
+
+class EvictionRunner:
+    """Runs the tasks of a strategy in the background, one run a strategy at a time; runs of different strategies take turns.
+
+    ``mode_of`` says for a gate whether its evictions are carried out or only recorded.
+    """
+
+    def __init__(
+        self, evictor: Evictor, recorder: Recorder, mode_of: Callable[[str], Mode], *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._evictor = evictor
+        self._recorder = recorder
+        self._mode_of = mode_of
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._would: dict[str, float] = {}
+        self.would_evict = 0
+        """Evictions that observe mode kept back."""
+
+    def busy(self, strategy: str) -> bool:
+        return strategy in self._running
+
+    def submit(self, strategy: str, tasks: Sequence[EvictionTask], mode: Mode, done: Callable[[int], None]) -> None:
+        """Start a run; ``done`` gets the number of newly evicted pods. A strategy that is busy loses this one."""
+        if self.busy(strategy):
+            return
+        work = asyncio.get_running_loop().create_task(self._run(strategy, tuple(tasks), mode, done), name=f"evictions of {strategy}")
+        self._running[strategy] = work
+
+    async def stop(self) -> None:
+        """Cancel what runs."""
+        running = list(self._running.values())
+        for work in running:
+            work.cancel()
+        if running:
+            await asyncio.wait(running)
+
+    async def _run(self, strategy: str, tasks: tuple[EvictionTask, ...], mode: Mode, done: Callable[[int], None]) -> None:
+        fresh = 0
+        try:
+            async with self._lock:
+                fresh = await self.run(tasks, mode)
+        except Exception:
+            log.exception("evictions of %s failed", strategy)
+        finally:
+            self._running.pop(strategy, None)
+            done(fresh)
+
+    async def run(self, tasks: tuple[EvictionTask, ...], mode: Mode = Mode.ENFORCE) -> int:
+        """Walk the tasks in order; the number of newly evicted pods."""
+        ledger = Ledger(tasks)
+        handled: set[str] = set()
+        fresh = 0
+        for task in tasks:
+            observe = Mode.OBSERVE in (mode, self._mode_of(task.gate))
+            for victim in task.victims:
+                if ledger.covers(task):
+                    break
+                uid = victim.pod.uid
+                if uid in handled:
+                    continue
+                handled.add(uid)
+                if self._evictor.recently_evicted(uid):
+                    ledger.add(victim)
+                    continue
+                if observe:
+                    ledger.add(victim)
+                    self._observed(task, victim)
+                    continue
+                if await self._evict(task, victim):
+                    ledger.add(victim)
+                    fresh += 1
+            if not ledger.covers(task):
+                log.info("%s: not enough could be evicted: %s of %s", task.gate, ledger.released(task), dict(task.targets))
+        return fresh
+
+    async def _evict(self, task: EvictionTask, victim: Victim) -> bool:
+        pod = victim.pod
+        refusal = await self._evictor.evict(pod, task.gate, task.message)
+        if refusal is None:
+            self._record(task, victim, "Evicted", task.message)
+            log.info("%s evicted pod %s: %s", task.gate, pod.key, task.message)
+            return True
+        self._record(task, victim, "EvictionRefused", f"{refusal}; {task.message}")
+        log.warning("%s could not evict pod %s: %s", task.gate, pod.key, refusal)
+        return False
+
+    def _observed(self, task: EvictionTask, victim: Victim) -> None:
+        """Once a minute a pod: it would be evicted again and again, since nothing is done."""
+        now = self._clock()
+        self._would = {uid: at for uid, at in self._would.items() if now - at < 60.0}
+        if victim.pod.uid in self._would:
+            return
+        self._would[victim.pod.uid] = now
+        self.would_evict += 1
+        self._record(task, victim, "WouldEvict", task.message)
+
+    def _record(self, task: EvictionTask, victim: Victim, verdict: str, message: str) -> None:
+        pod = victim.pod
+        self._recorder.record(
+            Record(
+                role="koordlet",
+                subject=Subject("Pod", pod.namespace, pod.name, pod.uid),
+                time=self._clock(),
+                verdict=verdict,
+                rule=task.gate,
+                message=message,
+                numbers={**task.numbers, **victim.releases.get(task.key, {})},
+                terms=task.terms,
+                features=FEATURES,
+            )
+        )

@@ -1,0 +1,147 @@
+"""Which pods an eviction may take, in which order, and what each releases (spec 5.2, 5.3). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cmp_to_key
+
+from koord.accounting.pods import pod_requests
+from koord.api import names
+from koord.api.annotations import AnnotationError, parse_eviction_policies, parse_eviction_priority
+from koord.api.labels import is_true
+from koord.api.priority import PriorityClass, PriorityError, priority_value_with_default, sub_priority, translate_resource_name
+from koord.api.qos import QoSClass
+from koord.api.quantity import QuantityError
+from roles.koordlet.eviction.tasks import REQUEST, USED, Victim
+from roles.koordlet.sensing.be import batch_cpu_request
+from roles.koordlet.states.model import PodState, Snapshot
+from roles.koordlet.store import kinds
+
+
+def may_evict(pod: PodState, gate: str) -> bool:
+    """Whether the pod's eviction policy allows this gate: absent allows all, a text that cannot be read allows none."""
+    policies = parse_eviction_policies(pod.annotations)
+    return policies is None or gate in policies
+
+
+def priority_value(pod: PodState) -> int:
+    """``spec.priority``, else the default value of the pod's class."""
+    return priority_value_with_default(pod.labels, pod.pod.spec.priority, pod.qos)
+
+
+def eviction_priority(pod: PodState) -> int:
+    """The annotation's value; missing or bad text is 0."""
+    try:
+        return parse_eviction_priority(pod.annotations)
+    except AnnotationError:
+        return 0
+
+
+def label_priority(pod: PodState) -> int:
+    """The sub-priority label; missing or bad text is the priority value."""
+    if names.LABEL_POD_PRIORITY not in pod.labels:
+        return priority_value(pod)
+    try:
+        return sub_priority(pod.labels)
+    except PriorityError:
+        return priority_value(pod)
+
+
+def requested(pod: PodState, resource: str) -> int:
+    """Effective request of a resource in its base unit; 0 when there is none or it cannot be read."""
+    try:
+        return pod_requests(pod.pod).get(resource, 0)
+    except QuantityError:
+        return 0
+
+
+def cpu_used(snapshot: Snapshot, pod: PodState) -> int | None:
+    """Last CPU use in milli-cores."""
+    value = snapshot.metrics.last(kinds.POD_CPU, pod_uid=pod.uid)
+    return None if value is None else int(value * 1000)
+
+
+def memory_used(snapshot: Snapshot, pod: PodState) -> int | None:
+    """Last memory use in bytes."""
+    value = snapshot.metrics.last(kinds.POD_MEMORY, pod_uid=pod.uid)
+    return None if value is None else int(value)
+
+
+def victim(snapshot: Snapshot, pod: PodState) -> Victim:
+    """A pod with everything that its eviction releases. What is not known counts as nothing."""
+    used = {names.RESOURCE_CPU: cpu_used(snapshot, pod) or 0, names.RESOURCE_MEMORY: memory_used(snapshot, pod) or 0}
+    request: dict[str, int] = {}
+    for native in (names.RESOURCE_CPU, names.RESOURCE_MEMORY):
+        extended = translate_resource_name(pod.priority_class, native)
+        if extended and extended != native:
+            request[extended] = requested(pod, extended)
+    if pod.qos_label is QoSClass.BE:
+        request[names.RESOURCE_BATCH_CPU] = batch_cpu_request(pod)
+    return Victim(pod, {USED: used, REQUEST: request})
+
+
+def be_pods(snapshot: Snapshot, gate: str) -> list[PodState]:
+    """Pods of class BE that run or may come to run, and allow the gate."""
+    return [p for p in snapshot.pods if p.qos_label is QoSClass.BE and not p.terminated and may_evict(p, gate)]
+
+
+def _by_spec_priority(left: PodState, right: PodState) -> int:
+    """Lower ``spec.priority`` first, where both have one."""
+    a, b = left.pod.spec.priority, right.pod.spec.priority
+    return (a > b) - (a < b) if a is not None and b is not None else 0
+
+
+def order_by_cpu_ratio(snapshot: Snapshot, pods: Iterable[PodState]) -> list[PodState]:
+    """BECPUEvict: priority, then who uses most of what it requests."""
+
+    def ratio(pod: PodState) -> float:
+        request = batch_cpu_request(pod)
+        return (cpu_used(snapshot, pod) or 0) / request if request > 0 else 0.0
+
+    def compare(left: PodState, right: PodState) -> int:
+        first = _by_spec_priority(left, right)
+        a, b = ratio(left), ratio(right)
+        return first or (a < b) - (a > b)
+
+    return sorted(pods, key=cmp_to_key(compare))
+
+
+def order_by_memory(snapshot: Snapshot, pods: Iterable[PodState]) -> list[PodState]:
+    """BEMemoryEvict: priority, then who uses most; those without a sample last, by name downwards."""
+
+    def compare(left: PodState, right: PodState) -> int:
+        first = _by_spec_priority(left, right)
+        if first:
+            return first
+        a, b = memory_used(snapshot, left), memory_used(snapshot, right)
+        if a is not None and b is not None:
+            return (a < b) - (a > b)
+        if a is None and b is None:
+            return (left.name < right.name) - (left.name > right.name)
+        return -1 if a is not None else 1
+
+    return sorted(pods, key=cmp_to_key(compare))
+
+
+def opted_in(
+    snapshot: Snapshot, gate: str, threshold: int, amount: Callable[[PodState], int | None], measured: Callable[[PodState], int | None]
+) -> list[PodState]:
+    """Pods of any class that allow eviction by label and have at most the threshold's priority value, in order of eviction.
+
+    ``measured`` must know the pod (a pod without a usage sample is never taken); ``amount`` is what a larger value of comes first.
+    """
+    pods = [
+        p
+        for p in snapshot.pods
+        if p.active
+        and is_true(p.labels, names.LABEL_POD_EVICTION_ENABLED)
+        and priority_value(p) <= threshold
+        and may_evict(p, gate)
+        and measured(p) is not None
+    ]
+    return sorted(pods, key=lambda p: (eviction_priority(p), priority_value(p), label_priority(p), -(amount(p) or 0)))
+
+
+def overcommitted_class(pod: PodState) -> bool:
+    """Only mid and batch pods live on resources that can be withdrawn."""
+    return pod.priority_class in (PriorityClass.MID, PriorityClass.BATCH)

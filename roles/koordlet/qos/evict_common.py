@@ -1,0 +1,105 @@
+"""What the CPU and the memory evictions share: cool-down and the allocatable overcommit (spec 5.2, 5.3). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from koord.api.priority import PriorityClass, translate_resource_name
+from koord.api.quantity import QuantityError, parse_value
+from koord.decisions.record import Record, Subject, Term
+from roles.koordlet.eviction.tasks import REQUEST, EvictionTask
+from roles.koordlet.eviction.victims import opted_in, overcommitted_class, priority_value, requested, victim
+from roles.koordlet.states.model import PodState, Snapshot
+
+MAX_ALLOCATABLE_PRIORITY = 7999
+
+
+@dataclass(frozen=True, slots=True)
+class EvictState:
+    """``cooling_since``: start of the cool-down (None: there is none). ``complaints``: invalid settings already told."""
+
+    cooling_since: float | None = None
+    complaints: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """Settings that a task cannot run with; only that task is skipped."""
+
+    gate: str
+    detail: str
+
+
+def told(snapshot: Snapshot, state: EvictState, invalid: list[Invalid], now: float) -> tuple[frozenset[str], tuple[Record, ...]]:
+    """A record for each setting that has become invalid."""
+    texts = {f"{i.gate}: {i.detail}" for i in invalid}
+    records = tuple(
+        Record("koordlet", Subject("Node", name=snapshot.node_name), now, "InvalidConfig", rule=i.gate, message=f"not evicting: {i.detail}")
+        for i in invalid
+        if f"{i.gate}: {i.detail}" not in state.complaints
+    )
+    return frozenset(texts), records
+
+
+def allocatable_task(
+    snapshot: Snapshot,
+    *,
+    gate: str,
+    native: str,
+    threshold: int | None,
+    lower: int | None,
+    priority: int | None,
+    measured: Callable[[PodState], int | None],
+    release: Callable[[int, int, int], int],
+) -> EvictionTask | Invalid | None:
+    """Evict mid and batch pods that request more than the node now offers them.
+
+    ``release(sum, allocatable, lower percent)`` is how much has to go; a resource that the node does not offer (any more) has to go
+    whole. Native resources are not counted: no victim could ever cover them.
+    """
+    if threshold is None or threshold < 0 or lower is None or lower >= threshold:
+        return Invalid(gate, f"threshold {threshold} and lower {lower} percent are needed, with lower below threshold")
+    if priority is None or priority > MAX_ALLOCATABLE_PRIORITY:
+        return Invalid(gate, f"allocatableEvictPriorityThreshold {priority} is needed, at most {MAX_ALLOCATABLE_PRIORITY}")
+    if snapshot.node is None:
+        return None
+    targets: dict[str, int] = {}
+    terms: list[Term] = []
+    for cls in (PriorityClass.MID, PriorityClass.BATCH):
+        resource = translate_resource_name(cls, native)
+        pods = [p for p in snapshot.pods if p.priority_class is cls and p.active and priority_value(p) <= priority]
+        total = sum(requested(p, resource) for p in pods)
+        if total <= 0:
+            continue
+        try:
+            offered = parse_value(snapshot.node.status.allocatable.get(resource, 0))
+        except QuantityError:
+            continue
+        if offered <= 0:
+            targets[resource] = total
+        elif total / offered > threshold / 100:
+            targets[resource] = release(total, offered, lower)
+        terms.append(Term(resource, total, f"requested, of {offered} offered"))
+    targets = {r: amount for r, amount in targets.items() if amount > 0}
+    if not targets:
+        return None
+
+    def amount(pod: PodState) -> int:
+        return requested(pod, translate_resource_name(pod.priority_class, native))
+
+    pods = [
+        p
+        for p in opted_in(snapshot, gate, priority, amount, measured)
+        if overcommitted_class(p) and translate_resource_name(p.priority_class, native) in targets
+    ]
+    wanted = ", ".join(f"{amount} of {resource}" for resource, amount in targets.items())
+    return EvictionTask(
+        gate,
+        REQUEST,
+        targets,
+        tuple(victim(snapshot, p) for p in pods),
+        f"requests exceed {threshold} % of what the node offers; {wanted} to release",
+        {"threshold_percent": threshold, "lower_percent": lower, **{f"release_{r}": a for r, a in targets.items()}},
+        tuple(terms),
+    )

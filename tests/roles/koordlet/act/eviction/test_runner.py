@@ -1,0 +1,165 @@
+"""Walking victims, accounting, refusals, cool-down (KA-EVX-01)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from koord.kube import errors
+from roles.koordlet.actuation.executor import Mode
+from roles.koordlet.eviction.evictor import PodEvictor
+from roles.koordlet.eviction.runner import EvictionRunner
+from roles.koordlet.eviction.tasks import EvictionTask, Victim
+
+
+class Stub:
+    """An evictor that refuses some pods."""
+
+    def __init__(self, refuse=(), earlier=()):
+        self.refuse, self.earlier = set(refuse), set(earlier)
+        self.asked: list[str] = []
+
+    def recently_evicted(self, uid):
+        return uid in self.earlier
+
+    async def evict(self, pod, gate, why):
+        self.asked.append(pod.name)
+        return "a disruption budget" if pod.name in self.refuse else None
+
+
+def task(world, gate="MemoryEvict", key="used", target=None, **pods):
+    victims = []
+    for name, amount in pods.items():
+        pod = next((p for p in world.pods if p.name == name), None) or world.pod(name, qos="BE", kube_qos="BestEffort")
+        victims.append(Victim(pod, {"used": {"memory": amount}, "request": {"batch": amount}}))
+    return EvictionTask(gate, key, target or {"memory": 100}, tuple(victims), "because")
+
+
+def run(world, evictor, *tasks, mode=Mode.ENFORCE, mode_of=lambda gate: Mode.ENFORCE):
+    runner = EvictionRunner(evictor, world.machine.recorder, mode_of)
+    return asyncio.run(runner.run(tuple(tasks), mode)), runner
+
+
+def test_stops_when_the_target_is_reached(world):
+    stub = Stub()
+    fresh, _ = run(world, stub, task(world, a=60, b=60, c=60))
+    assert (fresh, stub.asked) == (2, ["a", "b"])
+
+
+def test_a_refused_victim_is_passed_over(world):
+    stub = Stub(refuse={"a"})
+    fresh, _ = run(world, stub, task(world, a=60, b=60, c=60))
+    assert (fresh, stub.asked) == (2, ["a", "b", "c"])
+    (record,) = world.machine.recorder.ring.find("Pod", "default", "a")
+    assert record.verdict == "EvictionRefused"
+
+
+def test_an_earlier_eviction_counts_without_a_call(world):
+    stub = Stub(earlier={"uid-a"})
+    fresh, _ = run(world, stub, task(world, a=100, b=60))
+    assert (fresh, stub.asked) == (0, [])
+
+
+def test_tasks_share_victims_and_amounts(world):
+    stub = Stub()
+    first = task(world, a=60, b=60)
+    second = task(world, gate="BEMemoryEvict", target={"memory": 130}, a=60, b=60, c=60)
+    third = task(world, gate="X", key="request", target={"batch": 180}, a=60, b=60, c=60)
+    fresh, _ = run(world, stub, first, second, third)
+    assert (fresh, stub.asked) == (3, ["a", "b", "c"])
+
+
+def test_observe_mode_asks_nobody_and_records_once(world):
+    stub = Stub()
+    runner = EvictionRunner(stub, world.machine.recorder, lambda gate: Mode.OBSERVE if gate == "MemoryEvict" else Mode.ENFORCE)
+    for _ in range(2):
+        asyncio.run(runner.run((task(world, a=60, b=60, c=60),)))
+    assert stub.asked == []
+    assert [r.verdict for r in world.machine.recorder.ring.find("Pod")] == ["WouldEvict", "WouldEvict"]
+    assert runner.would_evict == 2
+
+
+def test_runs_in_the_background_one_a_strategy(world):
+    async def main():
+        stub, done = Stub(), []
+        runner = EvictionRunner(stub, world.machine.recorder, lambda gate: Mode.ENFORCE)
+        runner.submit("m", [task(world, a=100)], Mode.ENFORCE, done.append)
+        assert runner.busy("m")
+        runner.submit("m", [task(world, b=100)], Mode.ENFORCE, done.append)
+        await asyncio.sleep(0.01)
+        assert (stub.asked, done, runner.busy("m")) == (["a"], [1], False)
+
+    asyncio.run(main())
+
+
+# -- the evictor -------------------------------------------------------------------------------------------------------------
+
+
+class API:
+    """Answers evictions as told; only the verb that the evictor uses."""
+
+    def __init__(self, answer=None):
+        self.answer, self.calls = answer, []
+
+    async def evict(self, namespace, pod, *, grace_period_seconds=None, uid=None):
+        self.calls.append((namespace, pod, uid, grace_period_seconds))
+        if self.answer is not None:
+            raise self.answer
+
+
+def evict(world, api, *, only_api=True, stop=None, clock=lambda: 0.0, pod=None):
+    told, stopped = [], []
+
+    async def stop_containers(pod):
+        stopped.append(pod.name)
+        return stop
+
+    evictor = PodEvictor(
+        api,
+        only_api=only_api,
+        stop_containers=stop_containers,
+        tell=lambda pod, reason, text: told.append((reason, text)),
+        metrics=world.machine.metrics,
+        clock=clock,
+    )
+    refusal = asyncio.run(evictor.evict(pod or world.pod("a"), "MemoryEvict", "70 %"))
+    return refusal, told, stopped, evictor
+
+
+def test_api_eviction_carries_the_uid_and_is_remembered(world):
+    now = [0.0]
+    api = API()
+    refusal, told, stopped, evictor = evict(world, api, clock=lambda: now[0])
+    assert refusal is None
+    assert api.calls == [("default", "a", "uid-a", None)]
+    assert told == [("evictPodSuccess", "trigger by koordlet feature MemoryEvict, kill pod: a: 70 %")]
+    assert stopped == []
+    assert evictor.recently_evicted("uid-a")
+    now[0] = 120.0
+    assert not evictor.recently_evicted("uid-a")
+    assert world.machine.metrics.pod_eviction.get("evicted") == 1
+    assert world.machine.metrics.pod_eviction_detail.get("default", "a", "evicted") == 1
+
+
+@pytest.mark.parametrize("only_api", [True, False])
+def test_a_disruption_budget_is_a_refusal_whatever_the_flag(world, only_api):
+    refusal, told, stopped, evictor = evict(world, API(errors.TooManyRequests(429, message="budget")), only_api=only_api)
+    assert "budget" in refusal
+    assert (told[0][0], stopped, evictor.recently_evicted("uid-a")) == ("evictPodFail", [], False)
+
+
+def test_without_the_flag_containers_are_stopped_after_the_api_agreed(world):
+    refusal, _, stopped, _ = evict(world, API(), only_api=False)
+    assert (refusal, stopped) == (None, ["a"])
+
+
+@pytest.mark.parametrize(("only_api", "stop", "success"), [(True, None, False), (False, None, True), (False, "no socket", False)])
+def test_no_answer_from_the_api(world, only_api, stop, success):
+    refusal, _, stopped, _ = evict(world, API(errors.Unreachable("down")), only_api=only_api, stop=stop)
+    assert (refusal is None) is success
+    assert stopped == ([] if only_api else ["a"])
+
+
+def test_a_pod_that_is_gone_counts_as_evicted(world):
+    assert evict(world, API(errors.NotFound(404)))[0] is None
