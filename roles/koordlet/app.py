@@ -6,12 +6,16 @@ import asyncio
 import logging
 import os
 import resource
+import sys
 import time
 from typing import TYPE_CHECKING
 
 from koord.config.gates import KOORDLET, FeatureGates
 from koord.process.errors import ConfigurationError
 from koord.process.flags import HostPort, parse_host_port
+from roles.koordlet.acting import Acting
+from roles.koordlet.actuation.journal import JournalError
+from roles.koordlet.actuation.restore import restore as put_back
 from roles.koordlet.audit.http import EventsHandler
 from roles.koordlet.audit.log import AuditLog
 from roles.koordlet.audit.reader import Readers
@@ -19,6 +23,7 @@ from roles.koordlet.host.cgroup import Cgroups
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.files import HostFiles, raise_descriptor_limit
 from roles.koordlet.host.proc import clock_ticks
+from roles.koordlet.host.psitrigger import CPU_STALL, MEMORY_STALL, PressureTrigger
 from roles.koordlet.host.root import PATH_FLAGS, HostRoot
 from roles.koordlet.lock import NodeLock
 from roles.koordlet.metrics.bridge import attach
@@ -104,6 +109,7 @@ class App:
         self._synced = asyncio.Event()
         self._trainable = asyncio.Event()
         self._ticked = 0.0
+        self._pressed = False
 
     # -- life ----------------------------------------------------------------------------------------------------------------
 
@@ -144,12 +150,26 @@ class App:
         life.spawn(self._watch_sync(stopping), "sync")
         for kind in StateKind:
             life.spawn(self._callbacks_of(kind), f"callbacks of {kind}")
+        self.acting = Acting(
+            options,
+            host=self.host,
+            client=self.client,
+            recorder=self.recorder,
+            metrics=self.metrics,
+            audit=self.audit,
+            gate=self.gates.enabled,
+        )
+        self.acting.start()
+        life.on_stop(self.acting.stop, "acting half")
         self._reports(life, kubelet)
+        triggers = self._watch_pressure()
         if options.collect_res_used_interval >= 1.0:
             await self.sensing.run(stopping)
         else:
             log.error("--collect-res-used-interval is below 1s: nothing is collected")
             await stopping.wait()
+        for trigger in triggers:
+            trigger.close(asyncio.get_running_loop())
         await kubelet.close()
         if options.tsdb_path:
             persist.save(self.store, options.tsdb_path, time.time())
@@ -310,8 +330,30 @@ class App:
             pods_synced=self.book.synced,
         )
 
+    def _watch_pressure(self) -> list[PressureTrigger]:
+        """Let kernel pressure of CPU and memory start a tick at once."""
+        loop = asyncio.get_running_loop()
+        armed: list[PressureTrigger] = []
+        for name, stall in (("cpu", CPU_STALL), ("memory", MEMORY_STALL)):
+            trigger = PressureTrigger(self.root.proc_path("pressure", name), stall)
+            if trigger.arm():
+                trigger.watch(loop, self._on_pressure)
+                armed.append(trigger)
+        return armed
+
+    def _on_pressure(self) -> None:
+        self._pressed = True
+        self.sensing.wake()
+
     def _on_tick(self, at: Round) -> None:
         self._ticked = at.mono
+        if self._synced.is_set():
+            snapshot = self.snapshot(at.now)
+            pressed, self._pressed = self._pressed, False
+            if pressed:
+                self.acting.pressure(snapshot, at.mono)
+            else:
+                self.acting.tick(snapshot, at.mono)
         policy = self.state.policy
         self.store.want(
             node_window=max(*policy.durations, policy.aggregate),
@@ -359,5 +401,18 @@ def _text(body: str) -> web.Response:
 
 
 def restore(options: Options) -> int:
-    """Put back what koordlet changed on this node; the exit status."""
-    raise ConfigurationError(f"--restore: no journal of changed values below {host_root(options).var_run}")
+    """Put back what koordlet changed on this machine, from its journal; the exit status."""
+    root = host_root(options)
+    lock = NodeLock(options.lock_file or os.path.join(root.var_run, "koordlet", "koordlet.lock"))
+    try:
+        lock.acquire()
+        result = put_back(root)
+    except (ConfigurationError, JournalError) as error:
+        print(f"koord koordlet: error: {error}", file=sys.stderr)
+        return 1
+    finally:
+        lock.release()
+    for failure in result.failed:
+        print(f"koord koordlet: {failure}", file=sys.stderr)
+    print(result)
+    return 1 if result.failed else 0

@@ -16,6 +16,10 @@ log = logging.getLogger(__name__)
 
 #: The wall clock may differ from the monotonic one by this much between two ticks before it counts as a jump (seconds).
 _JUMP = 5.0
+#: Two ticks are at least this far apart (seconds), however often the kernel reports pressure.
+_LEAST_DISTANCE = 0.25
+#: Collectors whose numbers strategies act on; they join a tick out of turn.
+_FAST = ("node", "pods", "be", "host applications", "system")
 #: Starting a collector this much early saves a wake-up of its own (seconds).
 _EARLY = 0.02
 
@@ -43,10 +47,16 @@ class SensingLoop:
         self._interval = interval
         self._on_tick = on_tick
         self._due: dict[str, float] = {}
+        self._woken = asyncio.Event()
         self._clock_offset: float | None = None
         self._next_expiry = 0.0
         self.ticks = 0
         self.longest_tick = 0.0
+
+    def wake(self) -> None:
+        """Tick soon: something happened that must not wait for the interval."""
+        self._woken.set()
+        self._due.update(dict.fromkeys(_FAST, 0.0))
 
     @property
     def started(self) -> bool:
@@ -95,8 +105,20 @@ class SensingLoop:
         while not stopping.is_set():
             begun = loop.time()
             self.tick(time.time(), time.monotonic())
-            pause = max(self._interval - (loop.time() - begun), 0.05)
-            try:
-                await asyncio.wait_for(stopping.wait(), pause)
-            except TimeoutError:
-                continue
+            await self._pause(max(self._interval - (loop.time() - begun), 0.05), stopping)
+
+    async def _pause(self, seconds: float, stopping: asyncio.Event) -> None:
+        """Until the next tick: the interval, or earlier when woken, but never sooner than the least distance."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        earliest = loop.time() + _LEAST_DISTANCE
+        waiters = {asyncio.ensure_future(stopping.wait()), asyncio.ensure_future(self._woken.wait())}
+        try:
+            await asyncio.wait(waiters, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiter in waiters:
+                waiter.cancel()
+        self._woken.clear()
+        left = min(earliest, until) - loop.time()
+        if left > 0 and not stopping.is_set():
+            await asyncio.sleep(left)

@@ -1,0 +1,112 @@
+"""Wires the acting half: executor with its journal, evictions, the strategies of the QoS manager. Holds no logic of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from koord.api.kinds import NODES, PODS
+from koord.kube.events import EventRecorder, ObjectRef
+from roles.koordlet.actuation.executor import Executor, Mode
+from roles.koordlet.actuation.journal import Journal, JournalError
+from roles.koordlet.actuation.restore import journal_path
+from roles.koordlet.eviction.evictor import PodEvictor
+from roles.koordlet.eviction.kill import ContainerKiller, Endpoints
+from roles.koordlet.eviction.runner import EvictionRunner
+from roles.koordlet.options import Options, parse_modes
+from roles.koordlet.qos.manager import QOSManager
+from roles.koordlet.qos.outcome import Notice
+from roles.koordlet.qos.registry import make_strategies
+from roles.koordlet.states.model import HostState, PodState, Snapshot
+
+if TYPE_CHECKING:
+    from koord.decisions.recorder import Recorder
+    from koord.kube.client import Client
+    from roles.koordlet.audit.log import AuditLog
+    from roles.koordlet.metrics.registry import Metrics
+
+log = logging.getLogger(__name__)
+
+COMPONENT = "koordlet-qosManager"
+
+
+def modes(options: Options) -> Callable[[str], Mode]:
+    """Mode of a strategy or of a gate by ``--strategy-modes``, else ``--mode``."""
+    single = parse_modes(options.strategy_modes)
+    return lambda name: Mode(single.get(name, options.mode))
+
+
+class Acting:
+    """Everything that changes the node or evicts pods."""
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        host: HostState,
+        client: Client,
+        recorder: Recorder,
+        metrics: Metrics,
+        audit: AuditLog,
+        gate: Callable[[str], bool],
+    ) -> None:
+        self._node_name = options.node_name
+        self._events = EventRecorder(client, COMPONENT, options.node_name)
+        self.journal = Journal(journal_path(host.root))
+        self.executor = Executor(
+            host=host,
+            journal=self.journal,
+            audit=audit,
+            metrics=metrics,
+            recorder=recorder,
+            force_after=float(options.resource_force_update_seconds),
+        )
+        evictor = PodEvictor(
+            client,
+            only_api=options.only_evict_by_api,
+            stop_containers=None if options.only_evict_by_api else ContainerKiller(Endpoints.of(host.root, options)),
+            tell=self._tell,
+            metrics=metrics,
+        )
+        mode_of = modes(options)
+        self._evictions = EvictionRunner(evictor, recorder, mode_of)
+        self.manager = QOSManager(
+            make_strategies(options, gate),
+            executor=self.executor,
+            evicting=self._evictions,
+            recorder=recorder,
+            metrics=metrics,
+            modes=mode_of,
+            notify=self._notify,
+        )
+
+    def start(self) -> None:
+        """Open the journal. One that cannot be used keeps the executor from touching files; the strategies then only observe."""
+        try:
+            self.journal.open()
+        except JournalError as error:
+            log.error("%s: nothing is changed on this node until it can be written", error)
+        self._events.start()
+        log.info("strategies: %s", ", ".join(self.manager.names) or "none")
+
+    def tick(self, snapshot: Snapshot, mono: float) -> None:
+        """Run the strategies that are due."""
+        self.manager.tick(snapshot, mono)
+
+    def pressure(self, snapshot: Snapshot, mono: float) -> None:
+        """The kernel reports a stall: run all strategies out of turn."""
+        for name in self.manager.names:
+            self.manager.run_now(name, snapshot, mono)
+
+    async def stop(self) -> None:
+        await self._evictions.stop()
+        await self._events.stop()
+        self.journal.close()
+
+    def _tell(self, pod: PodState, reason: str, message: str) -> None:
+        self._events.event(ObjectRef(PODS.kind, pod.name, pod.namespace, pod.uid), "Warning", reason, message)
+
+    def _notify(self, notice: Notice) -> None:
+        about = ObjectRef(PODS.kind, notice.name, notice.namespace, notice.uid) if notice.name else ObjectRef(NODES.kind, self._node_name)
+        self._events.event(about, notice.type, notice.reason, notice.message)
