@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from typing import Any
 
 from koord.api.kinds import (
+    BY_PLURAL,
     CLUSTERCOLOCATIONPROFILES,
     ELASTICQUOTAPROFILES,
     ELASTICQUOTAS,
@@ -29,6 +31,7 @@ from koord.api.objects import (
 from koord.config import slo_schema
 from koord.config.errors import ConfigError
 from koord.config.slo import ParseResult
+from koord.decisions.record import Record, Subject
 from koord.decisions.recorder import Recorder
 from koord.kube.client import Client
 from koord.kube.events import EventRecorder, ObjectRef
@@ -43,6 +46,7 @@ from roles.manager.metrics import Metrics
 from roles.manager.options import Options
 from roles.manager.webhooks.lifecycle import WebhookLifecycle
 from roles.manager.webhooks.registry import Webhook
+from roles.manager.webhooks.review import Answer, Request
 from roles.manager.webhooks.server import WebhookServer
 from roles.manager.webhooks.view import View
 
@@ -90,7 +94,7 @@ class App:
         self.webhooks: WebhookLifecycle | None = None
         ops.health.register(CACHES, gate=True)
         if options.gates.enabled("WebhookFramework"):
-            self.server = WebhookServer(self.view, observe=self._observe)
+            self.server = WebhookServer(self.view, observe=self._observe, on_answer=self._on_answer)
             self.webhooks = WebhookLifecycle(client, self.server, options.webhook, ops.health)
             self._wire_pokes(self.webhooks)
         for controller in self.controllers:
@@ -197,6 +201,25 @@ class App:
     def _config_ref(self, about: ConfigMap) -> ObjectRef:
         meta = about.metadata
         return ObjectRef(kind="ConfigMap", namespace=meta.namespace, name=meta.name, uid=meta.uid, api_version="v1")
+
+    def _on_answer(self, webhook: Webhook, request: Request, answer: Answer) -> None:
+        """Explain what was changed or refused; a request that passed untouched is no news."""
+        if answer.allowed and not answer.patch and not request.notes:
+            return
+        kind = BY_PLURAL[request.resource].kind if request.resource in BY_PLURAL else webhook.object_type
+        name = request.name or ((request.object or {}).get("metadata") or {}).get("generateName") or ""
+        verdict = "Refused" if not answer.allowed else "Mutated" if answer.patch else "Admitted"
+        self.recorder.record(
+            Record(
+                role="manager",
+                subject=Subject(kind, request.namespace, name),
+                time=time.time(),
+                verdict=verdict,
+                rule=webhook.path,
+                message="; ".join([*request.notes, answer.message] if answer.message else request.notes),
+                numbers={"operations": len(answer.patch), "code": answer.code},
+            )
+        )
 
     def _observe(self, webhook: Webhook, operation: str, plugin: str, allowed: bool, milliseconds: float) -> None:
         kind = "mutate" if webhook.mutating else "validate"

@@ -132,6 +132,9 @@ class CertFolder:
         if self.read() == certs:
             return False
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        owner = self.path.stat().st_uid
+        if owner not in (0, os.geteuid()):
+            raise PermissionError(f"{self.path} belongs to another user (uid {owner}); private keys are not kept there")
         version = self.path / f"..{datetime.now():%Y_%m_%d_%H_%M_%S}.{secrets.token_hex(4)}"
         version.mkdir(mode=0o700)
         for name, content in certs.files().items():

@@ -35,8 +35,15 @@ async def colocation_profile(pod: dict[str, Any], request: Request, view: View) 
     for profile in matches:
         if profiles.chosen(profile, view.draw):
             pod = await _apply(pod, profile, view)
-    if translates and not view.gates.enabled("ColocationProfileSkipMutatingResources"):
-        translate(pod.get("spec") or {}, pod_priority_class(convert(pod, Pod)))
+            request.notes.append(f"profile {profile.name} applied")
+        else:
+            request.notes.append(f"profile {profile.name} matched, skipped by its probability {profile.spec.probability}")
+    if not translates:
+        request.notes.append("resources not translated: a profile carries skip-update-resources")
+    elif not view.gates.enabled("ColocationProfileSkipMutatingResources"):
+        priority = pod_priority_class(convert(pod, Pod))
+        translate(pod.get("spec") or {}, priority)
+        request.notes.append(f"resources translated for class {str(priority) or 'none'}")
     return pod
 
 

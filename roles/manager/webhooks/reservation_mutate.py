@@ -19,7 +19,9 @@ async def mutate(reservation: dict[str, Any], request: Request, view: View) -> d
     # A Reservation has no namespace: namespaceSelectors do not filter it.
     for profile in profiles.matching(view.profiles.values(), labels, None):
         if not profiles.chosen(profile, view.draw):
+            request.notes.append(f"profile {profile.name} matched, skipped by its probability {profile.spec.probability}")
             continue
+        request.notes.append(f"profile {profile.name} applied")
         spec, metadata = profile.spec, reservation["metadata"]
         profiles.apply_metadata(spec, metadata)
         template = (reservation.get("spec") or {}).get("template")

@@ -40,6 +40,8 @@ class Request:
     username: str = ""
     dry_run: bool = False
     api_version: str = VERSIONS[0]
+    notes: list[str] = field(default_factory=list)
+    """What handlers found worth telling, for the decision record."""
 
 
 @dataclass(slots=True)

@@ -50,7 +50,7 @@ class Manager:
         request = {
             "uid": "u-1",
             "operation": operation,
-            "resource": {"group": "", "version": "v1", "resource": "x"},
+            "resource": {"group": "", "version": "v1", "resource": resource_of(path)},
             "namespace": namespace,
             "name": name or ((obj or old or {}).get("metadata") or {}).get("name", ""),
             "object": obj,
@@ -85,6 +85,10 @@ class Manager:
     async def get(self, path):
         async with aiohttp.ClientSession() as session, session.get(f"{self.ops.url}{path}") as response:
             return response.status, await response.text()
+
+
+def resource_of(path):
+    return {"pod": "pods", "node": "nodes", "quota": "elasticquotas"}.get(path.split("-")[1], "x")
 
 
 class Bed:

@@ -59,6 +59,10 @@ def test_sample_profile_translates_and_writes_the_annotation(bed):
             "containers": {"main": {"limits": {BATCH_MEMORY: "1Gi"}, "requests": {BATCH_CPU: "750", BATCH_MEMORY: "512Mi"}}}
         }
         assert not [op for op in answer["operations"] if op["path"].startswith("/metadata/namespace")]
+        _, text = await manager.get("/debug/decisions?kind=Pod&namespace=default&name=w")
+        record = json.loads(text)[-1]
+        assert (record["verdict"], record["rule"]) == ("Mutated", "/mutate-pod")
+        assert record["message"] == "profile p applied; resources translated for class koord-batch"
 
     bed(test)
 
