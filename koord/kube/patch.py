@@ -40,6 +40,8 @@ def copy_json(value: Any) -> Any:
 
 def json_equal(left: Any, right: Any) -> bool:
     """Equality as JSON sees it: `1` equals `1.0`, but `true` does not equal `1`."""
+    if left is right:
+        return True
     if isinstance(left, dict):
         return (
             isinstance(right, dict)
@@ -228,6 +230,8 @@ def diff_json_patch(old: Any, new: Any) -> list[dict[str, Any]]:
 
 
 def _diff(old: Any, new: Any, path: list[str | int], operations: list[dict[str, Any]]) -> None:
+    if old is new:  # documents that share what did not change are compared in no time
+        return
     if isinstance(old, dict) and isinstance(new, dict):
         for key in old:
             if key not in new:

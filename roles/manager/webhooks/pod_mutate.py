@@ -116,17 +116,31 @@ STEPS: tuple[tuple[str, Step], ...] = (
 )
 
 
+_OWN = ("overhead", "affinity")
+
+
+def working_copy(pod: dict[str, Any]) -> dict[str, Any]:
+    """A copy of what the steps may change in place; everything else is shared, which keeps the comparison afterwards quick."""
+    made = {**pod, "metadata": {**(pod.get("metadata") or {})}}
+    spec = made["spec"] = {**(pod.get("spec") or {})}
+    for field in ("initContainers", "containers"):
+        if isinstance(spec.get(field), list):
+            spec[field] = [_container(item) for item in spec[field]]
+    for field in _OWN:
+        if field in spec:
+            spec[field] = copy_json(spec[field])
+    return made
+
+
+def _container(container: Any) -> Any:
+    if not isinstance(container, dict) or "resources" not in container:
+        return {**container} if isinstance(container, dict) else container
+    return {**container, "resources": copy_json(container["resources"])}
+
+
 async def run_step(step: Step, pod: dict[str, Any], request: Request, view: View) -> dict[str, Any]:
     """One step; malformed pods become a Refusal with the place that is wrong."""
     try:
         return await step(pod, request, view)
     except (msgspec.ValidationError, QuantityError) as error:
         raise Refusal(f"the pod cannot be read: {error}", 400) from None
-
-
-async def mutate(pod: dict[str, Any], request: Request, view: View) -> dict[str, Any]:
-    """The whole chain on a copy of the pod. Raises Refusal."""
-    pod = copy_json(pod)
-    for _, step in STEPS:
-        pod = await run_step(step, pod, request, view)
-    return pod

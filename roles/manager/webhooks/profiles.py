@@ -8,7 +8,7 @@ from typing import Any
 
 from koord.api import names
 from koord.api.objects import ClusterColocationProfile, ClusterColocationProfileSpec
-from koord.kube.patch import apply_strategic_patch
+from koord.kube.patch import apply_strategic_patch, copy_json
 from koord.kube.patch_errors import PatchError
 from koord.kube.selectors import Selector, SelectorError, from_label_selector
 from roles.manager.webhooks.review import Refusal
@@ -114,6 +114,7 @@ def apply_patch(profile: Profile, obj: dict[str, Any], kind: str) -> dict[str, A
     if profile.spec.patch is None:
         return obj
     try:
-        return apply_strategic_patch(obj, profile.spec.patch, kind)
+        # A copy of the patch: later steps change the object in place, and what it shares with the profile must not change with it.
+        return apply_strategic_patch(obj, copy_json(profile.spec.patch), kind)
     except PatchError as error:
         raise Refusal(f"ClusterColocationProfile {profile.name}: patch: {error}") from None

@@ -86,7 +86,7 @@ async def _mutate_pod(request: Request, view: View, timer: Timer) -> Answer:
     # On UPDATE nothing is changed today: the webhook exists so that a pod can opt in later.
     if request.operation != "CREATE" or request.sub_resource or request.object is None:
         return Answer()
-    pod = copy_json(request.object)
+    pod = pod_mutate.working_copy(request.object)
     for name, step in pod_mutate.STEPS:
         pod = await timer(name, pod_mutate.run_step(step, pod, request, view))
     return Answer(patch=diff_json_patch(request.object, pod))

@@ -113,6 +113,25 @@ def test_order_mappings_suffixes_and_selectors(bed):
 
 
 @pytest.mark.feature("MGR-POD-M-01")
+def test_a_profile_gives_the_same_answer_every_time(bed):
+    async def test(bed):
+        extra = {"name": "extra", "image": "y", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}
+        patch = {"spec": {"containers": [extra], "overhead": {"cpu": "100m"}, "affinity": {"nodeAffinity": {}}}}
+        await bed.create(profile("p", **BATCH, patch=patch))
+        manager = await bed.start()
+        given = etl(resources=SAMPLE)
+        before = json.dumps(given)
+        first = await manager.review("/mutate-pod", given, namespace="default")
+        second = await manager.review("/mutate-pod", given, namespace="default")
+        assert first["operations"] == second["operations"]
+        assert json.dumps(given) == before
+        added = next(c for c in first["object"]["spec"]["containers"] if c["name"] == "extra")
+        assert added["resources"]["requests"] == {BATCH_CPU: "1k", BATCH_MEMORY: "1Gi"}
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-POD-M-01")
 def test_failures_answer_500_with_the_profile_that_is_wrong(bed):
     async def test(bed):
         await bed.create(
