@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from koord.kube.credentials import (
     AuthProvider,
@@ -41,7 +41,7 @@ class ClientConfig:
     tls_server_name: str | None = None
     proxy: str | None = None
     namespace: str = "default"
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: tuple[tuple[str, str], ...] = ()
     source: str = ""
 
 
@@ -181,7 +181,7 @@ def _from_files(paths: list[str], context: str | None, master: str | None, envir
         tls_server_name=cluster.get("tls-server-name"),
         proxy=_proxy(cluster, cluster_path) or proxy_from_environment(server, environ),
         namespace=str(chosen.get("namespace") or "default"),
-        headers=_impersonation(user),
+        headers=_impersonation(user, user_path),
         source=source,
     )
 
@@ -214,8 +214,17 @@ def _proxy(cluster: Mapping[str, Any], path: str) -> str | None:
     return str(proxy)
 
 
-def _impersonation(user: Mapping[str, Any]) -> dict[str, str]:
-    return {"Impersonate-User": str(user["as"])} if user.get("as") else {}
+def _impersonation(user: Mapping[str, Any], path: str) -> tuple[tuple[str, str], ...]:
+    """Headers that ask to act as somebody else (`as`, `as-uid`, `as-groups`, `as-user-extra`)."""
+    pairs = [(f"Impersonate-{name}", user[key]) for name, key in (("User", "as"), ("Uid", "as-uid")) if user.get(key)]
+    pairs += [("Impersonate-Group", group) for group in user.get("as-groups") or ()]
+    for key, values in (user.get("as-user-extra") or {}).items():
+        pairs += [(f"Impersonate-Extra-{quote(str(key), safe='')}", value) for value in values]
+    if pairs and not user.get("as"):
+        raise KubeConfigError(path, "as-uid, as-groups and as-user-extra need as")
+    if not all(isinstance(value, str) and value.isascii() and value.isprintable() for _, value in pairs):
+        raise KubeConfigError(path, "as, as-uid, as-groups and as-user-extra must be printable ASCII texts")
+    return tuple(pairs)
 
 
 def _credentials(user: Mapping[str, Any], path: str, cluster: Mapping[str, Any], context: str) -> Credentials:

@@ -58,15 +58,20 @@ class _Connection(asyncio.Protocol):
         self._transport.write(data)
         try:
             return await answer
+        except asyncio.CancelledError:
+            self.close()
+            raise
         finally:
             self._answer = None
-            if not answer.done() or answer.cancelled():
-                self.close()
 
     def close(self) -> None:
-        """Close at once."""
+        """Close: in order if nothing is under way, else at once."""
         self.open = False
-        if self._transport is not None:
+        if self._transport is None:
+            return
+        if self._answer is None:
+            self._transport.close()
+        else:
             self._transport.abort()
 
     # -- asyncio.Protocol --

@@ -80,6 +80,7 @@ class Reflector:
         self.watches = 0
         self._versions: dict[str, str] = {}
         self._version = ""
+        self._was_away = False
         self._backoff = Backoff(BACKOFF_FIRST, BACKOFF_LIMIT)
 
     async def run(self) -> None:
@@ -87,6 +88,9 @@ class Reflector:
         list_needed = True
         while True:
             try:
+                if not list_needed and self._was_away:
+                    list_needed = await self._went_back()
+                self._was_away = False
                 if list_needed:
                     await self._list()
                     list_needed = False
@@ -98,6 +102,7 @@ class Reflector:
                     self._recovered()
             except errors.ApiError as error:
                 list_needed = list_needed or _must_list(error)
+                self._was_away = self._was_away or isinstance(error, errors.Unreachable)
                 await asyncio.sleep(self._pause(error))
 
     def _pause(self, error: errors.ApiError) -> float:
@@ -190,6 +195,20 @@ class Reflector:
         except msgspec.DecodeError as error:
             log.error("%s: an object without readable metadata is skipped: %s", self.label, error)
             return None
+
+    async def _went_back(self) -> bool:
+        """Whether the server, back again, knows less than we have seen: its data were restored or lost.
+
+        A watch from a version that is still to come would wait in silence, with our picture of a world that is no more.
+        """
+        async with aclosing(self.client.pages(self.kind, self.namespace, limit=1)) as pages:
+            async for page in pages:
+                now = _decode_head(page).metadata.resource_version
+                if now.isdigit() and self._version.isdigit() and int(now) < int(self._version):
+                    log.warning("%s: the server went back from version %s to %s; listing again", self.label, self._version, now)
+                    return True
+                break
+        return False
 
     # -- watch --
 

@@ -51,13 +51,13 @@ class Transport:
         self.limiter = RateLimiter(qps, burst)
         self._observer = observer
         self._tls = TlsSource(config)
-        self._headers = {
-            "Accept": "application/json",
-            "Accept-Encoding": "identity",
-            "User-Agent": f"koord/{VERSION}" + (f" ({role})" if role else ""),
-            **config.headers,
-        }
-        self._head = "".join(f"{name}: {value}\r\n" for name, value in self._headers.items())
+        self._headers = (
+            ("Accept", "application/json"),
+            ("Accept-Encoding", "identity"),
+            ("User-Agent", f"koord/{VERSION}" + (f" ({role})" if role else "")),
+            *config.headers,
+        )
+        self._head = "".join(f"{name}: {value}\r\n" for name, value in self._headers)
         self._pool: Pool | None = None
         self._calls: aiohttp.ClientSession | None = None
         self._watches: aiohttp.ClientSession | None = None

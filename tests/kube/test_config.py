@@ -120,6 +120,8 @@ def test_mistakes_name_the_file(tmp_path: Path, text: str | None, says: str) -> 
         ({"client-key-data": "a"}, {}, "client-key-data is no base64"),
         ({"exec": {"command": "x"}}, {}, "exec needs command and apiVersion"),
         ({"exec": {"command": "x", "apiVersion": "v1", "interactiveMode": "Always"}}, {}, "interactiveMode Always"),
+        ({"as-groups": ["g"]}, {}, "need as"),
+        ({"as": "a\nb"}, {}, "printable"),
         ({}, {"proxy-url": "socks5://x"}, "proxy-url 'socks5://x' must be http"),
     ],
 )
@@ -349,6 +351,25 @@ def test_unauthorized_renews_the_token_once(fault_server: Any, tmp_path: Path) -
 )
 def test_proxies(server: str, environ: dict[str, str], proxy: str | None) -> None:
     assert proxy_from_environment(server, environ) == proxy
+
+
+def test_impersonation(fault_server: Any, tmp_path: Path) -> None:
+    user = {"as": "jane", "as-uid": "7", "as-groups": ["g1", "g2"], "as-user-extra": {"a/b": ["x"]}}
+
+    async def main() -> None:
+        async with fault_server() as (server, _):
+            async with Client(config.load(kubeconfig(tmp_path / "k", user=user), master=server.url)) as client:
+                await client.list(PODS)
+                server.compact()
+                with pytest.raises(errors.Gone):
+                    [line async for line in client.watch(PODS, resource_version="1")]
+            for request in server.requests:
+                headers = request.headers
+                assert (headers["Impersonate-User"], headers["Impersonate-Uid"], headers["Impersonate-Extra-a%2Fb"]) == ("jane", "7", "x")
+                assert headers.getall("Impersonate-Group") == ["g1", "g2"]
+            assert len(server.requests) == 2
+
+    asyncio.run(main())
 
 
 def test_a_proxy_is_really_used(fault_server: Any) -> None:
