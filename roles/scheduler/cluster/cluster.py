@@ -62,6 +62,7 @@ class Cluster:
         self.live = 0
         self.cordoned = 0
         self.tainted = 0
+        self.node_version = 0  # moves when any node appears, changes or goes
         self._rows: list[Row | None] = [None] * capacity
         self._slots: dict[str, int] = {}
         self._unused: list[int] = list(range(capacity - 1, -1, -1))
@@ -102,6 +103,7 @@ class Cluster:
         slot = self._slots.get(view.name)
         if slot is None:
             slot = self._take_slot(view.name)
+        self.node_version += 1
         row = self.row(slot)
         old, row.view = row.view, view
         self._count(slot, -1)
@@ -124,6 +126,7 @@ class Cluster:
         row = self.row(slot)
         if row.view is None:
             return
+        self.node_version += 1
         self._count(slot, -1)
         old, row.view = row.view, None
         self.alive[slot] = False

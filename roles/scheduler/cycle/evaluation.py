@@ -80,7 +80,7 @@ class ScoreVector:
         if isinstance(self.raw, float):
             self.low = self.high = self.raw
         else:
-            self.low, self.high = extremes(self.raw, feasible)
+            self.low, self.high = extremes(self.raw, feasible, self.normalizer.ignored)
         return (self.low, self.high) != before
 
 
@@ -120,6 +120,7 @@ class Evaluation:
             return
         position = changes.position
         ctx.data = self.data
+        ctx.feasible = self.feasible
         stale_filters, stale_scores = self._stale(ctx)
         if position == self._position and not stale_filters and not stale_scores:
             return
@@ -196,6 +197,7 @@ class Evaluation:
     def _score(self, ctx: CycleContext) -> None:
         """Score plugins whose preScore does not opt out, and their weighted sum."""
         self._scored = True
+        ctx.feasible = self.feasible
         self.scores = []
         skipped = self.framework.run_pre_score(ctx)
         for plugin, weight in self.framework.scores:
@@ -246,6 +248,10 @@ class Evaluation:
             if self.count:
                 self._score(ctx)
             return
+        ctx.feasible = self.feasible
+        if flipped:
+            stale = stale + [v for v in self.scores if v.plugin.uses_feasible and v not in stale]
+            resum = bool(stale)
         for vector in stale:
             raw = vector.plugin.score(ctx, ALL_ROWS)
             vector.raw = float(raw) if isinstance(raw, (int, float)) else _own(raw)

@@ -82,13 +82,15 @@ class CycleContext:
     """One pod's cycle. `data` is for plugins, keyed by plugin name; what a plugin with `per_pod = False` keeps there is shared by
     all pods of the shape, so it must depend on the shape and the columns only."""
 
-    __slots__ = ("cluster", "data", "now", "pod", "state")
+    __slots__ = ("cluster", "data", "feasible", "now", "pod", "state")
 
     def __init__(self, state: State, pod: PodInfo, data: dict[str, Any] | None = None) -> None:
         self.state = state
         self.cluster = state.cluster
         self.pod = pod
         self.now = state.now
+        # Rows that passed all filters; for scores with `uses_feasible`.
+        self.feasible: NDArray[np.bool_] = state.cluster.alive
         self.data: dict[str, Any] = {} if data is None else data
 
 

@@ -174,6 +174,7 @@ class Score(Plugin):
 
     score_reads: int = NODE | PODS
     normalizer: ClassVar[Normalizer | None] = None
+    uses_feasible: ClassVar[bool] = False  # True: raw scores depend on which nodes are feasible (`ctx.feasible`)
 
     def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
         """Raw scores of the rows; a plain number means the same for every row."""

@@ -13,7 +13,9 @@ MAX_SCORE = 100.0
 
 
 class Normalizer(Protocol):
-    """Maps raw scores to 0..100 given the extremes over feasible nodes."""
+    """Maps raw scores to 0..100 given the extremes over feasible nodes. Raw values equal to `ignored` take no part in the extremes."""
+
+    ignored: float | None
 
     def apply(self, raw: Any, low: float, high: float) -> Any:
         """Works on a vector and on a single number alike; whole numbers come out."""
@@ -21,6 +23,8 @@ class Normalizer(Protocol):
 
 class Proportional:
     """raw·100/max, floored; all 0 when the maximum is 0 (scheduler-job.md 5.8)."""
+
+    ignored: float | None = None
 
     def apply(self, raw: Any, low: float, high: float) -> Any:
         if high <= 0:
@@ -31,6 +35,8 @@ class Proportional:
 class ReverseProportional:
     """100 - raw·100/max; all 100 when the maximum is 0."""
 
+    ignored: float | None = None
+
     def apply(self, raw: Any, low: float, high: float) -> Any:
         if high <= 0:
             return raw * 0.0 + MAX_SCORE
@@ -39,6 +45,8 @@ class ReverseProportional:
 
 class Spread:
     """100·(raw - min)/(max - min), floored; all 0 when the two are equal."""
+
+    ignored: float | None = None
 
     def apply(self, raw: Any, low: float, high: float) -> Any:
         if high <= low:
@@ -51,7 +59,9 @@ REVERSE_PROPORTIONAL = ReverseProportional()
 SPREAD = Spread()
 
 
-def extremes(raw: Vector, feasible: Any) -> tuple[float, float]:
-    """Lowest and highest raw value among feasible rows; (0, 0) when there is none."""
+def extremes(raw: Vector, feasible: Any, ignored: float | None = None) -> tuple[float, float]:
+    """Lowest and highest raw value among feasible rows, leaving out the value `ignored`; (0, 0) when there is none."""
     values = raw[feasible]
+    if ignored is not None:
+        values = values[values != ignored]
     return (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)

@@ -8,10 +8,12 @@ from roles.scheduler.plugins.basic import NodeName, NodeUnschedulable, PriorityS
 from roles.scheduler.plugins.default_binder import DefaultBinder
 from roles.scheduler.plugins.default_preemption import DefaultPreemption
 from roles.scheduler.plugins.image_locality import ImageLocality
+from roles.scheduler.plugins.inter_pod_affinity import InterPodAffinity
 from roles.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from roles.scheduler.plugins.node_affinity import NodeAffinity
 from roles.scheduler.plugins.node_ports import NodePorts
 from roles.scheduler.plugins.node_resources import NodeResourcesBalancedAllocation, NodeResourcesFit
+from roles.scheduler.plugins.pod_topology_spread import PodTopologySpread
 from roles.scheduler.plugins.taint_toleration import TaintToleration
 
 PLUGINS: tuple[type[Plugin], ...] = (
@@ -24,6 +26,8 @@ PLUGINS: tuple[type[Plugin], ...] = (
     NodePorts,
     NodeResourcesFit,
     NodeResourcesBalancedAllocation,
+    PodTopologySpread,
+    InterPodAffinity,
     ImageLocality,
     DefaultBinder,
     LoadAwareScheduling,

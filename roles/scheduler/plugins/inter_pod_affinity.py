@@ -1,0 +1,226 @@
+"""InterPodAffinity: near these pods, away from those, both ways (SCH-KS-06, scheduler-job.md 5.7, 5.8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from roles.scheduler.cluster.changes import NODE as NODE_CHANGED
+from roles.scheduler.cluster.cluster import Cluster
+from roles.scheduler.cluster.columns import Columns, Vector, grown
+from roles.scheduler.cluster.labels import ABSENT
+from roles.scheduler.cluster.podinfo import PodInfo, PodShape
+from roles.scheduler.cluster.terms import PodTerm
+from roles.scheduler.config.args import InterPodAffinityArgs
+from roles.scheduler.framework.context import ALL_ROWS, CycleContext, Rows
+from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, Subscription
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.interfaces import Codes, Filter, PreFilter, PreScore, Rejection, Score
+from roles.scheduler.framework.normalize import SPREAD
+from roles.scheduler.framework.status import SUCCESS, Status
+from roles.scheduler.plugins.topology_columns import CountColumns, Counter
+
+_AFFINITY, _ANTI, _EXISTING = 1, 2, 3
+_REJECTIONS = {
+    _AFFINITY: Rejection(("node(s) didn't match pod affinity rules",), resolvable=False),
+    _ANTI: Rejection(("node(s) didn't match pod anti-affinity rules",)),
+    _EXISTING: Rejection(("node(s) didn't satisfy existing pods anti-affinity rules",)),
+}
+
+
+class TermColumns(Columns):
+    """Terms that pods on nodes bring along, with how many pods bring them by slot: required anti-affinity, and weighted preferences
+    (required affinity among them, under weight 0: its weight is the profile's)."""
+
+    def __init__(self) -> None:
+        self.anti: dict[PodTerm, Vector] = {}
+        self.preferred: dict[tuple[int, PodTerm], Vector] = {}
+        self.version = 0
+
+    def attach(self, cluster: Cluster) -> None:
+        self._capacity = cluster.capacity
+
+    def grow(self, capacity: int) -> None:
+        self._capacity = capacity
+        self.anti = {term: grown(counts, capacity) for term, counts in self.anti.items()}
+        self.preferred = {key: grown(counts, capacity) for key, counts in self.preferred.items()}
+
+    def pod_added(self, slot: int, pod: PodInfo) -> None:
+        self._count(slot, pod.shape, 1.0)
+
+    def pod_removed(self, slot: int, pod: PodInfo) -> None:
+        self._count(slot, pod.shape, -1.0)
+
+    def _count(self, slot: int, shape: PodShape, sign: float) -> None:
+        if not (shape.anti_affinity or shape.affinity or shape.preferred_affinity):
+            return
+        self.version += 1
+        for term in shape.anti_affinity:
+            _bump(self.anti, term, slot, sign, self._capacity)
+        for term in shape.affinity:
+            _bump(self.preferred, (0, term), slot, sign, self._capacity)
+        for weight, term in shape.preferred_affinity:
+            _bump(self.preferred, (weight, term), slot, sign, self._capacity)
+
+
+def _bump(counts: dict[Any, Vector], key: Any, slot: int, sign: float, capacity: int) -> None:
+    vector = counts.get(key)
+    if vector is None:
+        vector = counts[key] = np.zeros(capacity)
+    vector[slot] += sign
+    if sign < 0 and not vector.any():
+        del counts[key]
+
+
+class InterPodAffinity(PreFilter, Filter, PreScore, Score):
+    """Codes: 1 the pod's affinity, 2 its anti-affinity, 3 anti-affinity of pods that are there."""
+
+    name = "InterPodAffinity"
+    Args = InterPodAffinityArgs
+    reads = NODE_CHANGED
+    score_reads = NODE_CHANGED
+    normalizer = SPREAD
+
+    def __init__(self, args: InterPodAffinityArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._counts = handle.cluster.register("PodCounts", CountColumns())
+        self._terms = handle.cluster.register("PodTerms", TermColumns())
+
+    def subscriptions(self) -> Sequence[Subscription]:
+        return (
+            Subscription(ASSIGNED_POD, Action.ADD | Action.DELETE | Action.UPDATE_LABELS),
+            Subscription(NODE, Action.ADD | Action.UPDATE_LABELS),
+            Subscription(UNSCHEDULED_POD, Action.UPDATE_LABELS),
+        )
+
+    # ---------------------------------------------------------------- counting
+
+    def _matches(self, ctx: CycleContext, term: PodTerm, namespace: str, labels: dict[str, str]) -> bool:
+        return term.matches(namespace, labels, ctx.state.namespaces.get(namespace, {}))
+
+    def _counter(self, ctx: CycleContext, terms: Iterable[PodTerm]) -> Counter:
+        """How many pods match all of the terms."""
+        wanted = tuple(terms)
+        namespaces = ctx.state.namespaces
+
+        def matches(pod: PodInfo) -> float:
+            own = namespaces.get(pod.namespace, {})
+            return float(all(term.matches(pod.namespace, pod.shape.labels, own) for term in wanted))
+
+        first = wanted[0]
+        only = next(iter(first.namespaces)) if len(first.namespaces) == 1 and first.namespace_selector is None else ""
+        return self._counts.counter(("terms", wanted), matches, only)
+
+    def _by_node(self, ctx: CycleContext, by_slot: Vector, key: str) -> Vector:
+        """For each row the sum over the nodes that share its value of a key; 0 for rows without the key."""
+        column = ctx.cluster.labels.column(key)
+        sums = np.bincount(column.ids, weights=by_slot * ctx.cluster.alive, minlength=len(column.values))
+        sums[ABSENT] = 0.0
+        return np.asarray(sums[column.ids])
+
+    def _existing(self, ctx: CycleContext) -> list[tuple[PodTerm, Vector]]:
+        """Anti-affinity terms of pods that are there which the pod falls under."""
+        shape = ctx.pod.shape
+        return [(term, counts) for term, counts in self._terms.anti.items() if self._matches(ctx, term, shape.namespace, shape.labels)]
+
+    # ---------------------------------------------------------------- filter
+
+    def pre_filter(self, ctx: CycleContext) -> Status:
+        return SUCCESS
+
+    def filter_stamp(self, ctx: CycleContext) -> Any:
+        shape = ctx.pod.shape
+        if not shape.affinity and not shape.anti_affinity and not self._terms.anti:
+            return (0,)
+        versions = [self._counter(ctx, (term,)).version for term in shape.anti_affinity]
+        if shape.affinity:
+            versions.append(self._counter(ctx, shape.affinity).version)
+        return (self._terms.version, ctx.cluster.node_version, *versions)
+
+    def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
+        codes = self._codes(ctx)
+        return None if codes is None else codes[rows]
+
+    def filter_row(self, ctx: CycleContext, slot: int) -> int:
+        codes = self._codes(ctx)
+        return 0 if codes is None else int(codes[slot])
+
+    def _codes(self, ctx: CycleContext) -> Codes | None:
+        """Codes of all rows; kept until a counter or a node changes."""
+        stamp = self.filter_stamp(ctx)
+        known = ctx.data.get(self.name)
+        if known is None or known[0] != stamp:
+            known = ctx.data[self.name] = (stamp, self._judge(ctx))
+        codes: Codes | None = known[1]
+        return codes
+
+    def _judge(self, ctx: CycleContext) -> Codes | None:
+        shape = ctx.pod.shape
+        codes: Codes | None = None
+        for term, counts in self._existing(ctx):
+            codes = _refuse(codes, self._by_node(ctx, counts, term.topology_key) > 0, _EXISTING)
+        for term in shape.anti_affinity:
+            counter = self._counter(ctx, (term,))
+            codes = _refuse(codes, self._by_node(ctx, counter.by_slot, term.topology_key) > 0, _ANTI)
+        if shape.affinity:
+            codes = _refuse(codes, ~self._near(ctx), _AFFINITY)
+        return codes
+
+    def _near(self, ctx: CycleContext) -> Any:
+        """Rows where each term finds a matching pod. The first pod of a group that matches itself may go anywhere with the keys."""
+        shape = ctx.pod.shape
+        counter = self._counter(ctx, shape.affinity)
+        near = ctx.cluster.alive.copy()
+        has_keys = ctx.cluster.alive.copy()
+        found = False
+        for term in shape.affinity:
+            sums = self._by_node(ctx, counter.by_slot, term.topology_key)
+            found = found or bool((sums > 0).any())
+            np.logical_and(near, sums > 0, out=near)
+            np.logical_and(has_keys, ctx.cluster.labels.column(term.topology_key).ids != ABSENT, out=has_keys)
+        if not found and all(self._matches(ctx, term, shape.namespace, shape.labels) for term in shape.affinity):
+            return has_keys
+        return near
+
+    def rejection(self, ctx: CycleContext, code: int) -> Rejection:
+        return _REJECTIONS[code]
+
+    # ---------------------------------------------------------------- score
+
+    def pre_score(self, ctx: CycleContext) -> Status:
+        return SUCCESS
+
+    def score_stamp(self, ctx: CycleContext) -> Any:
+        shape = ctx.pod.shape
+        if not shape.preferred_affinity and not self._terms.preferred:
+            return (0,)
+        versions = [self._counter(ctx, (item.term,)).version for item in shape.preferred_affinity]
+        return (self._terms.version, ctx.cluster.node_version, *versions)
+
+    def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
+        shape = ctx.pod.shape
+        total: Vector | None = None
+        for weight, term in shape.preferred_affinity:
+            part = weight * self._by_node(ctx, self._counter(ctx, (term,)).by_slot, term.topology_key)
+            total = part if total is None else total + part
+        if shape.preferred_affinity or not self.args.ignore_preferred_terms_of_existing_pods:
+            for (weight, term), counts in self._terms.preferred.items():
+                value = weight or self.args.hard_pod_affinity_weight
+                if value and self._matches(ctx, term, shape.namespace, shape.labels):
+                    part = value * self._by_node(ctx, counts, term.topology_key)
+                    total = part if total is None else total + part
+        return 0.0 if total is None else np.asarray(total[rows])
+
+    def score_row(self, ctx: CycleContext, slot: int) -> float:
+        vector = self.score(ctx, ALL_ROWS)
+        return vector if isinstance(vector, float) else float(vector[slot])
+
+
+def _refuse(codes: Codes | None, refused: Any, code: int) -> Codes:
+    """Mark rows with a code; later calls win, in the order in which kube-scheduler would name the reason first."""
+    if codes is None:
+        codes = np.zeros(len(refused), dtype=np.int32)
+    codes[refused] = code
+    return codes

@@ -1,0 +1,228 @@
+"""PodTopologySpread: hard and soft spreading over topology values (SCH-KS-07, scheduler-job.md 5.7, 5.8)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord.api.kinds import SERVICES
+from koord.api.objects import Service
+from roles.scheduler.cluster.changes import NODE as NODE_CHANGED
+from roles.scheduler.cluster.columns import Vector
+from roles.scheduler.cluster.labels import ABSENT
+from roles.scheduler.cluster.podinfo import PodInfo, PodShape
+from roles.scheduler.cluster.terms import HOSTNAME, SpreadConstraint, map_selector, selects
+from roles.scheduler.cluster.tolerations import HARD, first_untolerated
+from roles.scheduler.config.args import PodTopologySpreadArgs
+from roles.scheduler.framework.context import ALL_ROWS, CycleContext, Rows
+from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, Subscription
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.interfaces import Codes, Feed, Filter, PreFilter, PreScore, Rejection, Score
+from roles.scheduler.framework.status import SKIP, SUCCESS, Status
+from roles.scheduler.plugins.topology_columns import CountColumns, Counter
+
+_SKEWED, _NO_KEY = 1, 2
+_TEXT = "node(s) didn't match pod topology spread constraints"
+_REJECTIONS = {_SKEWED: Rejection((_TEXT,)), _NO_KEY: Rejection((f"{_TEXT} (missing required label)",), resolvable=False)}
+_ZONE = "topology.kubernetes.io/zone"
+_SYSTEM_DEFAULTS = ((HOSTNAME, 3, False), (_ZONE, 5, False))
+_IGNORED = -1.0  # raw score of a node without the topology keys
+
+
+class _BySpread:
+    """100·(max + min - s)/max over nodes that have the keys, 0 for the others; 100 everywhere when the maximum is 0."""
+
+    ignored: float | None = _IGNORED
+
+    def apply(self, raw: Any, low: float, high: float) -> Any:
+        if high <= 0:
+            return np.where(np.equal(raw, _IGNORED), 0.0, 100.0)
+        return np.where(np.equal(raw, _IGNORED), 0.0, np.floor(100.0 * (high + low - raw) / high))
+
+
+class Spread(NamedTuple):
+    """A hard constraint as it stands now: matching pods by value of its key, and the fewest of any domain."""
+
+    constraint: SpreadConstraint
+    counts: Vector
+    least: float
+    own: float
+
+
+class PodTopologySpread(PreFilter, Filter, PreScore, Score):
+    """Codes: 1 too skewed, 2 the node lacks a key. Counters are shared by all pods of a namespace with the same selector."""
+
+    name = "PodTopologySpread"
+    Args = PodTopologySpreadArgs
+    reads = NODE_CHANGED
+    score_reads = NODE_CHANGED
+    uses_feasible = True
+    normalizer = _BySpread()
+
+    def __init__(self, args: PodTopologySpreadArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._columns = handle.cluster.register("PodCounts", CountColumns())
+        self._services: dict[str, dict[str, Service]] = {}
+        self._system = args.defaulting_type == "System"
+        self._defaults = _SYSTEM_DEFAULTS if self._system else tuple(
+            (item["topologyKey"], item["maxSkew"], item["whenUnsatisfiable"] == "DoNotSchedule") for item in args.default_constraints
+        )  # fmt: skip
+
+    def feeds(self) -> Sequence[Feed]:
+        return (Feed(SERVICES, Service, self._service),)
+
+    def subscriptions(self) -> Sequence[Subscription]:
+        return (
+            Subscription(ASSIGNED_POD, Action.ADD | Action.DELETE | Action.UPDATE_LABELS, _same_namespace),
+            Subscription(NODE, Action.ADD | Action.DELETE | Action.UPDATE_LABELS | Action.UPDATE_TAINTS),
+            Subscription(UNSCHEDULED_POD, Action.UPDATE_LABELS),
+        )
+
+    def _service(self, old: Service | None, new: Service | None) -> None:
+        present = new or old
+        assert present is not None
+        known = self._services.setdefault(present.metadata.namespace, {})
+        if new is None:
+            known.pop(present.metadata.name, None)
+        else:
+            known[present.metadata.name] = new
+        if old is None or new is None or old.spec.selector != new.spec.selector:
+            self.handle.cluster.changes.resized()  # selectors of pods without constraints of their own may differ now
+
+    # ---------------------------------------------------------------- constraints
+
+    def _constraints(self, shape: PodShape) -> tuple[SpreadConstraint, ...]:
+        """The pod's own constraints, else the defaults for what the services that select it have in common."""
+        if shape.spread or not self._defaults:
+            return shape.spread
+        selector: dict[str, str] = {}
+        for service in self._services.get(shape.namespace, {}).values():
+            wanted = service.spec.selector
+            if wanted and all(shape.labels.get(key) == value for key, value in wanted.items()):
+                selector.update(wanted)
+        if not selector:
+            return ()
+        compiled = map_selector(selector)
+        return tuple(SpreadConstraint(key, skew, hard, compiled, 1, True, False) for key, skew, hard in self._defaults)
+
+    def _counter(self, shape: PodShape, constraint: SpreadConstraint) -> Counter:
+        namespace, selector = shape.namespace, constraint.selector
+
+        def matches(pod: PodInfo) -> float:
+            return float(pod.namespace == namespace and not pod.deleting and selects(selector, pod.shape.labels))
+
+        return self._columns.counter(("spread", namespace, selector), matches, namespace)
+
+    def _eligible(self, ctx: CycleContext, constraint: SpreadConstraint, keys: Sequence[str]) -> NDArray[np.bool_]:
+        """Nodes whose pods count: they have all keys, and the pod may go there as far as the constraint's policies care."""
+        cluster, shape = ctx.cluster, ctx.pod.shape
+        result = cluster.alive.copy()
+        for key in keys:
+            np.logical_and(result, cluster.labels.column(key).ids != ABSENT, out=result)
+        if constraint.honor_affinity and (shape.node_selector or shape.required_nodes is not None):
+            for slot in np.flatnonzero(result).tolist():
+                view = cluster.row(slot).view
+                assert view is not None
+                wanted = shape.required_nodes
+                result[slot] = selects(shape.node_selector, view.labels) and (
+                    wanted is None or any(term.matches(view.name, view.labels) for term in wanted)
+                )
+        if constraint.honor_taints and cluster.tainted:
+            sets = cluster.vocabulary.taint_sets
+            tolerated = np.fromiter((first_untolerated(taints, shape.tolerations, HARD) is None for taints in sets), np.bool_, len(sets))
+            np.logical_and(result, tolerated[cluster.taints], out=result)
+        return result
+
+    # ---------------------------------------------------------------- filter
+
+    def pre_filter(self, ctx: CycleContext) -> Status:
+        return SUCCESS if any(constraint.hard for constraint in self._constraints(ctx.pod.shape)) else SKIP
+
+    def filter_stamp(self, ctx: CycleContext) -> Any:
+        hard = (constraint for constraint in self._constraints(ctx.pod.shape) if constraint.hard)
+        return (ctx.cluster.node_version, *(self._counter(ctx.pod.shape, constraint).version for constraint in hard))
+
+    def _spreads(self, ctx: CycleContext) -> list[Spread]:
+        """The hard constraints as they stand; computed once for each state of counters and nodes."""
+        stamp = self.filter_stamp(ctx)
+        known = ctx.data.get(self.name)
+        if known is not None and known[0] == stamp:
+            spreads: list[Spread] = known[1]
+            return spreads
+        shape = ctx.pod.shape
+        hard = [constraint for constraint in self._constraints(shape) if constraint.hard]
+        keys = [constraint.topology_key for constraint in hard]
+        spreads = [self._spread(ctx, constraint, keys) for constraint in hard]
+        ctx.data[self.name] = (stamp, spreads)
+        return spreads
+
+    def _spread(self, ctx: CycleContext, constraint: SpreadConstraint, keys: Sequence[str]) -> Spread:
+        eligible = self._eligible(ctx, constraint, keys)
+        counts = self._columns.by_value(self._counter(ctx.pod.shape, constraint), constraint.topology_key, eligible)
+        domains = np.unique(ctx.cluster.labels.column(constraint.topology_key).ids[eligible])
+        least = float(counts[domains].min()) if len(domains) and len(domains) >= constraint.min_domains else 0.0
+        own = float(selects(constraint.selector, ctx.pod.shape.labels))
+        return Spread(constraint, counts, least, own)
+
+    def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
+        codes: NDArray[np.int32] | None = None
+        for spread in self._spreads(ctx):
+            ids = ctx.cluster.labels.column(spread.constraint.topology_key).ids[rows]
+            skewed = spread.counts[ids] + (spread.own - spread.least) > spread.constraint.max_skew
+            one = np.where(ids == ABSENT, _NO_KEY, skewed.astype(np.int32)).astype(np.int32)
+            codes = one if codes is None else np.where(codes != 0, codes, one)
+        return codes
+
+    def rejection(self, ctx: CycleContext, code: int) -> Rejection:
+        return _REJECTIONS[code]
+
+    # ---------------------------------------------------------------- score
+
+    def pre_score(self, ctx: CycleContext) -> Status:
+        return SUCCESS if any(not constraint.hard for constraint in self._constraints(ctx.pod.shape)) else SKIP
+
+    def score_stamp(self, ctx: CycleContext) -> Any:
+        soft = (constraint for constraint in self._constraints(ctx.pod.shape) if not constraint.hard)
+        return (ctx.cluster.node_version, *(self._counter(ctx.pod.shape, constraint).version for constraint in soft))
+
+    def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
+        cluster, shape = ctx.cluster, ctx.pod.shape
+        soft = [constraint for constraint in self._constraints(shape) if not constraint.hard]
+        # Pods that wrote constraints themselves want all of the keys; system defaults make do with those a node has.
+        need_all = bool(shape.spread) or not self._system
+        keys = [constraint.topology_key for constraint in soft]
+        ignored = np.zeros(cluster.capacity, dtype=np.bool_)
+        if need_all:
+            for key in keys:
+                np.logical_or(ignored, cluster.labels.column(key).ids == ABSENT, out=ignored)
+        counted = np.logical_and(ctx.feasible, ~ignored)
+        total = np.zeros(cluster.capacity)
+        for constraint in soft:
+            ids = cluster.labels.column(constraint.topology_key).ids
+            counter = self._counter(shape, constraint)
+            if constraint.topology_key == HOSTNAME:
+                domains = int(np.count_nonzero(counted))
+                matching = counter.by_slot
+            else:
+                present = np.unique(ids[counted])
+                domains = int(np.count_nonzero(present != ABSENT))
+                eligible = self._eligible(ctx, constraint, keys if need_all else ())
+                matching = self._columns.by_value(counter, constraint.topology_key, eligible)[ids]
+            part = matching * math.log(domains + 2) + (constraint.max_skew - 1)
+            total += np.where(ids == ABSENT, 0.0, part)
+        total = np.floor(total + 0.5)
+        total[ignored] = _IGNORED
+        return np.asarray(total[rows])
+
+    def score_row(self, ctx: CycleContext, slot: int) -> float:
+        vector = self.score(ctx, ALL_ROWS)
+        return vector if isinstance(vector, float) else float(vector[slot])
+
+
+def _same_namespace(pod: PodInfo, event: Any) -> bool:
+    changed = event.new or event.old
+    return changed is None or changed.namespace == pod.namespace

@@ -1,0 +1,73 @@
+"""DefaultPreemption: who has to go, and who must not."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from koord.api.objects import PodDisruptionBudget
+from roles.scheduler import testing
+
+
+def full(nodes: int = 2, **labels: str) -> testing.World:
+    world = testing.World()
+    world.add_nodes(*(testing.node(f"n{i}", cpu="2") for i in range(nodes)))
+    return world
+
+
+@pytest.mark.feature("SCH-KS-12")
+def test_the_least_important_victims_are_chosen_and_the_rest_reprieved() -> None:
+    world = full()
+    world.add_pods(
+        testing.pod("low-a", node="n0", priority=1), testing.pod("mid-a", node="n0", priority=5),
+        testing.pod("mid-b", node="n1", priority=5), testing.pod("mid-c", node="n1", priority=6),
+    )  # fmt: skip
+    free_before = world.cluster.free[0].copy()
+    decision = world.decide(testing.pod(priority=10))
+    assert not decision.scheduled
+    assert decision.nominate == "n0"
+    assert [victim.name for victim in decision.victims] == ["low-a"]
+    assert (world.cluster.free[0] == free_before).all()
+
+
+@pytest.mark.feature("SCH-KS-12")
+def test_nobody_is_preempted_in_vain() -> None:
+    world = full()
+    world.add_pods(*(testing.pod(node=f"n{i}", cpu="2", priority=50) for i in range(2)))
+    equal = world.decide(testing.pod(priority=50))
+    assert equal.message().endswith("preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod.")
+    never = world.decide(testing.pod(priority=60, preemptionPolicy="Never"))
+    assert never.message().endswith("preemption: not eligible due to preemptionPolicy=Never.")
+    large = world.decide(testing.pod(priority=60, cpu="3"))
+    assert large.message().endswith("preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.")
+    assert not (equal.victims or never.victims or large.victims)
+
+
+@pytest.mark.feature("SCH-KS-12")
+def test_budgets_and_protected_pods_are_respected() -> None:
+    world = full()
+    guarded, shielded = {"app": "db"}, {"scheduling.koordinator.sh/disable-preemptible": "true"}
+    world.add_pods(testing.pod("db", node="n0", cpu="2", labels=guarded, priority=1), testing.pod("web", node="n1", cpu="2", priority=5))
+    budget = {
+        "metadata": {"name": "db", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": guarded}},
+        "status": {"disruptionsAllowed": 0},
+    }
+    world.feed("PodDisruptionBudget", msgspec.convert(budget, PodDisruptionBudget))
+    decision = world.decide(testing.pod(priority=10))
+    assert [victim.name for victim in decision.victims] == ["web"]
+    world.cluster.remove_pod(decision.victims[0].uid)
+    world.add_pods(testing.pod("kept", node="n1", cpu="2", labels=shielded))
+    assert [victim.name for victim in world.decide(testing.pod(priority=10)).victims] == ["db"]
+
+
+@pytest.mark.feature("SCH-FW-06")
+def test_room_for_a_nominated_pod_is_kept() -> None:
+    world = full(1)
+    nominated = world.parser.parse(testing.pod("nominated", priority=10))
+    world.state.nominations.add(nominated, "n0")
+    refused = world.decide(testing.pod(cpu="1500m", priority=1))
+    assert refused.message().startswith("0/1 nodes are available: 1 Insufficient cpu.")
+    assert world.decide(testing.pod(cpu="1", priority=1)).scheduled
+    assert world.decide(testing.pod(cpu="1500m", priority=11)).scheduled
+    assert world.decide(nominated).node == "n0"
