@@ -26,6 +26,8 @@ class Sample:
     service_ns: int | None = None
     batch_ns: int | None = None
     """CPU of the batch pods, whichever tier they are in."""
+    pods_ns: int | None = None
+    """CPU of all pods of the node."""
     be_quota_us: int | None = None
     be_memory: int | None = None
     batch_cpu: int | None = None
@@ -93,6 +95,14 @@ class PhaseResult:
             return 0.0
         grown = sum(max(0, (b.batch_ns or 0) - (a.batch_ns or 0)) for a, b in itertools.pairwise(seen))
         return grown / 1e9 / (seen[-1].time - seen[0].time)
+
+    def rest_cores(self) -> float:
+        """Mean CPU in cores of everything on the machine that is no pod: this sandbox's control plane, and whatever else runs."""
+        seen = [s for s in self.samples if s.pods_ns is not None]
+        if len(seen) < 2 or seen[-1].time <= seen[0].time:
+            return 0.0
+        pods = ((seen[-1].pods_ns or 0) - (seen[0].pods_ns or 0)) / 1e9
+        return max(0.0, (seen[-1].node_busy - seen[0].node_busy - pods) / (seen[-1].time - seen[0].time))
 
     def rises(self) -> list[float]:
         """Times at which the arrival rate stepped up."""

@@ -56,6 +56,7 @@ class Sampler:
             be_ns=self.groups.cpu_usage_ns(BEST_EFFORT),
             service_ns=self.groups.cpu_usage_ns(service) if service else None,
             batch_ns=sum(batch) if batch else None,
+            pods_ns=self.groups.cpu_usage_ns(layout.KUBEPODS),
             be_quota_us=self.groups.cfs_quota_us(BEST_EFFORT),
             be_memory=self.groups.memory_usage(BEST_EFFORT),
             batch_cpu=self._batch_cpu(),

@@ -12,6 +12,8 @@ TITLES: Mapping[str, str] = {
     "unmanaged": "with batch, unmanaged",
     "koord": "with batch under koord",
 }
+DISTURBED_CORES = 0.5
+"""The sandbox's own control plane stays well below this; more than that comes from elsewhere and shows in every figure."""
 ORDER = ("alone", "unmanaged", "koord")
 
 
@@ -125,6 +127,7 @@ def _machine_table(facts: Facts, phases: Sequence[PhaseResult]) -> str:
             [
                 TITLES[phase.kind],
                 f"{phase.node_utilisation(facts.cpus):.0f} %",
+                f"{phase.rest_cores():.2f}",
                 f"{phase.work_units:,}" if batch else "–",
                 str(phase.batch_pods) if batch else "–",
                 f"{phase.batch_cores():.2f}" if batch else "–",
@@ -132,11 +135,21 @@ def _machine_table(facts: Facts, phases: Sequence[PhaseResult]) -> str:
                 str(phase.evictions) if batch else "–",
             ]
         )
-    head = ["Phase", "CPU busy", "batch work", "batch pods", "batch CPU", "batch-cpu offered", "evictions"]
+    head = ["Phase", "CPU busy", "other CPU", "batch work", "batch pods", "batch CPU", "batch-cpu offered", "evictions"]
     return (
         _table(head, rows)
-        + "\n\nBatch work counts units of 10,000 loop iterations; batch CPU is the mean in cores; batch-cpu is in milli-CPU."
+        + "\n\nOther CPU is what ran outside the pods, in cores: koord itself, the API server and whatever else this machine does. "
+        + _disturbed(phases)
+        + "Batch work counts units of 10,000 loop iterations; batch CPU is the mean in cores; batch-cpu is in milli-CPU."
     )
+
+
+def _disturbed(phases: Sequence[PhaseResult]) -> str:
+    """A warning when other processes used enough to explain the figures by themselves."""
+    loud = [f"{TITLES[p.kind]} ({p.rest_cores():.2f})" for p in phases if p.rest_cores() > DISTURBED_CORES]
+    if not loud:
+        return ""
+    return f"**Other processes disturbed the measurement**: {', '.join(loud)}; repeat it on a quiet machine. "
 
 
 def _reactions(phases: Sequence[PhaseResult]) -> str:

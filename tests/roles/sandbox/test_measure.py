@@ -69,7 +69,7 @@ def test_steps_of_one_rate_merge_to_their_worst() -> None:
 def phase(kind: str, begin: float) -> PhaseResult:
     made = PhaseResult(kind, begin, begin + 20, steps=[step(60, 3), step(300, 9)])
     made.samples = [
-        Sample(begin + s.time, s.node_busy, s.be_ns, None, s.be_ns, 50_000, None, 800) for s in samples([(0, 1.0), (10.6, 0.2)])
+        Sample(begin + s.time, s.node_busy, s.be_ns, None, s.be_ns, s.be_ns, 50_000, None, 800) for s in samples([(0, 1.0), (10.6, 0.2)])
     ]
     made.step_times = [(begin, 0, 60.0), (begin + 10, 1, 300.0)]
     made.ticks = [measure.Tick(begin + i, 0, 60, 0, 1.5, 3.0 + i) for i in range(20)]
@@ -95,6 +95,16 @@ def test_batch_cpu_counts_growth_only() -> None:
     made = PhaseResult("unmanaged", 0, 4)
     made.samples = [Sample(t, 0.0, batch_ns=ns) for t, ns in ((0, 0), (1, 10**9), (2, 2 * 10**9), (3, 10**9), (4, 2 * 10**9))]
     assert made.batch_cores() == pytest.approx(3 / 4)
+
+
+def test_a_loud_neighbour_is_told() -> None:
+    quiet, loud = phase("alone", 0), phase("koord", 100)
+    quiet.samples = [Sample(t, node_busy=0.3 * t, pods_ns=0) for t in range(5)]
+    loud.samples = [Sample(t, node_busy=1.5 * t, pods_ns=int(t * 0.2e9)) for t in range(5)]
+    assert loud.rest_cores() == pytest.approx(1.3)
+    out = text.render(FACTS, [quiet, loud], None)
+    assert "disturbed the measurement**: with batch under koord (1.30)" in out
+    assert "disturbed" not in text.render(FACTS, [quiet], None)
 
 
 def test_report_without_a_local_node() -> None:
