@@ -147,7 +147,6 @@ class Stack:
 async def proxied(engine: Engine | None = None, **options: Any) -> AsyncIterator[Stack]:
     """The proxy's App between a client channel and a fake engine."""
     from koord.process.life import Life
-
     from roles.runtime_proxy.app import App
     from roles.runtime_proxy.options import Options
 
