@@ -1,4 +1,5 @@
-"""Runtime hooks: each written once against a pod or container context, delivered by the reconciler, the gRPC server and NRI.
+"""Runtime hooks (KA-RH, KA-HK): each written once against a pod or container context, and delivered three ways.
 
-Being built by its own author, side by side with ``qos`` and ``eviction``; see ``registry.py``.
+A hook is pure: rule and context in, :class:`~roles.koordlet.hooks.context.Answer` out. The reconciler, the gRPC server (for the
+runtime proxy) and NRI build the contexts and carry the answers to files or into responses. Hooks are listed in ``registry.py``.
 """

@@ -1,0 +1,153 @@
+"""What hooks see of a pod, a container or a host application, and what they answer. Plain data.
+
+CPU is in milli-cores for requests and limits, in shares and µs of a 100 ms period for cgroup values; memory is in bytes; -1 is no
+limit. None means "not known" in a context and "leave it as it is" in an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from koord.api.qos import QoSClass
+
+if TYPE_CHECKING:
+    from roles.koordlet.states.model import PodState
+
+
+class Stage(StrEnum):
+    """Moments of a pod's life at which a container runtime asks."""
+
+    PRE_RUN_POD_SANDBOX = "PreRunPodSandbox"
+    PRE_CREATE_CONTAINER = "PreCreateContainer"
+    PRE_START_CONTAINER = "PreStartContainer"
+    POST_START_CONTAINER = "PostStartContainer"
+    POST_STOP_CONTAINER = "PostStopContainer"
+    POST_STOP_POD_SANDBOX = "PostStopPodSandbox"
+    PRE_UPDATE_CONTAINER = "PreUpdateContainerResources"
+    PRE_REMOVE_POD_SANDBOX = "PreRemoveRunPodSandbox"
+    """NRI only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Batch resources that a container declares. None: the one is not declared."""
+
+    cpu_request: int | None = None
+    cpu_limit: int | None = None
+    memory_request: int | None = None
+    memory_limit: int | None = None
+
+    @property
+    def declared(self) -> bool:
+        return any(getattr(self, f.name) is not None for f in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
+class PodContext:
+    """One pod. ``cgroup_dir`` is relative to the cgroup root."""
+
+    namespace: str
+    name: str
+    uid: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    cgroup_dir: str
+    kube_qos: str
+    qos: QoSClass
+    """The label's class, NONE when it says nothing known."""
+    batch: tuple[Batch, ...] = ()
+    """Of the containers that run side by side, those that declare something."""
+    own_quota: int | None = None
+    """CFS quota that Kubernetes gives the pod; None where the delivery does not know it."""
+    state: PodState | None = None
+    """Only in the reconciler."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerContext:
+    """One container, or the pod's sandbox (``name`` empty)."""
+
+    pod: PodContext
+    name: str
+    id: str
+    cgroup_dir: str
+    batch: Batch = Batch()
+    own_quota: int | None = None
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def sandbox(self) -> bool:
+        return not self.name
+
+
+@dataclass(frozen=True, slots=True)
+class HostAppContext:
+    """A host application of the NodeSLO."""
+
+    name: str
+    qos: QoSClass
+    cgroup_dir: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A bind mount; NRI only."""
+
+    source: str
+    destination: str
+    options: tuple[str, ...] = ("rbind",)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """A character device; NRI only."""
+
+    path: str
+    major: int
+    minor: int
+    mode: int = 0o666
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a hook wants; fields that it leaves None or empty stay as they are."""
+
+    cpu_shares: int | None = None
+    cpu_quota: int | None = None
+    cpuset: str | None = None
+    memory_limit: int | None = None
+    bvt: int | None = None
+    cpu_idle: int | None = None
+    net_classid: int | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
+
+    def over(self, other: Answer) -> Answer:
+        """This answer laid over another one."""
+        changes = {name: value for name, value in self.set_fields()}
+        if self.env:
+            changes["env"] = {**other.env, **self.env}
+        changes["mounts"] = other.mounts + self.mounts
+        changes["devices"] = other.devices + self.devices
+        return replace(other, **changes)
+
+    def set_fields(self) -> Iterator[tuple[str, object]]:
+        """Name and value of what is wanted."""
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value is not None and value != {} and value != ():
+                yield f.name, value
+
+    def __bool__(self) -> bool:
+        return next(self.set_fields(), None) is not None
+
+
+NOTHING = Answer()

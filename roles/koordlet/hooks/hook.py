@@ -1,0 +1,67 @@
+"""What a runtime hook is. One module a hook, one row in ``registry.py``."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+from roles.koordlet.hooks.context import Answer, ContainerContext, HostAppContext, PodContext, Stage
+
+if TYPE_CHECKING:
+    from roles.koordlet.actuation.writes import Write
+    from roles.koordlet.options import Options
+    from roles.koordlet.states.model import Snapshot
+
+R = TypeVar("R")
+
+
+class Hook(ABC, Generic[R]):
+    """A pure function of a rule and a context.
+
+    ``R`` is the rule: what the hook learned from NodeSLO, Node, NodeResourceTopology and the machine. It is compared by ``==``; a
+    change makes the reconciler run at once. Methods raise ``ValueError`` (an :class:`~koord.api.annotations.AnnotationError`, say)
+    for input that cannot be used: what it concerns then stays as it is, and the failure policy decides about the request.
+    """
+
+    name: ClassVar[str]
+    """Of its feature gate, of decision records and of ``--strategy-modes``. Hooks run in the order of names."""
+    features: ClassVar[tuple[str, ...]] = ()
+    pod_stages: ClassVar[tuple[Stage, ...]] = ()
+    """Stages at which :meth:`pod` is asked."""
+    container_stages: ClassVar[tuple[Stage, ...]] = ()
+    """Stages at which :meth:`container` is asked."""
+    request_only: ClassVar[bool] = False
+    """Whether it only makes sense in a runtime's request: the reconciler leaves it out."""
+
+    def __init__(self, options: Options, gate: Callable[[str], bool]) -> None:
+        self.options = options
+        self.gate = gate
+
+    @property
+    def enabled(self) -> bool:
+        return self.gate(self.name)
+
+    def learn(self, snapshot: Snapshot, rule: R | None) -> R | None:
+        """The rule by this snapshot; ``rule`` is the last one. Input that cannot be used leaves the last rule in force."""
+        return rule
+
+    def switches(self, snapshot: Snapshot, rule: R) -> tuple[Write, ...]:
+        """Kernel switches that must be set before anything else of this hook; one failing keeps the hook from writing."""
+        return ()
+
+    def pod(self, pod: PodContext, rule: R | None) -> Answer | None:
+        """For a pod as a whole."""
+        return None
+
+    def container(self, container: ContainerContext, rule: R | None) -> Answer | None:
+        """For a container, or for the sandbox in the reconciler."""
+        return None
+
+    def kube_qos(self, kube_qos: str, rule: R | None) -> Answer | None:
+        """For the directory of a Kubernetes QoS class."""
+        return None
+
+    def host_app(self, app: HostAppContext, rule: R | None) -> Answer | None:
+        """For a host application."""
+        return None

@@ -1,0 +1,16 @@
+"""All runtime hooks, in the order of their names, which is the order in which they are asked: one module and one row each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from roles.koordlet.hooks.hook import Hook
+from roles.koordlet.options import Options
+
+HOOKS: tuple[type[Hook[Any]], ...] = ()
+
+
+def make_hooks(options: Options, gate: Callable[[str], bool]) -> tuple[Hook[Any], ...]:
+    """One of each hook whose gate is on."""
+    return tuple(hook for hook in (kind(options, gate) for kind in HOOKS) if hook.enabled)
