@@ -35,11 +35,11 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Stamped:
-    """A pair of sums and when it was taken."""
+    """CPU and memory of a part of the machine and when they were taken; ``memory`` None where it could not be read."""
 
     time: float
     cpu: float
-    memory: float
+    memory: float | None
 
 
 @dataclass(slots=True)

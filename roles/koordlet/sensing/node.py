@@ -26,22 +26,33 @@ class NodeCollector(Collector):
         self._meminfo = context.host.root.proc_path("meminfo")
 
     def collect(self, at: Round) -> None:
-        files, store = self.context.host.files, self.context.store
+        files, store, metrics = self.context.host.files, self.context.store, self.context.metrics
         stat = files.read(self._stat)
-        ticks = proc.cpu_ticks(self._stat, stat)
-        memory = proc.meminfo(self._meminfo, files.read(self._meminfo))
-        rate = self._rate.update(at.mono, ticks)
+        rate = self._rate.update(at.mono, proc.cpu_ticks(self._stat, stat))
+        memory = self._memory()
         numa = self._numa_samples(at, stat)
         if rate is None:
             return
         cpu = rate / self.context.ticks_per_second
-        samples: list[Sample] = [(kinds.NODE_CPU, (), cpu), (kinds.NODE_MEMORY, (), float(memory.used))]
-        if self.context.page_cache:
-            samples.append((kinds.NODE_MEMORY_WITH_PAGE_CACHE, (), float(memory.used_with_page_cache)))
+        samples: list[Sample] = [(kinds.NODE_CPU, (), cpu)]
+        if memory is not None:
+            samples.append((kinds.NODE_MEMORY, (), float(memory.used)))
+            if self.context.page_cache:
+                samples.append((kinds.NODE_MEMORY_WITH_PAGE_CACHE, (), float(memory.used_with_page_cache)))
+            metrics.node_used_memory.set(memory.used)
         store.append(at.now, samples + numa)
-        self.context.shared.node = Stamped(at.now, cpu, float(memory.used))
-        self.context.metrics.node_used_cpu.set(cpu)
-        self.context.metrics.node_used_memory.set(memory.used)
+        self.context.shared.node = Stamped(at.now, cpu, float(memory.used) if memory is not None else None)
+        metrics.node_used_cpu.set(cpu)
+
+    def _memory(self) -> proc.MemInfo | None:
+        """Memory of the node; without it CPU is still sensed, so that CPU strategies go on."""
+        try:
+            memory = proc.meminfo(self._meminfo, self.context.host.files.read(self._meminfo))
+        except HostError as error:
+            self.troubles.failed("memory", error)
+            return None
+        self.troubles.ok("memory")
+        return memory
 
     def _numa_samples(self, at: Round, stat: bytes) -> list[Sample]:
         """NUMA part; its failure never blocks the node part."""

@@ -14,8 +14,8 @@ from roles.koordlet.store.store import Sample
 class PodsCollector(Collector):
     """Usage of all pods and their containers, their sums, and their memory per NUMA node.
 
-    A pod needs its CPU counter and its memory.stat; of an unreadable pod the containers are not read either, so that a container
-    never shows use that the sums do not hold.
+    Of a pod without a readable CPU counter the containers are not read either, so that a container never shows use that the sums
+    do not hold. Memory that cannot be read leaves CPU alone: who throttles CPU must not stop for want of a memory figure.
     """
 
     name: ClassVar[str] = "pods"
@@ -38,20 +38,21 @@ class PodsCollector(Collector):
             if usage is None:
                 continue
             cpu, memory = usage
-            if page_cache:
-                samples.append((kinds.POD_MEMORY_WITH_PAGE_CACHE, (pod.uid,), float(memory.with_page_cache)))
-            plain = float(memory.without_page_cache)
-            # memory needs no second reading: without it in the sums a new pod would count as system for a round
-            memory_sum += plain
-            self._add_numa(pod, numa_sum)
+            if memory is not None:
+                # memory needs no second reading: without it in the sums a new pod would count as system for a round
+                memory_sum += memory.without_page_cache
+                self._add_numa(pod, numa_sum)
+                if page_cache:
+                    samples.append((kinds.POD_MEMORY_WITH_PAGE_CACHE, (pod.uid,), float(memory.with_page_cache)))
             self._containers(at, pod, samples, page_cache)
             if cpu is None:
                 seeded += 1
                 continue
             measured += 1
-            samples.append((kinds.POD_CPU, (pod.uid,), cpu))
-            samples.append((kinds.POD_MEMORY, (pod.uid,), plain))
             cpu_sum += cpu
+            samples.append((kinds.POD_CPU, (pod.uid,), cpu))
+            if memory is not None:
+                samples.append((kinds.POD_MEMORY, (pod.uid,), float(memory.without_page_cache)))
         self.context.store.append(at.now, samples)
         shared = self.context.shared
         if not self.context.pods_known() or (seeded and not measured):
@@ -69,24 +70,32 @@ class PodsCollector(Collector):
             if usage is None:
                 continue
             cpu, memory = usage
-            if page_cache:
+            if memory is not None and page_cache:
                 samples.append((kinds.CONTAINER_MEMORY_WITH_PAGE_CACHE, (container.id,), float(memory.with_page_cache)))
             if cpu is not None:
                 samples.append((kinds.CONTAINER_CPU, (container.id,), cpu))
-                samples.append((kinds.CONTAINER_MEMORY, (container.id,), float(memory.without_page_cache)))
+                if memory is not None:
+                    samples.append((kinds.CONTAINER_MEMORY, (container.id,), float(memory.without_page_cache)))
 
-    def _usage(self, at: Round, key: str, directory: str, label: str, *, quiet: bool) -> tuple[float | None, parse.MemoryStat] | None:
-        """Cores (None on a first reading) and memory of one cgroup; None when it cannot be read."""
+    def _usage(
+        self, at: Round, key: str, directory: str, label: str, *, quiet: bool
+    ) -> tuple[float | None, parse.MemoryStat | None] | None:
+        """Cores (None on a first reading) and memory (None when it cannot be read) of one cgroup; None without CPU time."""
         v2 = self.context.host.cgroups.v2
         try:
             path, data = self.read("cpuacct.usage", directory)
             counter = parse.cpu_usage_ns(path, data, v2=v2)
-            path, data = self.read("memory.stat", directory)
-            memory = parse.memory_stat(path, data, v2=v2)
         except (HostFileError, ValueError) as error:
             self.troubles.failed(label, error, quiet=quiet)
             return None
         self.troubles.ok(label)
+        memory: parse.MemoryStat | None = None
+        try:
+            path, data = self.read("memory.stat", directory)
+            memory = parse.memory_stat(path, data, v2=v2)
+            self.troubles.ok(f"{label} memory")
+        except (HostFileError, ValueError) as error:
+            self.troubles.failed(f"{label} memory", error, quiet=quiet)
         rate = self._rates.get(key)
         if rate is None:
             rate = self._rates[key] = Rate(FORGET_AFTER_INTERVALS * self.context.interval)
@@ -133,8 +142,8 @@ class PodsCollector(Collector):
             for directory in gone:
                 host.cgroups.forget_dir(directory)
         self._known = now
-        keys = {p.key for p in pods} | {f"{p.key} NUMA memory" for p in pods} | {f"{p.key}/{c.name}" for p in pods for c in p.containers}
-        self.troubles.keep(keys)
+        names = {p.key for p in pods} | {f"{p.key}/{c.name}" for p in pods for c in p.containers}
+        self.troubles.keep({name + suffix for name in names for suffix in ("", " memory", " NUMA memory")})
 
 
 def _dirs(pod: PodState) -> list[str]:

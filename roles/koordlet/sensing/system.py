@@ -35,8 +35,10 @@ class SystemCollector(Collector):
             inputs.append(value)
         node, pods, apps = inputs
         cpu = max(node.cpu - pods.cpu - apps.cpu, 0.0)
-        memory = max(node.memory - pods.memory - apps.memory, 0.0)
-        self.context.store.append(at.now, [(kinds.SYS_CPU, (), cpu), (kinds.SYS_MEMORY, (), memory)])
+        samples: list[Sample] = [(kinds.SYS_CPU, (), cpu)]
+        if node.memory is not None and pods.memory is not None and apps.memory is not None:
+            samples.append((kinds.SYS_MEMORY, (), max(node.memory - pods.memory - apps.memory, 0.0)))
+        self.context.store.append(at.now, samples)
         numa = self._numa(cpu, oldest)
         if numa:
             self.context.store.append(at.now, numa)

@@ -133,15 +133,27 @@ class TestPodsThatComeAndGo:
         assert a.view.last(kinds.POD_CPU, pod_uid="u-1") is not None
         assert a.view.last(kinds.POD_CPU, pod_uid="u-2") is None
 
-    def test_a_missing_key_in_one_file_leaves_the_pod_out(self, agent, make_pod) -> None:
+    def test_a_missing_key_in_one_file_leaves_that_figure_out(self, agent, make_pod) -> None:
         a = agent()
         directory = a.tree.pod_dir("Burstable", "u-1")
         a.tree.cgroup(directory)
         a.list(make_pod("web", "u-1"))
         a.tick()
         a.tree.write(a.tree.file("memory", directory, "memory.stat"), "total_cache 1\n")
+        a.tree.cpu(directory, 2 * 10**9)
         a.tick()
-        assert a.view.last(kinds.POD_CPU, pod_uid="u-1") is None
+        assert a.view.last(kinds.POD_CPU, pod_uid="u-1") == pytest.approx(1.0)
+        assert a.view.last(kinds.POD_MEMORY, pod_uid="u-1") is None
+
+    def test_without_meminfo_cpu_is_still_sensed(self, agent) -> None:
+        a = agent()
+        (a.tree.root / "proc/meminfo").unlink()
+        a.tick()
+        a.tree.burn({0: 1.0}, 1.0)
+        a.tick()
+        assert a.view.last(kinds.NODE_CPU) == pytest.approx(1.0)
+        assert (a.view.last(kinds.NODE_MEMORY), a.view.last(kinds.SYS_MEMORY)) == (None, None)
+        assert a.view.last(kinds.SYS_CPU) == pytest.approx(1.0)
 
     def test_gone_pods_leave_no_descriptor_and_no_series(self, agent, make_pod) -> None:
         a = agent()
