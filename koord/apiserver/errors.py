@@ -152,6 +152,11 @@ def forbidden(plural: str, group: str, name: str, why: str, details: dict[str, A
     return StatusError(403, "Forbidden", f"{target} is forbidden: {why}", details or _details(name, group, plural))
 
 
+def plain(code: int, message: str) -> StatusError:
+    """An error that carries no reason: kube-apiserver gives some of its own errors away like this."""
+    return StatusError(code, "", message)
+
+
 def bad_request(message: str) -> StatusError:
     return StatusError(400, "BadRequest", message)
 

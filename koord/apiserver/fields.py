@@ -83,7 +83,7 @@ def _custom_fields(resource: Resource) -> dict[str, Getter]:
     return {f["jsonPath"].lstrip("."): _get(*f["jsonPath"].strip(".").split(".")) for f in fields}
 
 
-def field_matcher(resource: Resource, text: str, labels: str) -> Callable[[Obj], bool] | None:
+def field_matcher(resource: Resource, text: str) -> Callable[[Obj], bool] | None:
     """A predicate for a field selector. Raises StatusError 400 for fields that cannot be selected by."""
     try:
         selector = parse_field_selector(text)
@@ -99,13 +99,7 @@ def field_matcher(resource: Resource, text: str, labels: str) -> Callable[[Obj],
         if getter is None and field == "metadata.namespace":
             getter = _NAMESPACE
         if getter is None:
-            selected = f'label selector "{labels}", field selector "{text}"'
-            gvr = (
-                f"{resource.api_version}, Resource={resource.plural}"
-                if resource.group
-                else f"/{resource.version}, Resource={resource.plural}"
-            )
-            raise bad_request(f'Unable to find "{gvr}" that match {selected}: field label not supported: {field}')
+            raise bad_request(f"field label not supported: {field}")
         rules.append((getter, requirement.value, requirement.negated))
     if len(rules) == 1:
         getter, wanted, negated = rules[0]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from koord.apiserver.controllers.queue import WorkQueue
 from koord.apiserver.resources import Resource
+from koord.apiserver.rest.context import DeleteOptions
+from koord.apiserver.rest.delete import CRD_CLEANUP, delete_now
 from koord.apiserver.schema.structural import Structural
 from koord.apiserver.schema.timeformat import now
 from koord.apiserver.store import DELETED, Entry, Event
@@ -15,7 +18,6 @@ if TYPE_CHECKING:
 Obj = dict[str, Any]
 
 CRD_BUCKET = "apiextensions.k8s.io/customresourcedefinitions"
-_CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 
 
 def _rank(version: str) -> tuple[int, int, int, str]:
@@ -35,52 +37,69 @@ class CustomResources:
     def __init__(self, core: Core) -> None:
         self.core = core
         self._served: dict[str, list[Resource]] = {}
+        # definitions that go, by the bucket of their objects
+        self._terminating: dict[str, str] = {}
+        self._queue: WorkQueue[str] = WorkQueue("custom resources", self._finalize)
 
     def start(self) -> None:
         """Serve what is stored already, and follow."""
         bucket = self.core.store.bucket(CRD_BUCKET)
         for entry in list(bucket.select(None)):
             self._serve(entry)
+            if entry.obj["metadata"].get("deletionTimestamp"):
+                self._queue.add(entry.name)
         bucket.listeners.append(self._on_event)
 
     def _on_event(self, event: Event) -> None:
         if event.type == DELETED:
-            self._withdraw(event.entry.name, drop_objects=True)
+            self._withdraw(event.entry.name)
             return
         self._serve(event.entry)
         if event.entry.obj["metadata"].get("deletionTimestamp"):
-            self._finalize(event.entry)
+            for resource in self._served[event.entry.name]:
+                if resource.bucket not in self._terminating:
+                    self._terminating[resource.bucket] = event.entry.name
+                    self.core.store.bucket(resource.bucket).listeners.append(self._on_object)
+            self._queue.add(event.entry.name)
             return
         self._establish(event.entry)
 
-    def _withdraw(self, name: str, *, drop_objects: bool) -> None:
+    def _on_object(self, event: Event) -> None:
+        """An object of a definition that goes is gone: perhaps it was the last."""
+        resource = self.core.resources.by_api_version(event.entry.obj["apiVersion"], event.entry.obj["kind"])
+        if event.type == DELETED and resource is not None and resource.bucket in self._terminating:
+            self._queue.add(self._terminating[resource.bucket])
+
+    def _withdraw(self, name: str) -> None:
         for resource in self._served.pop(name, ()):
             self.core.resources.remove(resource)
-            if drop_objects:
-                self._drop_objects(resource)
 
-    def _drop_objects(self, resource: Resource) -> None:
-        bucket = self.core.store.bucket(resource.bucket)
-        for entry in list(bucket.select(None)):
-            bucket.remove(entry.namespace, entry.name)
-
-    def _finalize(self, entry: Entry) -> None:
-        """A definition that goes takes its objects with it."""
-        if _CLEANUP not in (entry.obj["metadata"].get("finalizers") or ()):
+    def _finalize(self, name: str) -> None:
+        """A definition that goes takes its objects with it; it waits for those that have finalizers."""
+        entry = self.core.store.bucket(CRD_BUCKET).get("", name)
+        if entry is None or CRD_CLEANUP not in (entry.obj["metadata"].get("finalizers") or ()):
             return
-        for resource in self._served.get(entry.name, ()):
-            self._drop_objects(resource)
+        for resource in self._served.get(name, ()):
+            bucket = self.core.store.bucket(resource.bucket)
+            for found in list(bucket.select(None)):
+                if not found.obj["metadata"].get("deletionTimestamp"):
+                    delete_now(self.core, resource, found, DeleteOptions())
+            if bucket.entries:
+                return
+            self._terminating.pop(resource.bucket, None)
+            if self._on_object in bucket.listeners:
+                bucket.listeners.remove(self._on_object)
         obj = entry.copy()
-        obj["metadata"]["finalizers"] = [f for f in obj["metadata"]["finalizers"] if f != _CLEANUP]
+        obj["metadata"]["finalizers"] = [f for f in obj["metadata"]["finalizers"] if f != CRD_CLEANUP]
         owner = self.core.resources.by_path("apiextensions.k8s.io", "v1", "customresourcedefinitions")
         assert owner is not None
         if obj["metadata"]["finalizers"]:
-            self.core.store.bucket(CRD_BUCKET).put("", entry.name, obj)
+            self.core.store.bucket(CRD_BUCKET).put("", name, obj)
         else:
             self.core.finish_deletion(owner, entry, obj)
 
     def _serve(self, entry: Entry) -> None:
-        self._withdraw(entry.name, drop_objects=False)
+        self._withdraw(entry.name)
         crd = entry.obj
         spec = crd["spec"]
         names = spec["names"]
@@ -134,9 +153,6 @@ class CustomResources:
             "acceptedNames": wanted_names,
             "storedVersions": versions,
         }
-        finalizers = obj["metadata"].setdefault("finalizers", [])
-        if _CLEANUP not in finalizers:
-            finalizers.append(_CLEANUP)
         self.core.store.bucket(CRD_BUCKET).put("", entry.name, obj)
 
 

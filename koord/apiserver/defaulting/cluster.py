@@ -8,6 +8,24 @@ from typing import Any
 Obj = dict[str, Any]
 
 
+_NODE_INFO = (
+    "machineID", "systemUUID", "bootID", "kernelVersion", "osImage", "containerRuntimeVersion", "kubeletVersion", "kubeProxyVersion",
+    "operatingSystem", "architecture",
+)  # fmt: skip
+
+
+def default_node(obj: Obj) -> None:
+    """What is allocatable is the capacity, unless said; the parts of the status that are never absent."""
+    obj.setdefault("spec", {})
+    status = obj.setdefault("status", {})
+    if "allocatable" not in status and status.get("capacity"):
+        status["allocatable"] = dict(status["capacity"])
+    status.setdefault("daemonEndpoints", {"kubeletEndpoint": {"Port": 0}})
+    info = status.setdefault("nodeInfo", {})
+    for key in _NODE_INFO:
+        info.setdefault(key, "")
+
+
 def default_namespace(obj: Obj) -> None:
     """The label by which selectors can name a namespace."""
     name = obj["metadata"].get("name")

@@ -17,6 +17,7 @@ def default_pod(pod: Obj) -> None:
     if spec is None:
         return
     default_pod_spec(spec)
+    spec.setdefault("enableServiceLinks", True)
     _requests_from_limits(spec)
 
 
@@ -30,7 +31,6 @@ def default_pod_spec(spec: Obj) -> None:
     spec.setdefault("dnsPolicy", "ClusterFirst")
     spec.setdefault("securityContext", {})
     spec.setdefault("schedulerName", "default-scheduler")
-    spec.setdefault("enableServiceLinks", True)
     if "serviceAccountName" in spec:
         spec.setdefault("serviceAccount", spec["serviceAccountName"])
     elif "serviceAccount" in spec:

@@ -6,12 +6,15 @@ import calendar
 import time
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from koord.apiserver.admission.attributes import DELETE, Attributes
-from koord.apiserver.errors import bad_request, not_found
+from koord.apiserver.errors import bad_request, invalid, not_found, not_supported
 from koord.apiserver.rest.context import DeleteOptions
 from koord.apiserver.rest.meta import check_preconditions
 from koord.apiserver.rest.write import transient
 from koord.apiserver.schema.builtin import clean, schemas
+from koord.apiserver.schema.timeformat import now
 from koord.apiserver.store import Entry
 
 if TYPE_CHECKING:
@@ -22,7 +25,8 @@ if TYPE_CHECKING:
 Obj = dict[str, Any]
 
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
-_POLICIES = ("Background", "Foreground", "Orphan")
+CRD_CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
+_POLICIES = ("Foreground", "Background", "Orphan")
 
 
 def parse_options(body: Obj | None, query: dict[str, str]) -> DeleteOptions:
@@ -49,7 +53,7 @@ def parse_options(body: Obj | None, query: dict[str, str]) -> DeleteOptions:
     policy = wire.get("propagationPolicy")
     if policy:
         if policy not in _POLICIES:
-            raise bad_request(f"DeleteOptions: propagationPolicy: {policy!r} is not supported; accepted: {', '.join(_POLICIES)}")
+            raise invalid("DeleteOptions", "meta.k8s.io", "", [not_supported("propagationPolicy", policy, (*_POLICIES, "nil"))])
         options.propagation = policy
     preconditions = wire.get("preconditions") or {}
     options.precondition_uid = preconditions.get("uid") or ""
@@ -76,8 +80,8 @@ def grace_period(resource: Resource, obj: Obj, wanted: int | None) -> int | None
 def _finalizers(resource: Resource, meta: Obj, propagation: str) -> list[str]:
     """The finalizers after the propagation policy had its say."""
     finalizers = [f for f in meta.get("finalizers") or () if not (propagation and f in (ORPHAN, FOREGROUND))]
-    if not propagation and resource.kind == "ReplicationController" and ORPHAN not in finalizers:
-        return finalizers
+    if resource.kind == "CustomResourceDefinition" and CRD_CLEANUP not in finalizers and not meta.get("deletionTimestamp"):
+        finalizers.append(CRD_CLEANUP)
     if propagation == "Orphan":
         finalizers.append(ORPHAN)
     elif propagation == "Foreground":
@@ -115,11 +119,9 @@ def delete_now(core: Core, resource: Resource, entry: Entry, wanted: DeleteOptio
     grace = grace_period(resource, stored, wanted.grace_period_seconds)
     waits_for_content = resource.kind == "Namespace" and not resource.group and (stored.get("spec") or {}).get("finalizers")
     if not finalizers and not grace and not waits_for_content:
-        if dry_run:
-            return entry, True
-        removed = bucket.remove(entry.namespace, entry.name)
-        assert removed is not None
-        return removed, True
+        if not dry_run:
+            bucket.remove(entry.namespace, entry.name)
+        return _last_state(entry) if grace == 0 else entry, True
     obj = entry.copy()
     changed = _mark(resource, obj, grace or 0)
     if finalizers != (meta.get("finalizers") or []):
@@ -133,6 +135,14 @@ def delete_now(core: Core, resource: Resource, entry: Entry, wanted: DeleteOptio
     if dry_run:
         return transient(core, entry.namespace, entry.name, obj), False
     return bucket.put(entry.namespace, entry.name, obj), False
+
+
+def _last_state(entry: Entry) -> Entry:
+    """What the answer to the deletion of a pod shows: marked as deleted now, though nothing was stored."""
+    obj = entry.copy()
+    obj["metadata"].setdefault("deletionTimestamp", now())
+    obj["metadata"]["deletionGracePeriodSeconds"] = 0
+    return Entry(entry.key, entry.namespace, entry.name, obj, entry.rv, orjson.dumps(obj))
 
 
 def _mark(resource: Resource, obj: Obj, grace: int) -> bool:

@@ -78,13 +78,13 @@ def prepare_create(resource: Resource, meta: Obj) -> None:
 
 
 def check_preconditions(resource: Resource, name: str, stored: Obj, uid: str, rv: str) -> None:
-    """409 when the stored metadata is not what the caller wants to change."""
+    """409 when the stored metadata is not what the caller wants to delete or bind."""
     if uid and uid != stored["uid"]:
-        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {stored['uid']}"
-        raise conflict(resource.plural, resource.group, name, why)
+        why = f"the UID in the precondition ({uid}) does not match the UID in record ({stored['uid']}). "
+        raise conflict(resource.kind, resource.group, name, why + "The object might have been deleted and then recreated")
     if rv and rv != stored["resourceVersion"]:
-        why = f"Precondition failed: ResourceVersion in precondition: {rv}, ResourceVersion in object meta: {stored['resourceVersion']}"
-        raise conflict(resource.plural, resource.group, name, why)
+        why = f"the ResourceVersion in the precondition ({rv}) does not match the ResourceVersion in record ({stored['resourceVersion']}). "
+        raise conflict(resource.kind, resource.group, name, why + "The object might have been modified")
 
 
 def check_version(resource: Resource, name: str, meta: Obj, stored: Obj) -> None:
@@ -94,7 +94,11 @@ def check_version(resource: Resource, name: str, meta: Obj, stored: Obj) -> None
         raise conflict(resource.plural, resource.group, name, STALE)
     uid = meta.get("uid")
     if uid and uid != stored["uid"]:
-        check_preconditions(resource, name, stored, uid, "")
+        place = f"{stored['namespace']}/{name}" if "namespace" in stored else name
+        detail = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {stored['uid']}"
+        key = f"/registry/{resource.plural}/{place}"
+        why = f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: {detail}"
+        raise conflict(resource.plural, resource.group, name, why)
 
 
 def prepare_update(meta: Obj, old: Obj, causes: list[Cause]) -> None:
@@ -122,6 +126,6 @@ def prepare_update(meta: Obj, old: Obj, causes: list[Cause]) -> None:
     if old.get("deletionTimestamp"):
         added = sorted(set(meta.get("finalizers") or ()) - set(old.get("finalizers") or ()))
         if added:
-            listed = "[" + ", ".join(f'"{f}"' for f in added) + "]"
+            listed = "[]string{" + ", ".join(f'"{f}"' for f in added) + "}"
             text = f"no new finalizers can be added if the object is being deleted, found new finalizers {listed}"
-            causes.append(field_forbidden("metadata.finalizers", text.replace('"', "").replace("[", "[]string{").replace("]", "}")))
+            causes.append(field_forbidden("metadata.finalizers", text))

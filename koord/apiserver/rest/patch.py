@@ -80,18 +80,18 @@ def apply(resource: Resource, obj: Obj, content_type: str, patch: Any) -> Obj:
         else:
             out = apply_strategic_patch(obj, patch, resource.kind)
     except PatchTestFailed as err:
-        raise _unprocessable(str(err)) from err
+        raise _unprocessable() from err
     except PatchError as err:
         if content_type == JSON_PATCH:
-            raise _unprocessable(str(err)) from err
+            raise _unprocessable() from err
         raise bad_request(str(err)) from err
     if not isinstance(out, dict) or not isinstance(out.get("metadata"), dict):
         raise invalid(resource.kind, resource.group, name, [])
     return out
 
 
-def _unprocessable(text: str) -> StatusError:
-    return StatusError(422, "Invalid", f"the server rejected our request due to an error in our request: {text}", {})
+def _unprocessable() -> StatusError:
+    return StatusError(422, "Invalid", "the server rejected our request due to an error in our request", {})
 
 
 async def patch_object(

@@ -17,6 +17,7 @@ from koord.apiserver.errors import (
     invalid,
     invalid_value,
     not_found,
+    plain,
     too_large_resource_version,
 )
 from koord.apiserver.fields import field_matcher
@@ -84,12 +85,12 @@ def parse_query(resource: Resource, namespace: str | None, query: dict[str, str]
 
 
 def invalid_version(text: str) -> StatusError:
-    return bad_request(f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax')
+    return plain(500, f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax')
 
 
 def matcher(resource: Resource, labels: str, fields: str) -> Match | None:
     """One predicate for both selectors; None when everything matches."""
-    by_fields = field_matcher(resource, fields, labels) if fields else None
+    by_fields = field_matcher(resource, fields) if fields else None
     if not labels:
         return by_fields
     try:
@@ -203,4 +204,4 @@ def decode_continue(token: str) -> tuple[int, str]:
         raw = orjson.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
         return int(raw["rv"]), str(raw["start"])
     except (binascii.Error, ValueError, KeyError, TypeError) as err:
-        raise bad_request(f"continue key is not valid: {err}") from err
+        raise bad_request(f"invalid continue token: continue key is not valid: {err}") from err

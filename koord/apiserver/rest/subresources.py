@@ -12,13 +12,12 @@ import orjson
 from koord.apiserver.admission.attributes import CREATE, Attributes
 from koord.apiserver.errors import (
     STALE,
-    Cause,
     bad_request,
     conflict,
     invalid,
     invalid_value,
     not_found,
-    required,
+    plain,
     too_many_requests,
 )
 from koord.apiserver.rest.context import DeleteOptions
@@ -52,15 +51,10 @@ async def bind(core: Core, namespace: str, name: str, body: Obj, options: Option
     """POST pods/x/binding: set the node of a pod that has none. Answers with a Status."""
     clean(schemas().type("V1Binding"), body, None, [])
     target = body.get("target") or {}
-    causes: list[Cause] = []
     if target.get("kind") not in (None, "", "Node"):
-        causes.append(
-            Cause("FieldValueNotSupported", "target.kind", f'Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"')
-        )
+        raise plain(500, f'target.kind: Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"')
     if not target.get("name"):
-        causes.append(required("target.name"))
-    if causes:
-        raise invalid("Binding", "", name, causes)
+        raise plain(500, "target.name: Required value")
     resource = _pods(core)
     bucket = core.store.bucket(resource.bucket)
     entry = bucket.get(namespace, name)

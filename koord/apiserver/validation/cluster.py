@@ -8,6 +8,7 @@ from typing import Any
 from koord.api.quantity import Quantity
 from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.validation.names import label_value, qualified_name
+from koord.apiserver.validation.pods import overcommits
 from koord.kube.selectors import SelectorError, from_label_selector
 
 Obj = dict[str, Any]
@@ -23,7 +24,7 @@ def check_node(node: Obj, causes: list[Cause]) -> None:
     """Taints, provider, and quantities of a node."""
     seen: set[tuple[str, str]] = set()
     for i, taint in enumerate((node.get("spec") or {}).get("taints") or ()):
-        path = f"spec.taints[{i}]"
+        path = f"metadata.taints[{i}]"
         wrong = qualified_name(taint.get("key") or "")
         if wrong:
             causes.append(invalid_value(f"{path}.key", taint.get("key") or "", wrong))
@@ -52,7 +53,7 @@ def check_node_resources(node: Obj, causes: list[Cause]) -> None:
                 causes.append(invalid_value(path, name, wrong))
             elif str(value).startswith("-"):
                 causes.append(invalid_value(path, value, "must be greater than or equal to 0"))
-            elif "/" in name and not Quantity(value).is_integer():
+            elif "/" in name and not overcommits(name) and not Quantity(value).is_integer():
                 causes.append(invalid_value(path, value, "must be an integer"))
 
 

@@ -166,11 +166,10 @@ def metadata(meta: Obj, *, namespaced: bool, rule: Callable[[str], str], causes:
         annotation_map(meta["annotations"], "metadata.annotations", causes)
     if meta.get("ownerReferences"):
         owner_references(meta["ownerReferences"], causes)
-    for finalizer in meta.get("finalizers") or ():
+    for i, finalizer in enumerate(meta.get("finalizers") or ()):
         wrong = qualified_name(finalizer)
         if wrong:
             causes.append(invalid_value("metadata.finalizers", finalizer, wrong))
         elif "/" not in finalizer and finalizer not in ("orphan", "foregroundDeletion", "kubernetes"):
-            causes.append(
-                invalid_value("metadata.finalizers", finalizer, "name is neither a standard finalizer name nor is it fully qualified")
-            )
+            text = "name is neither a standard finalizer name nor is it fully qualified"
+            causes.append(invalid_value(f"metadata.finalizers[{i}]", finalizer, text))

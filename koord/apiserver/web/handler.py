@@ -83,6 +83,9 @@ class Front:
         if (first == "api" and len(segments) > 2) or (first == "apis" and len(segments) > 3):
             target = resolve(self.core.resources, segments)
             if target is None:
+                group, version = ("", segments[1]) if first == "api" else (segments[1], segments[2])
+                if not any(r.version == version for r in self.core.resources.of_group(group)):
+                    return web.Response(status=404, text="404 page not found\n")
                 raise path_not_found()
             return await self.objects.dispatch(request, target, query, options)
         return await self._system(request, first, segments, query)

@@ -1,0 +1,50 @@
+"""The embedded server answers as a real kube-apiserver does."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .scenarios import SCENARIOS
+from .transcript import Target, Transcript
+
+pytestmark = pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
+GOLDEN = Path(__file__).parent / "golden"
+Scenario = Callable[[Transcript], None]
+
+
+def run(target: Target, scenario: Scenario) -> list[object]:
+    transcript = Transcript(target)
+    try:
+        scenario(transcript)
+    finally:
+        transcript.close()
+    return transcript.lines
+
+
+def golden(scenario: Scenario) -> Path:
+    return GOLDEN / f"{scenario.__name__}.json"
+
+
+def expected(scenario: Scenario) -> list[object]:
+    found: list[object] = json.loads(golden(scenario).read_text())
+    return found
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.__name__)
+def test_embedded(embedded: Target, scenario: Scenario) -> None:
+    assert run(embedded, scenario) == expected(scenario)
+
+
+@pytest.mark.realapi
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.__name__)
+def test_real(real: Target, scenario: Scenario) -> None:
+    lines = run(real, scenario)
+    if os.environ.get("KOORD_RECORD_GOLDEN"):
+        GOLDEN.mkdir(exist_ok=True)
+        golden(scenario).write_text(json.dumps(lines, indent=1, sort_keys=True) + "\n")
+    assert lines == expected(scenario)
