@@ -9,7 +9,7 @@ from koord.api.objects import PodDisruptionBudget
 from roles.scheduler import testing
 
 
-def full(nodes: int = 2, **labels: str) -> testing.World:
+def full(nodes: int = 2) -> testing.World:
     world = testing.World()
     world.add_nodes(*(testing.node(f"n{i}", cpu="2") for i in range(nodes)))
     return world
@@ -40,7 +40,7 @@ def test_nobody_is_preempted_in_vain() -> None:
     assert never.message().endswith("preemption: not eligible due to preemptionPolicy=Never.")
     large = world.decide(testing.pod(priority=60, cpu="3"))
     assert large.message().endswith("preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.")
-    assert not (equal.victims or never.victims or large.victims)
+    assert not any(decision.victims for decision in (equal, never, large))
 
 
 @pytest.mark.feature("SCH-KS-12")

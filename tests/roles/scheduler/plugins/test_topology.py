@@ -84,7 +84,8 @@ def test_affinity_follows_and_the_first_may_go_anywhere() -> None:
 
 @pytest.mark.feature("SCH-KS-06")
 def test_preferences_of_both_sides_count() -> None:
-    found = world({"a1": "a", "b1": "b"}, plugins={"score": {"disabled": [{"name": "*"}], "enabled": [{"name": "InterPodAffinity"}]}})
+    only = {"disabled": [{"name": "*"}], "enabled": [{"name": "InterPodAffinity"}]}
+    found = world({"a1": "a", "b1": "b"}, plugins={"score": only})
     found.add_pods(testing.pod(labels={"app": "a"}, node="b1"))
     assert found.decide(testing.pod(affinity=near("podAffinity", HOST, required=False))).node == "b1"
     assert found.decide(testing.pod(affinity=near("podAntiAffinity", HOST, required=False))).node == "a1"

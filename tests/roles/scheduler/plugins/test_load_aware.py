@@ -1,0 +1,159 @@
+"""LoadAwareScheduling: thresholds, estimates, expiry; and columns that follow single pods equal ones built afresh."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koord.api.times import format_time
+from roles.scheduler import testing
+
+NOW = 1_000_000.0
+POINTS = {"filter": {"enabled": [{"name": "LoadAwareScheduling"}]}, "reserve": {"enabled": [{"name": "LoadAwareScheduling"}]}}
+ONLY = {"disabled": [{"name": "*"}], "enabled": [{"name": "LoadAwareScheduling", "weight": 1}]}
+
+
+def world(**args: Any) -> testing.World:
+    config = [{"name": "LoadAwareScheduling", "args": args}]
+    found = testing.World({"plugins": {**POINTS, "score": ONLY}, "pluginConfig": config}, now=NOW)
+    found.add_nodes(testing.node("n", cpu="10", memory="10Gi"))
+    return found
+
+
+def metric(name: str = "n", *, cpu: str = "1", memory: str = "1Gi", age: float = 0.0, pods: Any = (), **info: Any) -> dict[str, Any]:
+    reported = [{"namespace": "default", "name": p, "priority": c, "podUsage": {"resources": {"cpu": u}}} for p, c, u in pods]
+    usage = {"nodeUsage": {"resources": {"cpu": cpu, "memory": memory}}, **info}
+    return {
+        "metadata": {"name": name}, "spec": {"metricCollectPolicy": {"reportIntervalSeconds": 60}},
+        "status": {"updateTime": format_time(NOW - age), "nodeMetric": usage, "podsMetric": reported},
+    }  # fmt: skip
+
+
+def pod(cpu: str, **more: Any) -> Any:
+    return testing.pod(cpu=cpu, memory="100Mi", limits={"cpu": cpu, "memory": "100Mi"}, **more)
+
+
+@pytest.mark.feature("SCH-LA-01")
+def test_usage_with_the_estimate_is_held_against_the_threshold() -> None:
+    found = world(usageThresholds={"cpu": 50, "memory": 90})
+    found.feed("NodeMetric", metric(cpu="3"))
+    assert found.decide(pod("2")).scheduled  # 3 + 1.7 of 10
+    refused = found.decide(pod("3"))  # 3 + 2.55 = 55.5 %
+    assert refused.message().startswith("0/1 nodes are available: 1 node(s) cpu usage exceed threshold.")
+    assert found.decide(pod("3", ownerReferences=[{"kind": "DaemonSet", "name": "d", "uid": "u"}])).scheduled
+
+
+@pytest.mark.feature("SCH-LA-02")
+def test_prod_pods_are_judged_by_prod_usage_alone() -> None:
+    found = world(usageThresholds={"cpu": 50}, prodUsageThresholds={"cpu": 40})
+    found.add_pods(pod("1", name="web", node="n", labels={"koordinator.sh/priority-class": "koord-prod"}))
+    found.feed("NodeMetric", metric(cpu="9", pods=[("web", "koord-prod", "1"), ("spark", "koord-batch", "7")]))
+    assert found.decide(pod("1")).scheduled
+    assert not found.decide(pod("1", labels={"koordinator.sh/priority-class": "koord-batch"})).scheduled
+
+
+@pytest.mark.feature("SCH-LA-03")
+def test_aggregated_thresholds_replace_the_plain_ones() -> None:
+    found = world(usageThresholds={"cpu": 10}, aggregated={"usageThresholds": {"cpu": 50}, "usageAggregationType": "p95"})
+    windows = [{"duration": d, "usage": {"p95": {"resources": {"cpu": c}}}} for d, c in (("5m0s", "9"), ("30m0s", "4"))]
+    found.feed("NodeMetric", metric(cpu="9", aggregatedNodeUsages=windows))
+    assert found.decide(pod("1")).scheduled  # the longest window counts
+    assert "node(s) cpu aggregated usage exceed threshold" in found.decide(pod("2")).message()
+
+
+@pytest.mark.feature("SCH-LA-04")
+@pytest.mark.feature("SCH-LA-09")
+def test_a_node_has_thresholds_and_raw_allocatable_of_its_own() -> None:
+    found = world(usageThresholds={"cpu": 50})
+    own = {"scheduling.koordinator.sh/usage-thresholds": json.dumps({"usageThresholds": {"cpu": 90}})}
+    found.feed("NodeMetric", metric(cpu="6"))
+    assert not found.decide(pod("1")).scheduled
+    found.add_nodes(testing.node("n", cpu="10", memory="10Gi", annotations=own))
+    assert found.decide(pod("1")).scheduled
+    raw = {**own, "node.koordinator.sh/raw-allocatable": json.dumps({"cpu": "7"})}
+    found.add_nodes(testing.node("n", cpu="10", memory="10Gi", annotations=raw))
+    assert not found.decide(pod("1")).scheduled
+    found.add_nodes(testing.node("n", cpu="10", memory="10Gi", annotations={"scheduling.koordinator.sh/usage-thresholds": "{"}))
+    assert not found.decide(pod("1")).scheduled
+
+
+@pytest.mark.feature("SCH-LA-05")
+def test_a_metric_expires_as_time_passes() -> None:
+    found = world(usageThresholds={"cpu": 50}, nodeMetricExpirationSeconds=100)
+    found.feed("NodeMetric", metric())
+    assert found.decide(pod("1")).scheduled
+    found.state.now = NOW + 99
+    assert found.decide(pod("1")).scheduled
+    found.state.now = NOW + 100
+    assert "node(s) nodeMetric expired" in found.decide(pod("1")).message()
+    found.state.now = NOW
+    found.feed("NodeMetric", metric())
+    assert found.decide(pod("1")).scheduled
+    lenient = world(usageThresholds={"cpu": 50}, nodeMetricExpirationSeconds=100, enableScheduleWhenNodeMetricsExpired=True)
+    lenient.feed("NodeMetric", metric(cpu="9", age=200))
+    assert lenient.decide(pod("1")).scheduled
+
+
+@pytest.mark.feature("SCH-LA-07")
+def test_pods_not_yet_reported_are_charged() -> None:
+    found = world(usageThresholds={"cpu": 50})
+    found.feed("NodeMetric", metric(cpu="1"))
+    assert found.schedule(pod("2")).scheduled  # 1 + 1.7
+    assert found.schedule(pod("2")).scheduled  # 1 + 1.7 + 1.7
+    assert not found.schedule(pod("2")).scheduled
+
+
+@pytest.mark.feature("SCH-LA-08")
+def test_the_least_used_node_wins() -> None:
+    found = world(usageThresholds={"cpu": 0, "memory": 0})
+    found.add_nodes(testing.node("m", cpu="10", memory="10Gi"))
+    found.feed("NodeMetric", metric("n", cpu="4", memory="4Gi"))
+    found.feed("NodeMetric", metric("m", cpu="1", memory="6Gi"))
+    decision = found.decide(pod("1"))
+    assert decision.node == "m"
+    # room of m: (10 - 1 - .85) / 10 and (10 - 6) / 10 of memory less the estimate of 70 MiB
+    assert decision.total == (81 + 39) // 2
+    assert found.decide(pod("1")).evaluation.terms(decision.slot) == (("LoadAwareScheduling", 60.0),)
+
+
+STEPS = st.lists(st.tuples(st.sampled_from(["add", "add", "remove", "metric"]), st.integers(0, 5), st.integers(0, 9)), max_size=25)
+
+
+@pytest.mark.feature("SCH-LA-07")
+@settings(max_examples=80, deadline=None)
+@given(plan=STEPS)
+def test_columns_that_follow_pods_equal_columns_built_afresh(plan: list[tuple[str, int, int]]) -> None:
+    args = {
+        "prodUsageThresholds": {"cpu": 60},
+        "aggregated": {"usageThresholds": {"cpu": 70}, "usageAggregationType": "p90", "usageAggregatedDuration": "5m0s"},
+    }
+    found = world(**args, prodUsageIncludeSys=True)
+    on_node: dict[int, Any] = {}
+    last: dict[str, Any] | None = None
+    for kind, number, value in plan:
+        if kind == "add" and number not in on_node:
+            labels = {"koordinator.sh/priority-class": ("koord-prod", "koord-batch")[value % 2]}
+            on_node[number] = found.add_pods(pod(f"{value + 1}00m", name=f"p{number}", uid=f"u{number}", node="n", labels=labels))[0]
+        elif kind == "remove" and number in on_node:
+            found.cluster.remove_pod(on_node.pop(number).uid)
+        elif kind == "metric":
+            windows = [{"duration": "5m0s", "usage": {"p90": {"resources": {"cpu": "2"}}}}] if value % 2 else []
+            reported = [(f"p{value % 6}", "koord-prod", "300m"), (f"p{number}", "koord-batch", "2")]
+            last = metric(cpu=f"{value}", age=30.0 * number, pods=reported[: value % 3], aggregatedNodeUsages=windows)
+            found.feed("NodeMetric", last)
+    fresh = world(**args, prodUsageIncludeSys=True)
+    for info in on_node.values():
+        fresh.cluster.add_pod(info, "n")
+    if last is not None:
+        fresh.feed("NodeMetric", last)
+    ours, theirs = (w.framework.plugins["LoadAwareScheduling"].columns for w in (found, fresh))  # type: ignore[attr-defined]
+    a, b = found.cluster.slot_of("n"), fresh.cluster.slot_of("n")
+    for mine, other in zip(ours.classes, theirs.classes, strict=True):
+        for name in ("used", "limit", "room"):
+            for left, right in zip(getattr(mine, name), getattr(other, name), strict=True):
+                assert np.isclose(left[a], right[b], rtol=0, atol=0, equal_nan=True), name
