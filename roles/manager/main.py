@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
+from koord.config.durations import parse_duration
 from koord.config.gates import FeatureGates
 from koord.decisions.recorder import Recorder
 from koord.kube import config as kubeconfig
@@ -15,6 +17,8 @@ from koord.process.life import Life
 from roles.manager.app import App
 from roles.manager.noderesource.plan import PLUGIN_NAMES
 from roles.manager.options import CONTROLLERS, Options, check_list, webhook_options
+
+log = logging.getLogger("koord.manager")
 
 _RENAMED = {
     "rest_config_qps": "qps",
@@ -42,6 +46,7 @@ _RENAMED = {
 
 def options_of(flags: dict[str, Any], gates: FeatureGates) -> Options:
     """Options of parsed flags and the environment. Raises ConfigError."""
+    _check_sync_period(flags["sync_period"])
     values = {_RENAMED.get(name, name): value for name, value in flags.items()}
     known = {name: value for name, value in values.items() if name in Options.__dataclass_fields__}
     known |= {
@@ -51,6 +56,14 @@ def options_of(flags: dict[str, Any], gates: FeatureGates) -> Options:
         "webhook": webhook_options(),
     }
     return Options(**known)
+
+
+def _check_sync_period(text: str) -> None:
+    """Nothing is listed anew by the clock here, but a text that is no duration is worth a word (upstream ignores it, too)."""
+    try:
+        parse_duration(text or "0")
+    except ValueError as error:
+        log.warning("--sync-period: %s; it is ignored", error)
 
 
 async def serve(life: Life, flags: dict[str, Any], gates: FeatureGates) -> None:

@@ -51,7 +51,6 @@ class Options:
     renew_deadline: float = 10.0
     retry_period: float = 2.0
     namespace: str = ""
-    sync_period: float = 0.0
     qps: float = 30.0
     burst: int = 50
     controllers: tuple[str, ...] = ("*",)
