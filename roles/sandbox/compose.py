@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 import socket
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 QPS, BURST = 500.0, 1000
+ROLE_SECONDS = 1.0
 
 
 def free_port(address: str = "127.0.0.1") -> int:
@@ -59,7 +61,10 @@ class Newest:
 class Sandbox:
     """Everything of one run, in the order in which it starts. `stop` undoes it in reverse and may be called at any time."""
 
-    def __init__(self, scenario: Scenario, run: state.Run, scratch: Path, local: LocalNode | None, *, processes: bool = False) -> None:
+    def __init__(
+        self, life: Life, scenario: Scenario, run: state.Run, scratch: Path, local: LocalNode | None, *, processes: bool = False
+    ) -> None:
+        self.life = life
         self.scenario = scenario
         self.run = run
         self.scratch = scratch
@@ -77,16 +82,15 @@ class Sandbox:
         self.server: ApiServer
         self.client: Client
         self.informers: InformerFactory
-        self.life: Life
         self._undo: list[Any] = []
+        self._roles: list[asyncio.Task[Any]] = []
 
     # --- start and end ------------------------------------------------------------------------------------------------
 
-    async def start(self, life: Life) -> None:
+    async def start(self) -> None:
         """Start everything. Raises ApiError, OSError, LayoutError or ConfigurationError."""
         from koord.api.crdgen import all_crds
 
-        self.life = life
         token = secrets.token_urlsafe(32)
         # The server decides what runs as root here, so it is never open to everybody on the machine.
         self.server = ApiServer(ServerConfig(token=token))
@@ -133,6 +137,9 @@ class Sandbox:
 
     async def stop(self) -> None:
         """End the roles, the pods and the server; an error in one does not keep the others running."""
+        self.life.stop()
+        if self._roles:
+            await asyncio.wait(self._roles, timeout=ROLE_SECONDS)
         await registry.stop(self)
         while self._undo:
             step = self._undo.pop()
@@ -146,6 +153,10 @@ class Sandbox:
         recorder = self.recorders[role] = Recorder(role, [self._newest])
         ops = self.ops[role] = OpsServer("127.0.0.1", self.port(role), recorder=recorder, role=role)
         return ops
+
+    def live(self, work: Coroutine[Any, Any, Any], role: str) -> None:
+        """Run a role's App for as long as the sandbox lives; at the end it gets a moment to finish by itself."""
+        self._roles.append(self.life.spawn(work, role))
 
     def port(self, role: str) -> int:
         """The port of a role (or of a part of it): free when first asked for, and the same ever after."""

@@ -174,9 +174,9 @@ def _run(session: Session, body: Body) -> int:
     async def main(one: Life) -> None:
         from roles.sandbox.compose import Sandbox
 
-        sandbox = Sandbox(session.scenario, session.run, session.scratch, session.local, processes=session.settings.roles_as_processes)
+        sandbox = Sandbox(one, session.scenario, session.run, session.scratch, session.local, processes=session.settings.roles_as_processes)
         try:
-            await sandbox.start(one)
+            await sandbox.start()
             session.store.publish(session.run, sandbox.endpoints)
             await body(sandbox, one, session)
         finally:

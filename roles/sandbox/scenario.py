@@ -64,9 +64,9 @@ class Load(ConfigModel):
     steps: list[LoadStep] = Field(
         default_factory=lambda: [
             LoadStep(rate=60, seconds=10),
-            LoadStep(rate=360, seconds=9),
+            LoadStep(rate=400, seconds=9),
             LoadStep(rate=60, seconds=10),
-            LoadStep(rate=360, seconds=9),
+            LoadStep(rate=400, seconds=9),
         ],
         min_length=1,
     )
@@ -109,7 +109,7 @@ def _default_slo() -> dict[str, dict[str, Any]]:
             "resourceDiffThreshold": 0.05,
         },
         "resource-threshold-config": {
-            "clusterStrategy": {"enable": True, "cpuSuppressThresholdPercent": 75, "cpuSuppressPolicy": "cfsQuota"},
+            "clusterStrategy": {"enable": True, "cpuSuppressThresholdPercent": 65, "cpuSuppressPolicy": "cfsQuota"},
         },
     }
 

@@ -45,7 +45,7 @@ async def start(sandbox: Sandbox) -> None:
     )
     await ops.start()
     sandbox.life.on_stop(ops.stop, "descheduler's HTTP server")
-    sandbox.life.spawn(app.run(sandbox.life), "descheduler")
+    sandbox.live(app.run(sandbox.life), "descheduler")
 
 
 def arguments(sandbox: Sandbox) -> list[str]:

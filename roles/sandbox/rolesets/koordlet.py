@@ -50,7 +50,7 @@ async def start(sandbox: Sandbox) -> None:
     options = Options(addr="127.0.0.1:0", **settings(sandbox))
     check(options)
     app = App(options, client=sandbox.client, informers=sandbox.informers, recorder=sandbox.recorders["koordlet"], ops=ops)
-    sandbox.life.spawn(app.run(sandbox.life), "koordlet")
+    sandbox.live(app.run(sandbox.life), "koordlet")
 
 
 def arguments(sandbox: Sandbox) -> list[str]:

@@ -27,7 +27,7 @@ async def start(sandbox: Sandbox) -> None:
     app = App(options, client=sandbox.client, informers=sandbox.informers, recorder=sandbox.recorders["manager"], ops=ops)
     await ops.start()
     sandbox.life.on_stop(ops.stop, "manager's HTTP server")
-    sandbox.life.spawn(app.run(sandbox.life), "manager")
+    sandbox.live(app.run(sandbox.life), "manager")
 
 
 def arguments(sandbox: Sandbox) -> list[str]:

@@ -35,7 +35,7 @@ async def start(sandbox: Sandbox) -> None:
     app = App(options, client=sandbox.client, informers=sandbox.informers, recorder=sandbox.recorders["scheduler"], ops=ops)
     await ops.start()
     sandbox.life.on_stop(ops.stop, "scheduler's HTTP server")
-    sandbox.life.spawn(app.run(sandbox.life), "scheduler")
+    sandbox.live(app.run(sandbox.life), "scheduler")
 
 
 def arguments(sandbox: Sandbox) -> list[str]:
