@@ -79,6 +79,7 @@ def command(
         from koord.kube.config import load
 
         options = read(config, flags, given)
+        check(options)
         file = kubeconfig or options.config.client_connection.kubeconfig or None
         await _run(running, options, load(file, context=context, master=master), address, port)
 
@@ -108,22 +109,36 @@ def read(path: str, flags: dict[str, Any], given: dict[str, Any]) -> Options:
     )
 
 
+def check(options: Options) -> None:
+    """Build what decides and throw it away, so that mistakes in the file come to light before anything else is tried.
+
+    Raises ConfigurationError or InvalidConfig.
+    """
+    from koord.process.errors import ConfigurationError
+    from roles.scheduler.engine import Engine, registry
+    from roles.scheduler.framework.registry import PluginError
+
+    try:
+        Engine(options.config, registry(options.plugin_paths), source=options.source)
+    except PluginError as error:
+        raise ConfigurationError(f"{options.source}: {error}") from error
+
+
 def _check(path: str, flags: dict[str, Any], given: dict[str, Any], write_to: str | None) -> int:
     """Check a configuration, and write it completed if asked to. The exit status."""
     import yaml
 
     from koord.config.errors import ConfigError
     from koord.config.model import wire
-    from roles.scheduler.engine import Engine, registry
-    from roles.scheduler.framework.registry import PluginError
+    from koord.process.errors import ConfigurationError
 
     try:
         options = read(path, flags, given)
-        Engine(options.config, registry(options.plugin_paths), source=options.source)
+        check(options)
         if write_to:
             with open(write_to, "w", encoding="utf-8") as file:
                 yaml.safe_dump(wire(options.config), file, sort_keys=False)
-    except (ConfigError, PluginError, OSError) as error:
+    except (ConfigError, ConfigurationError, OSError) as error:
         print(f"koord scheduler: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     print(f"{options.source}: valid ({len(options.config.profiles)} profile(s))")
@@ -135,10 +150,8 @@ async def _run(life: Life, options: Options, target: Any, address: str, port: in
     from koord.kube.client import Client
     from koord.kube.informers import InformerFactory
     from koord.process import metrics, tuning
-    from koord.process.errors import ConfigurationError
     from koord.process.http import OpsServer
     from roles.scheduler.app import App
-    from roles.scheduler.framework.registry import PluginError
 
     tuning.keep_memory()
     recorder = Recorder("scheduler")
@@ -152,10 +165,7 @@ async def _run(life: Life, options: Options, target: Any, address: str, port: in
     burst = connection.burst if "burst" in connection.model_fields_set else None
     async with Client(target, qps=qps, burst=burst, role="scheduler") as client:
         informers = InformerFactory(client)
-        try:
-            app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
-        except PluginError as error:
-            raise ConfigurationError(f"{options.source}: {error}") from error
+        app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
         if port:
             await ops.start()
             life.on_stop(ops.stop, "http")

@@ -1,0 +1,147 @@
+"""Profiles, plugins of one's own, configuration mistakes, what-ifs: the deciding part as a whole."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koord.config.scheduler import KubeSchedulerConfiguration
+from roles.scheduler import testing
+from roles.scheduler.engine import Engine, registry
+from roles.scheduler.framework.interfaces import Point
+from roles.scheduler.framework.registry import PluginError
+from roles.scheduler.whatif import Simulation, Snapshot
+
+DOC = Path(__file__).resolve().parents[3] / "docs" / "scheduler.md"
+
+
+def config(**profile: Any) -> KubeSchedulerConfiguration:
+    return KubeSchedulerConfiguration.model_validate({"profiles": [{"schedulerName": testing.SCHEDULER, **profile}]})
+
+
+def names(engine: Engine, point: Point) -> list[str]:
+    return [entry.name for entry in engine.frameworks[testing.SCHEDULER].layout[point]]
+
+
+@pytest.mark.feature("SCH-FW-01")
+def test_plugins_merge_in_kube_schedulers_order() -> None:
+    engine = Engine(
+        config(
+            plugins={
+                "filter": {"enabled": [{"name": "LoadAwareScheduling"}, {"name": "NodePorts"}], "disabled": [{"name": "TaintToleration"}]},
+                "score": {"enabled": [{"name": "NodeAffinity", "weight": 9}, {"name": "LoadAwareScheduling"}]},
+                "postFilter": {"disabled": [{"name": "*"}]},
+            }
+        ),
+        registry(),
+    )
+    filters = names(engine, Point.FILTER)
+    assert filters[0] == "NodePorts"
+    assert filters[1:4] == ["NodeUnschedulable", "NodeAffinity", "NodeResourcesFit"]
+    assert filters[-1] == "LoadAwareScheduling"
+    assert "TaintToleration" not in filters
+    weights = {entry.name: entry.weight for entry in engine.frameworks[testing.SCHEDULER].layout[Point.SCORE]}
+    assert (weights["NodeAffinity"], weights["TaintToleration"], weights["PodTopologySpread"], weights["LoadAwareScheduling"]) == (
+        9,
+        3,
+        2,
+        1,
+    )
+    assert names(engine, Point.POST_FILTER) == []
+    assert names(engine, Point.QUEUE_SORT) == ["PrioritySort"]
+
+
+@pytest.mark.feature("SCH-CFG-01")
+@pytest.mark.parametrize(
+    ("profile", "complaint"),
+    [
+        ({"plugins": {"filter": {"enabled": [{"name": "Nope"}]}}}, "plugin 'Nope' does not exist"),
+        ({"plugins": {"permit": {"enabled": [{"name": "NodePorts"}]}}}, "plugin 'NodePorts' does not implement permit"),
+        ({"plugins": {"bind": {"disabled": [{"name": "*"}]}}}, "at least one bind plugin"),
+        ({"pluginConfig": [{"name": "Nope", "args": {}}]}, "plugin 'Nope' does not exist"),
+        ({"pluginConfig": [{"name": "NodePorts", "args": {"a": 1}}]}, "takes no arguments"),
+        ({"pluginConfig": [{"name": "DefaultPreemption", "args": {"minCandidateNodesPercentage": 101}}]}, "minCandidateNodesPercentage"),
+        ({"pluginConfig": [{"name": "NodeResourcesFit", "args": {"scoringStrategie": {}}}]}, "did you mean 'scoringStrategy'"),
+        ({"pluginConfig": [{"name": "NodeResourcesFit", "args": {"kind": "OtherArgs"}}]}, "accepted: NodeResourcesFitArgs"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named_with_their_place(profile: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        Engine(config(**profile), registry())
+
+
+@pytest.mark.feature("SCH-CFG-01")
+def test_load_aware_args_default_and_refuse() -> None:
+    from koord.config.errors import InvalidConfig
+
+    points = {"filter": {"enabled": [{"name": "LoadAwareScheduling"}]}}
+    engine = Engine(config(plugins=points), registry())
+    args = engine.frameworks[testing.SCHEDULER].plugins["LoadAwareScheduling"].args
+    assert (args.usage_thresholds, args.resource_weights) == ({"cpu": 65, "memory": 95}, {"cpu": 1, "memory": 1})
+    assert (args.estimated_scaling_factors, args.node_metric_expiration_seconds) == ({"cpu": 85, "memory": 70}, 180)
+    for bad in ({"nodeMetricExpirationSeconds": 0}, {"resourceWeights": {"example.com/x": 1}}, {"usageThresholds": {"cpu": 101}}):
+        with pytest.raises(InvalidConfig, match=next(iter(bad))):
+            Engine(config(plugins=points, pluginConfig=[{"name": "LoadAwareScheduling", "args": bad}]), registry())
+
+
+@pytest.mark.feature("SCH-FW-02")
+def test_the_command_line_says_what_is_wrong_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles:\n"
+        "- schedulerName: s\n  pluginConfig:\n  - name: NodeResourcesFit\n    args: {scoringStrategy: {type: Fullest}}\n"
+    )
+    run = [sys.executable, "-m", "koord.cli", "scheduler"]
+    done = subprocess.run([*run, f"--config={file}"], capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 1
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "pluginConfig[0].args.scoringStrategy.type" in done.stderr
+    assert subprocess.run([*run, "--no-such-flag"], capture_output=True, check=False, timeout=30).returncode == 1
+    file.write_text("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n")
+    good = subprocess.run([*run, f"--config={file}", "--validate-config"], capture_output=True, text=True, check=False, timeout=30)
+    assert (good.returncode, good.stdout) == (0, f"{file}: valid (1 profile(s))\n")
+
+
+@pytest.mark.feature("SCH-FW-07")
+def test_the_worked_example_of_the_guide(tmp_path: Path) -> None:
+    example = re.search(r"```python\n# quiet_hours\.py\n(.*?)```", DOC.read_text(), re.DOTALL)
+    assert example is not None, "docs/scheduler.md has lost its example"
+    (tmp_path / "quiet_hours.py").write_text(example.group(1))
+    plugins = registry([str(tmp_path)])
+    profile = {
+        "plugins": {"filter": {"enabled": [{"name": "QuietHours"}]}, "score": {"enabled": [{"name": "QuietHours", "weight": 5}]}},
+        "pluginConfig": [{"name": "QuietHours", "args": {"label": "maintenance"}}],
+    }
+    nodes = [testing.node("n1", labels={"maintenance": "now"}), testing.node("n2", labels={"maintenance": "soon"}), testing.node("n3")]
+    simulation = Simulation(Snapshot(nodes=nodes), config=config(**profile), now=0.0, plugins=plugins)
+    assert simulation.fits(testing.pod()).node == "n3"
+    assert simulation.fits(testing.pod(nodeSelector={"maintenance": "soon"})).node == "n2"
+    refused = simulation.fits(testing.pod(nodeSelector={"maintenance": "now"}))
+    assert "1 node(s) were under maintenance" in refused.message
+    with pytest.raises(PluginError, match="neither a Python file nor a folder"):
+        registry([str(tmp_path / "nothing")])
+    (tmp_path / "quiet_hours.py").write_text("import nothing_of_that_name")
+    with pytest.raises(PluginError, match="cannot be loaded"):
+        registry([str(tmp_path)])
+
+
+@pytest.mark.feature("SCH-FW-06")
+def test_what_ifs_are_repeatable_and_keep_books() -> None:
+    snapshot = Snapshot(nodes=[testing.node(f"n{i}", cpu="2") for i in range(3)], pods=[testing.pod("old", uid="old", node="n0", cpu="2")])
+    pods = [testing.pod(f"p{i}", uid=f"p{i}", priority=i) for i in range(5)]
+    first, second = (Simulation(snapshot, config=config(), now=0.0, seed=3) for _ in range(2))
+    placements = first.place(pods)
+    assert [p.node for p in placements] == [p.node for p in second.place(pods)]
+    assert [p.pod for p in placements] == [f"default/p{i}" for i in (4, 3, 2, 1, 0)]
+    assert [p.placed for p in placements] == [True, True, True, True, False]
+    assert placements[-1].record.verdict == "Unschedulable"
+    assert first.fits(testing.pod(priority=9)).victims in {("default/p0",), ("default/p1",), ("default/p2",), ("default/old",)}
+    assert first.remove(["old"]) == 1
+    assert first.fits(testing.pod()).node == "n0"
+    assert first.fits(testing.pod()).node == "n0", "asking changes nothing"
+    assert "no profile has the scheduler name" in first.fits(testing.pod(scheduler="other")).message
