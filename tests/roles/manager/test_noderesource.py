@@ -367,3 +367,44 @@ def test_mid_dynamic_and_static(bed, make):
         assert amounts(found)[MID_MEMORY] == int(128 * GI * 0.1)
 
     bed(test)
+
+
+@pytest.mark.feature("MGR-NR-GPU-01")
+@pytest.mark.feature("MGR-NR-RDMA-01")
+def test_devices_come_change_and_go(bed, make):
+    from koord.api.kinds import DEVICES
+
+    def device(*devices, vendor="nvidia"):
+        labels = {"node.koordinator.sh/gpu-vendor": vendor, "node.koordinator.sh/gpu-model": "A100"}
+        meta = {"name": "n1", "labels": labels}
+        return {"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device", "metadata": meta, "spec": {"devices": list(devices)}}
+
+    def gpu(minor, health=True):
+        resources = {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory": "80Gi", "koordinator.sh/gpu-memory-ratio": "100"}
+        return {"type": "gpu", "minor": minor, "health": health, "resources": resources}
+
+    async def test(bed):
+        both = (gpu(0), gpu(1), gpu(2, health=False), {"type": "rdma", "minor": 0, "health": True})
+        await bed.create(make.config(colocation_config={"enable": True}), make.node("n1"), device(*both))
+        await bed.start(gates="EnableSyncGPUSharedResource=true")
+        found = amounts(await settled(bed, "n1", "koordinator.sh/gpu", 200))
+        assert (found["koordinator.sh/gpu.shared"], found["koordinator.sh/gpu-memory"], found["koordinator.sh/rdma"]) == (
+            200,
+            160 * GI,
+            100,
+        )
+
+        async def labelled():
+            return (await bed.get("Node", "n1"))["metadata"]["labels"].get("node.koordinator.sh/gpu-vendor") == "nvidia"
+
+        await bed.until(labelled)
+        await bed.client.patch(DEVICES, "n1", {"spec": {"devices": [gpu(0), {"type": "rdma", "minor": 0, "health": False}]}})
+        await settled(bed, "n1", "koordinator.sh/gpu-core", 100)
+        await settled(bed, "n1", "koordinator.sh/rdma", None)
+        await bed.client.delete(DEVICES, "n1")
+        found = await settled(bed, "n1", "koordinator.sh/gpu", None)
+        assert not [name for name in amounts(found) if name.startswith("koordinator.sh/")]
+        # labels of what once was there are not taken away
+        assert found["metadata"]["labels"]["node.koordinator.sh/gpu-model"] == "A100"
+
+    bed(test)
