@@ -1,0 +1,113 @@
+"""Vectors kept from pod to pod equal vectors built afresh, with every plugin switched on and everything changing in between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koord.api.times import format_time
+from roles.scheduler import testing
+from roles.scheduler.cycle.evaluation import Evaluation
+from roles.scheduler.framework.context import CycleContext
+
+NOW = 1_000_000.0
+ZONE = "topology.kubernetes.io/zone"
+HOST = "kubernetes.io/hostname"
+LOAD = {"enabled": [{"name": "LoadAwareScheduling"}]}
+PROFILE = {
+    "plugins": {"filter": LOAD, "score": LOAD, "reserve": LOAD},
+    "pluginConfig": [{"name": "LoadAwareScheduling", "args": {"nodeMetricExpirationSeconds": 100, "dominantResourceWeight": 1}}],
+}
+
+
+def select(app: str) -> dict[str, Any]:
+    return {"labelSelector": {"matchLabels": {"app": app}}}
+
+
+def shapes() -> list[dict[str, Any]]:
+    def near(kind: str, app: str, key: str, required: bool) -> dict[str, Any]:
+        term = {**select(app), "topologyKey": key}
+        if required:
+            return {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        return {kind: {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 5, "podAffinityTerm": term}]}}
+
+    def spread(when: str, key: str) -> list[dict[str, Any]]:
+        return [{"topologyKey": key, "maxSkew": 1, "whenUnsatisfiable": when, **select("a")}]
+
+    return [
+        {"labels": {"app": "a"}, "topologySpreadConstraints": spread("DoNotSchedule", ZONE)},
+        {"labels": {"app": "a"}, "topologySpreadConstraints": spread("ScheduleAnyway", ZONE) + spread("ScheduleAnyway", HOST)},
+        {"labels": {"app": "b"}, "affinity": near("podAntiAffinity", "b", HOST, True)},
+        {"labels": {"app": "b"}, "affinity": near("podAffinity", "a", ZONE, False), "cpu": "300m"},
+        {"labels": {"app": "c"}, "affinity": near("podAffinity", "c", ZONE, True), "memory": "3Gi"},
+        {"labels": {"app": "b"}, "ports": [{"containerPort": 80, "hostPort": 80}], "tolerations": [{"operator": "Exists"}]},
+        {"labels": {"app": "c"}, "image": "big", "cpu": None, "requests": {"example.com/widget": "1"}},
+    ]
+
+
+def node(number: int, kind: int) -> Any:
+    taints = [{"key": "k", "value": "v", "effect": ("NoSchedule", "PreferNoSchedule")[kind % 2]}] if kind > 5 else []
+    extra = {"example.com__widget": "2"} if kind % 3 == 0 else {}
+    labels = {ZONE: "ab"[kind % 2]} if kind != 4 else {}
+    images = {"big:latest": 900 << 20} if kind % 4 == 0 else {}
+    return testing.node(f"n{number}", cpu=str(2 + kind), labels=labels, taints=taints, images=images, unschedulable=kind == 7, **extra)
+
+
+def metric(number: int, kind: int) -> dict[str, Any]:
+    usage = {"nodeUsage": {"resources": {"cpu": f"{kind * 300}m", "memory": f"{kind}Gi"}}}
+    return {"metadata": {"name": f"n{number}"}, "status": {"updateTime": format_time(NOW - 20 * kind), "nodeMetric": usage}}
+
+
+STEP = st.tuples(
+    st.sampled_from(["pod", "pod", "pod", "pod", "assigned", "delete", "node", "remove", "metric", "time"]),
+    st.integers(0, 6),
+    st.integers(0, 7),
+)
+
+
+@pytest.mark.feature("SCH-FW-06")
+@settings(max_examples=120, deadline=None)
+@given(plan=st.lists(STEP, min_size=1, max_size=40))
+def test_kept_vectors_equal_fresh_ones(plan: list[tuple[str, int, int]]) -> None:
+    world = testing.World(PROFILE, now=NOW)
+    world.add_nodes(*(node(number, number) for number in range(5)))
+    placed: list[str] = []
+    templates = shapes()
+    for kind, number, value in plan:
+        if kind == "pod":
+            decision = world.schedule(testing.pod(**templates[number]))
+            if decision.scheduled:
+                placed.append(decision.pod.uid)
+        elif kind == "assigned":
+            placed += [info.uid for info in world.add_pods(testing.pod(node=f"n{value}", **templates[number]))]
+        elif kind == "delete" and placed:
+            world.cluster.remove_pod(placed.pop(value % len(placed)))
+        elif kind == "node":
+            world.add_nodes(node(number, value))
+        elif kind == "remove":
+            world.cluster.remove_node(f"n{number}")
+        elif kind == "metric":
+            world.feed("NodeMetric", metric(number, value))
+        elif kind == "time":
+            world.state.now += 10 * value
+        same_as_fresh(world, templates)
+
+
+def same_as_fresh(world: testing.World, templates: list[dict[str, Any]]) -> None:
+    for template in templates:
+        info = world.parser.parse(testing.pod(**template))
+        kept = world.cycle.evaluation(world.framework, CycleContext(world.state, info))
+        ctx = CycleContext(world.state, info)
+        fresh = Evaluation(world.framework, world.cluster)
+        fresh.update(ctx)
+        assert kept.count == fresh.count
+        np.testing.assert_array_equal(kept.feasible, fresh.feasible)
+        if fresh.count:
+            np.testing.assert_array_equal(kept.totals, fresh.totals)
+        for mine, other in zip(kept.filters, fresh.filters, strict=True):
+            for slot in np.flatnonzero(world.cluster.alive).tolist():
+                assert bool(mine.code(slot)) == bool(other.code(slot)), mine.plugin.name
