@@ -20,29 +20,41 @@ class NodeCollector(Collector):
     def __init__(self, context: SensingContext) -> None:
         super().__init__(context)
         self._rate = Rate()
+        self._seeded = False
         self._numa = NumaReader(context.host.root, context.host.files)
         self._cpu_before: tuple[float, dict[int, int]] | None = None
         self._stat = context.host.root.proc_path("stat")
         self._meminfo = context.host.root.proc_path("meminfo")
 
     def collect(self, at: Round) -> None:
-        files, store, metrics = self.context.host.files, self.context.store, self.context.metrics
-        stat = files.read(self._stat)
-        rate = self._rate.update(at.mono, proc.cpu_ticks(self._stat, stat))
+        store, metrics = self.context.store, self.context.metrics
         memory = self._memory()
+        first, self._seeded = not self._seeded, True
+        try:
+            stat = self.context.host.files.read(self._stat)
+            rate = self._rate.update(at.mono, proc.cpu_ticks(self._stat, stat))
+        except HostError:
+            # memory strategies go on without CPU, as CPU strategies do without memory
+            if memory is not None and not first:
+                self._store_memory(at, memory)
+            raise
         numa = self._numa_samples(at, stat)
         if rate is None:
             return
         cpu = rate / self.context.ticks_per_second
         samples: list[Sample] = [(kinds.NODE_CPU, (), cpu)]
         if memory is not None:
-            samples.append((kinds.NODE_MEMORY, (), float(memory.used)))
-            if self.context.page_cache:
-                samples.append((kinds.NODE_MEMORY_WITH_PAGE_CACHE, (), float(memory.used_with_page_cache)))
-            metrics.node_used_memory.set(memory.used)
+            self._store_memory(at, memory)
         store.append(at.now, samples + numa)
         self.context.shared.node = Stamped(at.now, cpu, float(memory.used) if memory is not None else None)
         metrics.node_used_cpu.set(cpu)
+
+    def _store_memory(self, at: Round, memory: proc.MemInfo) -> None:
+        samples: list[Sample] = [(kinds.NODE_MEMORY, (), float(memory.used))]
+        if self.context.page_cache:
+            samples.append((kinds.NODE_MEMORY_WITH_PAGE_CACHE, (), float(memory.used_with_page_cache)))
+        self.context.store.append(at.now, samples)
+        self.context.metrics.node_used_memory.set(memory.used)
 
     def _memory(self) -> proc.MemInfo | None:
         """Memory of the node; without it CPU is still sensed, so that CPU strategies go on."""

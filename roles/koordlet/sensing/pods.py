@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from roles.koordlet.host import parse
@@ -10,12 +11,41 @@ from roles.koordlet.states.model import PodState
 from roles.koordlet.store import kinds
 from roles.koordlet.store.store import Sample
 
+_POD_KINDS = (kinds.POD_CPU, kinds.POD_MEMORY, kinds.POD_MEMORY_WITH_PAGE_CACHE)
+_CONTAINER_KINDS = (kinds.CONTAINER_CPU, kinds.CONTAINER_MEMORY, kinds.CONTAINER_MEMORY_WITH_PAGE_CACHE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Usage:
+    """One reading: cores (None without, or on a first reading, then ``seeded``) and memory (None when unreadable)."""
+
+    cpu: float | None
+    memory: parse.MemoryStat | None
+    seeded: bool
+
+    @property
+    def missing(self) -> bool:
+        return self.cpu is None and self.memory is None and not self.seeded
+
+
+def _append(samples: list[Sample], usage: _Usage, key: tuple[str, ...], to: tuple[str, str, str], page_cache: bool) -> None:
+    """Samples of a reading: CPU, memory, memory with page cache (a gauge that needs no second reading)."""
+    cpu_kind, memory_kind, cache_kind = to
+    if usage.cpu is not None:
+        samples.append((cpu_kind, key, usage.cpu))
+    if usage.memory is None:
+        return
+    if not usage.seeded:
+        samples.append((memory_kind, key, float(usage.memory.without_page_cache)))
+    if page_cache:
+        samples.append((cache_kind, key, float(usage.memory.with_page_cache)))
+
 
 class PodsCollector(Collector):
     """Usage of all pods and their containers, their sums, and their memory per NUMA node.
 
-    Of a pod without a readable CPU counter the containers are not read either, so that a container never shows use that the sums
-    do not hold. Memory that cannot be read leaves CPU alone: who throttles CPU must not stop for want of a memory figure.
+    CPU and memory are independent: who throttles CPU must not stop for want of a memory figure, nor the other way round. Of a pod
+    of which neither can be read the containers are not read either. A first reading gives no sample.
     """
 
     name: ClassVar[str] = "pods"
@@ -35,24 +65,17 @@ class PodsCollector(Collector):
         numa_sum: dict[int, float] = {}
         for pod in pods:
             usage = self._usage(at, pod.uid, pod.cgroup_dir, pod.key, quiet=not pod.active)
-            if usage is None:
-                continue
-            cpu, memory = usage
-            if memory is not None:
+            if usage.memory is not None:
                 # memory needs no second reading: without it in the sums a new pod would count as system for a round
-                memory_sum += memory.without_page_cache
+                memory_sum += usage.memory.without_page_cache
                 self._add_numa(pod, numa_sum)
-                if page_cache:
-                    samples.append((kinds.POD_MEMORY_WITH_PAGE_CACHE, (pod.uid,), float(memory.with_page_cache)))
-            self._containers(at, pod, samples, page_cache)
-            if cpu is None:
-                seeded += 1
-                continue
-            measured += 1
-            cpu_sum += cpu
-            samples.append((kinds.POD_CPU, (pod.uid,), cpu))
-            if memory is not None:
-                samples.append((kinds.POD_MEMORY, (pod.uid,), float(memory.without_page_cache)))
+            if not usage.missing:
+                self._containers(at, pod, samples, page_cache)
+            seeded += usage.seeded
+            if usage.cpu is not None:
+                measured += 1
+                cpu_sum += usage.cpu
+            _append(samples, usage, (pod.uid,), _POD_KINDS, page_cache)
         self.context.store.append(at.now, samples)
         shared = self.context.shared
         if not self.context.pods_known() or (seeded and not measured):
@@ -64,43 +87,49 @@ class PodsCollector(Collector):
 
     def _containers(self, at: Round, pod: PodState, samples: list[Sample], page_cache: bool) -> None:
         for container in pod.containers:
-            if not container.cgroup_dir:
-                continue
-            usage = self._usage(at, container.id, container.cgroup_dir, f"{pod.key}/{container.name}", quiet=not container.running)
-            if usage is None:
-                continue
-            cpu, memory = usage
-            if memory is not None and page_cache:
-                samples.append((kinds.CONTAINER_MEMORY_WITH_PAGE_CACHE, (container.id,), float(memory.with_page_cache)))
-            if cpu is not None:
-                samples.append((kinds.CONTAINER_CPU, (container.id,), cpu))
-                if memory is not None:
-                    samples.append((kinds.CONTAINER_MEMORY, (container.id,), float(memory.without_page_cache)))
+            if container.cgroup_dir:
+                label = f"{pod.key}/{container.name}"
+                usage = self._usage(at, container.id, container.cgroup_dir, label, quiet=not container.running)
+                _append(samples, usage, (container.id,), _CONTAINER_KINDS, page_cache)
 
-    def _usage(
-        self, at: Round, key: str, directory: str, label: str, *, quiet: bool
-    ) -> tuple[float | None, parse.MemoryStat | None] | None:
-        """Cores (None on a first reading) and memory (None when it cannot be read) of one cgroup; None without CPU time."""
+    def _usage(self, at: Round, key: str, directory: str, label: str, *, quiet: bool) -> _Usage:
+        """CPU and memory of one cgroup, each for itself."""
         v2 = self.context.host.cgroups.v2
-        try:
-            path, data = self.read("cpuacct.usage", directory)
-            counter = parse.cpu_usage_ns(path, data, v2=v2)
-        except (HostFileError, ValueError) as error:
-            self.troubles.failed(label, error, quiet=quiet)
-            return None
-        self.troubles.ok(label)
+        cpu: float | None = None
         memory: parse.MemoryStat | None = None
+        seeded = False
         try:
             path, data = self.read("memory.stat", directory)
             memory = parse.memory_stat(path, data, v2=v2)
             self.troubles.ok(f"{label} memory")
         except (HostFileError, ValueError) as error:
             self.troubles.failed(f"{label} memory", error, quiet=quiet)
+        try:
+            path, data = self.read("cpuacct.usage", directory)
+            counter = parse.cpu_usage_ns(path, data, v2=v2)
+        except (HostFileError, ValueError) as error:
+            self.troubles.failed(f"{label} CPU", error, quiet=quiet)
+            return _Usage(None, memory, seeded=False)
+        self.troubles.ok(f"{label} CPU")
         rate = self._rates.get(key)
         if rate is None:
             rate = self._rates[key] = Rate(FORGET_AFTER_INTERVALS * self.context.interval)
         per_second = rate.update(at.mono, counter)
-        return (None if per_second is None else per_second / 1e9), memory
+        if per_second is None:
+            seeded = True
+        else:
+            cpu = per_second / 1e9
+        return _Usage(cpu, memory, seeded=seeded)
+
+    def _memory(self, directory: str, label: str, *, quiet: bool) -> parse.MemoryStat | None:
+        try:
+            path, data = self.read("memory.stat", directory)
+            memory = parse.memory_stat(path, data, v2=self.context.host.cgroups.v2)
+        except (HostFileError, ValueError) as error:
+            self.troubles.failed(f"{label} memory", error, quiet=quiet)
+            return None
+        self.troubles.ok(f"{label} memory")
+        return memory
 
     def _add_numa(self, pod: PodState, sums: dict[int, float]) -> None:
         try:
@@ -143,7 +172,7 @@ class PodsCollector(Collector):
                 host.cgroups.forget_dir(directory)
         self._known = now
         names = {p.key for p in pods} | {f"{p.key}/{c.name}" for p in pods for c in p.containers}
-        self.troubles.keep({name + suffix for name in names for suffix in ("", " memory", " NUMA memory")})
+        self.troubles.keep({name + suffix for name in names for suffix in (" CPU", " memory", " NUMA memory")})
 
 
 def _dirs(pod: PodState) -> list[str]:

@@ -145,6 +145,18 @@ class TestPodsThatComeAndGo:
         assert a.view.last(kinds.POD_CPU, pod_uid="u-1") == pytest.approx(1.0)
         assert a.view.last(kinds.POD_MEMORY, pod_uid="u-1") is None
 
+    def test_without_cpu_counters_memory_is_still_sensed(self, agent, make_pod) -> None:
+        a = agent()
+        directory = a.tree.pod_dir("Burstable", "u-1")
+        a.tree.cgroup(directory, anon=MIB)
+        (a.tree.root / a.tree.file("cpuacct", directory, "cpuacct.usage")).unlink()
+        (a.tree.root / "proc/stat").unlink()
+        a.list(make_pod("web", "u-1"))
+        a.tick()
+        assert a.view.last(kinds.NODE_MEMORY) == 2 * GIB
+        assert a.view.last(kinds.POD_MEMORY, pod_uid="u-1") == MIB
+        assert a.view.last(kinds.POD_CPU, pod_uid="u-1") is None
+
     def test_without_meminfo_cpu_is_still_sensed(self, agent) -> None:
         a = agent()
         (a.tree.root / "proc/meminfo").unlink()
