@@ -43,6 +43,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser: AnswerParser | None = None
         self._answer: asyncio.Future[Response] | None = None
+        self._gone: asyncio.Future[None] = loop.create_future()
 
     @property
     def reusable(self) -> bool:
@@ -73,6 +74,13 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
         else:
             self._transport.abort()
+
+    async def abort(self) -> None:
+        """Close at once and wait until it is closed."""
+        self.open = False
+        if self._transport is not None:
+            self._transport.abort()
+            await asyncio.wait([self._gone], timeout=1.0)
 
     # -- asyncio.Protocol --
 
@@ -107,6 +115,8 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.open = False
+        if not self._gone.done():
+            self._gone.set_result(None)
         parser, answer = self._parser, self._answer
         if answer is None or answer.done():
             return
@@ -188,7 +198,6 @@ class Pool:
         """Close all connections; requests in flight fail."""
         self._closed = True
         self._idle.clear()
-        for connection in self._all:
-            connection.close()
+        connections = [*self._all]
         self._all.clear()
-        await asyncio.sleep(0)  # let the transports go
+        await asyncio.gather(*(connection.abort() for connection in connections))

@@ -62,7 +62,9 @@ def _merge_object(doc: Any, patch: Mapping[str, Any], fields: Mapping[str, Field
             raise PatchError(f"{_at(where, key)}: unknown directive")
     for key in orders:
         name = key[len(_ORDER) :]
-        _reorder(merged, name, doc, _list(patch[key], _at(where, key)), fields.get(name, _ATOMIC), where=_at(where, key))
+        order = _list(patch[key], _at(where, key))
+        _check_order(patch.get(name), order, fields.get(name, _ATOMIC), _at(where, key))
+        _reorder(merged, name, doc, order, fields.get(name, _ATOMIC), where=_at(where, key))
     return merged
 
 
@@ -152,6 +154,20 @@ def _interleave(ordered: list[Any], others: list[Any], server: list[Any], key_of
             waiting += 1
         result.append(item)
     return result + others[waiting:]
+
+
+def _check_order(changes: Any, order: list[Any], field: Field, where: str) -> None:
+    """The elements of the patch must come in the order that `$setElementOrder` gives, and all be in it."""
+    if not isinstance(changes, list):
+        return
+    wanted = [item.get(field.key) if field.key and isinstance(item, Mapping) else item for item in order]
+    waiting = iter(wanted)
+    for item in changes:
+        if isinstance(item, Mapping) and _PATCH in item:
+            continue
+        identity = item.get(field.key) if field.key and isinstance(item, Mapping) else item
+        if identity not in waiting:  # consumes the order up to the element
+            raise PatchError(f"{where}: the elements of the patch do not come in this order ({identity!r})")
 
 
 def _reorder(merged: dict[str, Any], name: str, doc: Any, order: list[Any], field: Field, *, where: str) -> None:

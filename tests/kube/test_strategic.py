@@ -106,6 +106,10 @@ def test_node_conditions() -> None:
         ({"metadata": {"finalizers": [{"a": 1}]}}, "list of scalars"),
         ({"spec": {"$setElementOrder/containers": [{}]}}, "needs the merge key"),
         ({"spec": {"$setElementOrder/tolerations": []}}, "not a merged list"),
+        (
+            {"spec": {"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}], "containers": [{"name": "a"}, {"name": "b"}]}},
+            "do not come in this order ('b')",
+        ),
     ],
 )
 def test_bad_patches_say_where(change: dict[str, Any], says: str) -> None:
@@ -131,6 +135,8 @@ containers = st.lists(
 def test_applying_twice_is_applying_once(have: list[Any], change: list[Any], gone: list[str], order: list[str]) -> None:
     change = [item for item in change if item["name"] not in gone] + [{"$patch": "delete", "name": name} for name in gone]
     for extra in ({}, {"$setElementOrder/containers": [{"name": name} for name in order]}):
+        if extra:
+            change = sorted(change, key=lambda item: order.index(item["name"]))
         body = {"spec": {"containers": change, **extra}, "metadata": {"finalizers": ["f"]}}
         once = apply_strategic_patch(pod(*have), body, "Pod")
         assert apply_strategic_patch(once, body, "Pod") == once
