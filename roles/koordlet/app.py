@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from koord.config.gates import KOORDLET, FeatureGates
 from koord.process.errors import ConfigurationError
 from koord.process.flags import HostPort, parse_host_port
-from roles.koordlet.acting import Acting
+from roles.koordlet.acting import Acting, modes
 from roles.koordlet.actuation.journal import JournalError
 from roles.koordlet.actuation.restore import restore as put_back
 from roles.koordlet.audit.http import EventsHandler
 from roles.koordlet.audit.log import AuditLog
 from roles.koordlet.audit.reader import Readers
+from roles.koordlet.hooks.manager import HooksManager
 from roles.koordlet.host.cgroup import Cgroups
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.files import HostFiles, raise_descriptor_limit
@@ -43,6 +44,7 @@ from roles.koordlet.states.callbacks import Callbacks, StateKind
 from roles.koordlet.states.kubelet import KubeletClient, KubeletOptions
 from roles.koordlet.states.model import HostState, Snapshot
 from roles.koordlet.states.nodestate import NodeState
+from roles.koordlet.states.pleg import Pleg
 from roles.koordlet.states.podgauges import export_container_resources
 from roles.koordlet.states.podinformer import PodInformer
 from roles.koordlet.states.pods import PodBook
@@ -120,9 +122,12 @@ class App:
             self._routes()
             await self.ops.start()
             self.metrics.start(time.time())
+            profiling = await self._profiling()
             try:
                 await self._live(life)
             finally:
+                if profiling is not None:
+                    await profiling.stop()
                 await self.ops.stop()
         finally:
             self.audit.close()
@@ -147,6 +152,8 @@ class App:
         self.sensing = self._sensing()
         stopping = life.stopping
         life.spawn(pods.run(stopping), "pods")
+        pleg = Pleg(cgroups, pods.trigger)
+        pleg.start(asyncio.get_running_loop())
         life.spawn(self._watch_sync(stopping), "sync")
         for kind in StateKind:
             life.spawn(self._callbacks_of(kind), f"callbacks of {kind}")
@@ -161,6 +168,10 @@ class App:
         )
         self.acting.start()
         life.on_stop(self.acting.stop, "acting half")
+        acting, gate = self.acting, self.gates.enabled
+        self.hooks = HooksManager(options, acting.executor, self.metrics, gate, modes(options), lambda: self.snapshot(time.time()))
+        self.hooks.register(self.callbacks)
+        life.spawn(lambda: self.hooks.run(stopping, self._synced), "runtime hooks", restart=True)
         self._reports(life, kubelet)
         triggers = self._watch_pressure()
         if options.collect_res_used_interval >= 1.0:
@@ -168,6 +179,7 @@ class App:
         else:
             log.error("--collect-res-used-interval is below 1s: nothing is collected")
             await stopping.wait()
+        pleg.stop(asyncio.get_running_loop())
         for trigger in triggers:
             trigger.close(asyncio.get_running_loop())
         await kubelet.close()
@@ -354,6 +366,9 @@ class App:
                 self.acting.pressure(snapshot, at.mono)
             else:
                 self.acting.tick(snapshot, at.mono)
+        if self.options.tsdb_enable_prometheus_metric:
+            self.metrics.store_bytes.set(self.store.size_bytes)
+            self.metrics.store_series.set(self.store.series_count)
         policy = self.state.policy
         self.store.want(
             node_window=max(*policy.durations, policy.aggregate),
@@ -386,6 +401,17 @@ class App:
                 options.audit_log_dir, max_readers=options.audit_max_concurrent_readers, max_events=options.audit_max_events_limit
             )
             self.ops.route("GET", "/events", EventsHandler(readers if self.audit.enabled else None))
+
+    async def _profiling(self) -> OpsServer | None:
+        """The profiling listener, when it is asked for."""
+        if not self.options.enable_pprof:
+            return None
+        from koord.process.http import OpsServer
+
+        server = OpsServer.at(parse_address("pprof-addr", self.options.pprof_addr), health=self.ops.health, role="koordlet profiling")
+        server.enable_profiling()
+        await server.start()
+        return server
 
     def _sensing_alive(self) -> tuple[bool, str]:
         if not self._ticked:

@@ -56,7 +56,6 @@ class Options:
     node_topology_sync_interval: float = _option(3.0, "Period of reporting topology and devices; 0 turns topology off.", DURATION)
     disable_query_kubelet_config: bool = _option(False, "Do not ask the kubelet for its configuration (/configz).")
     enable_node_metric_report: bool = _option(True, "Report NodeMetric.")
-    enable_pod_taskids: bool = _option(False, "Keep the task ids of containers with the pods.")
     # -- collecting --------------------------------------------------------------------------------------------------------
     collect_res_used_interval: float = _option(1.0, "Period of the node, pod, BE, host application and system collectors.", DURATION)
     collect_sys_metric_outdated_interval: float = _option(10.0, "Age beyond which an input of system usage is stale.", DURATION)
@@ -124,6 +123,7 @@ class Options:
     runtime_hooks_nri_plugin_index: str = _option("00", "Index of the NRI plugin.")
     disable_unset_cpu_quota: bool = _option(False, "Leave the CPU quota of pods with a cpuset as it is.")
     # -- accepted, nothing to act on ---------------------------------------------------------------------------------------
+    enable_pod_taskids: bool = _option(False, "Accepted for old manifests: task ids are read when something needs them.")
     report_interval: float = _option(0.0, "Accepted for old manifests: NodeMetric itself says how often to report.", DURATION)
     configmap_name: str = _option("koordlet-config", "Accepted for old manifests: koordlet has no ConfigMap of its own.")
     configmap_namespace: str = _option("koordinator-system", "Accepted for old manifests: koordlet has no ConfigMap of its own.")

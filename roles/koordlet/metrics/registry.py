@@ -159,6 +159,8 @@ class Metrics:
             Gauge("koordlet_container_resource_requests", "Batch and mid requests of containers.", container)
         )
         self.container_limits = self._ex(Gauge("koordlet_container_resource_limits", "Batch and mid limits of containers.", container))
+        self.store_bytes = self._ex(Gauge("koordlet_metric_store_bytes", "Memory that series take."))
+        self.store_series = self._ex(Gauge("koordlet_metric_store_series", "Series in the metric store."))
         self.container_cpi = self._ex(
             Gauge(
                 "koordlet_container_cpi",
