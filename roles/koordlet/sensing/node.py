@@ -20,7 +20,6 @@ class NodeCollector(Collector):
     def __init__(self, context: SensingContext) -> None:
         super().__init__(context)
         self._rate = Rate()
-        self._seeded = False
         self._numa = NumaReader(context.host.root, context.host.files)
         self._cpu_before: tuple[float, dict[int, int]] | None = None
         self._stat = context.host.root.proc_path("stat")
@@ -29,13 +28,12 @@ class NodeCollector(Collector):
     def collect(self, at: Round) -> None:
         store, metrics = self.context.store, self.context.metrics
         memory = self._memory()
-        first, self._seeded = not self._seeded, True
         try:
             stat = self.context.host.files.read(self._stat)
             rate = self._rate.update(at.mono, proc.cpu_ticks(self._stat, stat))
         except HostError:
             # memory strategies go on without CPU, as CPU strategies do without memory
-            if memory is not None and not first:
+            if memory is not None:
                 self._store_memory(at, memory)
             raise
         numa = self._numa_samples(at, stat)
