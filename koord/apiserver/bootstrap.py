@@ -14,7 +14,7 @@ Obj = dict[str, Any]
 _NAMESPACES = ("kube-system", "kube-public", "kube-node-lease", "default")
 _PRIORITIES = (
     ("system-node-critical", 2_000_001_000, "Used for system critical pods that must not be moved from their current node."),
-    ("system-cluster-critical", 2_000_000_000, "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."),
+    ("system-cluster-critical", 2_000_000_000, "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."),  # noqa: E501
 )  # fmt: skip
 
 

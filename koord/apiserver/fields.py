@@ -46,7 +46,7 @@ _NAME = _get("metadata", "name")
 _NAMESPACE = _get("metadata", "namespace")
 
 _EVENT = {
-    **{f"involvedObject.{key}": _get("involvedObject", key) for key in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")},
+    **{f"involvedObject.{key}": _get("involvedObject", key) for key in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")},  # noqa: E501
     "reason": _get("reason"),
     "reportingComponent": _get("reportingComponent"),
     "source": _source,

@@ -49,7 +49,7 @@ STRATEGIES: dict[tuple[str, str], Strategy] = {
     ("", "Pod"): Strategy(
         default_pods.default_pod, default_pods.create_pod, None, check_pods.check_pod, check_pods.check_pod_update
     ),
-    ("", "Node"): Strategy(default_cluster.default_node, None, None, check_cluster.check_node, check_cluster.check_node_update, keeps_status=True),
+    ("", "Node"): Strategy(default_cluster.default_node, None, None, check_cluster.check_node, check_cluster.check_node_update, keeps_status=True),  # noqa: E501
     ("", "Namespace"): Strategy(default_cluster.default_namespace, default_cluster.create_namespace, default_cluster.update_namespace),
     ("", "ConfigMap"): Strategy(None, None, None, check_cluster.check_config_map, check_cluster.check_immutable_data),
     ("", "Secret"): Strategy(default_cluster.default_secret, None, None, check_cluster.check_secret, check_cluster.check_immutable_data),

@@ -66,7 +66,7 @@ def _resource_listed(wanted: list[str], plural: str, subresource: str) -> bool:
         name, _, sub = pattern.partition("/")
         if name not in ("*", plural):
             continue
-        if sub == subresource or sub == "*" or (pattern == "*" and not subresource):
+        if sub in (subresource, "*") or (pattern == "*" and not subresource):
             return True
     return False
 

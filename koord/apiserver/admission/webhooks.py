@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from koord.apiserver.admission.attributes import DELETE, Attributes
-from koord.apiserver.admission.webhook_call import CallError, Caller, Unresolvable
+from koord.apiserver.admission.webhook_call import Caller, CallError, Unresolvable
 from koord.apiserver.admission.webhook_rules import Hook, compile_hooks, matching_resource
 from koord.apiserver.errors import StatusError, bad_request, internal
 from koord.apiserver.rest.meta import new_uid

@@ -64,6 +64,11 @@ def _paths(resources: list[Resource], *, v3: bool) -> Obj:
         one = {"get": _operation(resource, "get", v3=v3), "put": _operation(resource, "put", v3=v3)}
         one |= {"patch": _operation(resource, "patch", v3=v3), "delete": _operation(resource, "delete", v3=v3)}
         out[collection + "/{name}"] = one
+    if v3 and any(r.kind == "Pod" for r in resources):
+        # kubectl takes a `kind: List` apart itself, but asks first whether writes of that kind know fieldValidation
+        kind = {"group": "", "kind": "List", "version": "v1"}
+        operation = {"parameters": _parameters((*_WRITE, "force"), v3=True), "responses": {"200": {"description": "OK"}}}
+        out["/api/v1/"] = {"patch": {**operation, "x-kubernetes-action": "patch", "x-kubernetes-group-version-kind": kind}}
     return out
 
 

@@ -58,6 +58,11 @@ LATER: dict[str, dict[int, tuple[str, str, bool]]] = {
         5: ("matchLabelKeys", "string", True),
         6: ("mismatchLabelKeys", "string", True),
     },
+    "k8s.io.api.authentication.v1.SelfSubjectReview": {
+        1: ("metadata", _META + "ObjectMeta", False),
+        2: ("status", "k8s.io.api.authentication.v1.SelfSubjectReviewStatus", False),
+    },
+    "k8s.io.api.authentication.v1.SelfSubjectReviewStatus": {1: ("userInfo", "k8s.io.api.authentication.v1.UserInfo", False)},
     "k8s.io.api.policy.v1beta1.PodDisruptionBudgetSpec": {4: ("unhealthyPodEvictionPolicy", "string", False)},
 }
 

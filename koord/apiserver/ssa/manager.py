@@ -97,7 +97,7 @@ class FieldManagement:
         """The fields that an update changes become the updater's; the fields that it removes nobody's."""
         meta, before = obj["metadata"], stored["metadata"]
         given, known = meta.get("managedFields"), before.get("managedFields")
-        if given is not None and not given or given == [{}]:
+        if (given is not None and not given) or given == [{}]:
             # an explicit reset
             meta.pop("managedFields", None)
             return

@@ -81,7 +81,7 @@ def deployment(obj: Obj) -> list[Any]:
     status = _status(obj)
     return [
         _name(obj), f"{status.get('readyReplicas', 0)}/{_spec(obj).get('replicas', 0)}", status.get("updatedReplicas", 0),
-        status.get("availableReplicas", 0), age(obj), containers(_template(obj), "name"), containers(_template(obj), "image"), _selector(obj),
+        status.get("availableReplicas", 0), age(obj), containers(_template(obj), "name"), containers(_template(obj), "image"), _selector(obj),  # noqa: E501
     ]  # fmt: skip
 
 
@@ -169,7 +169,7 @@ def endpoint_slice(obj: Obj) -> list[Any]:
 def pdb(obj: Obj) -> list[Any]:
     spec = _spec(obj)
     return [
-        _name(obj), str(spec.get("minAvailable", "N/A")), str(spec.get("maxUnavailable", "N/A")), _status(obj).get("disruptionsAllowed", 0), age(obj)
+        _name(obj), str(spec.get("minAvailable", "N/A")), str(spec.get("maxUnavailable", "N/A")), _status(obj).get("disruptionsAllowed", 0), age(obj)  # noqa: E501
     ]  # fmt: skip
 
 
@@ -212,7 +212,7 @@ def claim(obj: Obj) -> list[Any]:
     spec, status = _spec(obj), _status(obj)
     return [
         _name(obj), status.get("phase"), spec.get("volumeName") or "", (status.get("capacity") or {}).get("storage", ""),
-        _modes(status), spec.get("storageClassName") or "", spec.get("volumeAttributesClassName") or UNSET, age(obj), spec.get("volumeMode") or "",
+        _modes(status), spec.get("storageClassName") or "", spec.get("volumeAttributesClassName") or UNSET, age(obj), spec.get("volumeMode") or "",  # noqa: E501
     ]  # fmt: skip
 
 
@@ -264,15 +264,15 @@ _CREATED = (NAME, ("Created At", "date", 0))
 KINDS: dict[tuple[str, str], tuple[tuple[Column, ...], Row]] = {
     ("", "pods"): (_s("Name", "Ready", "Status", "Restarts", "Age", wide=("IP", "Node", "Nominated Node", "Readiness Gates")), pod),
     ("", "nodes"): (
-        _s("Name", "Status", "Roles", "Age", "Version", wide=("Internal-IP", "External-IP", "OS-Image", "Kernel-Version", "Container-Runtime")),
+        _s("Name", "Status", "Roles", "Age", "Version", wide=("Internal-IP", "External-IP", "OS-Image", "Kernel-Version", "Container-Runtime")),  # noqa: E501
         node,
     ),
     ("", "namespaces"): (_s("Name", "Status", "Age"), lambda o: [_name(o), _status(o).get("phase"), age(o)]),
     ("", "events"): (
-        _s("Last Seen", "Type", "Reason", "Object") + _s(wide=("Subobject", "Source")) + _s("Message") + _s(wide=("First Seen", "Count", "Name")),
+        _s("Last Seen", "Type", "Reason", "Object") + _s(wide=("Subobject", "Source")) + _s("Message") + _s(wide=("First Seen", "Count", "Name")),  # noqa: E501
         event,
     ),
-    ("", "configmaps"): (_s("Name", "Data", "Age"), lambda o: [_name(o), len(o.get("data") or ()) + len(o.get("binaryData") or ()), age(o)]),
+    ("", "configmaps"): (_s("Name", "Data", "Age"), lambda o: [_name(o), len(o.get("data") or ()) + len(o.get("binaryData") or ()), age(o)]),  # noqa: E501
     ("", "secrets"): (_s("Name", "Type", "Data", "Age"), lambda o: [_name(o), o.get("type"), len(o.get("data") or ()), age(o)]),
     ("", "serviceaccounts"): (_s("Name", "Secrets", "Age"), lambda o: [_name(o), len(o.get("secrets") or ()), age(o)]),
     ("", "services"): (_s("Name", "Type", "Cluster-IP", "External-IP", "Port(s)", "Age", wide=("Selector",)), service),
@@ -285,7 +285,7 @@ KINDS: dict[tuple[str, str], tuple[tuple[Column, ...], Row]] = {
         claim,
     ),
     ("", "persistentvolumes"): (
-        _s("Name", "Capacity", "Access Modes", "Reclaim Policy", "Status", "Claim", "StorageClass", "VolumeAttributesClass", "Reason", "Age",
+        _s("Name", "Capacity", "Access Modes", "Reclaim Policy", "Status", "Claim", "StorageClass", "VolumeAttributesClass", "Reason", "Age",  # noqa: E501
            wide=("VolumeMode",)),
         volume,
     ),

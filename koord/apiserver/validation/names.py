@@ -140,7 +140,7 @@ def owner_references(refs: list[Obj], causes: list[Cause]) -> None:
     controllers = 0
     for i, ref in enumerate(refs):
         path = f"metadata.ownerReferences[{i}]"
-        for key, text in (("apiVersion", "version must not be empty"), ("kind", "kind must not be empty"), ("name", "name must not be empty"),
+        for key, text in (("apiVersion", "version must not be empty"), ("kind", "kind must not be empty"), ("name", "name must not be empty"),  # noqa: E501
                           ("uid", "uid must not be empty")):  # fmt: skip
             if not ref.get(key):
                 causes.append(invalid_value(f"{path}.{key}" if key != "kind" else f"{path}.kind", ref.get(key) or "", text))

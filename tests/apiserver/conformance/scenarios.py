@@ -307,7 +307,7 @@ def custom_resources(t: Transcript) -> None:
         return {"apiVersion": f"{group}/v1", "kind": "Widget", "metadata": {"name": called}, "spec": spec}
 
     t.call("POST", path, {**widget("w", size=1, junk=True, free={"k": [1]}), "status": {"ok": True}})
-    for bad in ({"size": 0}, {"size": 11}, {}, {"size": "x"}, {"size": 1, "colour": "green"}, {"size": 1, "name": "ABC"}, {"size": 1, "either": []},
+    for bad in ({"size": 0}, {"size": 11}, {}, {"size": "x"}, {"size": 1, "colour": "green"}, {"size": 1, "name": "ABC"}, {"size": 1, "either": []},  # noqa: E501
                 {"size": 1, "parts": [{"name": "a"}, {"name": "a"}]}):  # fmt: skip
         t.call("POST", path, widget("bad", **bad))
     for bad in ({"size": 1, "name": "toolong"}, {"size": 1, "parts": [{}]}):

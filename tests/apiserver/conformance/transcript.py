@@ -67,7 +67,7 @@ class Transcript:
         """A call whose answer is part of the transcript; returns the decoded body."""
         status, out = self.raw(method, path, body, kind)
         self.lines.append(
-            {"request": f"{method} {path.split('?')[0]}".replace(self.ns, "{ns}"), "status": status, "answer": self.tidy(out)}
+            {"request": f"{method} {path.split('?', maxsplit=1)[0]}".replace(self.ns, "{ns}"), "status": status, "answer": self.tidy(out)}
         )
         return out
 
