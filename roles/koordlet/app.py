@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import resource
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -23,25 +22,16 @@ from roles.koordlet.hooks.manager import HooksManager
 from roles.koordlet.host.cgroup import Cgroups
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.files import HostFiles, raise_descriptor_limit
-from roles.koordlet.host.proc import clock_ticks
 from roles.koordlet.host.psitrigger import CPU_STALL, MEMORY_STALL, PressureTrigger
 from roles.koordlet.host.root import PATH_FLAGS, HostRoot
 from roles.koordlet.lock import NodeLock
 from roles.koordlet.metrics.bridge import attach
 from roles.koordlet.metrics.registry import Metrics
+from roles.koordlet.observing import Parts, make_kubelet, make_sensing, spawn_reports
 from roles.koordlet.options import Options
-from roles.koordlet.prediction.loop import PredictionLoop
-from roles.koordlet.prediction.models import Models, PredictionOptions
-from roles.koordlet.prediction.reclaimable import ReclaimableReporter
-from roles.koordlet.report.device_loop import DeviceLoop
-from roles.koordlet.report.nodemetric_loop import NodeMetricLoop
-from roles.koordlet.report.topology_loop import TopologyLoop
-from roles.koordlet.sensing.base import Round, SensingContext
-from roles.koordlet.sensing.loop import SensingLoop
+from roles.koordlet.sensing.base import Round
 from roles.koordlet.sensing.nodeinfo import CPU_INFO
-from roles.koordlet.sensing.registry import CollectorSettings, make_collectors
 from roles.koordlet.states.callbacks import Callbacks, StateKind
-from roles.koordlet.states.kubelet import KubeletClient, KubeletOptions
 from roles.koordlet.states.model import HostState, Snapshot
 from roles.koordlet.states.nodestate import NodeState
 from roles.koordlet.states.pleg import Pleg
@@ -107,6 +97,7 @@ class App:
             enabled=self.gates.enabled("AuditEvents"),
         )
         self.state = NodeState(options.node_name, informers, self.metrics, self.callbacks)
+        self.parts = Parts(options, client, informers, self.gates.enabled, self.state, self.store, self.metrics)
         self._lock = NodeLock(options.lock_file or os.path.join(self.root.var_run, "koordlet", "koordlet.lock"))
         self._synced = asyncio.Event()
         self._trainable = asyncio.Event()
@@ -147,9 +138,9 @@ class App:
         if options.tsdb_path:
             persist.load(self.store, options.tsdb_path, time.time())
         self.informers.start()
-        kubelet = self._kubelet()
+        kubelet = make_kubelet(self.parts)
         pods = PodInformer(self.book, kubelet, lambda: self.state.node, options.kubelet_sync_interval, self._on_pods)
-        self.sensing = self._sensing()
+        self.sensing = make_sensing(self.parts, self.host, self.book, self._on_tick)
         stopping = life.stopping
         life.spawn(pods.run(stopping), "pods")
         pleg = Pleg(cgroups, pods.trigger)
@@ -172,7 +163,7 @@ class App:
         self.hooks = HooksManager(options, acting.executor, self.metrics, gate, modes(options), lambda: self.snapshot(time.time()))
         self.hooks.register(self.callbacks)
         life.spawn(lambda: self.hooks.run(stopping, self._synced), "runtime hooks", restart=True)
-        self._reports(life, kubelet)
+        spawn_reports(life, self.parts, root=self.root, book=self.book, kubelet=kubelet, synced=self._synced, trainable=self._trainable)
         triggers = self._watch_pressure()
         if options.collect_res_used_interval >= 1.0:
             await self.sensing.run(stopping)
@@ -214,114 +205,6 @@ class App:
             (self.book.synced, "the kubelet's pods"),
         )
         return [name for ok, name in rows if not ok]
-
-    # -- parts ---------------------------------------------------------------------------------------------------------------
-
-    def _kubelet(self) -> KubeletClient:
-        options = self.options
-        return KubeletClient(
-            KubeletOptions(
-                address_type=options.kubelet_preferred_address_type,
-                insecure=options.kubelet_insecure_tls,
-                read_only_port=options.kubelet_read_only_port,
-                timeout=options.kubelet_sync_timeout,
-            ),
-            self.metrics,
-            self.client.config,
-        )
-
-    def _sensing(self) -> SensingLoop:
-        options = self.options
-        context = SensingContext(
-            host=self.host,
-            store=self.store,
-            metrics=self.metrics,
-            pods=lambda: self.book.pods,
-            pods_known=lambda: self.book.synced,
-            slo=lambda: self.state.slo,
-            memory_policy=lambda: self.state.policy.memory,
-            gate=self.gates.enabled,
-            interval=options.collect_res_used_interval,
-            outdated=options.collect_sys_metric_outdated_interval,
-            ticks_per_second=clock_ticks(),
-            page_size=resource.getpagesize(),
-            page_cache_wanted=options.enable_pagecache_collector,
-            resctrl_wanted=options.enable_resctrl_collector,
-            skip_terminated=not options.collect_terminated_pods,
-        )
-        intervals = CollectorSettings(
-            node_info=options.collect_node_cpu_info_interval,
-            psi=options.psi_collector_interval,
-            cold_page=options.coldpage_collector_interval,
-            resctrl=options.resctrl_collector_interval,
-            cpi=options.cpi_collector_interval,
-            cpi_window=options.collect_cpi_timewindow,
-            xpu_directory=options.xpu_device_infos_dir,
-        )
-        return SensingLoop(
-            make_collectors(context, intervals),
-            files=self.files,
-            store=self.store,
-            metrics=self.metrics,
-            interval=options.collect_res_used_interval,
-            on_tick=self._on_tick,
-        )
-
-    def _reports(self, life: Life, kubelet: KubeletClient) -> None:
-        options, stopping = self.options, life.stopping
-        models = Models(
-            PredictionOptions(
-                directory=options.prediction_checkpoint_filepath,
-                training_interval=options.prediction_training_interval,
-                cpu_half_life=options.prediction_cpu_histogram_decay_halflife,
-                memory_half_life=options.prediction_memory_histogram_decay_halflife,
-                cold_start=options.prediction_cold_start_duration,
-                safety_margin=options.prediction_safety_margin_percent,
-                expiration=options.prediction_model_expiration_duration,
-                checkpoint_interval=options.prediction_model_checkpoint_interval,
-                checkpoints_per_step=options.prediction_model_checkpoint_max_per_step,
-            )
-        )
-        prediction = PredictionLoop(models, self.store, lambda: self.book.pods)
-        life.spawn(prediction.run(stopping, self._trainable), "prediction")
-        if options.enable_node_metric_report:
-            report = NodeMetricLoop(
-                client=self.client,
-                state=self.state,
-                pods=lambda: self.book.pods,
-                store=self.store,
-                metrics=self.metrics,
-                reclaimable=ReclaimableReporter(models, self.metrics),
-                export=self.gates.enabled("NodeMetricPromMetrics"),
-                cold_memory=lambda: False,
-            )
-            life.spawn(lambda: report.run(stopping, self._synced), "NodeMetric report", restart=True)
-        if options.node_topology_sync_interval > 0:
-            topology = TopologyLoop(
-                client=self.client,
-                state=self.state,
-                book=self.book,
-                store=self.store,
-                kubelet=kubelet,
-                root=self.root,
-                interval=options.node_topology_sync_interval,
-                query_kubelet=not options.disable_query_kubelet_config,
-                publish=self.gates.enabled("NodeTopologyReport"),
-            )
-            life.spawn(lambda: topology.run(stopping, self._topology_ready), "NodeResourceTopology report", restart=True)
-
-        if options.node_topology_sync_interval > 0 and self.gates.enabled("Accelerators"):
-            devices = DeviceLoop(
-                client=self.client,
-                informers=self.informers,
-                state=self.state,
-                store=self.store,
-                interval=options.node_topology_sync_interval,
-            )
-            life.spawn(lambda: devices.run(stopping), "Device report", restart=True)
-
-    def _topology_ready(self) -> bool:
-        return self.state.synced and self.book.synced
 
     # -- ticks ---------------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,157 @@
+"""Wires the observing half: kubelet, collectors, predictions and reports, from options. Holds no logic of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from roles.koordlet.host.proc import clock_ticks
+from roles.koordlet.host.root import HostRoot
+from roles.koordlet.metrics.registry import Metrics
+from roles.koordlet.options import Options
+from roles.koordlet.prediction.loop import PredictionLoop
+from roles.koordlet.prediction.models import Models, PredictionOptions
+from roles.koordlet.prediction.reclaimable import ReclaimableReporter
+from roles.koordlet.report.device_loop import DeviceLoop
+from roles.koordlet.report.nodemetric_loop import NodeMetricLoop
+from roles.koordlet.report.topology_loop import TopologyLoop
+from roles.koordlet.sensing.base import Round, SensingContext
+from roles.koordlet.sensing.loop import SensingLoop
+from roles.koordlet.sensing.registry import CollectorSettings, make_collectors
+from roles.koordlet.states.kubelet import KubeletClient, KubeletOptions
+from roles.koordlet.states.model import HostState
+from roles.koordlet.states.nodestate import NodeState
+from roles.koordlet.states.pods import PodBook
+from roles.koordlet.store.store import MetricStore
+
+if TYPE_CHECKING:
+    from koord.kube.client import Client
+    from koord.kube.informers import InformerFactory
+    from koord.process.life import Life
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the observing half is built from."""
+
+    options: Options
+    client: Client
+    informers: InformerFactory
+    gate: Callable[[str], bool]
+    state: NodeState
+    store: MetricStore
+    metrics: Metrics
+
+
+def make_kubelet(parts: Parts) -> KubeletClient:
+    options = parts.options
+    kubelet = KubeletOptions(
+        address_type=options.kubelet_preferred_address_type,
+        insecure=options.kubelet_insecure_tls,
+        read_only_port=options.kubelet_read_only_port,
+        timeout=options.kubelet_sync_timeout,
+    )
+    return KubeletClient(kubelet, parts.metrics, parts.client.config)
+
+
+def make_sensing(parts: Parts, host: HostState, book: PodBook, on_tick: Callable[[Round], None]) -> SensingLoop:
+    """All collectors and their loop."""
+    options, state = parts.options, parts.state
+    context = SensingContext(
+        host=host,
+        store=parts.store,
+        metrics=parts.metrics,
+        pods=lambda: book.pods,
+        pods_known=lambda: book.synced,
+        slo=lambda: state.slo,
+        memory_policy=lambda: state.policy.memory,
+        gate=parts.gate,
+        interval=options.collect_res_used_interval,
+        outdated=options.collect_sys_metric_outdated_interval,
+        ticks_per_second=clock_ticks(),
+        page_size=resource.getpagesize(),
+        page_cache_wanted=options.enable_pagecache_collector,
+        resctrl_wanted=options.enable_resctrl_collector,
+        skip_terminated=not options.collect_terminated_pods,
+    )
+    settings = CollectorSettings(
+        node_info=options.collect_node_cpu_info_interval,
+        psi=options.psi_collector_interval,
+        cold_page=options.coldpage_collector_interval,
+        resctrl=options.resctrl_collector_interval,
+        cpi=options.cpi_collector_interval,
+        cpi_window=options.collect_cpi_timewindow,
+        xpu_directory=options.xpu_device_infos_dir,
+    )
+    return SensingLoop(
+        make_collectors(context, settings),
+        files=host.files,
+        store=parts.store,
+        metrics=parts.metrics,
+        interval=options.collect_res_used_interval,
+        on_tick=on_tick,
+    )
+
+
+def make_models(options: Options) -> Models:
+    return Models(
+        PredictionOptions(
+            directory=options.prediction_checkpoint_filepath,
+            training_interval=options.prediction_training_interval,
+            cpu_half_life=options.prediction_cpu_histogram_decay_halflife,
+            memory_half_life=options.prediction_memory_histogram_decay_halflife,
+            cold_start=options.prediction_cold_start_duration,
+            safety_margin=options.prediction_safety_margin_percent,
+            expiration=options.prediction_model_expiration_duration,
+            checkpoint_interval=options.prediction_model_checkpoint_interval,
+            checkpoints_per_step=options.prediction_model_checkpoint_max_per_step,
+        )
+    )
+
+
+def spawn_reports(
+    life: Life, parts: Parts, *, root: HostRoot, book: PodBook, kubelet: KubeletClient, synced: asyncio.Event, trainable: asyncio.Event
+) -> None:
+    """Prediction and the three reports, each a supervised task."""
+    options, state, stopping = parts.options, parts.state, life.stopping
+    models = make_models(options)
+    prediction = PredictionLoop(models, parts.store, lambda: book.pods)
+    life.spawn(prediction.run(stopping, trainable), "prediction")
+    if options.enable_node_metric_report:
+        report = NodeMetricLoop(
+            client=parts.client,
+            state=state,
+            pods=lambda: book.pods,
+            store=parts.store,
+            metrics=parts.metrics,
+            reclaimable=ReclaimableReporter(models, parts.metrics),
+            export=parts.gate("NodeMetricPromMetrics"),
+            cold_memory=lambda: False,
+        )
+        life.spawn(lambda: report.run(stopping, synced), "NodeMetric report", restart=True)
+    if options.node_topology_sync_interval <= 0:
+        return
+    topology = TopologyLoop(
+        client=parts.client,
+        state=state,
+        book=book,
+        store=parts.store,
+        kubelet=kubelet,
+        root=root,
+        interval=options.node_topology_sync_interval,
+        query_kubelet=not options.disable_query_kubelet_config,
+        publish=parts.gate("NodeTopologyReport"),
+    )
+    life.spawn(lambda: topology.run(stopping, lambda: state.synced and book.synced), "NodeResourceTopology report", restart=True)
+    if parts.gate("Accelerators"):
+        devices = DeviceLoop(
+            client=parts.client,
+            informers=parts.informers,
+            state=state,
+            store=parts.store,
+            interval=options.node_topology_sync_interval,
+        )
+        life.spawn(lambda: devices.run(stopping), "Device report", restart=True)
