@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from koord.api.qos import QoSClass
 
@@ -32,7 +32,7 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchResources:
     """Batch resources that a container declares. None: the one is not declared."""
 
     cpu_request: int | None = None
@@ -58,8 +58,10 @@ class PodContext:
     kube_qos: str
     qos: QoSClass
     """The label's class, NONE when it says nothing known."""
-    batch: tuple[Batch, ...] = ()
-    """Of the containers that run side by side, those that declare something."""
+    batch: tuple[BatchResources, ...] = ()
+    """Of the containers that run side by side (sidecars too), those that declare something."""
+    init_batch: tuple[BatchResources, ...] = ()
+    """Of the init containers that run one after the other before them, those that declare something."""
     own_quota: int | None = None
     """CFS quota that Kubernetes gives the pod; None where the delivery does not know it."""
     state: PodState | None = None
@@ -78,7 +80,7 @@ class ContainerContext:
     name: str
     id: str
     cgroup_dir: str
-    batch: Batch = Batch()
+    batch: BatchResources = BatchResources()
     own_quota: int | None = None
     env: dict[str, str] = field(default_factory=dict)
 
@@ -132,18 +134,18 @@ class Answer:
 
     def over(self, other: Answer) -> Answer:
         """This answer laid over another one."""
-        changes = {name: value for name, value in self.set_fields()}
+        changes = dict(self.set_fields())
         if self.env:
             changes["env"] = {**other.env, **self.env}
         changes["mounts"] = other.mounts + self.mounts
         changes["devices"] = other.devices + self.devices
         return replace(other, **changes)
 
-    def set_fields(self) -> Iterator[tuple[str, object]]:
+    def set_fields(self) -> Iterator[tuple[str, Any]]:
         """Name and value of what is wanted."""
         for f in fields(self):
             value = getattr(self, f.name)
-            if value is not None and value != {} and value != ():
+            if value is not None and value not in ({}, ()):
                 yield f.name, value
 
     def __bool__(self) -> bool:

@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
+class RuleError(ValueError):
+    """What a rule is made of cannot be used. ``rule`` is in force nevertheless: what could be read, or None for the last one."""
+
+    def __init__(self, detail: str, rule: object = None) -> None:
+        super().__init__(detail)
+        self.rule = rule
+
+
 class Hook(ABC, Generic[R]):
     """A pure function of a rule and a context.
 
@@ -43,7 +51,7 @@ class Hook(ABC, Generic[R]):
         return self.gate(self.name)
 
     def learn(self, snapshot: Snapshot, rule: R | None) -> R | None:
-        """The rule by this snapshot; ``rule`` is the last one. Input that cannot be used leaves the last rule in force."""
+        """The rule by this snapshot; ``rule`` is the last one. Raises :class:`RuleError`."""
         return rule
 
     def switches(self, snapshot: Snapshot, rule: R) -> tuple[Write, ...]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from roles.koordlet.hooks.batchresource import BatchResource
 from roles.koordlet.hooks.hook import Hook
 from roles.koordlet.options import Options
 
-HOOKS: tuple[type[Hook[Any]], ...] = ()
+HOOKS: tuple[type[Hook[Any]], ...] = (BatchResource,)
 
 
 def make_hooks(options: Options, gate: Callable[[str], bool]) -> tuple[Hook[Any], ...]:

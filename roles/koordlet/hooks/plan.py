@@ -1,0 +1,55 @@
+"""From answers to writes, ordered by cgroup level. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from roles.koordlet.actuation.writes import NODE, About, Batch, Merge, Write
+from roles.koordlet.hooks.asking import Answers
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A field of an answer that is a cgroup file."""
+
+    resource: str
+    merge: Merge = Merge.NONE
+
+
+#: Answer field -> file. The order is that of writing within a directory.
+TARGETS: dict[str, Target] = {
+    "cpuset": Target("cpuset.cpus"),
+    "cpu_shares": Target("cpu.shares"),
+    "cpu_quota": Target("cpu.cfs_quota_us", Merge.LARGER_QUOTA),
+    "memory_limit": Target("memory.limit_in_bytes", Merge.LARGER),
+    "bvt": Target("cpu.bvt_warp_ns"),
+    "cpu_idle": Target("cpu.idle"),
+    "net_classid": Target("net_cls.classid"),
+}
+
+
+def writes(answers: Answers, directory: str, about: About = NODE) -> list[tuple[str, Write]]:
+    """What answers mean for a directory, each with the hook that wants it."""
+    out: list[tuple[str, Write]] = []
+    for name, target in TARGETS.items():
+        value = getattr(answers.answer, name)
+        # an empty cpuset erases that of a request; an existing directory keeps its CPUs
+        if value is None or value == "":
+            continue
+        out.append((answers.owners[name], Write(target.resource, directory, str(value), merge=target.merge, about=about)))
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A batch with the hook that wants it."""
+
+    hook: str
+    batch: Batch
+
+
+def jobs(levels: Sequence[Sequence[tuple[str, Write]]]) -> tuple[Job, ...]:
+    """Batches by hook, each with all levels (outermost first), so that a limit never passes its parent's."""
+    hooks = dict.fromkeys(hook for level in levels for hook, _ in level)
+    return tuple(Job(hook, Batch(tuple(tuple(w for owner, w in level if owner == hook) for level in levels))) for hook in hooks)

@@ -1,0 +1,206 @@
+"""Brings all pods, containers, QoS directories and host applications in line with what the hooks answer (KA-RH-03).
+
+Plans of pods are kept while neither the pod nor a rule changes: a quiet pass costs a look into the executor's cache a write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from koord.api.qos import QoSClass
+from roles.koordlet.actuation.executor import Executor, Mode
+from roles.koordlet.actuation.writes import About, Write, sequence
+from roles.koordlet.hooks.asking import Asking
+from roles.koordlet.hooks.context import ContainerContext, HostAppContext, PodContext
+from roles.koordlet.hooks.hook import Hook
+from roles.koordlet.hooks.plan import Job, jobs, writes
+from roles.koordlet.hooks.requests import contexts
+from roles.koordlet.host.cgroup import KUBE_QOS
+from roles.koordlet.host.errors import HostError
+from roles.koordlet.states.model import PodState, Snapshot
+
+if TYPE_CHECKING:
+    from roles.koordlet.metrics.registry import Metrics
+
+log = logging.getLogger(__name__)
+
+#: Pods between two moments at which others may run.
+_PODS_A_SLICE = 16
+_CLASSES = {str(c): c for c in QoSClass}
+
+
+@dataclass(slots=True)
+class _Plan:
+    state: PodState
+    jobs: tuple[Job, ...]
+    complete: bool = True
+    """Whether nothing has to be looked up again (the sandbox's directory was found)."""
+
+
+@dataclass(slots=True)
+class Pass:
+    """What became of one pass. ``absent`` counts writes whose directory or file was not there (yet)."""
+
+    written: int = 0
+    would: int = 0
+    failed: int = 0
+    absent: int = 0
+    held_back: set[str] = field(default_factory=set)
+
+
+class Reconciler:
+    """One a process; passes must not overlap."""
+
+    def __init__(self, asking: Asking, *, executor: Executor, modes: Callable[[str], Mode], metrics: Metrics | None = None) -> None:
+        self._asking = asking
+        self._executor = executor
+        self._modes = modes
+        self._metrics = metrics
+        self._plans: dict[str, _Plan] = {}
+        self._sandboxes: dict[str, str] = {}
+
+    async def run(self, snapshot: Snapshot, changed: frozenset[str] = frozenset()) -> Pass:
+        """One pass over everything. ``changed``: hooks whose rule is new."""
+        done = Pass()
+        if changed:
+            self._plans.clear()
+        self._forget(snapshot)
+        hooks = self._ready(snapshot, done)
+        for job in self._node_jobs(snapshot, hooks):
+            self._carry_out(job, "kubeqos", snapshot, done)
+        for number, state in enumerate(snapshot.pods):
+            if state.terminated:
+                continue
+            for job in self._pod_jobs(state, snapshot, hooks):
+                self._carry_out(job, "pod", snapshot, done)
+            if number % _PODS_A_SLICE == _PODS_A_SLICE - 1:
+                await asyncio.sleep(0)
+        return done
+
+    def pod_now(self, pod: PodContext, snapshot: Snapshot, answers_jobs: tuple[Job, ...]) -> None:
+        """Carry out what a runtime's request led to for a pod's own directory, ahead of the next pass."""
+        for job in answers_jobs:
+            self._carry_out(job, "pod", snapshot, Pass())
+
+    # -- what is wanted ------------------------------------------------------------------------------------------------------
+
+    def _ready(self, snapshot: Snapshot, done: Pass) -> tuple[Hook[Any], ...]:
+        """Hooks whose kernel switches are set."""
+        ready = []
+        for hook in self._asking.hooks:
+            rule = self._asking.rule(hook)
+            switches = hook.switches(snapshot, rule) if rule is not None else ()
+            if not switches or self._switch(hook.name, switches, snapshot, done):
+                ready.append(hook)
+        return tuple(ready)
+
+    def _switch(self, name: str, switches: tuple[Write, ...], snapshot: Snapshot, done: Pass) -> bool:
+        for write in switches:
+            applied = self._executor.apply((sequence(write),), rule=name, now=snapshot.time, mode=self._modes(name))
+            done.written += len(applied.written)
+            if applied.failed:
+                done.failed += 1
+                return False
+        return True
+
+    def _node_jobs(self, snapshot: Snapshot, hooks: tuple[Hook[Any], ...]) -> list[Job]:
+        cgroups = snapshot.host.cgroups
+        wanted: list[tuple[str, Write]] = []
+        for kube_qos in KUBE_QOS:
+            wanted += writes(self._asking.kube_qos(kube_qos, hooks), cgroups.qos_dir(kube_qos))
+        for app in snapshot.slo.host_applications if snapshot.slo is not None else ():
+            path = app.cgroup_path
+            base = None if path is None else path.base
+            parent, relative = ("", "") if path is None else (path.parent_dir, path.relative_path)
+            try:
+                directory = cgroups.host_app_dir(app.name, app.qos, base, parent, relative)
+            except HostError as error:
+                log.debug("%s", error)
+                continue
+            context = HostAppContext(app.name, _CLASSES.get(app.qos, QoSClass.NONE), directory)
+            wanted += writes(self._asking.host_app(context, hooks), directory, About("group", name=app.name))
+        return list(jobs([wanted]))
+
+    def _pod_jobs(self, state: PodState, snapshot: Snapshot, hooks: tuple[Hook[Any], ...]) -> tuple[Job, ...]:
+        plan = self._plans.get(state.uid)
+        if plan is None or plan.state is not state or not plan.complete:
+            plan = self._plans[state.uid] = self._plan(state, snapshot, hooks)
+        return plan.jobs
+
+    def _plan(self, state: PodState, snapshot: Snapshot, hooks: tuple[Hook[Any], ...]) -> _Plan:
+        try:
+            pod, containers = contexts(state)
+        except ValueError as error:
+            log.warning("pod %s is left as it is: %s", state.key, error)
+            return _Plan(state, ())
+        outer = writes(self._asking.pod(pod, hooks=hooks), pod.cgroup_dir, _about(pod))
+        inner: list[tuple[str, Write]] = []
+        complete = True
+        if state.pod.spec.runtime_class_name != "kata":
+            sandbox = ContainerContext(pod, "", "", "")
+            answers = self._asking.container(sandbox, hooks=hooks)
+            if answers.answer:
+                directory = self._sandbox(state, snapshot)
+                complete = bool(directory)
+                inner += writes(answers, directory, _about(pod)) if directory else []
+            for container in containers:
+                inner += writes(self._asking.container(container, hooks=hooks), container.cgroup_dir, _about(pod, container.name))
+        return _Plan(state, jobs([outer, inner]), complete)
+
+    def _sandbox(self, state: PodState, snapshot: Snapshot) -> str:
+        """Directory of the pod's sandbox; empty while it cannot be told."""
+        known = self._sandboxes.get(state.uid)
+        if known is not None:
+            return known
+        try:
+            found = snapshot.host.cgroups.sandbox_dir(state.cgroup_dir, {c.cgroup_dir for c in state.all_containers() if c.cgroup_dir})
+        except HostError:
+            return ""
+        if any(c.cgroup_dir == "" for c in state.containers):
+            return found  # it may be a container that the kubelet does not list yet: look again
+        self._sandboxes[state.uid] = found
+        return found
+
+    def _forget(self, snapshot: Snapshot) -> None:
+        """Drop what is known about pods that are gone: a static pod comes back under the same uid."""
+        here = {state.uid for state in snapshot.pods}
+        gone = [plan.state for uid, plan in self._plans.items() if uid not in here]
+        for state in gone:
+            del self._plans[state.uid]
+            self._sandboxes.pop(state.uid, None)
+            self._executor.forget(state.cgroup_dir)
+        if gone:
+            self._asking.forget([state.key for state in gone])
+
+    # -- acting --------------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, job: Job, level: str, snapshot: Snapshot, done: Pass) -> None:
+        begun = time.perf_counter()
+        applied = self._executor.apply((job.batch,), rule=job.hook, now=snapshot.time, mode=self._modes(job.hook))
+        handled = len(applied.written) + len(applied.would) + len(applied.failed) + applied.skipped
+        done.written += len(applied.written)
+        done.would += len(applied.would)
+        done.failed += len(applied.failed)
+        done.absent += sum(1 for _ in job.batch) - handled
+        if applied.unjournalled:
+            done.held_back.add(job.hook)
+        if self._metrics is None:
+            return
+        spent = (time.perf_counter() - begun) * 1000
+        for write in applied.written:
+            self._metrics.reconciler_duration.observe(spent, _level(write, level), write.resource, "success")
+        for _ in applied.failed:
+            self._metrics.reconciler_duration.observe(spent, level, "", "failed")
+
+
+def _about(pod: PodContext, container: str = "") -> About:
+    return About("pod", pod.namespace, pod.name, container, pod.uid)
+
+
+def _level(write: Write, level: str) -> str:
+    return "container" if write.about.container else level

@@ -1,0 +1,108 @@
+"""Contexts of the pods that the kubelet lists. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from koord.api.annotations import parse_extended_resource_spec
+from koord.api.names import DEPRECATED_RESOURCES, RESOURCE_BATCH_CPU, RESOURCE_BATCH_MEMORY, RESOURCE_CPU
+from koord.api.quantity import parse_milli, parse_value
+from roles.koordlet.hooks.context import BatchResources, ContainerContext, PodContext
+from roles.koordlet.host.cgroup_files import milli_to_quota
+from roles.koordlet.states.model import ContainerState, PodState
+
+Resources = Mapping[str, Any]
+_OLD_NAMES = {new: old for old, new in DEPRECATED_RESOURCES.items() if new in (RESOURCE_BATCH_CPU, RESOURCE_BATCH_MEMORY)}
+
+
+def _value(resources: Resources, name: str) -> int | None:
+    quantity = resources.get(name, resources.get(_OLD_NAMES.get(name, name)))
+    return None if quantity is None else parse_value(quantity)
+
+
+def batch_of(requests: Resources, limits: Resources) -> BatchResources:
+    """Batch resources of a container. Raises QuantityError."""
+    return BatchResources(
+        cpu_request=_value(requests, RESOURCE_BATCH_CPU),
+        cpu_limit=_value(limits, RESOURCE_BATCH_CPU),
+        memory_request=_value(requests, RESOURCE_BATCH_MEMORY),
+        memory_limit=_value(limits, RESOURCE_BATCH_MEMORY),
+    )
+
+
+def batch_by_annotation(annotations: dict[str, str]) -> dict[str, BatchResources]:
+    """Batch resources by container name from ``extended-resource-spec``. Raises AnnotationError."""
+    spec = parse_extended_resource_spec(annotations)
+    if spec is None:
+        return {}
+    return {name: batch_of(c.requests, c.limits) for name, c in spec.containers.items()}
+
+
+def _limit_milli(container: ContainerState) -> int | None:
+    if container.spec is None or RESOURCE_CPU not in container.spec.resources.limits:
+        return None
+    return parse_milli(container.spec.resources.limits[RESOURCE_CPU])
+
+
+def own_quota(container: ContainerState) -> int:
+    """The quota that the kubelet gives a container by its CPU limit; -1 for none."""
+    return milli_to_quota(_limit_milli(container) or 0)
+
+
+def pod_quota(state: PodState) -> int:
+    """The quota that the kubelet gives a pod: only when all its containers have a CPU limit; -1 for none."""
+    inits = [c for c in state.init_containers if c.spec is not None]
+    sidecars = [c for c in inits if c.spec is not None and c.spec.is_sidecar]
+    whole = state.pod.spec.resources
+    if whole is not None and RESOURCE_CPU in whole.limits:
+        return milli_to_quota(parse_milli(whole.limits[RESOURCE_CPU]))
+    side = [_limit_milli(c) for c in (*(c for c in state.containers if c.spec is not None), *sidecars)]
+    alone = [_limit_milli(c) for c in inits if c not in sidecars]
+    if not side or any(not milli for milli in (*side, *alone)):
+        return -1
+    overhead = parse_milli(state.pod.spec.overhead.get(RESOURCE_CPU, "0"))
+    return milli_to_quota(max(sum(m or 0 for m in side), *(m or 0 for m in alone), 0) + overhead)
+
+
+def contexts(state: PodState) -> tuple[PodContext, tuple[ContainerContext, ...]]:
+    """The pod and those of its containers that exist, init containers first. Raises ValueError for resources that cannot be read."""
+    batch = _batch(state)
+    side = [c.name for c in state.containers] + [c.name for c in state.init_containers if c.spec is not None and c.spec.is_sidecar]
+    alone = [c.name for c in state.init_containers if c.name not in side]
+    pod = PodContext(
+        namespace=state.namespace,
+        name=state.name,
+        uid=state.uid,
+        labels=state.labels,
+        annotations=state.annotations,
+        cgroup_dir=state.cgroup_dir,
+        kube_qos=state.kube_qos,
+        qos=state.qos_label,
+        batch=tuple(batch[name] for name in side if name in batch),
+        init_batch=tuple(batch[name] for name in alone if name in batch),
+        own_quota=pod_quota(state),
+        state=state,
+    )
+    return pod, tuple(
+        ContainerContext(
+            pod=pod,
+            name=c.name,
+            id=c.id,
+            cgroup_dir=c.cgroup_dir,
+            batch=batch.get(c.name, BatchResources()),
+            own_quota=own_quota(c) if c.spec is not None else None,
+        )
+        for c in state.all_containers()
+        if c.cgroup_dir
+    )
+
+
+def _batch(state: PodState) -> dict[str, BatchResources]:
+    """Declared batch resources by container: by the spec, else by the annotation."""
+    found = {
+        c.name: batch
+        for c in state.all_containers()
+        if c.spec is not None and (batch := batch_of(c.spec.resources.requests, c.spec.resources.limits)).declared
+    }
+    return found or {name: batch for name, batch in batch_by_annotation(state.annotations).items() if batch.declared}
