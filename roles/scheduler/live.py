@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from koord.decisions.recorder import Recorder
@@ -99,11 +100,9 @@ class Scheduler:
         pause = 0.005 if self._binder.backlog > _MAX_BACKLOG else min([1.0, *(max(0.0, time - now) for time in times)])
         if len(self._queue) and not self._wake.is_set() and pause == 0.0:
             pause = 0.001
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._wake.wait()
-        except TimeoutError:
-            pass  # time to look again
         if self._waiting.expire(self._clock()):
             log.info("pods timed out on permit")
 

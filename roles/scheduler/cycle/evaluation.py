@@ -47,7 +47,7 @@ class FilterVector:
 class ScoreVector:
     """One score's raw values (or the one value of all rows) with the extremes they were normalized by."""
 
-    __slots__ = ("high", "low", "normalizer", "plugin", "raw", "stamp", "touched", "weight")
+    __slots__ = ("fixed", "high", "low", "normalizer", "plugin", "raw", "stamp", "touched", "weight")
 
     def __init__(self, plugin: Score, weight: float, raw: Vector | float, stamp: Any) -> None:
         self.plugin = plugin
@@ -57,16 +57,23 @@ class ScoreVector:
         self.stamp = stamp
         self.low = self.high = 0.0
         self.touched = False
+        self.fixed = 0.0  # the value of every row while `raw` is one number
 
     def value(self, slot: int) -> float:
         """The weighted, normalized score of a row."""
-        raw = self.raw if isinstance(self.raw, float) else float(self.raw[slot])
-        if self.normalizer is not None:
-            raw = float(self.normalizer.apply(raw, self.low, self.high))
-        return raw * self.weight
+        raw = self.raw
+        if isinstance(raw, float):
+            return self.fixed
+        if self.normalizer is None:
+            return raw.item(slot) * self.weight
+        return float(self.normalizer.apply(raw.item(slot), self.low, self.high)) * self.weight
 
     def contribution(self) -> Any:
         """Weighted, normalized scores of all rows, or one number for all."""
+        if isinstance(self.raw, float):
+            fixed = self.raw if self.normalizer is None else float(self.normalizer.apply(self.raw, self.raw, self.raw))
+            self.fixed = fixed * self.weight
+            return self.fixed
         result: Any = self.raw
         if self.normalizer is not None:
             result = self.normalizer.apply(result, self.low, self.high)
@@ -266,7 +273,12 @@ class Evaluation:
             return
         totals, feasible = self.totals, self.feasible
         for slot in changed:
-            totals[slot] = sum(vector.value(slot) for vector in self.scores) if feasible[slot] else INFEASIBLE
+            total = INFEASIBLE
+            if feasible[slot]:
+                total = 0.0
+                for vector in self.scores:
+                    total += vector.value(slot)
+            totals[slot] = total
 
     def _filter_row(self, ctx: CycleContext, slot: int, kinds: int) -> bool:
         """Ask again the filters that look at what changed; returns whether the row is feasible."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from koord.accounting.estimate import estimate_pod
+from koord.accounting.estimate import estimate_resource
 from koord.api import names
 from koord.api.annotations import (
     AnnotationError,
@@ -14,7 +14,7 @@ from koord.api.annotations import (
     parse_estimated_scaling_factors,
 )
 from koord.api.objects import Pod
-from koord.api.priority import PriorityClass
+from koord.api.priority import PriorityClass, translate_resource_name
 from koord.api.times import parse_time
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape
 from roles.scheduler.config.args import LoadAwareSchedulingArgs
@@ -39,11 +39,18 @@ class Estimator:
         shape = pod.shape
         known: Usage | None = shape.memo.get(self._memo)
         if known is None:
-            amounts = estimate_pod(
-                pod.pod, scaling_factors=self._factors, custom_factors=self._custom_factors(shape), priority_class=shape.priority_class
-            )
-            known = shape.memo[self._memo] = tuple(float(amounts.get(name, 0)) for name in self._resources)
+            custom = self._custom_factors(shape)
+            factors = {**self._factors, **custom} if custom else self._factors
+            known = shape.memo[self._memo] = tuple(self._one(shape, name, factors.get(name)) for name in self._resources)
         return known
+
+    @staticmethod
+    def _one(shape: PodShape, native: str, factor: int | None) -> float:
+        """`koord.accounting.estimate.estimate_pod` for one resource, from amounts that the shape has parsed already."""
+        name = translate_resource_name(shape.priority_class, native) if factor is not None else ""
+        if factor is None or not name:
+            return 0.0
+        return float(estimate_resource(name, shape.amounts.get(name, 0), shape.limits.get(name, 0), factor))
 
     def _custom_factors(self, shape: PodShape) -> dict[str, int] | None:
         if not self._custom:
