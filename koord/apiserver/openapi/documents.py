@@ -9,6 +9,7 @@ import orjson
 from aiohttp import web
 
 from koord.apiserver.errors import not_acceptable, path_not_found
+from koord.apiserver.openapi import protobuf
 from koord.apiserver.openapi.schemas import build, definition_name
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def _cached(core: Core, name: str, make: Any) -> bytes:
     key, revision = f"openapi {name}", core.resources.revision
     found = core.cache.get(key)
     if found is None or found[0] != revision:
-        found = core.cache[key] = (revision, orjson.dumps(make()))
+        made = make()
+        found = core.cache[key] = (revision, made if isinstance(made, bytes) else orjson.dumps(made))
     body: bytes = found[1]
     return body
 
@@ -64,11 +66,6 @@ def _paths(resources: list[Resource], *, v3: bool) -> Obj:
         one = {"get": _operation(resource, "get", v3=v3), "put": _operation(resource, "put", v3=v3)}
         one |= {"patch": _operation(resource, "patch", v3=v3), "delete": _operation(resource, "delete", v3=v3)}
         out[collection + "/{name}"] = one
-    if v3 and any(r.kind == "Pod" for r in resources):
-        # kubectl takes a `kind: List` apart itself, but asks first whether writes of that kind know fieldValidation
-        kind = {"group": "", "kind": "List", "version": "v1"}
-        operation = {"parameters": _parameters((*_WRITE, "force"), v3=True), "responses": {"200": {"description": "OK"}}}
-        out["/api/v1/"] = {"patch": {**operation, "x-kubernetes-action": "patch", "x-kubernetes-group-version-kind": kind}}
     return out
 
 
@@ -94,12 +91,16 @@ def _v3(resources: list[Resource]) -> Obj:
 
 def _v2(core: Core) -> Obj:
     resources = list(core.resources)
-    return {"swagger": "2.0", "info": _INFO, "paths": _paths(resources, v3=False), "definitions": build(resources, _V2, wrap=False)}
+    definitions = build(resources, _V2, wrap=False)
+    return {"swagger": "2.0", "info": _INFO, "paths": _paths(resources, v3=False), "definitions": definitions}
 
 
 def answer(core: Core, rest: list[str], request: web.BaseRequest) -> web.Response:
     """Serve a document. Raises 404, or 406 to those who only read protobuf."""
     accept = request.headers.get("Accept", "")
+    if rest == ["v2"] and (protobuf.MEDIA_TYPE in accept or protobuf.CONTENT_TYPE in accept):
+        body = _cached(core, "v2 protobuf", lambda: protobuf.document(_v2(core)))
+        return web.Response(body=body, headers={"Content-Type": protobuf.CONTENT_TYPE, "Cache-Control": "no-cache, private"})
     if "protobuf" in accept and "json" not in accept and "*/*" not in accept:
         raise not_acceptable(("application/json",))
     if rest == ["v2"]:

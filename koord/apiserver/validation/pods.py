@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from koord.api.quantity import Quantity
@@ -145,6 +146,11 @@ def _quantity(value: Any, path: str, causes: list[Cause]) -> None:
         causes.append(_non_negative(path, value))
 
 
+@lru_cache(maxsize=8192)
+def _quantity_of(text: str) -> Quantity:
+    return Quantity(text)
+
+
 def _non_negative(path: str, value: Any) -> Cause:
     return invalid_value(path, value, "must be greater than or equal to 0")
 
@@ -177,7 +183,7 @@ def check_resources(resources: Obj, path: str, causes: list[Cause]) -> None:
         elif limit != value:
             if not overcommits(name):
                 causes.append(invalid_value(f"{path}.requests", str(value), f"must be equal to {name} limit of {limit}"))
-            elif Quantity(value) > Quantity(limit):
+            elif _quantity_of(value) > _quantity_of(limit):
                 causes.append(invalid_value(f"{path}.requests", str(value), f"must be less than or equal to {name} limit of {limit}"))
 
 
