@@ -25,6 +25,7 @@ from roles.scheduler.live import Scheduler
 from roles.scheduler.metrics import SchedulerMetrics
 from roles.scheduler.observing.observer import Observer
 from roles.scheduler.queue.queue import SchedulingQueue
+from roles.scheduler.services import install
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +116,7 @@ class App:
 
         self.ops.json("/configz", lambda: {"kubescheduler.config.k8s.io": wire(self.options.config)})
         self.ops.health.register("caches", gate=True)
+        install(self.ops, self.engine.cluster, self.engine.frameworks, self.may_write)
 
     async def run(self, life: Any) -> None:
         """Sync, lead, schedule, until the process is to end. Raises FatalError when the lease is lost."""

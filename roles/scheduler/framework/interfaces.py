@@ -55,9 +55,21 @@ class Plugin:
         """What the plugin looks at in a pod beyond its shape; pods with equal shapes and keys share vectors."""
         return None
 
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Pages that show what the plugin knows (GET, leader only)."""
+        return ()
+
     def feeds(self) -> Sequence[Feed]:
         """API objects beside pods and nodes that the plugin wants to be told of."""
         return ()
+
+
+class Endpoint(NamedTuple):
+    """A page of the services API below `/apis/v1/plugins/<plugin>/`. `path` may hold `{name}` parts, which `answer` gets as a dict; it
+    returns what is sent as JSON, or None for 404."""
+
+    path: str
+    answer: Callable[[dict[str, str]], Any]
 
 
 class Feed(NamedTuple):

@@ -194,3 +194,25 @@ def test_deleting_a_pod_lets_a_waiting_one_in(scheduler: Any) -> None:
             assert (await live.refused("third"))["message"] == "no nodes available to schedule pods"
 
     asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-LA-10")
+@pytest.mark.feature("SCH-FW-10")
+def test_what_is_known_of_a_node_can_be_asked(scheduler: Any) -> None:
+    async def run() -> None:
+        profile = {"schedulerName": "koord-scheduler", "plugins": {"filter": {"enabled": [{"name": "LoadAwareScheduling"}]}}}
+        async with scheduler({"profiles": [profile]}, crds=True) as live, aiohttp.ClientSession(f"{live.ops.url}/apis/v1/") as session:
+            await live.node("n", cpu="4")
+            await live.pod("p", cpu="1")
+            await live.bound("p")
+            paths = await (await session.get("__services__")).json()
+            assert paths == {"GET": ["/apis/v1/nodes/{name}", "/apis/v1/plugins/LoadAwareScheduling/node/{name}"]}
+            node = await (await session.get("nodes/n")).json()
+            assert (node["pods"], node["requested"]["cpu"], node["remaining"]["cpu"]) == (["default/p"], 1000, 3000)
+            assert (await session.get("nodes/none")).status == 404
+            load = await (await session.get("plugins/LoadAwareScheduling/node/n")).json()
+            assert [entry["pod"] for entry in load["pods"]] == ["default/p"]
+            assert load["nodeEstimated"]["cpu"] == 850
+            assert await (await session.get("plugins/LoadAwareScheduling/node/none")).json() == {}
+
+    asyncio.run(run())

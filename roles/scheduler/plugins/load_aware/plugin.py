@@ -18,7 +18,7 @@ from roles.scheduler.config.args import LoadAwareSchedulingArgs
 from roles.scheduler.framework.context import CycleContext, Rows
 from roles.scheduler.framework.events import ASSIGNED_POD, Action, Subscription
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.framework.interfaces import Codes, Feed, Filter, Rejection, Reserve, Score
+from roles.scheduler.framework.interfaces import Codes, Endpoint, Feed, Filter, Rejection, Reserve, Score
 from roles.scheduler.framework.status import SUCCESS, Status
 from roles.scheduler.plugins.load_aware.columns import OTHER, PROD, LoadColumns, PodClass
 
@@ -44,6 +44,13 @@ class LoadAwareScheduling(Filter, Score, Reserve):
 
     def feeds(self) -> Sequence[Feed]:
         return (Feed(NODEMETRICS, NodeMetric, self.columns.metric_set),)
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        return (Endpoint("node/{name}", self._node_view),)
+
+    def _node_view(self, match: dict[str, str]) -> dict[str, Any]:
+        slot = self.handle.cluster.slot_of(match["name"])
+        return self.columns.view(slot) if slot >= 0 else {}
 
     def subscriptions(self) -> Sequence[Subscription]:
         return (
