@@ -114,19 +114,22 @@ class Executor:
             self._observe([t for level in levels for t in level], rule, now, applied)
             return
         allowed = self._on_record([t for level in levels for t in level], applied)
-        self._downwards(levels, allowed, rule, now, applied)
+        self._downwards(levels, allowed, rule, now, applied, stop=batch.stop_on_error)
         for targets in reversed(levels):
             for target in targets:
                 if target.write.merge is not Merge.NONE and id(target) in allowed:
                     self._finish(target, rule, now, applied)
 
-    def _downwards(self, levels: list[list[Target]], allowed: set[int], rule: str, now: float, applied: Applied) -> None:
+    def _downwards(self, levels: list[list[Target]], allowed: set[int], rule: str, now: float, applied: Applied, *, stop: bool) -> None:
         for targets in levels:
             for target in targets:
                 if id(target) not in allowed:
+                    if stop:
+                        return
                     continue
                 if target.write.merge is Merge.NONE:
-                    self._finish(target, rule, now, applied)
+                    if not self._finish(target, rule, now, applied) and stop:
+                        return
                     continue
                 try:
                     text = target.merged_text()
@@ -137,16 +140,16 @@ class Executor:
                     allowed.discard(id(target))
                     self._failed(target.write, error, applied)
 
-    def _finish(self, target: Target, rule: str, now: float, applied: Applied) -> None:
-        """Write the wanted value unless it stands there, and remember that it does."""
+    def _finish(self, target: Target, rule: str, now: float, applied: Applied) -> bool:
+        """Write the wanted value unless it stands there, and remember that it does; whether that worked."""
         before = target.current
         try:
             pending = not target.satisfied
             if pending:
-                self._put(target, target.text)
+                pending = self._put_or_fall_back(target)
         except WriteError as error:
             self._failed(target.write, error, applied)
-            return
+            return False
         key = key_of(target.write)
         self._cache[key] = (target.write.value, self.clock())
         if self._troubled.pop(key, None) is not None:
@@ -157,6 +160,20 @@ class Executor:
             self._told(target, before, rule, now)
         else:
             applied.skipped += 1
+        return True
+
+    def _put_or_fall_back(self, target: Target) -> bool:
+        """Whether something was written: not when the fallback is what stands there already."""
+        try:
+            self._put(target, target.text)
+        except WriteError as error:
+            if error.trouble is not Trouble.INVALID or not target.write.fallback:
+                raise
+            target.text = target.write.fallback
+            if target.satisfied:
+                return False
+            self._put(target, target.text)
+        return True
 
     # -- steps ---------------------------------------------------------------------------------------------------------------
 
@@ -185,6 +202,8 @@ class Executor:
     def _put(self, target: Target, text: str) -> None:
         begun = time.perf_counter()
         status = "failed"
+        # until the wanted value stands there, the cache vouches for nothing
+        self._cache.pop(key_of(target.write), None)
         try:
             target.put(text)
             status = "success"

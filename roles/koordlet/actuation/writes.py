@@ -69,6 +69,8 @@ class Write:
     reason: str = "UpdateCgroups"
     about: About = NODE
     device: str = ""
+    fallback: str = ""
+    """Written instead when the kernel calls ``value`` invalid (EINVAL): what some kernels take and others do not."""
 
     def __str__(self) -> str:
         where = f"{self.target}/{self.resource}" if self.kind is Kind.CGROUP else self.target
@@ -80,6 +82,8 @@ class Batch:
     """Writes by level, outermost first. One level is a plain sequence, written in its order."""
 
     levels: tuple[tuple[Write, ...], ...]
+    stop_on_error: bool = False
+    """Only for batches without merge rules: what follows a failed write would break the order that it was to prepare."""
 
     def __iter__(self) -> Iterator[Write]:
         for level in self.levels:
@@ -89,6 +93,6 @@ class Batch:
         return any(self.levels)
 
 
-def sequence(*writes: Write) -> Batch:
+def sequence(*writes: Write, stop_on_error: bool = False) -> Batch:
     """A batch without levels."""
-    return Batch((tuple(writes),))
+    return Batch((tuple(writes),), stop_on_error)

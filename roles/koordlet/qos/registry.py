@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from roles.koordlet.options import Options
+from roles.koordlet.qos.burst import CPUBurst
 from roles.koordlet.qos.cpuevict import CPUEvict
 from roles.koordlet.qos.memevict import MemoryEvict
 from roles.koordlet.qos.outcome import Strategy
@@ -15,6 +16,7 @@ STRATEGIES: tuple[type[Strategy[Any]], ...] = (
     BECPUSuppress,
     MemoryEvict,
     CPUEvict,
+    CPUBurst,
 )
 
 NAMES = tuple(s.name for s in STRATEGIES)

@@ -1,0 +1,284 @@
+"""CPU burst of latency-sensitive pods (KA-BST-01, KA-BST-02).
+
+Two means: the kernel's burst buffer, and CFS quotas that are raised while containers are throttled and lowered again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import ceil
+from typing import Any, ClassVar
+
+import msgspec
+
+from koord.api.annotations import NO_RATIO, AnnotationError, parse_cpu_burst, parse_cpu_normalization_ratio
+from koord.api.names import RESOURCE_CPU
+from koord.api.qos import QoSClass
+from koord.api.quantity import QuantityError, parse_milli
+from koord.decisions.record import Record, Subject
+from roles.koordlet.actuation.writes import About, Batch, Write, sequence
+from roles.koordlet.host.cgroup_files import CFS_PERIOD_US, milli_to_quota
+from roles.koordlet.qos import view
+from roles.koordlet.qos.burst_limits import NodeState, Tokens, node_state, spend
+from roles.koordlet.qos.outcome import Outcome, Sample, Strategy
+from roles.koordlet.qos.picker import allocated_cpus
+from roles.koordlet.states.model import ContainerState, PodState, Snapshot
+from roles.koordlet.states.slo import SLO, CPUBurstStrategy
+from roles.koordlet.store import kinds
+
+BURST_POLICIES = frozenset({"cpuBurstOnly", "auto"})
+QUOTA_POLICIES = frozenset({"cfsQuotaBurstOnly", "auto"})
+POLICIES = frozenset({"none", "cpuBurstOnly", "cfsQuotaBurstOnly", "auto"})
+WITHOUT_BURST = frozenset({QoSClass.LSE, QoSClass.LSR, QoSClass.BE})
+MAX_V1_BURST_US = 100_000_000
+UP, DOWN, REMAIN, RESET = "up", "down", "remain", "reset"
+
+
+@dataclass(frozen=True, slots=True)
+class BurstState:
+    """Token buckets by container id."""
+
+    tokens: dict[str, Tokens] = field(default_factory=dict)
+
+
+def effective(node: CPUBurstStrategy, pod: PodState) -> CPUBurstStrategy:
+    """The node's strategy with the pod's annotation on top; an annotation that cannot be used leaves the node's."""
+    try:
+        own = parse_cpu_burst(pod.annotations)
+    except AnnotationError:
+        return node
+    if not own:
+        return node
+    merged: dict[str, Any] = {**msgspec.to_builtins(node), **own}
+    if merged["policy"] not in POLICIES:
+        return node
+    try:
+        return msgspec.convert(merged, CPUBurstStrategy)
+    except msgspec.ValidationError:
+        return node
+
+
+def limit_milli(container: ContainerState) -> int:
+    """CPU limit in milli-cores, 0 for none."""
+    if container.spec is None:
+        return 0
+    quantity = container.spec.resources.limits.get(RESOURCE_CPU)
+    try:
+        return 0 if quantity is None else max(parse_milli(quantity), 0)
+    except QuantityError:
+        return 0
+
+
+def operation(config: CPUBurstStrategy, allowed: bool, throttled: float | None, node: NodeState) -> str:
+    """What becomes of a container's quota."""
+    if config.policy not in QUOTA_POLICIES:
+        return RESET
+    if not allowed:
+        wanted = DOWN
+    elif throttled is not None and throttled > 0:
+        wanted = UP
+    else:
+        wanted = REMAIN
+    if node is NodeState.OVERLOAD:
+        return DOWN
+    if node in (NodeState.COOLING, NodeState.UNKNOWN) and wanted == UP:
+        return REMAIN
+    return wanted
+
+
+def scaled(what: str, current: int, base: int, config: CPUBurstStrategy) -> int:
+    """The new quota in µs, between the base and its ceiling."""
+    percent = config.cfs_quota_burst_percent
+    ceiling = base * percent // 100 if percent > 100 else base
+    # integers: 1.2 and 0.8 are not exact as floats
+    target = {UP: current * 12 // 10, DOWN: current * 8 // 10, RESET: base, REMAIN: current}[what]
+    return min(max(target, base), ceiling)
+
+
+class CPUBurst(Strategy[BurstState]):
+    """See the module."""
+
+    name: ClassVar[str] = "CPUBurst"
+    features: ClassVar[tuple[str, ...]] = ("KA-BST-01", "KA-BST-02")
+
+    @property
+    def enabled(self) -> bool:
+        return self.gate("CPUBurst")
+
+    @property
+    def interval(self) -> float:
+        return self.options.reconcile_interval_seconds
+
+    def initial(self) -> BurstState:
+        return BurstState()
+
+    def decide(self, snapshot: Snapshot, slo: SLO, state: BurstState, now: float) -> Outcome[BurstState]:
+        node = node_state(snapshot, slo.cpu_burst, self.options.reconcile_interval_seconds)
+        ratio = self._ratio(snapshot)
+        tokens: dict[str, Tokens] = {}
+        batches: list[Batch] = []
+        samples: list[Sample] = []
+        records: list[Record] = []
+        for pod in snapshot.pods:
+            if not pod.active or pod.qos_label in WITHOUT_BURST:
+                continue
+            round_ = _Pod(self, snapshot, pod, effective(slo.cpu_burst, pod), node, ratio, now)
+            round_.decide(state.tokens, tokens)
+            batches += round_.batches
+            samples += round_.samples
+            records += round_.records
+        # a bucket outlives a short absence of its container
+        for container_id, bucket in state.tokens.items():
+            if container_id not in tokens and not bucket.expired(now):
+                tokens[container_id] = bucket
+        return Outcome(
+            replace(state, tokens=tokens),
+            batches=tuple(batches),
+            samples=tuple(samples),
+            records=tuple(records),
+            cleared=("scaled_burst", "scaled_quota"),
+        )
+
+    def _ratio(self, snapshot: Snapshot) -> float:
+        """CPU normalization of this node, so that burst and normalization agree on one base; -1 when it does not matter."""
+        if not self.gate("CPUNormalization") or snapshot.node is None:
+            return NO_RATIO
+        try:
+            return parse_cpu_normalization_ratio(snapshot.node.metadata.annotations)
+        except AnnotationError:
+            return NO_RATIO
+
+    def unset_quota(self, pod: PodState) -> bool:
+        """Whether the CPU set allocator owns the pod's quota (it takes it off)."""
+        if not self.gate("CPUSetAllocator") or self.options.disable_unset_cpu_quota:
+            return False
+        return bool(allocated_cpus(pod))
+
+
+class _Pod:
+    """The decision for one pod."""
+
+    def __init__(
+        self, strategy: CPUBurst, snapshot: Snapshot, pod: PodState, config: CPUBurstStrategy, node: NodeState, ratio: float, now: float
+    ) -> None:
+        self.strategy, self.snapshot, self.pod, self.config, self.node, self.now = strategy, snapshot, pod, config, node, now
+        self.ratio = ratio if ratio > 1 and not allocated_cpus(pod) else 1.0
+        self.pod_quota = view.cpu_quota(snapshot.host, pod.cgroup_dir)
+        self.quotas: dict[str, int | None] = {}
+        self.batches: list[Batch] = []
+        self.samples: list[Sample] = []
+        self.records: list[Record] = []
+
+    def decide(self, before: dict[str, Tokens], after: dict[str, Tokens]) -> None:
+        containers = [c for c in self.pod.containers if c.cgroup_dir]
+        growing: list[Batch] = []
+        for container in containers:
+            self.quotas[container.id] = view.cpu_quota(self.snapshot.host, container.cgroup_dir)
+            if not container.running or limit_milli(container) <= 0:
+                continue
+            bucket, allowed = spend(self.snapshot, container, limit_milli(container), self.config, before.get(container.id), self.now)
+            if bucket is not None:
+                after[container.id] = bucket
+            pair = self._quota(container, allowed)
+            if pair is not None:
+                growing.append(pair)
+        # a burst above the quota is refused, and so is a quota below the burst: what shrinks comes first
+        bursts = self._bursts(containers)
+        shrinks = [b for b in growing if _shrinks(b)]
+        self.batches = [*bursts, *shrinks, *(b for b in growing if not _shrinks(b))] if shrinks else [*growing, *bursts]
+
+    # -- kernel burst --------------------------------------------------------------------------------------------------------
+
+    def _bursts(self, containers: list[ContainerState]) -> list[Batch]:
+        total = 0
+        writes: list[Write] = []
+        on = self.config.policy in BURST_POLICIES
+        for container in containers:
+            value = limit_milli(container) * self.config.cpu_burst_percent * (CFS_PERIOD_US // 1000) // 100 if on else 0
+            quota = self.quotas.get(container.id)
+            total += value
+            writes.append(self._burst(container.cgroup_dir, value, quota, container.name))
+            self._sample("scaled_burst", value, container)
+        if not writes:
+            return []
+        return [sequence(*writes, self._burst(self.pod.cgroup_dir, total, self.pod_quota, ""))]
+
+    def _burst(self, directory: str, value: int, quota: int | None, container: str) -> Write:
+        fallback = ""
+        if not self.snapshot.host.cgroups.v2:
+            value = min(value, MAX_V1_BURST_US)
+        if quota is not None and 0 < quota < value:
+            if self.snapshot.host.cgroups.v2:
+                value = quota
+            else:
+                # some v1 kernels take more than the quota, others refuse it
+                fallback = str(quota)
+        return Write("cpu.cfs_burst_us", directory, str(value), about=self._about(container), reason="CPUBurst", fallback=fallback)
+
+    # -- quota burst ---------------------------------------------------------------------------------------------------------
+
+    def _quota(self, container: ContainerState, allowed: bool) -> Batch | None:
+        current = self.quotas[container.id]
+        if current is None or self.strategy.unset_quota(self.pod):
+            return None
+        base = milli_to_quota(limit_milli(container))
+        if self.ratio > 1:
+            base = ceil(base / self.ratio)
+        throttled = self.snapshot.metrics.last(kinds.CONTAINER_CPU_THROTTLED, container_id=container.id)
+        what = operation(self.config, allowed, throttled, self.node)
+        target = scaled(what, current, base, self.config)
+        self._sample("scaled_quota", target, container)
+        if target == current:
+            return None
+        delta = target - current
+        self.quotas[container.id] = target
+        writes = [
+            Write("cpu.cfs_quota_us", container.cgroup_dir, str(target), cached=False, about=self._about(container.name), reason="CPUBurst")
+        ]
+        if self.pod_quota is not None and self.pod_quota > 0 and current > 0:
+            self.pod_quota += delta
+            pod = Write(
+                "cpu.cfs_quota_us", self.pod.cgroup_dir, str(self.pod_quota), cached=False, about=self._about(""), reason="CPUBurst"
+            )
+            writes = [pod, *writes] if delta > 0 else [*writes, pod]
+        self._record(container, what, current, target, base, throttled)
+        return sequence(*writes, stop_on_error=True)
+
+    # -- telling -------------------------------------------------------------------------------------------------------------
+
+    def _about(self, container: str) -> About:
+        return About("pod", self.pod.namespace, self.pod.name, container, self.pod.uid)
+
+    def _sample(self, family: str, value: int, container: ContainerState) -> None:
+        self.samples.append(Sample(family, value, (self.pod.namespace, self.pod.name, container.id, container.name)))
+
+    def _record(self, container: ContainerState, what: str, current: int, target: int, base: int, throttled: float | None) -> None:
+        verdict = "QuotaRaised" if target > current else "QuotaLowered"
+        numbers: dict[str, float | int | str] = {
+            "container": container.name,
+            "quota_us": target,
+            "old_quota_us": current,
+            "base_us": base,
+            "operation": what,
+            "node_state": str(self.node),
+        }
+        if throttled is not None:
+            numbers["throttled_ratio"] = round(throttled, 4)
+        self.records.append(
+            Record(
+                "koordlet",
+                Subject("Pod", self.pod.namespace, self.pod.name, self.pod.uid),
+                self.now,
+                verdict,
+                rule=CPUBurst.name,
+                message=f"container {container.name}: CFS quota {current} → {target} µs ({what}; node {self.node})",
+                numbers=numbers,
+                features=("KA-BST-02",),
+            )
+        )
+
+
+def _shrinks(batch: Batch) -> bool:
+    """The container's write comes first exactly when its quota shrinks (a lone one may be either)."""
+    writes = list(batch)
+    return len(writes) > 1 and writes[0].about.container != ""
