@@ -63,10 +63,10 @@ class Load(ConfigModel):
     cpu_request: str = "200m"
     steps: list[LoadStep] = Field(
         default_factory=lambda: [
-            LoadStep(rate=60, seconds=10),
-            LoadStep(rate=400, seconds=9),
-            LoadStep(rate=60, seconds=10),
-            LoadStep(rate=400, seconds=9),
+            LoadStep(rate=40, seconds=10),
+            LoadStep(rate=340, seconds=9),
+            LoadStep(rate=40, seconds=10),
+            LoadStep(rate=340, seconds=9),
         ],
         min_length=1,
     )

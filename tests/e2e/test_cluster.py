@@ -93,3 +93,16 @@ def test_what_fits_nowhere_stays_pending_with_a_reason(cluster: Running) -> None
         return next((c.get("message", "") for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"), "")
 
     assert "batch-cpu" in cluster.until(reason, 20, "the reason why it is pending")
+
+
+def test_roles_as_processes_do_the_same(sandbox: Running) -> None:
+    sandbox.start("up", f"--scenario={sandbox.directory / 'scenario.yaml'}", "--no-local-node", "--nodes=1", "--roles-as-processes")
+    endpoints = json.loads((sandbox.state / "endpoints.json").read_bytes())
+    for role in ("manager", "scheduler", "descheduler"):
+        with urllib.request.urlopen(f"{endpoints[role]}/healthz", timeout=5) as answer:
+            assert answer.status == 200
+    sandbox.until(lambda: allocatable(sandbox, "sim-000").get("kubernetes.io/batch-cpu"), 20, "batch-cpu")
+    sandbox.until(lambda: sandbox.get("pod", "etl-000", "-n", "batch")["spec"].get("nodeName"), 20, "a placed batch pod")
+    assert sandbox.stop() == 0
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(f"{endpoints['scheduler']}/healthz", timeout=5)

@@ -93,7 +93,7 @@ def _summary(facts: Facts, phases: Sequence[PhaseResult]) -> str:
         lines.append(
             f"* The service asks for {facts.service_request} CPU and mostly does not use it: koord offered "
             f"**{koord.batch_cpu_offered()} milli-CPU** of this node again as `kubernetes.io/batch-cpu`; "
-            f"{koord.batch_pods} batch pods were placed on it."
+            f"{koord.batch_pods} batch {'pod was' if koord.batch_pods == 1 else 'pods were'} placed on it."
         )
     reactions = koord.reactions() if koord is not None else []
     times = [r.seconds for r in reactions if r.seconds is not None]
