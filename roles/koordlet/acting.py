@@ -1,4 +1,4 @@
-"""Wires the acting half: executor with its journal, evictions, the strategies of the QoS manager. Holds no logic of its own."""
+"""Wires the acting half: executor with its journal, evictions, strategies, runtime hooks. Holds no logic of its own."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from roles.koordlet.actuation.restore import journal_path
 from roles.koordlet.eviction.evictor import PodEvictor
 from roles.koordlet.eviction.kill import ContainerKiller, Endpoints
 from roles.koordlet.eviction.runner import EvictionRunner
+from roles.koordlet.hooks.manager import HooksManager
 from roles.koordlet.options import Options, parse_modes
 from roles.koordlet.qos.manager import QOSManager
 from roles.koordlet.qos.outcome import Notice
 from roles.koordlet.qos.registry import make_strategies
+from roles.koordlet.states.callbacks import Callbacks
 from roles.koordlet.states.model import HostState, PodState, Snapshot
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ class Acting:
         metrics: Metrics,
         audit: AuditLog,
         gate: Callable[[str], bool],
+        snapshot: Callable[[], Snapshot],
+        callbacks: Callbacks,
     ) -> None:
         self._node_name = options.node_name
         self._events = EventRecorder(client, COMPONENT, options.node_name)
@@ -80,6 +84,9 @@ class Acting:
             modes=mode_of,
             notify=self._notify,
         )
+
+        self.hooks = HooksManager(options, self.executor, metrics, gate, mode_of, snapshot)
+        self.hooks.register(callbacks)
 
     def start(self) -> None:
         """Open the journal. One that cannot be used keeps the executor from touching files; the strategies then only observe."""

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 from koord.config.gates import KOORDLET, FeatureGates
 from koord.process.errors import ConfigurationError
 from koord.process.flags import HostPort, parse_host_port
-from roles.koordlet.acting import Acting, modes
+from roles.koordlet.acting import Acting
 from roles.koordlet.actuation.journal import JournalError
 from roles.koordlet.actuation.restore import restore as put_back
 from roles.koordlet.audit.http import EventsHandler
 from roles.koordlet.audit.log import AuditLog
 from roles.koordlet.audit.reader import Readers
-from roles.koordlet.hooks.manager import HooksManager
-from roles.koordlet.host.cgroup import Cgroups
+from roles.koordlet.host.cgroup import Cgroups, detect_driver
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.files import HostFiles, raise_descriptor_limit
 from roles.koordlet.host.psitrigger import CPU_STALL, MEMORY_STALL, PressureTrigger
@@ -32,6 +31,7 @@ from roles.koordlet.options import Options
 from roles.koordlet.sensing.base import Round
 from roles.koordlet.sensing.nodeinfo import CPU_INFO
 from roles.koordlet.states.callbacks import Callbacks, StateKind
+from roles.koordlet.states.driver import kubelet_driver
 from roles.koordlet.states.model import HostState, Snapshot
 from roles.koordlet.states.nodestate import NodeState
 from roles.koordlet.states.pleg import Pleg
@@ -56,6 +56,8 @@ log = logging.getLogger(__name__)
 #: The collectors whose first successful round prediction waits for.
 _NEEDED_FOR_TRAINING = frozenset({"node", "pods", "system"})
 _STALE_TICK = 60.0
+#: How often, and how far apart (seconds), the cgroup driver is looked for.
+_DRIVER_ATTEMPTS, _DRIVER_PAUSE = 6, 10.0
 
 
 def host_root(options: Options, environ: dict[str, str] | None = None) -> HostRoot:
@@ -146,6 +148,8 @@ class App:
         pleg = Pleg(cgroups, pods.trigger)
         pleg.start(asyncio.get_running_loop())
         life.spawn(self._watch_sync(stopping), "sync")
+        if detect_driver(self.root, cgroups.version) is None:
+            life.spawn(self._find_driver(stopping), "cgroup driver")
         for kind in StateKind:
             life.spawn(self._callbacks_of(kind), f"callbacks of {kind}")
         self.acting = Acting(
@@ -156,13 +160,12 @@ class App:
             metrics=self.metrics,
             audit=self.audit,
             gate=self.gates.enabled,
+            snapshot=lambda: self.snapshot(time.time()),
+            callbacks=self.callbacks,
         )
         self.acting.start()
+        life.spawn(lambda: self.acting.hooks.run(stopping, self._synced), "runtime hooks", restart=True)
         life.on_stop(self.acting.stop, "acting half")
-        acting, gate = self.acting, self.gates.enabled
-        self.hooks = HooksManager(options, acting.executor, self.metrics, gate, modes(options), lambda: self.snapshot(time.time()))
-        self.hooks.register(self.callbacks)
-        life.spawn(lambda: self.hooks.run(stopping, self._synced), "runtime hooks", restart=True)
         spawn_reports(life, self.parts, root=self.root, book=self.book, kubelet=kubelet, synced=self._synced, trainable=self._trainable)
         triggers = self._watch_pressure()
         if options.collect_res_used_interval >= 1.0:
@@ -176,6 +179,24 @@ class App:
         await kubelet.close()
         if options.tsdb_path:
             persist.save(self.store, options.tsdb_path, time.time())
+
+    async def _find_driver(self, stopping: asyncio.Event) -> None:
+        """Find out the cgroup driver while no kubepods directory tells it: by the kubelet's configuration, systemd after a minute."""
+        cgroups = self.host.cgroups
+        for attempt in range(_DRIVER_ATTEMPTS + 1):
+            node = self.state.node
+            port = node.status.daemon_endpoints.kubelet_endpoint.port if node is not None else 0
+            driver = detect_driver(self.root, cgroups.version) or (kubelet_driver(self.root, port) if port else None)
+            if driver is not None or stopping.is_set():
+                break
+            if attempt == _DRIVER_ATTEMPTS:
+                log.warning("the cgroup driver is not known: neither kubepods directories nor the kubelet tell it; systemd is taken")
+            await asyncio.sleep(_DRIVER_PAUSE)
+        if driver is not None and driver is not cgroups.driver:
+            log.info("the cgroup driver is %s", driver)
+            cgroups.use(driver)
+            self.book.relocate()
+            self._on_pods()
 
     async def _callbacks_of(self, kind: StateKind) -> None:
         await self._synced.wait()

@@ -94,6 +94,12 @@ class Cgroups:
         version = detect_version(root)
         return cls(root, version, detect_driver(root, version) or CgroupDriver.SYSTEMD)
 
+    def use(self, driver: CgroupDriver) -> None:
+        """Take another driver; paths and answers that were computed with the old one are forgotten."""
+        self.driver = driver
+        self._paths.clear()
+        self._kubepods_has.clear()
+
     @property
     def v2(self) -> bool:
         return self.version is CgroupVersion.V2

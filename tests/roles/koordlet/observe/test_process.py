@@ -124,6 +124,9 @@ class Process:
             else:
                 if wanted(*last):
                     return str(last[1])
+            if self.process.returncode is not None:
+                _, err = await self.process.communicate()
+                raise AssertionError(f"koordlet ended with status {self.process.returncode}: {err.decode()[-2000:]}")
             await asyncio.sleep(0.1)
         raise AssertionError(f"{path} did not become as wanted within {seconds} s: {last}")
 

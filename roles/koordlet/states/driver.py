@@ -1,0 +1,102 @@
+"""The cgroup driver by the kubelet's own configuration, where no kubepods directory tells it yet (KLO-SYS-01, §5.2)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from roles.koordlet.host.cgroup import CgroupDriver
+from roles.koordlet.host.root import HostRoot, PathEscapeError
+
+_LISTEN = "0A"
+
+
+def _listening_inodes(root: HostRoot, port: int) -> set[str]:
+    """Socket inodes that listen on a TCP port."""
+    found: set[str] = set()
+    for name in ("net/tcp", "net/tcp6"):
+        try:
+            lines = Path(root.proc_path(name)).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if len(fields) > 9 and fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                found.add(fields[9])
+    return found
+
+
+def kubelet_pid(root: HostRoot, port: int) -> int | None:
+    """The process that listens on the kubelet's port."""
+    wanted = {f"socket:[{inode}]" for inode in _listening_inodes(root, port)}
+    if not wanted:
+        return None
+    try:
+        pids = [n for n in os.listdir(root.proc) if n.isdecimal()]
+    except OSError:
+        return None
+    for pid in sorted(pids, key=int):
+        directory = os.path.join(root.proc, pid, "fd")
+        try:
+            if any(os.readlink(os.path.join(directory, fd)) in wanted for fd in os.listdir(directory)):
+                return int(pid)
+        except OSError:
+            continue  # gone, or not ours to look at
+    return None
+
+
+def _flag(arguments: list[str], name: str) -> str | None:
+    """A Go flag of a command line: ``--name=value`` or ``--name value``."""
+    for at, word in enumerate(arguments):
+        flag, equals, value = word.partition("=")
+        if flag in {f"--{name}", f"-{name}"}:
+            return value if equals else arguments[at + 1] if at + 1 < len(arguments) else None
+    return None
+
+
+def _config_text(root: HostRoot, pid: int, path: str) -> str | None:
+    """The kubelet's configuration file; relative paths count from its working directory, its executable's, then ``/``."""
+    bases = [""]
+    if not os.path.isabs(path):
+        bases = []
+        for link in ("cwd", "exe"):
+            try:
+                target = os.readlink(os.path.join(root.proc, str(pid), link))
+            except OSError:
+                continue
+            bases.append(target if link == "cwd" else os.path.dirname(target))
+        bases.append("/")
+    for base in bases:
+        try:
+            return Path(root.path(os.path.join(base, path))).read_text()
+        except (OSError, PathEscapeError):
+            continue
+    return None
+
+
+def kubelet_driver(root: HostRoot, port: int) -> CgroupDriver | None:
+    """``--cgroup-driver``, else ``cgroupDriver`` of the ``--config`` file, else cgroupfs; None while no kubelet can be looked at."""
+    pid = kubelet_pid(root, port)
+    if pid is None:
+        return None
+    try:
+        arguments = [a.decode("utf-8", "replace") for a in Path(root.proc, str(pid), "cmdline").read_bytes().split(b"\0")]
+    except OSError:
+        return None
+    text = _flag(arguments, "cgroup-driver")
+    config = _flag(arguments, "config")
+    if not text and config:
+        content = _config_text(root, pid, config)
+        if content is None:
+            return None
+        import yaml
+
+        try:
+            loaded = yaml.safe_load(content)
+        except yaml.YAMLError:
+            return None
+        text = str(loaded.get("cgroupDriver") or "") if isinstance(loaded, dict) else ""
+    try:
+        return CgroupDriver(text or "cgroupfs")
+    except ValueError:
+        return None
