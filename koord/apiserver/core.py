@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
+
 from koord.apiserver.admission.chain import AdmissionChain
 from koord.apiserver.auth import Tokens
 from koord.apiserver.config import ServerConfig
@@ -39,9 +41,8 @@ class Core:
         self.managed = FieldManagement(self)
 
     def finish_deletion(self, resource: Resource, old: Entry, obj: Obj) -> Entry:
-        """Remove an object whose last finalizer went: watchers see it with the state of that last update."""
-        bucket = self.store.bucket(resource.bucket)
-        bucket.put(old.namespace, old.name, obj)
-        removed = bucket.remove(old.namespace, old.name)
+        """Remove an object whose last finalizer went. That last update itself is not stored: watchers see the deletion only."""
+        removed = self.store.bucket(resource.bucket).remove(old.namespace, old.name)
         assert removed is not None
-        return removed
+        obj["metadata"]["resourceVersion"] = str(removed.rv)
+        return Entry(old.key, old.namespace, old.name, obj, removed.rv, orjson.dumps(obj))

@@ -128,3 +128,29 @@ def test_events_expire(with_api: Any) -> None:
         assert await gone(api, path + "/e")
 
     with_api(body, config=ServerConfig(event_ttl=0.1))
+
+
+def test_the_last_finalizer_going_is_seen_as_a_deletion_only(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post(MAPS, {"metadata": {"name": "m", "finalizers": ["x.io/hold"]}})
+        waits = await api.ok("DELETE", MAPS + "/m")
+        await api.merge(MAPS + "/m", {"metadata": {"finalizers": None}})
+        events = await api.watch(f"{MAPS}?resourceVersion={waits['metadata']['resourceVersion']}")
+        assert [e["type"] for e in events] == ["DELETED"]
+
+    with_api(body)
+
+
+def test_resize_changes_resources_and_nothing_else(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        container = {"name": "c", "image": "i:1", "resources": {"requests": {"cpu": "1"}}}
+        await api.post(PODS, {"metadata": {"name": "p"}, "spec": {"containers": [container]}})
+        wanted = {"name": "c", "image": "other", "resources": {"requests": {"cpu": "2"}}}
+        out = await api.merge(PODS + "/p/resize", {"spec": {"containers": [wanted], "nodeName": "n"}})
+        assert out["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "2"}
+        assert out["spec"]["containers"][0]["image"] == "i:1"
+        assert "nodeName" not in out["spec"]
+        status, _ = await api.call("PATCH", PODS + "/p", {"spec": {"containers": [wanted]}}, kind="application/merge-patch+json")
+        assert status == 422
+
+    with_api(body)

@@ -34,6 +34,7 @@ Obj = dict[str, Any]
 
 # an update whose object changes while a webhook thinks is done again, this often
 _RETRIES = 5
+_POD_PARTS = ("resize", "ephemeralcontainers")
 # a generated name that is taken is made anew, this often
 _NAME_TRIES = 8
 
@@ -297,6 +298,8 @@ def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> 
         if "status" in obj:
             out["status"] = obj["status"]
         return out
+    if subresource in _POD_PARTS:
+        return _pod_part(obj, stored, subresource)
     if resource.status_subresource:
         if "status" in stored:
             obj["status"] = stored["status"]
@@ -306,6 +309,26 @@ def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> 
     if update is not None:
         update(obj, stored)
     return obj
+
+
+def _pod_part(obj: Obj, stored: Obj, subresource: str) -> Obj:
+    """pods/resize changes the resources of containers, pods/ephemeralcontainers the ephemeral containers, and nothing else."""
+    out: Obj = orjson.loads(orjson.dumps(stored))
+    out["metadata"]["managedFields"] = obj["metadata"].get("managedFields") or stored["metadata"].get("managedFields")
+    if out["metadata"]["managedFields"] is None:
+        del out["metadata"]["managedFields"]
+    spec, wanted = out["spec"], obj["spec"]
+    if subresource == "ephemeralcontainers":
+        spec["ephemeralContainers"] = wanted.get("ephemeralContainers") or []
+        return out
+    for key in ("containers", "initContainers"):
+        by_name = {c.get("name"): c for c in wanted.get(key) or ()}
+        for container in spec.get(key) or ():
+            for part in ("resources", "resizePolicy"):
+                given = by_name.get(container["name"], container).get(part)
+                if given is not None:
+                    container[part] = given
+    return out
 
 
 def _bump_generation(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> None:

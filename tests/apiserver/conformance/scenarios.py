@@ -151,11 +151,13 @@ def finalizers(t: Transcript) -> None:
     held["metadata"]["finalizers"] = ["x.io/hold"]
     t.call("POST", MAPS, held)
     t.call("DELETE", MAPS + "/held")
-    t.call("DELETE", MAPS + "/held")
+    going = t.call("DELETE", MAPS + "/held")
     t.call("PATCH", MAPS + "/held", {"data": {"still": "writable"}}, MERGE)
     t.call("PATCH", MAPS + "/held", {"metadata": {"finalizers": ["x.io/hold", "x.io/more"]}}, MERGE)
     t.call("PATCH", MAPS + "/held", {"metadata": {"finalizers": None}}, MERGE)
     t.call("GET", MAPS + "/held")
+    settle()
+    t.watch(f"{MAPS}?resourceVersion={going['metadata']['resourceVersion']}&fieldSelector=metadata.name%3Dheld")
     t.call("POST", MAPS, {**config_map("bad"), "metadata": {"name": "bad", "finalizers": ["plain"]}})
 
 

@@ -1,0 +1,156 @@
+"""Lists and watches over HTTP: versions, bookmarks, initial events, compaction, shapes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+
+MAPS = "/api/v1/namespaces/default/configmaps"
+
+
+async def make(api: Any, *names: str) -> None:
+    for name in names:
+        await api.post(MAPS, {"metadata": {"name": name}})
+
+
+def test_compaction_ends_watches_and_lists_with_410(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await make(api, "a", "b", "c")
+        first = await api.get(MAPS + "?limit=1")
+        old = first["metadata"]["resourceVersion"]
+        await make(api, "d")
+        api.server.core.store.compact()
+        events = await api.watch(f"{MAPS}?resourceVersion={old}")
+        assert [(e["type"], e["object"]["code"], e["object"]["reason"]) for e in events] == [("ERROR", 410, "Expired")]
+        status, out = await api.call("GET", f"{MAPS}?limit=1&continue={first['metadata']['continue']}")
+        assert (status, out["reason"]) == (410, "Expired")
+        rest = await api.get(f"{MAPS}?continue={out['metadata']['continue']}")
+        assert [i["metadata"]["name"] for i in rest["items"]] == ["b", "c", "d"]
+        status, out = await api.call("GET", f"{MAPS}?resourceVersion={old}&resourceVersionMatch=Exact")
+        assert status == 410
+
+    with_api(body)
+
+
+def test_a_version_from_the_future_is_a_timeout_to_retry(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        status, out = await api.call("GET", MAPS + "?resourceVersion=999999")
+        assert (status, out["reason"]) == (504, "Timeout")
+        assert out["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
+        assert api.headers["Retry-After"] == "1"
+
+    with_api(body)
+
+
+def test_initial_events_end_with_a_marked_bookmark(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await make(api, "a", "b")
+        query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+        events = await api.watch(f"{MAPS}?{query}")
+        assert [e["type"] for e in events][:3] == ["ADDED", "ADDED", "BOOKMARK"]
+        assert events[2]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+        status, out = await api.call("GET", f"{MAPS}?watch=1&sendInitialEvents=true")
+        assert (status, out["details"]["causes"][0]["field"]) == (422, "resourceVersionMatch")
+
+    with_api(body)
+
+
+def test_bookmarks_come_before_the_end(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await make(api, "a")
+        version = (await api.get(MAPS))["metadata"]["resourceVersion"]
+        events = await api.watch(f"{MAPS}?resourceVersion={version}&allowWatchBookmarks=true")
+        assert [(e["type"], e["object"]["metadata"]["resourceVersion"]) for e in events] == [("BOOKMARK", version)]
+        assert await api.watch(f"{MAPS}?resourceVersion={version}") == []
+
+    with_api(body)
+
+
+def test_built_in_list_items_carry_no_kind_and_custom_ones_do(with_api: Any, widget_crd: Any) -> None:
+    async def body(api: Any) -> None:
+        await make(api, "a")
+        assert "kind" not in (await api.get(MAPS))["items"][0]
+        path = "/apis/example.com/v1/namespaces/default/widgets"
+        await api.post(path, {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"size": 1}})
+        assert (await api.get(path))["items"][0]["kind"] == "Widget"
+
+    with_api(body, crds=[widget_crd])
+
+
+def test_a_watcher_that_leaves_is_forgotten(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        bucket = api.server.core.store.bucket("/configmaps")
+        before = len(bucket.listeners)
+        response = await api.session.get(MAPS + "?watch=1")
+        await make(api, "a")
+        line = await response.content.readline()
+        assert orjson.loads(line)["type"] == "ADDED"
+        assert len(bucket.listeners) == before + 1
+        response.close()
+        for _ in range(100):
+            await asyncio.sleep(0.01)
+            if len(bucket.listeners) == before:
+                return
+        raise AssertionError("the watcher is still there")
+
+    with_api(body)
+
+
+def test_metadata_only_and_tables(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post(MAPS, {"metadata": {"name": "a"}, "data": {"k": "v"}})
+        partial = await api.ok("GET", MAPS + "/a", accept="application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io")
+        assert (partial["kind"], "data" in partial) == ("PartialObjectMetadata", False)
+        listed = await api.ok("GET", MAPS, accept="application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io")
+        assert (listed["kind"], listed["items"][0]["kind"]) == ("PartialObjectMetadataList", "PartialObjectMetadata")
+        table = await api.ok("GET", MAPS, accept="application/json;as=Table;v=v1;g=meta.k8s.io,application/json")
+        assert [c["name"] for c in table["columnDefinitions"]] == ["Name", "Data", "Age"]
+        assert table["rows"][0]["cells"][:2] == ["a", 1]
+        status, out = await api.call("GET", MAPS, accept="application/vnd.kubernetes.protobuf")
+        assert (status, out["reason"]) == (406, "NotAcceptable")
+
+    with_api(body)
+
+
+def test_strict_validation_and_dry_run(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        pods = "/api/v1/namespaces/default/pods"
+        pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i", "imagge": "x"}]}}
+        status, out = await api.call("POST", pods + "?fieldValidation=Strict", pod)
+        assert (status, out["message"]) == (400, 'strict decoding error: unknown field "spec.containers[0].imagge"')
+        status, out = await api.call("POST", pods + "?fieldValidation=Strict", b'{"metadata":{"name":"p","name":"q"}}')
+        assert (status, out["message"]) == (400, 'strict decoding error: duplicate field "name"')
+        await api.ok("POST", pods + "?dryRun=All&fieldValidation=Ignore", pod)
+        assert api.warnings == []
+        assert (await api.call("GET", pods + "/p"))[0] == 404
+        assert (await api.call("POST", pods + "?dryRun=Some", pod))[0] == 400
+
+    with_api(body)
+
+
+def test_a_token_is_needed_where_one_is_set(with_api: Any) -> None:
+    from koord.apiserver.config import ServerConfig
+
+    async def body(api: Any) -> None:
+        assert (await api.call("GET", MAPS))[0] == 401
+        assert (await api.call("GET", "/healthz"))[0] == 200
+        api.session.headers["Authorization"] = "Bearer s3cret"
+        assert (await api.call("GET", MAPS))[0] == 200
+
+    with_api(body, config=ServerConfig(token="s3cret"))
+
+
+def test_both_event_groups_show_the_same_events(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        regarding = {"kind": "Pod", "namespace": "default", "name": "p"}
+        event = {"metadata": {"name": "e"}, "regarding": regarding, "note": "hello", "reason": "R", "type": "Normal", "eventTime": None}
+        made = await api.post("/apis/events.k8s.io/v1/namespaces/default/events", event)
+        assert (made["apiVersion"], made["note"]) == ("events.k8s.io/v1", "hello")
+        core = await api.get("/api/v1/namespaces/default/events/e")
+        assert (core["apiVersion"], core["message"], core["involvedObject"]["name"]) == ("v1", "hello", "p")
+        found = await api.get("/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dp,reason%3DR")
+        assert len(found["items"]) == 1
+
+    with_api(body)
