@@ -80,13 +80,12 @@ def workload() -> None:
 @click.option("--address", default="127.0.0.1", show_default=True)
 @click.option("--port", type=click.IntRange(1, 65535), required=True)
 @click.option("--iterations", type=click.IntRange(0), required=True, help="Work of each request.")
-def serve(address: str, port: int, iterations: int) -> None:
+@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes on the one port.")
+def serve(address: str, port: int, iterations: int, workers: int) -> None:
     """Serve HTTP with a fixed amount of work for each request."""
-    import asyncio
+    from roles.sandbox.workload.serve import run
 
-    from roles.sandbox.workload.serve import serve as run
-
-    asyncio.run(run(address, port, iterations))
+    run(address, port, iterations, workers)
 
 
 @workload.command("load")

@@ -132,7 +132,10 @@ def service_pod(scenario: Scenario, port: int, iterations: int) -> dict[str, Any
     return process_pod(
         "shop",
         scenario.service.namespace,
-        [*self_command(), "sandbox", "workload", "serve", f"--port={port}", f"--iterations={iterations}"],
+        [
+            *self_command(),
+            *("sandbox", "workload", "serve", f"--port={port}", f"--iterations={iterations}", f"--workers={scenario.service.workers}"),
+        ],
         app="shop",
         requests={"cpu": scenario.service.cpu_request, "memory": scenario.service.memory_request},
         labels={names.LABEL_POD_QOS: "LS"},

@@ -44,6 +44,8 @@ class Service(ConfigModel):
     namespace: str = "shop"
     cpu_milliseconds_per_request: float = Field(1.5, gt=0, le=1000)
     """CPU work of one request, calibrated on this machine before the start."""
+    workers: int = Field(2, ge=1, le=64)
+    """Processes that share the service's port."""
     cpu_request: str = "1200m"
     """What the service asks for: sized for its peak, so mostly idle, which is what is offered again."""
     memory_request: str = "256Mi"
@@ -64,9 +66,9 @@ class Load(ConfigModel):
     steps: list[LoadStep] = Field(
         default_factory=lambda: [
             LoadStep(rate=40, seconds=10),
-            LoadStep(rate=340, seconds=9),
+            LoadStep(rate=400, seconds=9),
             LoadStep(rate=40, seconds=10),
-            LoadStep(rate=340, seconds=9),
+            LoadStep(rate=400, seconds=9),
         ],
         min_length=1,
     )

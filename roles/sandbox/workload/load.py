@@ -17,6 +17,7 @@ from typing import Any, TextIO
 
 REQUEST = b"GET /work HTTP/1.1\r\nHost: service\r\n\r\n"
 MAX_CONNECTIONS = 256
+FIRST_CONNECTIONS = 32
 DRAIN_SECONDS = 3.0
 PERCENTILES = (50, 95, 99)
 
@@ -86,7 +87,8 @@ class Generator:
     out: TextIO
     clock: Callable[[], float] = time.monotonic
     connections: list[Connection] = field(default_factory=list)
-    free: list[Connection] = field(default_factory=list)
+    free: deque[Connection] = field(default_factory=deque)
+    """Taken from the front and put back at the end, so that all processes behind the address get their share."""
     waiting: deque[tuple[float, int]] = field(default_factory=deque)
     by_step: list[list[float]] = field(default_factory=list)
     errors: list[int] = field(default_factory=list)
@@ -98,6 +100,7 @@ class Generator:
         departures = deque(plan(self.steps))
         self.by_step = [[] for _ in self.steps]
         self.errors = [0 for _ in self.steps]
+        self._open()
         start, current, next_tick = self.clock(), -1, 1.0
         end = sum(step.seconds for step in self.steps)
         while True:
@@ -124,7 +127,7 @@ class Generator:
 
     def _dispatch(self) -> None:
         while self.waiting:
-            connection = self.free.pop() if self.free else self._connect()
+            connection = self.free.popleft() if self.free else self._connect()
             if connection is None:
                 return
             connection.planned = self.waiting.popleft()
@@ -133,15 +136,26 @@ class Generator:
             except OSError:
                 self._drop(connection)
 
+    def _open(self) -> None:
+        """Connections to begin with; what cannot be had now is tried again with the requests."""
+        while len(self.connections) < FIRST_CONNECTIONS:
+            try:
+                self.free.append(self._new())
+            except OSError:
+                return
+
     def _connect(self) -> Connection | None:
         """A new connection, None when there are enough. A refused one counts as an error of the oldest waiting request."""
         if len(self.connections) >= MAX_CONNECTIONS:
             return None
         try:
-            sock = socket.create_connection(self.address, timeout=1.0)
+            return self._new()
         except OSError:
             self._fail(self.waiting.popleft()[1])
             return None
+
+    def _new(self) -> Connection:
+        sock = socket.create_connection(self.address, timeout=1.0)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setblocking(False)
         connection = Connection(sock)
@@ -183,6 +197,8 @@ class Generator:
     def _drop(self, connection: Connection) -> None:
         connection.sock.close()
         self.connections.remove(connection)
+        if connection in self.free:
+            self.free.remove(connection)
         if connection.planned is not None:
             self._fail(connection.planned[1])
 

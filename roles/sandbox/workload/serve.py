@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 
 from roles.sandbox.workload.work import spin
 
@@ -41,8 +43,32 @@ class Service(asyncio.Protocol):
             self.transport.close()
 
 
-async def serve(address: str, port: int, iterations: int) -> None:
-    """Serve until cancelled. Raises OSError when the port is taken."""
-    server = await asyncio.get_running_loop().create_server(lambda: Service(iterations), address, port, backlog=1024)
+async def serve(listener: socket.socket, iterations: int) -> None:
+    """Serve until cancelled."""
+    server = await asyncio.get_running_loop().create_server(lambda: Service(iterations), sock=listener)
     async with server:
         await server.serve_forever()
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """One of several listening sockets on a port. Raises OSError when it is taken by somebody else."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.bind((address, port))
+    listener.listen(1024)
+    return listener
+
+
+def run(address: str, port: int, iterations: int, workers: int) -> None:
+    """Serve with so many processes on one port. All listen before the first one serves: the kernel spreads connections from the start."""
+    listeners = [listen(address, port) for _ in range(workers)]
+    mine = 0
+    for index in range(1, workers):
+        if os.fork() == 0:
+            mine = index
+            break
+    for index, listener in enumerate(listeners):
+        if index != mine:
+            listener.close()
+    asyncio.run(serve(listeners[mine], iterations))

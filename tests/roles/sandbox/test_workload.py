@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -123,3 +127,29 @@ def test_burners_report_their_work() -> None:
     out = io.StringIO()
     assert burn.burn_memory(out, 8, pause=0.01, seconds=0.1) > 0
     assert json.loads(out.getvalue().splitlines()[-1])["event"] == "work"
+
+
+def test_workers_share_the_port_and_the_load() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    argv = [sys.executable, "-m", "koord.cli", "sandbox", "workload", "serve", f"--port={port}", "--iterations=20000", "--workers=2"]
+    server = subprocess.Popen(argv, cwd=Path(__file__).resolve().parents[3], start_new_session=True)
+    try:
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                assert time.monotonic() < deadline
+        (result,) = Generator(("127.0.0.1", port), [Step(100, 1.5)], io.StringIO()).run()
+        assert (result["count"], result["errors"]) == (150, 0)
+        children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+        times = [
+            sum(int(x) for x in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]) for pid in (server.pid, *children)
+        ]
+        assert len(times) == 2
+        assert min(times) >= 0.15 * sum(times)
+    finally:
+        os.killpg(server.pid, 15)
+        server.wait()
