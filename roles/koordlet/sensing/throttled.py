@@ -11,7 +11,7 @@ from roles.koordlet.store.store import Sample
 
 
 class ThrottledCollector(Collector):
-    """Throttled share of CFS periods between two readings. A pod's first reading also skips its containers."""
+    """Throttled share of CFS periods between two readings; a container does not depend on its pod being readable."""
 
     name: ClassVar[str] = "throttled"
 
@@ -23,22 +23,11 @@ class ThrottledCollector(Collector):
         samples: list[Sample] = []
         seen: dict[str, tuple[float, parse.Throttling]] = {}
         for pod in self.context.sensed_pods():
-            current = self._read(pod.cgroup_dir, pod.key)
-            if current is None:
-                continue
-            ratio = self._ratio(at, seen, pod.uid, current)
-            if ratio is None:
-                continue
-            samples.append((kinds.POD_CPU_THROTTLED, (pod.uid,), ratio))
+            self._sample(at, seen, samples, kinds.POD_CPU_THROTTLED, pod.uid, self._read(pod.cgroup_dir, pod.key))
             for container in pod.containers:
-                if not container.cgroup_dir or not container.running:
-                    continue
-                current = self._read(container.cgroup_dir, f"{pod.key}/{container.name}")
-                if current is None:
-                    continue
-                ratio = self._ratio(at, seen, container.id, current)
-                if ratio is not None:
-                    samples.append((kinds.CONTAINER_CPU_THROTTLED, (container.id,), ratio))
+                if container.cgroup_dir and container.running:
+                    current = self._read(container.cgroup_dir, f"{pod.key}/{container.name}")
+                    self._sample(at, seen, samples, kinds.CONTAINER_CPU_THROTTLED, container.id, current)
         limit = FORGET_AFTER_INTERVALS * self.context.interval
         seen.update({k: v for k, v in self._before.items() if k not in seen and at.mono - v[0] <= limit})
         self._before = seen
@@ -54,9 +43,18 @@ class ThrottledCollector(Collector):
         self.troubles.ok(label)
         return current
 
-    def _ratio(self, at: Round, seen: dict[str, tuple[float, parse.Throttling]], key: str, current: parse.Throttling) -> float | None:
+    def _sample(
+        self,
+        at: Round,
+        seen: dict[str, tuple[float, parse.Throttling]],
+        samples: list[Sample],
+        kind: str,
+        key: str,
+        current: parse.Throttling | None,
+    ) -> None:
+        if current is None:
+            return
         before = self._before.get(key)
         seen[key] = (at.mono, current)
-        if before is None or at.mono - before[0] > FORGET_AFTER_INTERVALS * self.context.interval:
-            return None
-        return current.ratio_since(before[1])
+        if before is not None and at.mono - before[0] <= FORGET_AFTER_INTERVALS * self.context.interval:
+            samples.append((kind, (key,), current.ratio_since(before[1])))
