@@ -34,6 +34,9 @@ CACHE_TTL = 120.0
 SWEEP_EVERY = 60.0
 AUDIT_VERBOSITY = 3
 
+#: One write a thread: a record of each would push out everything else.
+UNTOLD = frozenset({"tasks", "cgroup.procs"})
+
 Key = tuple[str, str, str]
 
 
@@ -151,13 +154,17 @@ class Executor:
             self._failed(target.write, error, applied)
             return False
         key = key_of(target.write)
-        self._cache[key] = (target.write.value, self.clock())
+        if target.write.cached:
+            self._cache[key] = (target.write.value, self.clock())
+        else:
+            self._cache.pop(key, None)
         if self._troubled.pop(key, None) is not None:
             log.info("%s can be written again", target.path)
         self._would.pop(key, None)
         if pending or target.basis.strip() != target.first_basis.strip():
             applied.written.append(target.write)
-            self._told(target, before, rule, now)
+            if target.write.resource not in UNTOLD:
+                self._told(target, before, rule, now)
         else:
             applied.skipped += 1
         return True

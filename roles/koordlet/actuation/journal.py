@@ -37,6 +37,8 @@ class Undo(StrEnum):
     """A line a disk (blkio); disks that had no line are set to 0."""
     REPLACE = "replace"
     """The agent replaced a whole file of its own kind."""
+    UNMOUNT = "unmount"
+    """The agent mounted it."""
     REMOVE = "remove"
     """The agent made the file."""
     REMOVE_DIRECTORY = "rmdir"

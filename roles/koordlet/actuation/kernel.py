@@ -5,6 +5,7 @@ Buffered files swallow what the kernel says at close; here each write is one ``w
 
 from __future__ import annotations
 
+import ctypes
 import os
 
 from roles.koordlet.actuation.errors import Trouble, WriteError, from_os_error
@@ -88,3 +89,48 @@ def change_own(path: str, wanted: bool, *, directory: bool) -> None:
             os.unlink(path)
     except OSError as error:
         raise from_os_error(path, error, "cannot be made" if wanted else "cannot be removed") from None
+
+
+# -- mounts ------------------------------------------------------------------------------------------------------------------
+
+_MS_RELATIME = 1 << 21
+
+
+def _mounts() -> list[tuple[str, str]]:
+    """Mount point and file system type of every mount, in mount order."""
+    out: list[tuple[str, str]] = []
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            before, _, after = line.partition(" - ")
+            fields = before.split()
+            if len(fields) > 4 and after:
+                out.append((fields[4].encode().decode("unicode_escape"), after.split()[0]))
+    return out
+
+
+def is_mounted(path: str, kind: str) -> bool:
+    """Whether a file system of that type is mounted exactly there."""
+    real = os.path.realpath(path)
+    return any(point == real and fs == kind for point, fs in _mounts())
+
+
+def mount(kind: str, path: str) -> None:
+    """Mount a kernel file system (``resctrl``) on its place in a real sysfs; elsewhere it is unsupported. Raises WriteError."""
+    real = os.path.realpath(path)
+    around = max(
+        (p for p in _mounts() if real == p[0] or real.startswith(p[0].rstrip("/") + "/")), key=lambda p: len(p[0]), default=("", "")
+    )
+    if around[1] != "sysfs" or not os.path.isdir(real):
+        raise WriteError(Trouble.UNSUPPORTED, path, "is no place in sysfs that a file system could be mounted on")
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(kind.encode(), real.encode(), kind.encode(), _MS_RELATIME, None) != 0:
+        number = ctypes.get_errno()
+        raise from_os_error(path, OSError(number, os.strerror(number)), f"{kind} cannot be mounted")
+
+
+def unmount(path: str) -> None:
+    """Raises WriteError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.umount2(path.encode(), 0) != 0:
+        number = ctypes.get_errno()
+        raise from_os_error(path, OSError(number, os.strerror(number)), "cannot be unmounted")

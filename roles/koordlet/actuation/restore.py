@@ -71,7 +71,8 @@ def put_back(entries: Iterable[Entry], *, allowed: Iterable[str] = ("/",)) -> Re
         else:
             others.append(entry)
     _values(values, result)
-    for entry in sorted(others, key=lambda e: (e.undo in (Undo.REMOVE, Undo.REMOVE_DIRECTORY), -e.path.count("/"))):
+    last = (Undo.REMOVE, Undo.REMOVE_DIRECTORY, Undo.UNMOUNT)
+    for entry in sorted(others, key=lambda e: (last.index(e.undo) if e.undo in last else -1, -e.path.count("/"))):
         _other(entry, result)
     return result
 
@@ -133,7 +134,9 @@ def _finish(entry: Entry) -> bool:
 
 def _other(entry: Entry, result: Restored) -> None:
     try:
-        if entry.undo is Undo.REMOVE:
+        if entry.undo is Undo.UNMOUNT:
+            kernel.unmount(entry.path)
+        elif entry.undo is Undo.REMOVE:
             kernel.change_own(entry.path, False, directory=False)
         elif entry.undo is Undo.REMOVE_DIRECTORY:
             kernel.change_own(entry.path, False, directory=True)

@@ -22,7 +22,7 @@ from roles.koordlet.states.model import HostState
 _UNDO_BY_RESOURCE = {"schemata": Undo.LINES, "sched_features": Undo.WORDS}
 #: Files that say where a task is: leaving the group is what puts it back.
 _NEVER_JOURNALLED = frozenset({"tasks", "cgroup.procs"})
-_OWN = frozenset({Kind.CREATE, Kind.DIRECTORY, Kind.ABSENT, Kind.NO_DIRECTORY})
+_REMOVALS = (Kind.ABSENT, Kind.NO_DIRECTORY)
 
 
 @dataclass(slots=True)
@@ -46,8 +46,10 @@ class Target:
         kind = self.write.kind
         if kind in (Kind.DIRECTORY, Kind.CREATE):
             return self.current == self.text and os.path.lexists(self.path)
-        if kind in (Kind.ABSENT, Kind.NO_DIRECTORY):
+        if kind in _REMOVALS:
             return not os.path.lexists(self.path)
+        if kind is Kind.MOUNT:
+            return kernel.is_mounted(self.path, self.write.resource)
         if kind is Kind.LINE:
             return _has_line(self.write.resource, self.current, self.text)
         return same(self.write.resource, self.basis, self.text)
@@ -63,8 +65,10 @@ class Target:
     def entry(self) -> Entry | None:
         """The journal line for this file; None when there is nothing to put back."""
         kind, resource = self.write.kind, self.write.resource
-        if resource in _NEVER_JOURNALLED or kind in (Kind.ABSENT, Kind.NO_DIRECTORY):
+        if resource in _NEVER_JOURNALLED | _OF_PROCESSES or kind in _REMOVALS:
             return None
+        if kind is Kind.MOUNT:
+            return Entry(self.path, "", Undo.UNMOUNT)
         if kind is Kind.CREATE:
             return Entry(self.path, "", Undo.REMOVE) if not os.path.lexists(self.path) else Entry(self.path, self.current, Undo.REPLACE)
         if kind is Kind.DIRECTORY:
@@ -75,12 +79,16 @@ class Target:
     def put(self, text: str) -> None:
         """Write to the kernel. Raises WriteError."""
         kind = self.write.kind
-        if kind is Kind.LINE:
+        if kind is Kind.LINE and self.write.resource == "sched_features":
+            kernel.write(self.path, text + "\n")
+        elif kind is Kind.LINE:
             kernel.append_line(self.path, text)
         elif kind is Kind.CREATE:
             kernel.replace_file(self.path, text)
-        elif kind in _OWN:
-            kernel.change_own(self.path, kind is Kind.DIRECTORY, directory=kind in (Kind.DIRECTORY, Kind.NO_DIRECTORY))
+        elif kind is Kind.MOUNT:
+            kernel.mount(self.write.resource, self.path)
+        elif kind is Kind.DIRECTORY or kind in _REMOVALS:
+            kernel.change_own(self.path, kind is Kind.DIRECTORY, directory=kind is not Kind.ABSENT)
         else:
             kernel.write(self.path, text)
 
@@ -145,7 +153,7 @@ def _resolve_file(write: Write, host: HostState) -> Target:
     system = FILES.get(write.resource)
     if system is not None and (problem := system.validate(write.value)) is not None:
         raise WriteError(Trouble.INVALID, path, problem)
-    if write.kind in (Kind.DIRECTORY, Kind.ABSENT, Kind.NO_DIRECTORY):
+    if write.kind in (Kind.DIRECTORY, Kind.MOUNT, *_REMOVALS):
         return Target(write, path, "")
     if write.kind is Kind.CREATE:
         current = kernel.read(path) if os.path.exists(path) else ""

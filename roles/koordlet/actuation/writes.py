@@ -33,6 +33,8 @@ class Kind(StrEnum):
     """A directory that has to exist (a resctrl group)."""
     ABSENT = "absent"
     """A file of the agent's own making that must not exist."""
+    MOUNT = "mount"
+    """A file system of type ``resource`` that has to be mounted on ``target``."""
     NO_DIRECTORY = "no directory"
     """A directory of the agent's own making that must not exist (a resctrl group)."""
 

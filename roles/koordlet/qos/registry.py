@@ -9,14 +9,20 @@ from roles.koordlet.options import Options
 from roles.koordlet.qos.burst import CPUBurst
 from roles.koordlet.qos.cpuevict import CPUEvict
 from roles.koordlet.qos.memevict import MemoryEvict
+from roles.koordlet.qos.memoryqos import MemoryQoS
 from roles.koordlet.qos.outcome import Strategy
+from roles.koordlet.qos.resctrl import RdtResctrl
 from roles.koordlet.qos.suppress import BECPUSuppress
+from roles.koordlet.qos.sysconfig import SystemConfig
 
 STRATEGIES: tuple[type[Strategy[Any]], ...] = (
     BECPUSuppress,
     MemoryEvict,
     CPUEvict,
     CPUBurst,
+    MemoryQoS,
+    RdtResctrl,
+    SystemConfig,
 )
 
 NAMES = tuple(s.name for s in STRATEGIES)

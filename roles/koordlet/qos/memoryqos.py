@@ -1,0 +1,161 @@
+"""Memory QoS: protection, throttling, watermarks, OOM priority and page cache limits (KA-MEM-01, KA-MEM-02)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from koord.api.names import RESOURCE_MEMORY
+from koord.api.objects import Node
+from koord.api.quantity import QuantityError, parse_value
+from roles.koordlet.actuation.writes import NODE, About, Batch, Merge, Write
+from roles.koordlet.host.cgroup import BESTEFFORT, BURSTABLE, KUBE_QOS
+from roles.koordlet.qos import memoryqos_config as config
+from roles.koordlet.qos.outcome import Outcome, Strategy
+from roles.koordlet.states.model import PodState, Snapshot
+from roles.koordlet.states.slo import SLO, MemoryQOS
+
+#: Decided anew at least this often (seconds), and at once when a pod, the node or the NodeSLO changes.
+REFRESH = 10.0
+_MERGED = frozenset({"memory.min", "memory.low", "memory.high"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryState:
+    """What the last decision was made of."""
+
+    pods: tuple[PodState, ...] = ()
+    node: Node | None = None
+    slo: SLO | None = None
+    at: float = 0.0
+
+    def holds(self, snapshot: Snapshot, slo: SLO, now: float) -> bool:
+        """Whether deciding again would give the same."""
+        return (
+            now - self.at < REFRESH
+            and self.node is snapshot.node
+            and self.slo is slo
+            and len(self.pods) == len(snapshot.pods)
+            and all(a is b for a, b in zip(self.pods, snapshot.pods, strict=True))
+        )
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Protection of a QoS directory: the sums over its pods."""
+
+    least: int = 0
+    low: int = 0
+
+
+@dataclass(slots=True)
+class _Levels:
+    """Writes by cgroup level, outermost first."""
+
+    root: list[Write] = field(default_factory=list)
+    tiers: list[Write] = field(default_factory=list)
+    pods: list[Write] = field(default_factory=list)
+    containers: list[Write] = field(default_factory=list)
+
+    def batch(self) -> Batch:
+        return Batch((tuple(self.root), tuple(self.tiers), tuple(self.pods), tuple(self.containers)))
+
+
+def _write(resource: str, directory: str, value: int, about: About) -> Write:
+    merge = Merge.LARGER if resource in _MERGED else Merge.NONE
+    return Write(resource, directory, str(value), merge=merge, about=about)
+
+
+def _writes(directory: str, values: Iterable[tuple[str, int | None]], about: About = NODE) -> list[Write]:
+    return [_write(resource, directory, value, about) for resource, value in values if value is not None]
+
+
+def _oom(body: MemoryQOS) -> list[tuple[str, int | None]]:
+    return [
+        ("memory.priority", body.priority),
+        ("memory.use_priority_oom", body.priority_enable),
+        ("memory.oom.group", body.oom_kill_group),
+    ]
+
+
+def _watermarks(body: MemoryQOS) -> list[tuple[str, int | None]]:
+    return [
+        ("memory.wmark_ratio", body.wmark_ratio),
+        ("memory.wmark_scale_factor", body.wmark_scale_permill),
+        ("memory.wmark_min_adj", body.wmark_min_adj),
+    ]
+
+
+def allocatable_memory(node: Node) -> int:
+    """Bytes; 0 when it is not known."""
+    try:
+        return parse_value(node.status.allocatable.get(RESOURCE_MEMORY, 0))
+    except QuantityError:
+        return 0
+
+
+class MemoryQoS(Strategy[MemoryState]):
+    """See the module."""
+
+    name: ClassVar[str] = "CgroupReconcile"
+    features: ClassVar[tuple[str, ...]] = ("KA-MEM-01", "KA-MEM-02")
+
+    @property
+    def enabled(self) -> bool:
+        return self.gate("CgroupReconcile")
+
+    @property
+    def interval(self) -> float:
+        return self.options.reconcile_interval_seconds
+
+    def initial(self) -> MemoryState:
+        return MemoryState()
+
+    def decide(self, snapshot: Snapshot, slo: SLO, state: MemoryState, now: float) -> Outcome[MemoryState]:
+        if snapshot.node is None or state.holds(snapshot, slo, now):
+            return Outcome(state)
+        allocatable = allocatable_memory(snapshot.node)
+        if allocatable <= 0:
+            return Outcome(state)
+        sums = {kube_qos: _Sums() for kube_qos in KUBE_QOS}
+        levels = _Levels()
+        for pod in snapshot.pods:
+            if pod.active:
+                self._pod(snapshot, slo, pod, allocatable, sums[pod.kube_qos], levels)
+        self._tiers(snapshot, slo, sums, levels)
+        return Outcome(MemoryState(snapshot.pods, snapshot.node, slo, now), batches=(levels.batch(),))
+
+    def _pod(self, snapshot: Snapshot, slo: SLO, pod: PodState, allocatable: int, tier: _Sums, levels: _Levels) -> None:
+        body = config.effective(slo.qos, pod)
+        least, low = config.protection(config.pod_request(pod), body)
+        tier.least += least or 0
+        tier.low += low or 0
+        about = About("pod", pod.namespace, pod.name, "", pod.uid)
+        values = [("memory.min", least), ("memory.low", low), *_watermarks(body), *_oom(body)]
+        if snapshot.host.cgroups.v2:
+            cache = config.page_cache(config.pod_limit(pod), body)
+            values += [(f"memory.pagecache_limit.{name}", value) for name, value in cache.items()]
+        levels.pods += _writes(pod.cgroup_dir, values, about)
+        for container in pod.containers:
+            if not container.cgroup_dir:
+                continue
+            request = config.container_request(pod, container)
+            least, low = config.protection(request, body)
+            throttle = config.high(request, config.container_limit(pod, container, allocatable), body, least)
+            levels.containers += _writes(
+                container.cgroup_dir,
+                [("memory.min", least), ("memory.low", low), ("memory.high", throttle), *_watermarks(body), *_oom(body)],
+                About("pod", pod.namespace, pod.name, container.name, pod.uid),
+            )
+
+    def _tiers(self, snapshot: Snapshot, slo: SLO, sums: dict[str, _Sums], levels: _Levels) -> None:
+        cgroups, qos = snapshot.host.cgroups, slo.qos
+        total = _Sums(sum(s.least for s in sums.values()), sum(s.low for s in sums.values()))
+        rows = (
+            (levels.root, cgroups.kubepods, total, qos.lsr.memory),
+            (levels.tiers, cgroups.qos_dir(BURSTABLE), sums[BURSTABLE], qos.ls.memory),
+            (levels.tiers, cgroups.qos_dir(BESTEFFORT), sums[BESTEFFORT], qos.be.memory),
+        )
+        for level, directory, tier, body in rows:
+            level += _writes(directory, [("memory.min", tier.least), ("memory.low", tier.low), *_oom(body)])

@@ -1,0 +1,155 @@
+"""Memory QoS (KA-MEM-01, KA-MEM-02)."""
+
+from __future__ import annotations
+
+import pytest
+
+from roles.koordlet.options import Options
+from roles.koordlet.qos.memoryqos import MemoryQoS
+
+GI, MI = 1 << 30, 1 << 20
+MAX = 2**63 - 1
+ROOT = "kubepods.slice"
+TIERS = (f"{ROOT}/kubepods-burstable.slice", f"{ROOT}/kubepods-besteffort.slice")
+FILES = (
+    "memory.min", "memory.low", "memory.high", "memory.wmark_ratio", "memory.wmark_scale_factor", "memory.wmark_min_adj",
+    "memory.priority", "memory.use_priority_oom", "memory.oom.group",
+)  # fmt: skip
+
+
+@pytest.fixture
+def strategy(gates):
+    return MemoryQoS(Options(), gates("CgroupReconcile"))
+
+
+def tree(world):
+    dirs = [ROOT, *TIERS]
+    for pod in world.pods:
+        dirs += [pod.cgroup_dir, *(c.cgroup_dir for c in pod.containers)]
+    for directory in dirs:
+        for name in FILES:
+            world.machine.put(name, directory, "-7")
+        if world.machine.v2:
+            for name in ("enable", "size", "sync"):
+                world.machine.put(f"memory.pagecache_limit.{name}", directory, "7")
+
+
+def classes(world, **bodies):
+    world.spec = {"resourceQOSStrategy": {f"{name}Class": {"memoryQOS": {"enable": True, **body}} for name, body in bodies.items()}}
+
+
+def values(world, directory, *names):
+    return [int(world.machine.get(f"memory.{n}", directory)) for n in names]
+
+
+def test_protection_adds_up_from_containers_to_the_root(world, strategy):
+    classes(world, ls={"minLimitPercent": 40, "lowLimitPercent": 60, "wmarkRatio": 90}, be={"minLimitPercent": 10, "priority": 3})
+    a = world.pod("a", qos="LS", requests={"memory": "1Gi"}, limits={"memory": "2Gi"}, containers=2)
+    b = world.pod("b", qos="BE", kube_qos="BestEffort", requests={"kubernetes.io/batch-memory": "1Gi"})
+    tree(world)
+    world.run(strategy)
+    assert values(world, a.containers[0].cgroup_dir, "min", "low", "high") == [GI * 40 // 100, GI * 60 // 100, MAX]
+    assert values(world, a.cgroup_dir, "min", "low", "wmark_ratio", "wmark_scale_factor", "wmark_min_adj") == [
+        2 * GI * 40 // 100,
+        2 * GI * 60 // 100,
+        90,
+        20,
+        -25,
+    ]
+    assert values(world, b.cgroup_dir, "min", "low", "priority") == [GI // 10, 0, 3]
+    assert values(world, TIERS[0], "min", "low") == [2 * GI * 40 // 100, 2 * GI * 60 // 100]
+    assert values(world, TIERS[1], "min", "priority") == [GI // 10, 3]
+    assert values(world, ROOT, "min", "use_priority_oom") == [2 * GI * 40 // 100 + GI // 10, 0]
+
+
+@pytest.mark.parametrize(
+    ("body", "limits", "expected"),
+    [
+        ({"throttlingPercent": 80}, {"memory": "2Gi"}, (GI + GI * 80 // 100) // 4096 * 4096),
+        ({"throttlingPercent": 50}, {}, (GI + 63 * GI // 2) // 4096 * 4096),
+        ({"throttlingPercent": 0}, {"memory": "2Gi"}, MAX),
+        ({"throttlingPercent": 1, "minLimitPercent": 100}, {"memory": "512Mi"}, GI),
+    ],
+)
+def test_throttling(world, strategy, body, limits, expected):
+    classes(world, ls=body)
+    pod = world.pod("a", qos="LS", requests={"memory": "1Gi"}, limits=limits)
+    tree(world)
+    world.run(strategy)
+    assert values(world, pod.containers[0].cgroup_dir, "high") == [expected]
+
+
+def test_a_low_that_protects_is_not_below_min(world, strategy):
+    classes(world, ls={"minLimitPercent": 50, "lowLimitPercent": 20})
+    pod = world.pod("a", qos="LS", requests={"memory": "1Gi"})
+    tree(world)
+    world.run(strategy)
+    assert values(world, pod.cgroup_dir, "min", "low") == [GI // 2, GI // 2]
+
+
+def test_disabled_classes_get_neutral_values(world, strategy):
+    world.spec = {"resourceQOSStrategy": {"lsClass": {"memoryQOS": {"enable": False, "minLimitPercent": 50, "wmarkRatio": 90}}}}
+    pod = world.pod("a", qos="LS", requests={"memory": "1Gi"})
+    tree(world)
+    world.run(strategy)
+    assert values(world, pod.cgroup_dir, "min", "low", "wmark_ratio", "wmark_scale_factor", "wmark_min_adj") == [0, 0, 0, 50, 0]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "expected"),
+    [
+        ('{"policy":"none","minLimitPercent":90}', [0, 0, 50]),
+        ('{"policy":"auto"}', [0, 95, 20]),
+        ('{"policy":"auto","minLimitPercent":25}', [GI // 4, 95, 20]),
+        ('{"minLimitPercent":25}', [GI // 4, 80, 20]),
+        ('{"policy":"default","wmarkRatio":10}', [GI // 2, 10, 20]),
+        ("{rubbish", [GI // 2, 80, 20]),
+        ('{"policy":"wild","minLimitPercent":1}', [GI // 2, 80, 20]),
+        ('{"minLimitPercent":"many"}', [GI // 2, 80, 20]),
+    ],
+)
+def test_pod_annotation(world, strategy, annotation, expected):
+    classes(world, ls={"minLimitPercent": 50, "wmarkRatio": 80})
+    pod = world.pod("a", qos="LS", requests={"memory": "1Gi"}, annotations={"koordinator.sh/memoryQOS": annotation})
+    tree(world)
+    world.run(strategy)
+    assert values(world, pod.cgroup_dir, "min", "wmark_ratio", "wmark_scale_factor") == expected
+
+
+def test_unlabelled_pods_follow_their_kubernetes_class(world, strategy):
+    classes(world, lsr={"wmarkRatio": 11}, ls={"wmarkRatio": 12}, be={"wmarkRatio": 13})
+    pods = [world.pod(k.lower(), kube_qos=k) for k in ("Guaranteed", "Burstable", "BestEffort")]
+    tree(world)
+    world.run(strategy)
+    assert [values(world, p.cgroup_dir, "wmark_ratio")[0] for p in pods] == [11, 12, 13]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"pageCacheLimitPercent": 25}, ["1", str(GI // 4), "0"]),
+        ({"pageCacheLimitPercent": 25, "pageCacheReclaimSync": True}, ["1", str(GI // 4), "1"]),
+        ({"pageCacheLimitSize": 2 * GI}, ["1", str(GI), "0"]),
+        ({"pageCacheLimitSize": 0}, ["0", "0", "7"]),
+        ({"pageCacheLimitPercent": 25, "pageCacheEnable": False}, ["0", str(GI // 4), "0"]),
+        ({}, ["7", "7", "7"]),
+    ],
+)
+def test_page_cache_on_v2(world_v2, strategy, body, expected):
+    classes(world_v2, ls=body)
+    pod = world_v2.pod("a", qos="LS", limits={"memory": "1Gi"})
+    tree(world_v2)
+    world_v2.run(strategy)
+    assert [world_v2.machine.get(f"memory.pagecache_limit.{n}", pod.cgroup_dir) for n in ("enable", "size", "sync")] == expected
+
+
+def test_nothing_is_decided_again_until_something_changes(world, strategy):
+    classes(world, ls={"minLimitPercent": 50})
+    world.pod("a", qos="LS", requests={"memory": "1Gi"})
+    snapshot = world.snapshot()
+    first = strategy.decide(snapshot, snapshot.slo, strategy.initial(), 100.0)
+    assert first.batches
+    assert strategy.decide(snapshot, snapshot.slo, first.state, 105.0).batches == ()
+    assert strategy.decide(snapshot, snapshot.slo, first.state, 111.0).batches
+    world.node = None
+    assert strategy.decide(world.snapshot(), snapshot.slo, strategy.initial(), 105.0).batches == ()

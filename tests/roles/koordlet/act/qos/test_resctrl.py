@@ -1,0 +1,208 @@
+"""resctrl groups by class, and the node's kernel knobs (KA-RDT-01, KA-SYS-01)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roles.koordlet.actuation.restore import restore
+from roles.koordlet.options import Options
+from roles.koordlet.qos.resctrl import RdtResctrl
+from roles.koordlet.qos.resctrl_math import ResctrlError, cache_ids, l3_mask, mba_value, schemata_line, ways
+from roles.koordlet.qos.sysconfig import SystemConfig
+
+FLAGS = "processor\t: 0\nvendor_id\t: {}\nflags\t\t: fpu cat_l3 mba\n"
+
+
+@pytest.fixture
+def strategy(gates):
+    return RdtResctrl(Options(), gates("RdtResctrl"))
+
+
+def hardware(world, *, vendor="GenuineIntel", cbm="fff", caches=(0, 1)):
+    file = world.machine.file
+    file("proc/cpuinfo", FLAGS.format(vendor))
+    file("sys/fs/resctrl/info/L3/cbm_mask", cbm + "\n")
+    full = ";".join(f"{c}={cbm}" for c in caches)
+    schemata = f"    L3:{full}\n    MB:{';'.join(f'{c}=100' for c in caches)}\n"
+    for group in ("", "LSR/", "LS/", "BE/"):
+        file(f"sys/fs/resctrl/{group}schemata", schemata)
+        file(f"sys/fs/resctrl/{group}tasks", "")
+
+
+def classes(world, **bodies):
+    world.spec = {"resourceQOSStrategy": {f"{n}Class": {"resctrlQOS": {"enable": True, **b}} for n, b in bodies.items()}}
+
+
+def written(world, group):
+    """Lines added to the group's schemata."""
+    return (world.machine.base / "sys/fs/resctrl" / group / "schemata").read_text().splitlines()[2:]
+
+
+def tasks(world, group):
+    return [int(t) for t in (world.machine.base / "sys/fs/resctrl" / group / "tasks").read_text().split()]
+
+
+# -- arithmetic --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("total", "start", "end", "mask"),
+    [
+        (12, 25, 75, 0x1F8),
+        (12, 0, 35, 0x1F),
+        (12, 0, 100, 0xFFF),
+        (11, 60, 60, None),
+        (4, 10, 20, None),
+        (12, 50, 40, None),
+        (12, 0, 101, None),
+    ],
+)
+def test_l3_masks(total, start, end, mask):
+    assert l3_mask(total, start, end) == mask
+
+
+@given(st.integers(1, 64), st.integers(0, 100), st.integers(0, 100))
+def test_masks_are_contiguous_and_within_the_cache(total, start, end):
+    mask = l3_mask(total, start, end)
+    if mask is not None:
+        assert mask < 1 << total
+        low = mask & -mask
+        assert (mask // low) & (mask // low + 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("vendor", "percent", "value"),
+    [("GenuineIntel", 71, 80), ("GenuineIntel", 12, 20), ("GenuineIntel", 100, 100), ("AuthenticAMD", 100, 2048), ("AuthenticAMD", 33, 52),
+     ("GenuineIntel", 0, None), ("GenuineIntel", 101, None)],
+)  # fmt: skip
+def test_bandwidth(vendor, percent, value):
+    assert mba_value(vendor, percent) == value
+
+
+def test_what_the_kernel_says(tmp_path):
+    assert ways("7ff\n") == 11
+    for bad in ("", "0", "f0", "zz"):
+        with pytest.raises(ResctrlError):
+            ways(bad)
+    assert cache_ids("    L3:2=f;0=f\nMB:0=100\n", "L3") == [0, 2]
+    assert cache_ids("L2:0=f\n", "L3") == []
+    assert schemata_line("L3", {1: 15, 0: 255}) == "L3:0=ff;1=f;"
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------------
+
+
+def test_lines_of_enabled_and_disabled_classes(world, strategy):
+    hardware(world)
+    classes(world, ls={"catRangeStartPercent": 25, "catRangeEndPercent": 75, "mbaPercent": 71}, be={"mbaPercent": 12})
+    world.run(strategy)
+    assert written(world, "LS") == ["L3:0=1f8;1=1f8;", "MB:0=80;1=80;"]
+    assert written(world, "BE") == ["L3:0=f;1=f;", "MB:0=20;1=20;"]
+    assert written(world, "LSR") == [], "all of it is what the group has"
+
+
+def test_settings_out_of_range_leave_the_line_alone(world, strategy):
+    hardware(world)
+    classes(world, ls={"catRangeStartPercent": 60, "catRangeEndPercent": 60, "mbaPercent": 0})
+    world.run(strategy)
+    assert written(world, "LS") == []
+
+
+def test_cache_ids_need_not_start_at_zero(world, strategy):
+    hardware(world, caches=(3, 7), vendor="AuthenticAMD")
+    classes(world, be={"mbaPercent": 50})
+    world.run(strategy)
+    assert written(world, "BE") == ["L3:3=f;7=f;", "MB:3=80;7=80;"]
+
+
+def test_threads_move_once_each_in_order(world, strategy):
+    hardware(world)
+    classes(world, ls={}, be={})
+    ls, be = world.pod("ls", qos="LS"), world.pod("be", qos="BE", kube_qos="BestEffort")
+    lse = world.pod("lse", qos="LSE", kube_qos="Guaranteed")
+    own = world.pod("own", qos="LS", annotations={"node.koordinator.sh/resctrl": "{}"})
+    system = world.pod("system", qos="SYSTEM")
+    for n, pod in enumerate((ls, be, lse, own, system)):
+        world.machine.put("tasks", pod.containers[0].cgroup_dir, f"{n}9\n{n}1")
+        sandbox = f"{pod.cgroup_dir}/sandbox"
+        world.machine.put("cpuset.cpus", sandbox, "0")
+        world.machine.put("cpuset.cpus", pod.containers[0].cgroup_dir, "0")
+        world.machine.put("tasks", sandbox, f"{n}5")
+    state = world.run(strategy)
+    assert (tasks(world, "LS"), tasks(world, "BE"), tasks(world, "LSR")) == ([1, 5, 9], [11, 15, 19], [])
+    world.run(strategy, state)
+    assert tasks(world, "LS") == [1, 5, 9], "threads that are in the group are left alone"
+
+
+def test_groups_are_made_and_removed_again(world, strategy):
+    hardware(world)
+    for group in ("LSR", "LS", "BE"):
+        for name in ("schemata", "tasks"):
+            (world.machine.base / "sys/fs/resctrl" / group / name).unlink()
+        (world.machine.base / "sys/fs/resctrl" / group).rmdir()
+    world.run(strategy)
+    assert (world.machine.base / "sys/fs/resctrl/LSR").is_dir()
+    assert restore(world.machine.root).failed == []
+    assert not (world.machine.base / "sys/fs/resctrl/LSR").exists()
+
+
+def test_unsupported_hardware_and_a_missing_mount(world, strategy):
+    assert world.decide(strategy).batches == (), "cpuinfo cannot be read yet"
+    world.machine.file("proc/cpuinfo", "flags\t: fpu cat_l3\n")
+    assert world.decide(strategy).state.supported is False
+    world.machine.file("proc/cpuinfo", FLAGS.format("GenuineIntel"))
+    world.run(strategy)  # a mount in a tree that is no sysfs is unsupported, not a failure
+    assert not (world.machine.base / "sys/fs/resctrl").exists()
+
+
+# -- kernel knobs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def system(gates):
+    return SystemConfig(Options(), gates("SystemConfig"))
+
+
+def test_knobs(world, system):
+    file, base = world.machine.file, world.machine.base
+    paths = {
+        "minFreeKbytesFactor": (file("proc/sys/vm/min_free_kbytes", "67584\n"), 100, str(64 * 1024 * 1024 * 100 // 10_000)),
+        "watermarkScaleFactor": (file("proc/sys/vm/watermark_scale_factor", "10"), 150, "150"),
+        "memcgReapBackGround": (file("sys/kernel/mm/memcg_reaper/reap_background", "0"), 1, "1"),
+        "schedIdleSaverWmark": (file("proc/sys/kernel/sched_idle_saver_wmark", "0"), 5000, "5000"),
+        "pageCacheLimitEnabled": (file("sys/kernel/mm/pagecache_limit/enabled", "0"), 1, "1"),
+        "schedGroupIdentityEnabled": (base / "proc/sys/kernel/sched_group_identity_enabled", 1, None),
+    }
+    world.spec = {"systemStrategy": {name: value for name, (_, value, _) in paths.items()}}
+    world.run(system)
+    assert [p.read_text() if p.exists() else None for p, _, _ in paths.values()] == [text for _, _, text in paths.values()]
+    world.spec = {}
+    world.run(system)
+    assert paths["watermarkScaleFactor"][0].read_text() == "150", "unset is not reset"
+    assert restore(world.machine.root).failed == []
+    assert [paths[n][0].read_text().strip() for n in ("minFreeKbytesFactor", "watermarkScaleFactor")] == ["67584", "10"]
+
+
+def test_knobs_out_of_range_are_not_written_and_told_once(world, system):
+    path = world.machine.file("proc/sys/vm/min_free_kbytes", "67584")
+    world.spec = {"systemStrategy": {"minFreeKbytesFactor": 1}}
+    outcome = world.decide(system)
+    assert outcome.batches == ()
+    assert "min_free_kbytes" in outcome.records[0].message
+    assert world.decide(system, outcome.state).records == ()
+    assert path.read_text() == "67584"
+
+
+def test_sched_features_one_write_each(world, system, monkeypatch):
+    path = world.machine.file("sys/kernel/debug/sched_features", "GENTLE NO_HRTICK WAKEUP\n")
+    world.spec = {"systemStrategy": {"schedFeatures": {"GENTLE": True, "HRTICK": True, "WAKEUP": False, "NEW": False}}}
+    (batch,) = world.decide(system).batches
+    assert [w.value for w in batch] == ["HRTICK", "NO_NEW", "NO_WAKEUP"]
+    world.run(system)
+    assert path.read_text() == "NO_WAKEUP\n"
+    path.write_text("A NO_A\n")
+    outcome = world.decide(system)
+    assert outcome.batches == ()
+    assert "both" in outcome.records[0].message
