@@ -22,6 +22,8 @@ from roles.koordlet.states.model import HostState
 _UNDO_BY_RESOURCE = {"schemata": Undo.LINES, "sched_features": Undo.WORDS}
 #: Files that say where a task is: leaving the group is what puts it back.
 _NEVER_JOURNALLED = frozenset({"tasks", "cgroup.procs"})
+#: Files of single processes, whose number another process may have by the time things are put back.
+_OF_PROCESSES = frozenset({"oom_score_adj"})
 _REMOVALS = (Kind.ABSENT, Kind.NO_DIRECTORY)
 
 
