@@ -105,6 +105,8 @@ class Mount:
     source: str
     destination: str
     options: tuple[str, ...] = ("rbind",)
+    recreated: bool = False
+    """The source is a directory of the container's own: made anew, open to all, before it is mounted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from roles.koordlet.hooks.context import Answer, ContainerContext, HostAppContext, PodContext, Stage
@@ -11,9 +11,13 @@ from roles.koordlet.hooks.context import Answer, ContainerContext, HostAppContex
 if TYPE_CHECKING:
     from roles.koordlet.actuation.writes import Write
     from roles.koordlet.options import Options
+    from roles.koordlet.qos.outcome import Sample
     from roles.koordlet.states.model import Snapshot
 
 R = TypeVar("R")
+
+#: Listed pods with their containers, by the pod's cgroup directory.
+Pods = Mapping[str, tuple[PodContext, tuple[ContainerContext, ...]]]
 
 
 class RuleError(ValueError):
@@ -42,6 +46,8 @@ class Hook(ABC, Generic[R]):
     request_only: ClassVar[bool] = False
     """Whether it only makes sense in a runtime's request: the reconciler leaves it out."""
 
+    walks_always: ClassVar[bool] = False
+
     def __init__(self, options: Options, gate: Callable[[str], bool]) -> None:
         self.options = options
         self.gate = gate
@@ -69,6 +75,17 @@ class Hook(ABC, Generic[R]):
     def kube_qos(self, kube_qos: str, rule: R | None) -> Answer | None:
         """For the directory of a Kubernetes QoS class."""
         return None
+
+    def walk(self, snapshot: Snapshot, rule: R | None, pods: Pods) -> Iterable[Write]:
+        """Further writes after those of the answers: once when the rule changed, or each pass with ``walks_always``.
+
+        ``pods`` are the listed ones by cgroup directory.
+        """
+        return ()
+
+    def samples(self, rule: R | None, pods: Pods) -> Iterable[Sample]:
+        """Gauges to set after a pass."""
+        return ()
 
     def host_app(self, app: HostAppContext, rule: R | None) -> Answer | None:
         """For a host application."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from koord.api.qos import QoSClass
 from roles.koordlet.actuation.executor import Executor, Mode
 from roles.koordlet.actuation.writes import About, Write, sequence
-from roles.koordlet.hooks.asking import Asking
+from roles.koordlet.hooks.asking import Answers, Asking
 from roles.koordlet.hooks.context import ContainerContext, HostAppContext, PodContext
 from roles.koordlet.hooks.hook import Hook
 from roles.koordlet.hooks.plan import Job, jobs, writes
@@ -37,7 +37,8 @@ _CLASSES = {str(c): c for c in QoSClass}
 @dataclass(slots=True)
 class _Plan:
     state: PodState
-    jobs: tuple[Job, ...]
+    jobs: tuple[Job, ...] = ()
+    contexts: tuple[PodContext, tuple[ContainerContext, ...]] | None = None
     complete: bool = True
     """Whether nothing has to be looked up again (the sandbox's directory was found)."""
 
@@ -63,14 +64,17 @@ class Reconciler:
         self._metrics = metrics
         self._plans: dict[str, _Plan] = {}
         self._sandboxes: dict[str, str] = {}
+        self._hooks: tuple[Hook[Any], ...] = ()
 
     async def run(self, snapshot: Snapshot, changed: frozenset[str] = frozenset()) -> Pass:
         """One pass over everything. ``changed``: hooks whose rule is new."""
         done = Pass()
-        if changed:
-            self._plans.clear()
         self._forget(snapshot)
         hooks = self._ready(snapshot, done)
+        if changed or hooks != self._hooks:
+            self._hooks = hooks
+            for plan in self._plans.values():
+                plan.complete = False
         for job in self._node_jobs(snapshot, hooks):
             self._carry_out(job, "kubeqos", snapshot, done)
         for number, state in enumerate(snapshot.pods):
@@ -80,11 +84,12 @@ class Reconciler:
                 self._carry_out(job, "pod", snapshot, done)
             if number % _PODS_A_SLICE == _PODS_A_SLICE - 1:
                 await asyncio.sleep(0)
+        self._walk(snapshot, hooks, changed, done)
         return done
 
-    def pod_now(self, pod: PodContext, snapshot: Snapshot, answers_jobs: tuple[Job, ...]) -> None:
+    def pod_now(self, pod: PodContext, answers: Answers, snapshot: Snapshot) -> None:
         """Carry out what a runtime's request led to for a pod's own directory, ahead of the next pass."""
-        for job in answers_jobs:
+        for job in jobs([writes(answers, pod.cgroup_dir, _about(pod))]):
             self._carry_out(job, "pod", snapshot, Pass())
 
     # -- what is wanted ------------------------------------------------------------------------------------------------------
@@ -137,7 +142,7 @@ class Reconciler:
             pod, containers = contexts(state)
         except ValueError as error:
             log.warning("pod %s is left as it is: %s", state.key, error)
-            return _Plan(state, ())
+            return _Plan(state)
         outer = writes(self._asking.pod(pod, hooks=hooks), pod.cgroup_dir, _about(pod))
         inner: list[tuple[str, Write]] = []
         complete = True
@@ -150,7 +155,18 @@ class Reconciler:
                 inner += writes(answers, directory, _about(pod)) if directory else []
             for container in containers:
                 inner += writes(self._asking.container(container, hooks=hooks), container.cgroup_dir, _about(pod, container.name))
-        return _Plan(state, jobs([outer, inner]), complete)
+        return _Plan(state, jobs([outer, inner]), (pod, containers), complete)
+
+    def _walk(self, snapshot: Snapshot, hooks: tuple[Hook[Any], ...], changed: frozenset[str], done: Pass) -> None:
+        listed = {p.contexts[0].cgroup_dir: p.contexts for p in self._plans.values() if p.contexts is not None}
+        for hook in hooks:
+            rule = self._asking.rule(hook)
+            if hook.walks_always or hook.name in changed:
+                self._carry_out(Job(hook.name, sequence(*hook.walk(snapshot, rule, listed))), "allpods", snapshot, done)
+            if self._metrics is not None:
+                for sample in hook.samples(rule, listed):
+                    if sample.value is not None:
+                        getattr(self._metrics, sample.family).set(sample.value, *sample.labels)
 
     def _sandbox(self, state: PodState, snapshot: Snapshot) -> str:
         """Directory of the pod's sandbox; empty while it cannot be told."""

@@ -6,10 +6,23 @@ from collections.abc import Callable
 from typing import Any
 
 from roles.koordlet.hooks.batchresource import BatchResource
+from roles.koordlet.hooks.cpunormalization import CPUNormalization
+from roles.koordlet.hooks.cpusetallocator import CPUSetAllocator
+from roles.koordlet.hooks.devices import GPUEnvInject, RDMADeviceInject
+from roles.koordlet.hooks.groupidentity import GroupIdentity
 from roles.koordlet.hooks.hook import Hook
+from roles.koordlet.hooks.oomscoreadj import OOMScoreAdj
 from roles.koordlet.options import Options
 
-HOOKS: tuple[type[Hook[Any]], ...] = (BatchResource,)
+HOOKS: tuple[type[Hook[Any]], ...] = (
+    BatchResource,
+    CPUNormalization,
+    CPUSetAllocator,
+    GPUEnvInject,
+    GroupIdentity,
+    OOMScoreAdj,
+    RDMADeviceInject,
+)
 
 
 def make_hooks(options: Options, gate: Callable[[str], bool]) -> tuple[Hook[Any], ...]:

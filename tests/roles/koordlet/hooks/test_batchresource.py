@@ -109,9 +109,7 @@ class TestWhoGetsWhat:
         quotas = [getattr(hook().container(one, rule), "cpu_quota", None) for rule in (BatchRule(True, 1.5), BatchRule(False, 1.1))]
         assert quotas == [-1, 90910]
 
-    @given(
-        limits=st.lists(st.one_of(st.none(), st.integers(0, 10**6)), min_size=1, max_size=5), ratio=st.floats(0.5, 5, allow_nan=False)
-    )
+    @given(limits=st.lists(st.one_of(st.none(), st.integers(0, 10**6)), min_size=1, max_size=5), ratio=st.floats(0.5, 5, allow_nan=False))
     def test_a_pod_never_gets_less_than_a_container(self, limits, ratio) -> None:
         parts = tuple(BatchResources(cpu_request=10, cpu_limit=limit) for limit in limits)
         rule = BatchRule(ratio=ratio)

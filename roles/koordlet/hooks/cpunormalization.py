@@ -1,0 +1,66 @@
+"""CPUNormalization: the same quota means the same work on fast and on slow CPUs (KA-HK-04).
+
+Quotas of LS pods and of pods without class are divided by the Node's ratio. When the ratio goes away they get their own quota
+back. Where quota burst scales a container, burst starts from the divided quota, and this hook leaves the container to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from koord.api.annotations import parse_resource_status
+from koord.api.annotations_node import NO_RATIO
+from koord.api.qos import QoSClass
+from roles.koordlet.hooks.batchresource import node_ratio, scaled
+from roles.koordlet.hooks.context import Answer, ContainerContext, PodContext, Stage
+from roles.koordlet.hooks.hook import Hook
+from roles.koordlet.qos.burst import QUOTA_POLICIES, effective
+from roles.koordlet.states.model import Snapshot
+from roles.koordlet.states.slo import CPUBurstStrategy
+
+
+@dataclass(frozen=True, slots=True)
+class RatioRule:
+    """``used``: a ratio was there since the start, so that quotas may have to be put back."""
+
+    ratio: float = NO_RATIO
+    used: bool = False
+    burst: CPUBurstStrategy | None = None
+    """The node's burst strategy where quota burst may run."""
+
+
+class CPUNormalization(Hook[RatioRule]):
+    """See the module."""
+
+    name: ClassVar[str] = "CPUNormalization"
+    features: ClassVar[tuple[str, ...]] = ("KA-HK-04",)
+    container_stages: ClassVar[tuple[Stage, ...]] = (Stage.PRE_CREATE_CONTAINER, Stage.PRE_UPDATE_CONTAINER)
+
+    def learn(self, snapshot: Snapshot, rule: RatioRule | None) -> RatioRule:
+        last = rule or RatioRule()
+        ratio = node_ratio(snapshot, last.ratio)
+        burst = snapshot.slo.cpu_burst if snapshot.slo is not None and self.gate("CPUBurst") else None
+        return RatioRule(ratio, last.used or ratio > 0, burst)
+
+    def pod(self, pod: PodContext, rule: RatioRule | None) -> Answer | None:
+        return self._answer(pod, pod.own_quota, rule)
+
+    def container(self, container: ContainerContext, rule: RatioRule | None) -> Answer | None:
+        return None if container.sandbox else self._answer(container.pod, container.own_quota, rule)
+
+    def _answer(self, pod: PodContext, own: int | None, rule: RatioRule | None) -> Answer | None:
+        if rule is None or not rule.used or own is None or own <= 0 or pod.qos not in {QoSClass.LS, QoSClass.NONE}:
+            return None
+        if self._bursting(pod, rule):
+            return None
+        status = parse_resource_status(pod.annotations)
+        if status is not None and status.cpuset:
+            return None
+        return Answer(cpu_quota=scaled(own, rule.ratio))
+
+    @staticmethod
+    def _bursting(pod: PodContext, rule: RatioRule) -> bool:
+        if rule.burst is None or pod.state is None:
+            return False
+        return effective(rule.burst, pod.state).policy in QUOTA_POLICIES

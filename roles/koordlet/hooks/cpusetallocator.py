@@ -1,0 +1,136 @@
+"""CPUSetAllocator: which CPUs a container runs on (KA-HK-02).
+
+By the scheduler's allocation if there is one, else by the share pools that the node publishes in its NodeResourceTopology.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from koord.accounting.cpuset import CPUSet, CPUSetError
+from koord.api.annotations import (
+    AnnotationError,
+    parse_cpu_shared_pools,
+    parse_kubelet_cpu_manager_policy,
+    parse_resource_status,
+    parse_system_qos_resource,
+)
+from koord.api.annotations_scheduling import ResourceStatus
+from koord.api.names import RESOURCE_BATCH_CPU, RESOURCE_CPU
+from koord.api.qos import QoSClass
+from koord.api.quantity import parse_milli
+from roles.koordlet.hooks.context import Answer, ContainerContext, HostAppContext, PodContext, Stage
+from roles.koordlet.hooks.hook import Hook, RuleError
+from roles.koordlet.host.cgroup import BESTEFFORT
+from roles.koordlet.states.model import Snapshot
+
+Pools = tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRule:
+    """Share pools by NUMA node as the node published them, in its order."""
+
+    pools: Pools = ()
+    be_pools: Pools = ()
+    policy: str = ""
+    """Of the kubelet's CPU manager."""
+    system: str = ""
+    """CPUs of class SYSTEM."""
+
+    @property
+    def shared(self) -> str | None:
+        """All share pools; None when there is none."""
+        return ",".join(cpus for _, cpus in self.pools) or None
+
+    def of_nodes(self, nodes: tuple[int, ...], *, best_effort: bool) -> str | None:
+        """Pools of some NUMA nodes, in the order of the nodes."""
+        by_node = dict(self.be_pools if best_effort else self.pools)
+        return ",".join(by_node[node] for node in nodes if by_node.get(node)) or None
+
+
+def _nodes(status: ResourceStatus) -> tuple[int, ...]:
+    """NUMA nodes of which a pod has CPU."""
+    return tuple(
+        part.node
+        for part in status.numa_node_resources
+        if any(parse_milli(part.resources.get(name, "0")) > 0 for name in (RESOURCE_CPU, RESOURCE_BATCH_CPU))
+    )
+
+
+class CPUSetAllocator(Hook[PoolRule]):
+    """See the module."""
+
+    name: ClassVar[str] = "CPUSetAllocator"
+    features: ClassVar[tuple[str, ...]] = ("KA-HK-02", "KA-HST-01")
+    pod_stages: ClassVar[tuple[Stage, ...]] = (Stage.PRE_RUN_POD_SANDBOX,)
+    container_stages: ClassVar[tuple[Stage, ...]] = (Stage.PRE_CREATE_CONTAINER, Stage.PRE_UPDATE_CONTAINER)
+
+    def learn(self, snapshot: Snapshot, rule: PoolRule | None) -> PoolRule | None:
+        if snapshot.nrt is None:
+            return rule
+        annotations = snapshot.nrt.annotations
+        try:
+            policy = parse_kubelet_cpu_manager_policy(annotations)
+            system = parse_system_qos_resource(annotations)
+            return PoolRule(
+                pools=_pools(annotations, best_effort=False),
+                be_pools=_pools(annotations, best_effort=True),
+                policy=policy.policy if policy is not None else "",
+                system=system.cpuset if system is not None else "",
+            )
+        except AnnotationError as error:
+            raise RuleError(f"NodeResourceTopology {snapshot.node_name}: {error}") from None
+
+    def pod(self, pod: PodContext, rule: PoolRule | None) -> Answer | None:
+        status = parse_resource_status(pod.annotations)
+        return Answer(cpu_quota=-1) if self._unlimited(status) else None
+
+    def container(self, container: ContainerContext, rule: PoolRule | None) -> Answer | None:
+        status = parse_resource_status(container.pod.annotations)
+        cpuset = self._cpuset(container.pod, status, rule)
+        quota = -1 if self._unlimited(status) and not container.sandbox else None
+        return Answer(cpuset=cpuset, cpu_quota=quota)
+
+    def host_app(self, app: HostAppContext, rule: PoolRule | None) -> Answer | None:
+        return Answer(cpuset=rule.shared) if rule is not None and app.qos is QoSClass.LS else None
+
+    def _unlimited(self, status: ResourceStatus | None) -> bool:
+        """Bound pods need no quota, which would only throttle them on their own CPUs."""
+        return status is not None and bool(status.cpuset) and not self.options.disable_unset_cpu_quota
+
+    def _cpuset(self, pod: PodContext, status: ResourceStatus | None, rule: PoolRule | None) -> str | None:
+        """CPUs for a pod's containers; None to leave them as they are, empty to take none."""
+        if status is not None and status.cpuset:
+            return _checked(status.cpuset)
+        if rule is None:
+            return None
+        nodes = _nodes(status) if status is not None else ()
+        if nodes and (pod.qos is not QoSClass.BE or self.gate("BECPUManager")):
+            return rule.of_nodes(nodes, best_effort=pod.qos is QoSClass.BE)
+        if pod.qos is QoSClass.SYSTEM and rule.system:
+            return rule.system
+        if pod.qos is QoSClass.LS:
+            return rule.shared
+        if pod.kube_qos == BESTEFFORT:
+            return ""
+        return None if rule.policy == "static" else rule.shared
+
+
+def _checked(cpus: str) -> str:
+    try:
+        CPUSet.parse(cpus)
+    except CPUSetError as error:
+        raise ValueError(f"resource-status: {error}") from None
+    return cpus
+
+
+def _pools(annotations: dict[str, str], *, best_effort: bool) -> Pools:
+    pools = parse_cpu_shared_pools(annotations, best_effort=best_effort) or ()
+    for pool in pools:
+        try:
+            CPUSet.parse(pool.cpuset)
+        except CPUSetError as error:
+            raise RuleError(f"share pool of NUMA node {pool.node}: {error}") from None
+    return tuple((pool.node, pool.cpuset) for pool in pools if pool.cpuset)

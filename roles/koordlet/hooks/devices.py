@@ -1,0 +1,111 @@
+"""GPUEnvInject and RDMADeviceInject: what a container needs to reach its allocated devices (KA-HK-06, KA-HK-07)."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import ClassVar
+
+from koord.api.annotations import parse_device_allocations
+from koord.api.annotations_scheduling import PodDeviceAllocation
+from koord.api.names import (
+    DEVICE_TYPE_GPU,
+    GPU_ISOLATION_PROVIDER_HAMI_CORE,
+    LABEL_GPU_ISOLATION_PROVIDER,
+    RESOURCE_GPU_CORE,
+    RESOURCE_GPU_MEMORY,
+    RESOURCE_GPU_MEMORY_RATIO,
+)
+from koord.api.quantity import parse_value
+from roles.koordlet.hooks.context import Answer, ContainerContext, DeviceNode, Mount, Stage
+from roles.koordlet.hooks.hook import Hook
+from roles.koordlet.host.root import HostRoot
+from roles.koordlet.states.model import Snapshot
+
+VGPU_LOCK = "/tmp/vgpulock"
+RDMA = "rdma"
+RDMA_CM = "/dev/infiniband/rdma_cm"
+
+
+class GPUEnvInject(Hook[None]):
+    """Environment of containers with GPUs; with HAMi-core also what limits their share of one."""
+
+    name: ClassVar[str] = "GPUEnvInject"
+    features: ClassVar[tuple[str, ...]] = ("KA-HK-06",)
+    container_stages: ClassVar[tuple[Stage, ...]] = (Stage.PRE_CREATE_CONTAINER,)
+    request_only: ClassVar[bool] = True
+
+    def container(self, container: ContainerContext, rule: None) -> Answer | None:
+        gpus = (parse_device_allocations(container.pod.annotations) or {}).get(DEVICE_TYPE_GPU)
+        if not gpus:
+            return None
+        visible = {"NVIDIA_VISIBLE_DEVICES": ",".join(str(gpu.minor) for gpu in gpus)}
+        if container.pod.labels.get(LABEL_GPU_ISOLATION_PROVIDER) != GPU_ISOLATION_PROVIDER_HAMI_CORE:
+            return Answer(env=visible)
+        resources = gpus[0].resources
+        if RESOURCE_GPU_MEMORY_RATIO not in resources:
+            raise ValueError(f"device-allocated: GPU {gpus[0].minor} has no {RESOURCE_GPU_MEMORY_RATIO}, which HAMi-core needs")
+        if parse_value(resources[RESOURCE_GPU_MEMORY_RATIO]) >= 100:
+            return Answer(env=visible)
+        return self._shared(container, gpus[0], visible)
+
+    def _shared(self, container: ContainerContext, gpu: PodDeviceAllocation, env: dict[str, str]) -> Answer:
+        if RESOURCE_GPU_MEMORY not in gpu.resources:
+            raise ValueError(f"device-allocated: GPU {gpu.minor} has no {RESOURCE_GPU_MEMORY}, which HAMi-core needs")
+        library = self.options.hami_core_library_directory_path
+        env["CUDA_DEVICE_MEMORY_LIMIT"] = str(parse_value(gpu.resources[RESOURCE_GPU_MEMORY]))
+        if RESOURCE_GPU_CORE in gpu.resources:
+            env["CUDA_DEVICE_SM_LIMIT"] = str(parse_value(gpu.resources[RESOURCE_GPU_CORE]))
+        env["LD_PRELOAD"] = library
+        mounts = [Mount(library, library), Mount(VGPU_LOCK, VGPU_LOCK)]
+        if self.gate("HamiCoreVGPUMonitor"):
+            directory = os.path.dirname(library)
+            own = f"{container.pod.uid}_{container.name}"
+            env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{directory}/{own}.cache"
+            mounts.append(Mount(f"{directory}/containers/{own}", directory, recreated=True))
+        return Answer(env=env, mounts=tuple(mounts))
+
+
+class RDMADeviceInject(Hook[HostRoot]):
+    """Device files of allocated RDMA devices. Only NRI can add devices to a container."""
+
+    name: ClassVar[str] = "RDMADeviceInject"
+    features: ClassVar[tuple[str, ...]] = ("KA-HK-07",)
+    container_stages: ClassVar[tuple[Stage, ...]] = (Stage.PRE_CREATE_CONTAINER,)
+    request_only: ClassVar[bool] = True
+
+    def learn(self, snapshot: Snapshot, rule: HostRoot | None) -> HostRoot:
+        return snapshot.host.root
+
+    def container(self, container: ContainerContext, rule: HostRoot | None) -> Answer | None:
+        devices = (parse_device_allocations(container.pod.annotations) or {}).get(RDMA)
+        if not devices or rule is None:
+            return None
+        addresses: list[str] = []
+        for device in devices:
+            functions = [vf.bus_id for vf in device.extension.vfs] if device.extension is not None else []
+            addresses += [f for f in functions if f] or [device.id]
+        paths = [RDMA_CM, *(_uverbs(rule, address) for address in addresses)]
+        return Answer(devices=tuple(_node(rule, path) for path in dict.fromkeys(paths)))
+
+
+def _uverbs(root: HostRoot, address: str) -> str:
+    """The verbs device of a PCI function."""
+    directory = root.sys_path("bus/pci/devices", address, "infiniband_verbs")
+    try:
+        names = sorted(os.listdir(directory))
+    except OSError as error:
+        raise ValueError(f"RDMA device {address}: {directory} cannot be listed: {error.strerror}") from None
+    if not names:
+        raise ValueError(f"RDMA device {address}: {directory} is empty")
+    return f"/dev/infiniband/{names[0]}"
+
+
+def _node(root: HostRoot, path: str) -> DeviceNode:
+    try:
+        found = os.stat(root.path(path))
+    except OSError as error:
+        raise ValueError(f"device {path}: {error.strerror}") from None
+    if not stat.S_ISCHR(found.st_mode):
+        raise ValueError(f"device {path} is not a character device")
+    return DeviceNode(path, os.major(found.st_rdev), os.minor(found.st_rdev))

@@ -1,0 +1,197 @@
+"""CPUSetAllocator and CPUNormalization: topology and allocations in, cpuset and quota out (KA-HK-02, KA-HK-04)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+POOLS = [{"socket": 0, "node": 0, "cpuset": "0-5"}, {"socket": 1, "node": 1, "cpuset": "8-15"}]
+BE_POOLS = [{"socket": 0, "node": 0, "cpuset": "0-7"}, {"socket": 1, "node": 1, "cpuset": "8-15"}]
+RATIO = "node.koordinator.sh/cpu-normalization-ratio"
+
+
+def nrt(policy: str = "none", **more: str) -> dict[str, str]:
+    return {
+        "node.koordinator.sh/cpu-shared-pools": json.dumps(POOLS),
+        "node.koordinator.sh/be-cpu-shared-pools": json.dumps(BE_POOLS),
+        "kubelet.koordinator.sh/cpu-manager-policy": json.dumps({"policy": policy}),
+        **more,
+    }
+
+
+def allocated(cpus: str = "", *nodes: int, resource: str = "cpu") -> dict[str, str]:
+    parts = [{"node": n, "resources": {resource: "1"}} for n in nodes]
+    return {"scheduling.koordinator.sh/resource-status": json.dumps({"cpuset": cpus, "numaNodeResources": parts})}
+
+
+def pod(node: Any, name: str, **options: Any) -> Any:
+    made = node.world.pod(name, **options)
+    inner = [c.cgroup_dir for c in made.containers]
+    node.files("cpuset.cpus", "0-15", made.cgroup_dir, *inner, f"{made.cgroup_dir}/cri-containerd-sandbox-{name}.scope")
+    node.files("cpu.cfs_quota_us", "200000", made.cgroup_dir, *inner)
+    return made
+
+
+def cpus(node: Any, made: Any) -> str:
+    return str(node.machine.get("cpuset.cpus", made.containers[0].cgroup_dir))
+
+
+def quotas(node: Any, made: Any) -> list[str]:
+    return [node.machine.get("cpu.cfs_quota_us", d) for d in (made.cgroup_dir, made.containers[0].cgroup_dir)]
+
+
+@pytest.mark.feature("KA-HK-02")
+class TestCPUSets:
+    def test_each_case(self, hooked) -> None:
+        node = hooked("CPUSetAllocator")
+        node.world.nrt = nrt(**{"node.koordinator.sh/system-qos-resource": '{"cpuset":"6-7"}'})
+        wanted = [
+            (pod(node, "bound", qos="LSR", kube_qos="Guaranteed", annotations=allocated("2,10")), "2,10"),
+            (pod(node, "unlabelled", annotations=allocated("3")), "3"),
+            (pod(node, "numa", qos="LS", annotations=allocated("", 1)), "8-15"),
+            (
+                pod(node, "numa-be", qos="BE", kube_qos="BestEffort", annotations=allocated("", 1, resource="kubernetes.io/batch-cpu")),
+                "0-15",
+            ),
+            (pod(node, "system", qos="SYSTEM"), "6-7"),
+            (pod(node, "ls", qos="LS"), "0-5,8-15"),
+            (pod(node, "be", qos="BE", kube_qos="BestEffort"), "0-15"),
+            (pod(node, "none"), "0-5,8-15"),
+        ]
+        node.run()
+        assert {p.name: cpus(node, p) for p, _ in wanted} == {p.name: value for p, value in wanted}
+        bound = wanted[0][0]
+        assert node.machine.get("cpuset.cpus", f"{bound.cgroup_dir}/cri-containerd-sandbox-bound.scope") == "2,10"
+        assert node.machine.get("cpuset.cpus", bound.cgroup_dir) == "0-15", "pods keep theirs"
+
+    def test_be_pods_with_the_manager(self, hooked) -> None:
+        node = hooked("CPUSetAllocator", "BECPUManager")
+        node.world.nrt = nrt()
+        made = pod(node, "be", qos="BE", kube_qos="BestEffort", annotations=allocated("", 0, 1, resource="kubernetes.io/batch-cpu"))
+        one = pod(node, "one", qos="BE", kube_qos="BestEffort", annotations=allocated("", 0))
+        node.run()
+        assert (cpus(node, made), cpus(node, one)) == ("0-15", "0-7"), "both pools are the whole machine"
+
+    def test_static_policy_and_no_topology(self, hooked) -> None:
+        node = hooked("CPUSetAllocator")
+        none, ls = pod(node, "none"), pod(node, "ls", qos="LS")
+        node.world.nrt = None
+        node.run()
+        assert (cpus(node, none), cpus(node, ls)) == ("0-15", "0-15")
+        node.world.nrt = nrt("static")
+        node.run()
+        assert (cpus(node, none), cpus(node, ls)) == ("0-15", "0-5,8-15")
+
+    def test_a_bad_topology_leaves_the_last(self, hooked) -> None:
+        node = hooked("CPUSetAllocator")
+        node.world.nrt = nrt()
+        node.run()
+        node.world.nrt = nrt() | {"node.koordinator.sh/cpu-shared-pools": '[{"node":0,"cpuset":"0-x"}]'}
+        made = pod(node, "late", qos="LS")
+        node.run()
+        assert cpus(node, made) == "0-5,8-15"
+
+    def test_bound_pods_have_no_quota(self, hooked) -> None:
+        node = hooked("CPUSetAllocator")
+        bound = pod(node, "bound", qos="LSR", kube_qos="Guaranteed", annotations=allocated("2,10"))
+        shared = pod(node, "shared", qos="LS")
+        odd = pod(node, "odd", qos="LSR", annotations={"scheduling.koordinator.sh/resource-status": "["})
+        node.run()
+        assert (quotas(node, bound), quotas(node, shared), quotas(node, odd)) == (["-1"] * 2, ["200000"] * 2, ["200000"] * 2)
+
+    def test_unless_told_otherwise(self, hooked) -> None:
+        node = hooked("CPUSetAllocator", disable_unset_cpu_quota=True)
+        bound = pod(node, "bound", qos="LSR", kube_qos="Guaranteed", annotations=allocated("2,10"))
+        node.run()
+        assert (cpus(node, bound), quotas(node, bound)) == ("2,10", ["200000"] * 2)
+
+    @pytest.mark.feature("KA-HST-01")
+    def test_host_applications(self, hooked) -> None:
+        node = hooked("CPUSetAllocator")
+        node.world.nrt = nrt()
+        node.world.spec = {"hostApplications": [{"name": "nginx", "qos": "LS"}, {"name": "yarn", "qos": "BE"}]}
+        node.files("cpuset.cpus", "0-15", "host-latency-sensitive/nginx", "host-best-effort/yarn")
+        node.run()
+        assert node.machine.get("cpuset.cpus", "host-latency-sensitive/nginx") == "0-5,8-15"
+        assert node.machine.get("cpuset.cpus", "host-best-effort/yarn") == "0-15"
+
+    def test_kata_and_unknown_sandboxes(self, hooked) -> None:
+        node = hooked("CPUSetAllocator")
+        made = pod(node, "two", qos="LSR", annotations=allocated("4"))
+        stranger = f"{made.cgroup_dir}/cri-containerd-other.scope"
+        node.files("cpuset.cpus", "0-15", stranger)
+        node.run()
+        assert cpus(node, made) == "4"
+        assert node.machine.get("cpuset.cpus", stranger) == "0-15", "two candidates: neither is taken for the sandbox"
+
+
+@pytest.mark.feature("KA-HK-04")
+class TestNormalization:
+    def pods(self, node: Any) -> tuple[Any, ...]:
+        limits = {"cpu": "2"}
+        return (
+            pod(node, "ls", qos="LS", limits=limits),
+            pod(node, "plain", limits=limits),
+            pod(node, "lsr", qos="LSR", limits=limits),
+            pod(node, "bound", qos="LS", limits=limits, annotations=allocated("1")),
+            pod(node, "without", qos="LS"),
+        )
+
+    def seen(self, node: Any, pods: tuple[Any, ...]) -> list[list[str]]:
+        node.run()
+        return [quotas(node, p) for p in pods]
+
+    def test_quotas_follow_the_ratio(self, hooked) -> None:
+        node = hooked("CPUNormalization")
+        pods = self.pods(node)
+        kept = ["200000", "200000"]
+        assert self.seen(node, pods) == [kept] * 5, "no ratio, no writes"
+        node.world.node = ratio("1.30")
+        assert self.seen(node, pods) == [["153847"] * 2, ["153847"] * 2, kept, kept, kept]
+        node.world.node = ratio("0.9")
+        assert self.seen(node, pods) == [kept] * 5, "slow CPUs get no more than was asked for"
+        node.world.node = ratio("1.60")
+        assert self.seen(node, pods)[0] == ["125000"] * 2
+        node.world.node = ratio("")
+        assert self.seen(node, pods)[0] == ["125000"] * 2, "a ratio that cannot be read"
+        node.world.node = ratio(None)
+        assert self.seen(node, pods) == [kept] * 5, "without a ratio they get their own back"
+
+    def test_quota_burst_owns_its_containers(self, hooked) -> None:
+        node = hooked("CPUNormalization", "CPUBurst")
+        node.world.node = ratio("2")
+        made = pod(node, "ls", qos="LS", limits={"cpu": "2"})
+        node.world.spec = {"cpuBurstStrategy": {"policy": "auto"}}
+        node.run()
+        assert quotas(node, made) == ["200000", "200000"]
+        node.world.spec = {}
+        node.run()
+        assert quotas(node, made) == ["100000", "100000"]
+
+
+def ratio(text: str | None) -> Any:
+    return sys.modules["koord_test_koordlet_act"].make_node(annotations={} if text is None else {RATIO: text})
+
+
+@pytest.mark.root
+@pytest.mark.feature("KA-HK-02")
+@pytest.mark.feature("KA-HK-04")
+def test_on_the_real_kernel(real_hooked) -> None:
+    node = real_hooked("CPUSetAllocator", "CPUNormalization")
+    cpu = (node.machine.base / "sys/fs/cgroup/cpuset/cpuset.cpus").read_text().strip().replace(",", "-").split("-")[0]
+    bound = node.world.pod("bound", qos="LSR", kube_qos="Guaranteed", annotations=allocated(cpu))
+    ls = node.world.pod("ls", qos="LS", limits={"cpu": "2"})
+    for made in (bound, ls):
+        node.make(made.cgroup_dir, made.containers[0].cgroup_dir)
+        for directory in (made.cgroup_dir, made.containers[0].cgroup_dir):
+            (node.machine.base / "sys/fs/cgroup/cpu" / directory / "cpu.cfs_quota_us").write_text("200000")
+    node.world.node = ratio("1.25")
+    node.run()
+    assert cpus(node, bound) == cpu
+    assert (quotas(node, bound), quotas(node, ls)) == (["-1", "-1"], ["160000", "160000"])
+    node.world.node = ratio(None)
+    node.run()
+    assert quotas(node, ls) == ["200000", "200000"]
