@@ -270,9 +270,6 @@ class App:
                 self.acting.pressure(snapshot, at.mono)
             else:
                 self.acting.tick(snapshot, at.mono)
-        if self.options.tsdb_enable_prometheus_metric:
-            self.metrics.store_bytes.set(self.store.size_bytes)
-            self.metrics.store_series.set(self.store.series_count)
         policy = self.state.policy
         self.store.want(
             node_window=max(*policy.durations, policy.aggregate),
@@ -295,6 +292,9 @@ class App:
             return _text(self.metrics.internal_text())
 
         async def external(_: web.Request) -> web.Response:
+            if self.options.tsdb_enable_prometheus_metric:
+                self.metrics.store_bytes.set(self.store.size_bytes)
+                self.metrics.store_series.set(self.store.series_count)
             return _text(self.metrics.external_text())
 
         self.ops.route("GET", "/internal-metrics", internal)
