@@ -57,7 +57,7 @@ class Demo:
             while not work.done() and not stop.done():
                 view.show(self._frame(sandbox, session))
                 await asyncio.wait({work, stop}, timeout=FRAME_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            self._end(work, session, view)
+            self._end(work, life, session, view)
         finally:
             for task in (work, stop):
                 task.cancel()
@@ -66,9 +66,9 @@ class Demo:
             self.notes = [*(self.phases.notes if self.phases is not None else []), *self.notes]
             view.close()
 
-    def _end(self, work: asyncio.Task[None], session: Session, view: View) -> None:
+    def _end(self, work: asyncio.Task[None], life: Life, session: Session, view: View) -> None:
         if not work.done():
-            self.notes.append("The run was ended by a signal before all phases were over.")
+            self.notes.append(f"The run ended before all phases were over: {life.failure or 'it was asked to by a signal'}.")
             return
         error = work.exception()
         if error is None:
