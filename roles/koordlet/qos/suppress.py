@@ -76,11 +76,14 @@ class BECPUSuppress(Strategy[SuppressState]):
         return SuppressState()
 
     def decide(self, snapshot: Snapshot, slo: SLO, state: SuppressState, now: float) -> Outcome[SuppressState]:
+        if not snapshot.pods:
+            # whose CPUs are whose is not known without pods, and nobody is there to be given any
+            return Outcome(state)
         if self.gate("BECPUManager"):
             return self._released(snapshot, state, now, "the BE CPU manager places BE pods", manager=True)
         if not slo.threshold.enable:
             return self._released(snapshot, state, now, "resourceUsedThresholdWithBE.enable is false")
-        if not snapshot.pods or snapshot.topology is None:
+        if snapshot.topology is None:
             return Outcome(state)
         allow = allowance(snapshot, slo.host_applications, slo.threshold)
         if allow is None:

@@ -21,6 +21,10 @@ from roles.koordlet.states.model import ContainerState, PodState
 log = logging.getLogger(__name__)
 
 
+#: A kubelet that has just started answers with an empty list for a moment; so many in a row are believed.
+EMPTY_ANSWERS = 3
+
+
 class PodListError(ValueError):
     """The kubelet's answer is not a PodList."""
 
@@ -99,6 +103,7 @@ class PodBook:
     synced: bool = False
     _raw: dict[str, tuple[int, PodState]] = field(default_factory=dict)
     _body: int | None = None
+    _empty_answers: int = 0
 
     def take(self, body: bytes) -> bool:
         """Take the kubelet's answer; whether the pods changed. Raises :class:`PodListError`.
@@ -113,7 +118,8 @@ class PodBook:
         except msgspec.MsgspecError as error:
             raise PodListError(f"the kubelet's answer is not a PodList: {error}") from None
         if not listed:
-            return False
+            return self._take_empty()
+        self._empty_answers = 0
         fresh: dict[str, tuple[int, PodState]] = {}
         for raw in listed:
             self._add(bytes(raw), fresh)
@@ -122,6 +128,14 @@ class PodBook:
         before, self.pods = self.pods, tuple(state for _, state in fresh.values())
         self.synced = True
         return len(before) != len(self.pods) or any(a is not b for a, b in zip(before, self.pods, strict=True))
+
+    def _take_empty(self) -> bool:
+        """An empty list leaves known pods untouched; told again and again at the start, it means a node without pods."""
+        if self.synced:
+            return False
+        self._empty_answers += 1
+        self.synced = self._empty_answers >= EMPTY_ANSWERS
+        return self.synced
 
     def _add(self, raw: bytes, fresh: dict[str, tuple[int, PodState]]) -> None:
         digest = hash(raw)

@@ -48,6 +48,13 @@ class TestBook:
             book.take(body)
         assert len(book.pods) == 1
 
+    def test_a_node_without_pods_is_synced_after_a_few_empty_answers(self, agent) -> None:
+        book = agent().book
+        empty = b'{"items":[]}'
+        assert [book.take(empty) for _ in range(4)] == [False, False, True, False]
+        assert book.synced
+        assert book.pods == ()
+
     def test_an_empty_list_leaves_the_pods(self, agent, make_pod) -> None:
         book = agent().book
         assert not book.take(listed())
