@@ -55,7 +55,7 @@ class Phases:
         self.iterations = 0
         self.sampler = Sampler(sandbox.kubelet.groups, self._service_directory, self._batch_directories, sandbox.batch_cpu)
         self._load: JsonTail | None = None
-        self._expected: set[str] = set()
+        self._placed_now: list[str] = []
 
     @property
     def current(self) -> PhaseResult | None:
@@ -122,6 +122,7 @@ class Phases:
             load_rate=current.step_times[-1][2] if current is not None and current.step_times else None,
             p50=tick.p50 if tick is not None else None,
             p99=tick.p99 if tick is not None else None,
+            evictions=sum(r.evictions for r in self.results) + self._evicted(),
         )
 
     # --- the load ---------------------------------------------------------------------------------------------------------
@@ -133,6 +134,7 @@ class Phases:
         worker = await self._worker(where, name)
         self._load = JsonTail(worker.log_path("load"))
         work = [JsonTail(w.log_path("burner")) for w in self.kubelet.workers.values() if w.name in placed and "/cpu-" in w.name]
+        self._placed_now = placed
         deadline = time.monotonic() + self.scenario.phase_seconds() + LATE_SECONDS
         begun, units = False, 0
         try:
@@ -155,11 +157,14 @@ class Phases:
             self.until = None
         result.end = time.monotonic()
         result.work_units = max(0, _units(work, units) - units)
-        result.evictions = len([n for n in placed if n not in self._alive()])
+        result.evictions = self._evicted()
+        self._placed_now = []
         await self._delete(where, name)
 
-    def _alive(self) -> set[str]:
-        return {w.name for w in self.kubelet.workers.values() if not w.pod["metadata"].get("deletionTimestamp")}
+    def _evicted(self) -> int:
+        """Batch pods of this phase that somebody else has taken away: the demo removes them only after the load."""
+        alive = {w.name for w in self.kubelet.workers.values() if not w.pod["metadata"].get("deletionTimestamp")}
+        return sum(name not in alive for name in self._placed_now)
 
     # --- pods -------------------------------------------------------------------------------------------------------------
 

@@ -84,7 +84,7 @@ def _summary(facts: Facts, phases: Sequence[PhaseResult]) -> str:
     lines = []
     for phase in phases:
         peak = _peak(phase)
-        latency = f"p99 {peak.p99:.1f} ms at {peak.rate:g} requests/s" if peak else "no request was answered"
+        latency = f"p99 {peak.p99:.1f} ms at {peak.rate:g} requests/s" if peak else "the load did not come to its end"
         busy = phase.node_utilisation(facts.cpus)
         work = f", {phase.work_units:,} units of batch work" if phase.kind != "alone" else ""
         lines.append(f"* **{TITLES[phase.kind]}**: {latency}, CPU {busy:.0f} % busy{work}.")
