@@ -39,6 +39,11 @@ class Answers:
         self.answer = answer.over(self.answer)
         self.owners.update((name, hook) for name, _ in answer.set_fields())
 
+    def only(self, wanted: Callable[[str], bool]) -> Answers:
+        """The answers without the fields of hooks that are not wanted."""
+        fields = {name: value for name, value in self.answer.set_fields() if wanted(self.owners[name])}
+        return Answers(Answer(**fields), {name: self.owners[name] for name in fields})
+
 
 class Asking:
     """The hooks of this process with their rules. ``strict``: the first failing hook fails the request."""
@@ -47,7 +52,7 @@ class Asking:
         self.hooks = tuple(sorted(hooks, key=lambda h: h.name))
         self._rules: dict[str, Any] = {}
         self._told: dict[tuple[str, str], str] = {}
-        self._strict = strict
+        self.strict = strict
         self._observe = observe
 
     def rule(self, hook: Hook[Any]) -> Any:
@@ -118,7 +123,7 @@ class Asking:
             except ValueError as error:
                 worked = False
                 self._trouble(hook.name, about, str(error))
-                if self._strict and stage is not None:
+                if self.strict and stage is not None:
                     raise HookError(hook.name, about, str(error)) from None
             finally:
                 if self._observe is not None and stage is not None:

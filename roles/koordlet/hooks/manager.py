@@ -1,21 +1,25 @@
-"""Runs the hooks: learns their rules, keeps the reconciler going, and lets runtimes ask (KA-RH-03, KA-RH-04)."""
+"""Runs the hooks: learns their rules, keeps the reconciler going, and lets runtimes ask (KA-RH-01, KA-RH-03, KA-RH-04)."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from roles.koordlet.actuation.executor import Executor, Mode
 from roles.koordlet.hooks.asking import Asking
+from roles.koordlet.hooks.context import Stage
 from roles.koordlet.hooks.reconciler import Pass, Reconciler
 from roles.koordlet.hooks.registry import make_hooks
+from roles.koordlet.hooks.server import HookServer, ServerError, register, stages_with_hooks
 from roles.koordlet.options import Options
 from roles.koordlet.states.callbacks import Callbacks, StateKind
 from roles.koordlet.states.model import Snapshot
 
 if TYPE_CHECKING:
+    from roles.koordlet.hooks.service import HookService
     from roles.koordlet.metrics.registry import Metrics
 
 log = logging.getLogger(__name__)
@@ -36,6 +40,9 @@ class HooksManager:
         modes: Callable[[str], Mode],
         snapshot: Callable[[], Snapshot],
     ) -> None:
+        self._options = options
+        self._executor = executor
+        self._modes = modes
         self._interval = options.runtime_hooks_reconcile_interval
         self._snapshot = snapshot
         self.asking = Asking(
@@ -48,6 +55,8 @@ class HooksManager:
         self.reconciler = Reconciler(self.asking, executor=executor, modes=modes, metrics=metrics)
         self._wanted = asyncio.Event()
         self._held_back: set[str] = set()
+        self._disabled = disabled_stages(options.runtime_hooks_disable_stages)
+        self._server = HookServer(options.runtime_hooks_network, self._address(), self._service)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -63,16 +72,67 @@ class HooksManager:
         """Reconcile at each change and each interval until stopping. Nothing is decided before all states are synced."""
         log.info("hooks: %s", ", ".join(self.names) or "none")
         await _either(stopping, synced, None)
-        retry = 0.0
+        try:
+            await self._loop(stopping)
+        finally:
+            await self._server.stop()
+
+    async def _loop(self, stopping: asyncio.Event) -> None:
+        retry, listening, complaint = 0.0, False, ""
         while not stopping.is_set():
             if self._wanted.is_set():
                 self._wanted.clear()
                 retry = 0.0
             done = await self.once()
+            if not listening and not stopping.is_set():
+                try:
+                    await self._listen()
+                    listening = True
+                except ServerError as error:
+                    # the reconciler does the same work without a runtime proxy: worth keeping
+                    if str(error) != complaint:
+                        log.error("%s; it is tried again", error)
+                    complaint = str(error)
             retry = min(retry * _RETRY_GROWTH, self._interval) if retry else _RETRY_FIRST
             if done is None or not done.absent:
                 retry = 0.0
             await _either(stopping, self._wanted, min(retry or self._interval, self._interval))
+
+    # -- the server ----------------------------------------------------------------------------------------------------------
+
+    def _address(self) -> str:
+        """Where to listen. The default is a mount of the DaemonSet; without that mount it is the directory that is mounted there."""
+        address = self._options.runtime_hooks_addr
+        if address != Options().runtime_hooks_addr or os.path.isdir(os.path.dirname(address)):
+            return address
+        return self._executor.host.root.var_run_path("koordlet", os.path.basename(address))
+
+    def _service(self) -> HookService:
+        from roles.koordlet.hooks.service import HookService
+
+        return HookService(
+            self.asking,
+            self.reconciler,
+            self._executor,
+            self._snapshot,
+            self._modes,
+            disabled=self._disabled,
+            runtime=self._options.default_runtime_type,
+        )
+
+    async def _listen(self) -> None:
+        await self._server.start()
+        stages = stages_with_hooks(self.asking.hooks, self._disabled)
+        options = self._options
+        directory = self._executor.host.root.hooks_config
+        try:
+            path = register(directory, options.runtime_hooks_host_endpoint, options.runtime_hooks_failure_policy, stages)
+        except ServerError:
+            await self._server.stop()
+            raise
+        log.info("registered for %s in %s", ", ".join(stages) or "no stage", path)
+
+    # -- passes --------------------------------------------------------------------------------------------------------------
 
     async def once(self) -> Pass | None:
         """Learn the rules and do one pass; None when there is too little to go by."""
@@ -85,6 +145,15 @@ class HooksManager:
                 log.error("hook %s only observes where old values cannot be put on record", name)
             self._held_back = done.held_back
         return done
+
+
+def disabled_stages(text: str) -> frozenset[Stage]:
+    """``--runtime-hooks-disable-stages``; names that are no stage are told and left out."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in {str(s) for s in Stage}]
+    if unknown:
+        log.warning("--runtime-hooks-disable-stages: %s: accepted are %s", ", ".join(unknown), ", ".join(Stage))
+    return frozenset(Stage(name) for name in names if name not in unknown)
 
 
 async def _either(stopping: asyncio.Event, event: asyncio.Event, seconds: float | None) -> None:

@@ -218,7 +218,6 @@ def test_through_the_agent(host, kubelet, make_node, make_pod, start, cluster, l
                 assert 'koordlet_runtime_hook_reconciler_invoked_duration_milliseconds_count{level="container"' in text
             finally:
                 code, said = await koordlet.stop()
-                print(said)
             assert code == 0, said
             assert "Traceback" not in said
 

@@ -1,0 +1,136 @@
+"""Between the hook service's messages and contexts and answers (KA-RH-01). Pure. Imports protobuf: only once somebody asks.
+
+A response starts as an echo of the request; only what hooks set changes.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from koord.api.qos import qos_raw
+from koord.protocols import runtimehook_pb2 as pb
+from roles.koordlet.hooks.context import Answer, BatchResources, ContainerContext, PodContext
+from roles.koordlet.hooks.requests import batch_by_annotation
+from roles.koordlet.host.cgroup import Cgroups, kube_qos_of_dir
+from roles.koordlet.host.errors import HostError
+
+log = logging.getLogger(__name__)
+
+DOCKER_MARK = "io.kubernetes.docker.type"
+
+
+def pod_directory(cgroups: Cgroups, parent: str) -> str:
+    """A request's cgroup parent as a directory below the cgroup root; a lone slice name is what systemd makes of a whole path."""
+    path = parent.strip("/")
+    if path and "/" not in path and path.endswith(".slice"):
+        uid = cgroups.pod_uid_of(path)
+        if uid is not None:
+            return cgroups.pod_dir(kube_qos_of_dir(path), uid)
+    return path
+
+
+def _batch(annotations: dict[str, str], about: str, strict: bool) -> dict[str, BatchResources]:
+    """Batch resources by container. Unless ``strict``, an annotation that cannot be read counts as none: other hooks still answer."""
+    try:
+        return batch_by_annotation(annotations)
+    except ValueError as error:
+        if strict:
+            raise
+        log.warning("pod %s: %s; its batch resources are left alone", about, error)
+        return {}
+
+
+def _pod(
+    meta: pb.PodSandboxMetadata,
+    labels: dict[str, str],
+    annotations: dict[str, str],
+    parent: str,
+    cgroups: Cgroups,
+    batch: dict[str, BatchResources],
+) -> PodContext:
+    directory = pod_directory(cgroups, parent)
+    return PodContext(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        labels=labels,
+        annotations=annotations,
+        cgroup_dir=directory,
+        kube_qos=kube_qos_of_dir(directory),
+        qos=qos_raw(labels),
+        batch=tuple(b for b in batch.values() if b.declared),
+    )
+
+
+def pod_context(request: pb.PodSandboxHookRequest, cgroups: Cgroups, *, strict: bool = False) -> PodContext:
+    """Raises ValueError for a cgroup parent or, when strict, annotations that cannot be used."""
+    annotations = dict(request.annotations)
+    batch = _batch(annotations, request.pod_meta.name, strict)
+    return _pod(request.pod_meta, dict(request.labels), annotations, request.cgroup_parent, cgroups, batch)
+
+
+def container_context(
+    request: pb.ContainerResourceHookRequest, cgroups: Cgroups, runtime: str, *, strict: bool = False
+) -> ContainerContext:
+    """``runtime`` is the one of ids without scheme. Raises as :func:`pod_context` does."""
+    annotations = dict(request.pod_annotations)
+    batch = _batch(annotations, request.pod_meta.name, strict)
+    pod = _pod(request.pod_meta, dict(request.pod_labels), annotations, request.pod_cgroup_parent, cgroups, batch)
+    name = request.container_meta.name
+    return ContainerContext(
+        pod=pod,
+        name=name,
+        id=(full := _full_id(request.container_meta.id, runtime, annotations)),
+        cgroup_dir=_directory(cgroups, pod.cgroup_dir, full),
+        batch=batch.get(name, BatchResources()),
+        own_quota=request.container_resources.cpu_quota or None,
+        env=dict(request.container_envs),
+    )
+
+
+def _full_id(container_id: str, runtime: str, annotations: dict[str, str]) -> str:
+    if not container_id or "://" in container_id:
+        return container_id
+    return f"{'docker' if DOCKER_MARK in annotations else runtime}://{container_id}"
+
+
+def _directory(cgroups: Cgroups, pod_dir: str, container_id: str) -> str:
+    if not container_id or not pod_dir:
+        return ""
+    try:
+        return cgroups.container_dir(pod_dir, container_id)
+    except HostError:
+        return ""
+
+
+def pod_response(request: pb.PodSandboxHookRequest, answer: Answer) -> pb.PodSandboxHookResponse:
+    response = pb.PodSandboxHookResponse(labels=request.labels, annotations=request.annotations, cgroup_parent=request.cgroup_parent)
+    if request.HasField("resources"):
+        response.resources.CopyFrom(request.resources)
+    _fill(response, "resources", answer)
+    return response
+
+
+def container_response(request: pb.ContainerResourceHookRequest, answer: Answer) -> pb.ContainerResourceHookResponse:
+    response = pb.ContainerResourceHookResponse(
+        container_annotations=request.container_annotations,
+        pod_cgroup_parent=request.pod_cgroup_parent,
+        container_envs={**request.container_envs, **answer.env},
+    )
+    if request.HasField("container_resources"):
+        response.container_resources.CopyFrom(request.container_resources)
+    _fill(response, "container_resources", answer)
+    return response
+
+
+def _fill(response: Any, field: str, answer: Answer) -> None:
+    """Set what is answered; a resources message that the request does not have is only made for that."""
+    for name, value in (
+        ("cpu_shares", answer.cpu_shares),
+        ("cpu_quota", answer.cpu_quota),
+        ("cpuset_cpus", answer.cpuset),
+        ("memory_limit_in_bytes", answer.memory_limit),
+    ):
+        if value is not None:
+            setattr(getattr(response, field), name, value)

@@ -1,0 +1,185 @@
+"""The gRPC server that the runtime proxy asks, and its registration (KA-RH-01).
+
+The socket is there from the start, gRPC only from the first connection on: it costs a third of the agent's memory, and most nodes
+have no runtime proxy. Connections are passed on to the gRPC server's own socket beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from roles.koordlet.hooks.context import Stage
+from roles.koordlet.hooks.hook import Hook
+
+if TYPE_CHECKING:
+    import grpc.aio
+
+    from roles.koordlet.hooks.service import HookService
+
+log = logging.getLogger(__name__)
+
+MAX_MESSAGE = 16 << 20
+MAX_SOCKET_PATH = 107
+_CHUNK = 1 << 16
+_GRACE = 1.0
+REGISTRATION = "koordlet.json"
+
+
+class ServerError(Exception):
+    """The server cannot listen or register; the text says where and why."""
+
+
+def stages_with_hooks(hooks: tuple[Hook[Any], ...], disabled: frozenset[Stage]) -> list[str]:
+    """Stages that the runtime proxy has to ask at."""
+    used = {stage for hook in hooks for stage in (*hook.pod_stages, *hook.container_stages)}
+    return [str(s) for s in Stage if s in used and s not in disabled and s is not Stage.PRE_REMOVE_POD_SANDBOX]
+
+
+def register(directory: str, endpoint: str, policy: str, stages: list[str]) -> str:
+    """Write the registration file; its path. Raises ServerError."""
+    path = os.path.join(directory, REGISTRATION)
+    temporary = f"{path}.{os.getpid()}~"
+    document = {"remote-endpoint": endpoint, "failure-policy": policy, "runtime-hooks": stages}
+    try:
+        os.makedirs(directory, exist_ok=True)
+        with open(temporary, "wb") as file:
+            file.write(orjson.dumps(document))
+        os.replace(temporary, path)
+    except OSError as error:
+        raise ServerError(f"hook registration {path} cannot be written: {error.strerror}") from None
+    return path
+
+
+class HookServer:
+    """``network`` is unix (``address`` a path) or tcp (host:port). ``service`` makes the service; it imports protobuf."""
+
+    def __init__(self, network: str, address: str, service: Callable[[], HookService]) -> None:
+        self._network = network
+        self._address = address
+        self._make = service
+        self._grpc: grpc.aio.Server | None = None
+        self._front: asyncio.Server | None = None
+        self._starting = asyncio.Lock()
+        self._pumps: set[asyncio.Task[None]] = set()
+
+    @property
+    def serving(self) -> bool:
+        """Whether gRPC is running."""
+        return self._grpc is not None
+
+    @property
+    def _inner(self) -> str:
+        return os.path.join(os.path.dirname(self._address), f".koordlet.{os.getpid()}")
+
+    async def start(self) -> None:
+        """Listen. Raises ServerError."""
+        if self._network == "tcp":
+            await self._start_grpc(self._address)
+            return
+        if self._network != "unix":
+            raise ServerError(f"--runtime-hooks-network: {self._network!r} is not one of unix, tcp")
+        if max(len(os.fsencode(self._address)), len(os.fsencode(self._inner))) > MAX_SOCKET_PATH:
+            raise ServerError(f"--runtime-hooks-addr: {self._address} is longer than {MAX_SOCKET_PATH} bytes, which no unix socket can be")
+        try:
+            os.makedirs(os.path.dirname(self._address), mode=0o755, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._address)
+            self._front = await asyncio.start_unix_server(self._connected, self._address)
+            os.chmod(self._address, 0o600)
+        except OSError as error:
+            raise ServerError(f"hook server cannot listen on {self._address}: {error.strerror}") from None
+        log.info("hook server listens on %s", self._address)
+
+    async def stop(self) -> None:
+        """Let running requests end, and take the sockets away."""
+        if self._front is not None:
+            self._front.close()
+        if self._grpc is not None:
+            await self._grpc.stop(_GRACE)
+        self._front = self._grpc = None
+        for pump in list(self._pumps):
+            pump.cancel()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+        if self._network == "unix":
+            for path in (self._address, self._inner):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+
+    # -- connections ---------------------------------------------------------------------------------------------------------
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with self._starting:
+                if self._grpc is None:
+                    await self._start_grpc(f"unix:{self._inner}")
+            inner_reader, inner_writer = await asyncio.open_unix_connection(self._inner)
+        except (OSError, ServerError) as error:
+            log.error("a connection to the hook server is refused: %s", error)
+            writer.close()
+            return
+        both = [asyncio.create_task(_pump(reader, inner_writer)), asyncio.create_task(_pump(inner_reader, writer))]
+        self._pumps.update(both)
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in both:
+                task.cancel()
+                self._pumps.discard(task)
+            writer.close()
+            inner_writer.close()
+
+    async def _start_grpc(self, address: str) -> None:
+        import grpc.aio
+
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._inner)
+        limits = [("grpc.max_receive_message_length", MAX_MESSAGE), ("grpc.max_send_message_length", MAX_MESSAGE), ("grpc.so_reuseport", 0)]
+        server = grpc.aio.server(options=limits)
+        server.add_generic_rpc_handlers((_handlers(self._make()),))
+        try:
+            server.add_insecure_port(address)
+            await server.start()
+        except RuntimeError as error:
+            raise ServerError(f"hook server cannot listen on {address}: {error}") from None
+        self._grpc = server
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Pass bytes on until one side ends."""
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(_CHUNK):
+            writer.write(data)
+            await writer.drain()
+
+
+def _handlers(service: HookService) -> Any:
+    """gRPC's table of methods."""
+    import grpc
+
+    from koord.protocols import runtimehook_pb2 as pb
+    from roles.koordlet.hooks.asking import HookError
+    from roles.koordlet.hooks.service import CONTAINER_STAGES, POD_STAGES, SERVICE
+
+    def method(stage: Stage, answer: Callable[[Stage, Any], Any], request_type: Any) -> Any:
+        async def handle(request: Any, context: Any) -> Any:
+            try:
+                return answer(stage, request)
+            except HookError as error:
+                await context.abort(grpc.StatusCode.INTERNAL, str(error))
+            except ValueError as error:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+        return grpc.unary_unary_rpc_method_handler(
+            handle, request_deserializer=request_type.FromString, response_serializer=lambda r: r.SerializeToString()
+        )
+
+    table = {f"{stage}Hook": method(stage, service.pod, pb.PodSandboxHookRequest) for stage in POD_STAGES}
+    table |= {f"{stage}Hook": method(stage, service.container, pb.ContainerResourceHookRequest) for stage in CONTAINER_STAGES}
+    return grpc.method_handlers_generic_handler(SERVICE, table)
