@@ -90,7 +90,7 @@ class Executor:
         if not write.cached:
             return True
         cached = self._cache.get(key_of(write))
-        return cached is None or cached[0] != write.value or self.clock() - cached[1] > self.force_after
+        return cached is None or cached[0] != _wish(write) or self.clock() - cached[1] > self.force_after
 
     def forget(self, directory: str) -> None:
         """Drop what is known about a cgroup directory and everything below it."""
@@ -155,7 +155,7 @@ class Executor:
             return False
         key = key_of(target.write)
         if target.write.cached:
-            self._cache[key] = (target.write.value, self.clock())
+            self._cache[key] = (_wish(target.write), self.clock())
         else:
             self._cache.pop(key, None)
         if self._troubled.pop(key, None) is not None:
@@ -279,6 +279,11 @@ class Executor:
             return
         self._swept = now
         self._cache = {k: v for k, v in self._cache.items() if now - v[1] <= max(CACHE_TTL, 2 * self.force_after)}
+
+
+def _wish(write: Write) -> str:
+    """What the cache remembers: another fallback is another wish."""
+    return f"{write.value}|{write.fallback}" if write.fallback else write.value
 
 
 def _metric_type(write: Write) -> str:

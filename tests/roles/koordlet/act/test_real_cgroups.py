@@ -1,0 +1,249 @@
+"""Strategies and executor on this machine's own cgroup v1 controllers, with processes that burn CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from roles.koordlet.actuation.restore import restore
+from roles.koordlet.actuation.writes import Batch, Merge, Write, sequence
+from roles.koordlet.options import Options
+from roles.koordlet.qos.burst import CPUBurst
+from roles.koordlet.qos.suppress import BECPUSuppress
+
+pytestmark = pytest.mark.root
+
+CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory")
+QOS = "kubepods.slice/kubepods-besteffort.slice"
+BURN = "import time\nend = time.time() + 60\nwhile time.time() < end: pass"
+
+
+class Tree:
+    """Own groups below each controller, seen by the machine as the roots of its hierarchies."""
+
+    def __init__(self, machine) -> None:
+        self.machine = machine
+        self.name = f"koord-test-{uuid.uuid4().hex[:8]}"
+        self.processes: list[subprocess.Popen[bytes]] = []
+        for controller in CONTROLLERS:
+            real = Path("/sys/fs/cgroup", controller, self.name)
+            real.mkdir()
+            link = Path(machine.root.cgroup, controller)
+            for left in sorted(link.rglob("*"), reverse=True):
+                left.rmdir()
+            link.rmdir()
+            link.symlink_to(real)
+        self._inherit_cpuset(Path("/sys/fs/cgroup/cpuset", self.name))
+
+    def _inherit_cpuset(self, directory: Path) -> None:
+        """A cpuset takes no task before it has CPUs and memory nodes."""
+        for name in ("cpuset.cpus", "cpuset.mems"):
+            os.write(fd := os.open(directory / name, os.O_WRONLY), (directory.parent / name).read_bytes())
+            os.close(fd)
+
+    def make(self, *directories: str) -> None:
+        for directory in directories:
+            for controller in CONTROLLERS:
+                path = Path(self.machine.root.cgroup, controller)
+                for part in directory.split("/"):
+                    path = path / part
+                    if not path.exists():
+                        path.mkdir()
+                        if controller == "cpuset":
+                            self._inherit_cpuset(path)
+
+    def burn(self, directory: str, processes: int = 1) -> None:
+        for _ in range(processes):
+            process = subprocess.Popen([sys.executable, "-c", BURN])
+            self.processes.append(process)
+            for controller in CONTROLLERS:
+                Path(self.machine.root.cgroup, controller, directory, "cgroup.procs").write_text(str(process.pid))
+
+    def used(self, directory: str) -> int:
+        return int(Path(self.machine.root.cgroup, "cpuacct", directory, "cpuacct.usage").read_text())
+
+    def values(self) -> dict[str, str]:
+        """What every file that the agent may write holds."""
+        names = ("cpu.cfs_quota_us", "cpu.cfs_burst_us", "cpu.shares", "cpuset.cpus", "memory.limit_in_bytes")
+        out = {}
+        for controller in CONTROLLERS:
+            for path in Path("/sys/fs/cgroup", controller, self.name).rglob("*"):
+                if path.name in names:
+                    out[str(path)] = path.read_text()
+        return out
+
+    def remove(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        for controller in CONTROLLERS:
+            root = Path("/sys/fs/cgroup", controller, self.name)
+            for path in sorted((p for p in root.rglob("*") if p.is_dir()), key=lambda p: -len(p.parts)):
+                self._rmdir(path)
+            self._rmdir(root)
+
+    def _rmdir(self, path: Path) -> None:
+        for _ in range(50):
+            with contextlib.suppress(OSError):
+                path.rmdir()
+                return
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def tree(machine) -> Iterator[Tree]:
+    made = Tree(machine)
+    try:
+        yield made
+    finally:
+        made.remove()
+
+
+@pytest.mark.feature("KA-SUP-02")
+def test_best_effort_cpu_falls_within_a_second_of_a_load_step(world, tree, gates, build_node, build_topology):
+    """One tick a second, as in the agent: the first tick after the step takes effect, and everything is put back."""
+    cores = os.cpu_count() or 1
+    be = world.pod("be", qos="BE", kube_qos="BestEffort")
+    ls = world.pod("ls", qos="LS")
+    tree.make(be.containers[0].cgroup_dir, ls.containers[0].cgroup_dir)
+    before = tree.values()
+    world.node, world.topology = build_node(str(cores)), build_topology(cores, threads=1)
+    world.spec = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"}}
+    strategy = BECPUSuppress(Options(), gates("BECPUSuppress"))
+    tree.burn(be.containers[0].cgroup_dir, cores)
+    last: dict[str, int] = {}
+
+    def tick(state):
+        """Sample as the collectors do, decide, write."""
+        world.now = time.time()
+        rates = {}
+        for pod in (be, ls):
+            value = tree.used(pod.cgroup_dir)
+            rates[pod.name] = max(value - last.get(pod.uid, value), 0) / 1e9 / elapsed
+            last[pod.uid] = value
+        world.use(sum(rates.values()), **rates)
+        return world.run(strategy, state)
+
+    elapsed = 1.0
+    state = tick(None)
+    time.sleep(1.0)
+    state = tick(state)
+    quiet = int(world.machine.get("cpu.cfs_quota_us", QOS))
+
+    step = time.monotonic()
+    tree.burn(ls.containers[0].cgroup_dir, cores)
+    time.sleep(1.0)
+    tick(state)
+    reaction = time.monotonic() - step
+    quota = int(world.machine.get("cpu.cfs_quota_us", QOS))
+    start, mark = tree.used(be.cgroup_dir), time.monotonic()
+    time.sleep(0.8)
+    rate = (tree.used(be.cgroup_dir) - start) / 1e9 / (time.monotonic() - mark)
+
+    assert reaction < 1.3
+    assert quota < quiet, "the others' load is taken from the allowance"
+    assert rate <= quota / 100_000 * 1.25 + 0.1
+    assert restore(world.machine.root).failed == []
+    assert tree.values() == before
+
+
+@pytest.mark.feature("KA-SUP-01")
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two CPUs")
+def test_cpusets_grow_and_shrink_with_processes_in_them(world, tree):
+    machine = world.machine
+    pods = [world.pod(f"be{i}", qos="BE", kube_qos="BestEffort", containers=2) for i in range(2)]
+    boxes = [c.cgroup_dir for p in pods for c in p.containers]
+    tree.make(*boxes)
+    before = tree.values()
+    for box in boxes:
+        tree.burn(box)
+    levels = [[QOS], [p.cgroup_dir for p in pods], boxes]
+    all_cpus = machine.get("cpuset.cpus", QOS)
+    for wanted in ("0", "1", "0-1", "1", all_cpus, "0"):
+        batch = Batch(tuple(tuple(Write("cpuset.cpus", d, wanted, merge=Merge.LOOSER_CPUSET) for d in level) for level in levels))
+        applied = machine.executor.apply([batch], rule="test", now=time.time())
+        assert applied.failed == []
+        assert {machine.get("cpuset.cpus", d) for level in levels for d in level} == {wanted}
+        assert Path(f"/proc/{tree.processes[0].pid}/status").read_text().split("Cpus_allowed_list:")[1].split()[0] == wanted
+    assert restore(machine.root).failed == []
+    assert tree.values() == before
+
+
+@pytest.mark.feature("KA-EXE-01")
+def test_the_kernels_refusals_are_told_and_leave_the_rest(world, tree):
+    machine = world.machine
+    pod = world.pod("be", qos="BE", kube_qos="BestEffort")
+    box = pod.containers[0].cgroup_dir
+    tree.make(box)
+    tree.burn(box)
+
+    def apply(*writes):
+        return machine.executor.apply([sequence(*writes)], rule="test", now=time.time())
+
+    # a parent below its child: the kernel says so, and the executor with levels avoids it
+    assert apply(Write("cpu.cfs_quota_us", box, "50000", cached=False)).failed == []
+    refused = apply(Write("cpu.cfs_quota_us", QOS, "20000"), Write("cpu.shares", box, "512"))
+    assert [str(e.trouble) for e in refused.failed] == ["invalid"]
+    assert machine.get("cpu.shares", box) == "512"
+    merge = {"merge": Merge.LARGER_QUOTA, "cached": False}
+    levels = Batch(((Write("cpu.cfs_quota_us", QOS, "20000", **merge),), (Write("cpu.cfs_quota_us", box, "20000", **merge),)))
+    assert machine.executor.apply([levels], rule="test", now=time.time()).failed == []
+    assert apply(Write("memory.limit_in_bytes", box, str(64 << 20))).failed == []
+    assert machine.get("memory.limit_in_bytes", box) == str(64 << 20)
+    assert apply(Write("cpu.shares", "kubepods.slice/gone", "512")).failed == []
+
+
+@pytest.mark.feature("KA-SUP-02")
+def test_children_with_quotas_make_way_on_the_real_kernel(world, tree, gates, build_node, build_topology):
+    pod = world.pod("be", qos="BE", kube_qos="BestEffort")
+    box = pod.containers[0].cgroup_dir
+    tree.make(box)
+    before = tree.values()
+    world.node, world.topology = build_node("4"), build_topology(os.cpu_count() or 1, threads=1)
+    world.spec = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"}}
+    for directory, quota in ((pod.cgroup_dir, "150000"), (box, "120000")):
+        world.machine.executor.apply([sequence(Write("cpu.cfs_quota_us", directory, quota))], rule="test", now=time.time())
+    world.use(2.0, be=0.1)
+    world.run(BECPUSuppress(Options(), gates("BECPUSuppress")))
+    assert [world.machine.get("cpu.cfs_quota_us", d) for d in (QOS, pod.cgroup_dir, box)] == ["70000", "-1", "-1"]
+    assert restore(world.machine.root).failed == []
+    assert tree.values() == before
+
+
+@pytest.mark.feature("KA-BST-01")
+@pytest.mark.feature("KA-BST-02")
+def test_burst_up_and_down_on_the_real_kernel(world, tree, gates, build_topology):
+    if not Path("/sys/fs/cgroup/cpu", tree.name, "cpu.cfs_burst_us").exists():
+        pytest.skip("this kernel has no cpu.cfs_burst_us")
+    pod = world.pod("ls", qos="LS", limits={"cpu": "500m"})
+    box = pod.containers[0].cgroup_dir
+    tree.make(box)
+    before = tree.values()
+    world.topology = build_topology(4)
+    for directory in (pod.cgroup_dir, box):
+        Path(world.machine.host.cgroups.file("cpu.cfs_quota_us", directory)).write_text("50000")
+    original = tree.values()
+    strategy = CPUBurst(Options(), gates("CPUBurst"))
+    world.spec = {"cpuBurstStrategy": {"policy": "auto", "cpuBurstPercent": 1000}}
+    get = world.machine.get
+    for expected in ("60000", "72000"):
+        world.use(0.5)
+        world.sample("container_cpu_throttled", 0.5, pod.containers[0].id)
+        world.run(strategy)
+        world.now += 1
+        assert [get("cpu.cfs_quota_us", d) for d in (pod.cgroup_dir, box)] == [expected, expected]
+        assert int(get("cpu.cfs_burst_us", box)) == int(expected), "this kernel takes no more than the quota"
+    world.spec = {}
+    world.use(0.5)
+    world.run(strategy)
+    assert [get(f, box) for f in ("cpu.cfs_quota_us", "cpu.cfs_burst_us")] == ["50000", "0"]
+    assert restore(world.machine.root).failed == []
+    assert tree.values() == original != before
