@@ -1,4 +1,4 @@
-"""usage: python -m tests.benchmarks.install_crds KUBECONFIG   creates every CRD of configs/crds."""
+"""usage: python -m tests.benchmarks.install_crds KUBECONFIG   creates every CRD of configs/crds and the namespace koordinator-system."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from koord.kube.config import load
 
 async def main(kubeconfig: str) -> None:
     async with Client(load(kubeconfig)) as client:
+        await client.create(kinds.NAMESPACES, {"metadata": {"name": "koordinator-system"}})
         for path in sorted(Path("configs/crds").glob("*.yaml")):
             await client.create(kinds.CUSTOMRESOURCEDEFINITIONS, yaml.safe_load(path.read_text(encoding="utf-8")))
 
