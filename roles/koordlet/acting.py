@@ -74,7 +74,7 @@ class Acting:
             metrics=metrics,
         )
         mode_of = modes(options)
-        self._evictions = EvictionRunner(evictor, recorder, mode_of)
+        self._evictions = EvictionRunner(evictor, recorder, mode_of, metrics=metrics)
         self.manager = QOSManager(
             make_strategies(options, gate),
             executor=self.executor,

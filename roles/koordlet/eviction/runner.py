@@ -15,6 +15,7 @@ from roles.koordlet.eviction.tasks import EvictionTask, Ledger, Victim
 
 if TYPE_CHECKING:
     from koord.decisions.recorder import Recorder
+    from roles.koordlet.metrics.registry import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +29,15 @@ class EvictionRunner:
     """
 
     def __init__(
-        self, evictor: Evictor, recorder: Recorder, mode_of: Callable[[str], Mode], *, clock: Callable[[], float] = time.time
+        self,
+        evictor: Evictor,
+        recorder: Recorder,
+        mode_of: Callable[[str], Mode],
+        *,
+        metrics: Metrics | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        self._metrics = metrics
         self._evictor = evictor
         self._recorder = recorder
         self._mode_of = mode_of
@@ -37,8 +45,6 @@ class EvictionRunner:
         self._lock = asyncio.Lock()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._would: dict[str, float] = {}
-        self.would_evict = 0
-        """Evictions that observe mode kept back."""
 
     def busy(self, strategy: str) -> bool:
         return strategy in self._running
@@ -115,7 +121,8 @@ class EvictionRunner:
         if victim.pod.uid in self._would:
             return
         self._would[victim.pod.uid] = now
-        self.would_evict += 1
+        if self._metrics is not None:
+            self._metrics.would_evict.inc(task.gate)
         self._record(task, victim, "WouldEvict", task.message)
 
     def _record(self, task: EvictionTask, victim: Victim, verdict: str, message: str) -> None:

@@ -95,6 +95,10 @@ class Metrics:
     def _declare_acting(self) -> None:
         self.pod_eviction = self._in(Counter("koordlet_pod_eviction", "Evictions by reason.", ("reason",)))
         self.pod_eviction_detail = self._in(Counter("koordlet_pod_eviction_detail", "Evictions by pod.", (*_POD, "reason"), expires=True))
+        self.would_write = self._in(
+            Counter("koordlet_strategy_would_write", "Changes that observe mode kept back, by strategy.", ("strategy",))
+        )
+        self.would_evict = self._in(Counter("koordlet_would_evict", "Evictions that observe mode kept back, by gate.", ("gate",)))
         self.be_suppress_cpu = self._in(Gauge("koordlet_be_suppress_cpu_cores", "CPU allowed to the best-effort tier, cores.", ("type",)))
         self.be_suppress_ls_used = self._in(Gauge("koordlet_be_suppress_ls_used_cpu_cores", "CPU use of the others, cores."))
         self.scaled_burst = self._in(Gauge("koordlet_container_scaled_cfs_burst_us", "CFS burst set, µs.", _CONTAINER))

@@ -71,6 +71,7 @@ class CPUEvict(Strategy[EvictState]):
 
     name: ClassVar[str] = "CPUEvict"
     features: ClassVar[tuple[str, ...]] = ("KA-CEV-01", "KA-CEV-02", "KA-CEV-03")
+    urgent: ClassVar[bool] = True
     gates: ClassVar[tuple[str, ...]] = ("BECPUEvict", "CPUAllocatableEvict", "CPUEvict")
 
     @property

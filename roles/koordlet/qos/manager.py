@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from koord.decisions.record import Record
+from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.executor import Applied, Executor, Mode
 from roles.koordlet.qos.outcome import Notice, Outcome, Strategy
 
@@ -87,9 +87,11 @@ class QOSManager:
                 self._run(running, snapshot)
 
     def run_now(self, name: str, snapshot: Snapshot, mono: float) -> None:
-        """Run one strategy out of turn (pressure). One that is off stays off."""
+        """Kernel pressure: run a strategy out of turn if it relieves a stall, else only when it is due. One that is off stays off."""
         running = self._running.get(name)
-        if running is not None and snapshot.slo is not None and snapshot.pods_synced:
+        if running is None or snapshot.slo is None or not snapshot.pods_synced:
+            return
+        if running.strategy.urgent or running.due <= mono + _EARLY:
             running.due = mono + running.strategy.interval
             self._run(running, snapshot)
 
@@ -117,7 +119,9 @@ class QOSManager:
     def _carry_out(self, running: _Running, outcome: Outcome[Any], now: float) -> None:
         name, mode = running.strategy.name, running.mode
         applied = self._executor.apply(outcome.batches, rule=name, now=now, mode=mode)
-        self._watch_journal(running, applied)
+        self._watch_journal(running, applied, now)
+        if applied.would:
+            self._metrics.would_write.inc(name, amount=len(applied.would))
         for record in outcome.records:
             self._recorder.record(_would(record) if mode is Mode.OBSERVE else record)
         self._gauge(outcome)
@@ -131,12 +135,17 @@ class QOSManager:
         if fresh:
             running.state = running.strategy.evicted(running.state, now)
 
-    def _watch_journal(self, running: _Running, applied: Applied) -> None:
+    def _watch_journal(self, running: _Running, applied: Applied, now: float) -> None:
         if applied.unjournalled == running.held_back:
             return
         running.held_back = applied.unjournalled
+        name = running.strategy.name
+        verdict, message = "Enforcing", "old values are put on record again"
         if running.held_back:
-            log.error("strategy %s only observes where old values cannot be put on record", running.strategy.name)
+            verdict, message = "HeldBack", f"only observing what is not on record: {applied.failed[-1].detail}"
+            log.error("strategy %s only observes where old values cannot be put on record", name)
+        about = Subject("Node", name=self._metrics.node)
+        self._recorder.record(Record("koordlet", about, now, verdict, rule=name, message=message, features=("BEY-JRN-01",)))
 
     def _gauge(self, outcome: Outcome[Any]) -> None:
         for family in outcome.cleared:
@@ -149,13 +158,21 @@ class QOSManager:
                 gauge.set(sample.value, *sample.labels)
 
 
+_WOULD = {
+    "Suppressed": "WouldSuppress",
+    "Unrestricted": "WouldRelease",
+    "QuotaRaised": "WouldRaiseQuota",
+    "QuotaLowered": "WouldLowerQuota",
+}
+
+
 def _would(record: Record) -> Record:
     """The record of a decision that was not carried out."""
     return Record(
         record.role,
         record.subject,
         record.time,
-        f"Would{record.verdict}",
+        _WOULD.get(record.verdict, record.verdict),
         record.rule,
         record.message,
         record.numbers,

@@ -34,6 +34,7 @@ class MemoryEvict(Strategy[EvictState]):
 
     name: ClassVar[str] = "MemoryEvict"
     features: ClassVar[tuple[str, ...]] = ("KA-MEV-01", "KA-MEV-02", "KA-MEV-03")
+    urgent: ClassVar[bool] = True
     gates: ClassVar[tuple[str, ...]] = ("BEMemoryEvict", "MemoryAllocatableEvict", "MemoryEvict")
 
     @property

@@ -64,6 +64,8 @@ class Strategy(ABC, Generic[S]):
 
     name: ClassVar[str]
     features: ClassVar[tuple[str, ...]] = ()
+    urgent: ClassVar[bool] = False
+    """Whether it relieves a stall, so that kernel pressure runs it at once."""
 
     def __init__(self, options: Options, gate: Callable[[str], bool]) -> None:
         self.options = options

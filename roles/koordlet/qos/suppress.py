@@ -32,6 +32,8 @@ class SuppressState:
     """``quota_free``: the quota of the BestEffort level was seen to be unlimited since the quota policy was last used."""
 
     quota_free: bool = False
+    grew_at: float = 0.0
+    """When the tier was last given more: growth is so much an interval, however often pressure asks."""
     told: str = ""
     """Verdict and target of the last record, so that only changes are recorded."""
 
@@ -63,6 +65,7 @@ class BECPUSuppress(Strategy[SuppressState]):
 
     name: ClassVar[str] = "BECPUSuppress"
     features: ClassVar[tuple[str, ...]] = ("KA-SUP-01", "KA-SUP-02", "KA-SUP-03")
+    urgent: ClassVar[bool] = True
 
     @property
     def enabled(self) -> bool:
@@ -111,8 +114,11 @@ class BECPUSuppress(Strategy[SuppressState]):
         # differences below 1 % of the node are noise, unless it is the least there is
         if current != -1 and abs(quota - current) < cores * 1000 and quota != MIN_QUOTA_US:
             return Outcome(state, samples=(Sample("be_suppress_cpu", current / 100_000, (CFS_QUOTA,)),))
-        if current != -1 and quota - current > cores * 10_000:
-            quota = current + cores * 10_000
+        if current != -1 and quota > current:
+            if not self._may_grow(state, now):
+                return Outcome(state)
+            quota = min(quota, current + cores * 10_000)
+            state = replace(state, grew_at=now)
         # no cache: whatever else changed the quota, the allowance of this second holds
         write = Write("cpu.cfs_quota_us", directory, str(quota), cached=False, reason=REASON)
         before = self._looser_children(snapshot, directory, quota)
@@ -125,6 +131,9 @@ class BECPUSuppress(Strategy[SuppressState]):
             records=records,
             samples=(Sample("be_suppress_cpu", quota / 100_000, (CFS_QUOTA,)),),
         )
+
+    def _may_grow(self, state: SuppressState, now: float) -> bool:
+        return not 0 <= now - state.grew_at < 0.9 * self.interval
 
     def _looser_children(self, snapshot: Snapshot, directory: str, quota: int) -> list[Write]:
         """cgroup v1 refuses a quota below that of a child: children with a larger one lose theirs first."""
@@ -157,6 +166,10 @@ class BECPUSuppress(Strategy[SuppressState]):
             return Outcome(state)
         held = pools(snapshot.pods, nrt)
         new = divide(topology, held, allow.milli, len(old))
+        if len(new) > len(old):
+            if not self._may_grow(state, now):
+                return Outcome(state)
+            state = replace(state, grew_at=now)
         notices: tuple[Notice, ...] = ()
         if not new:
             new = held.minimal(topology)
@@ -207,7 +220,7 @@ class BECPUSuppress(Strategy[SuppressState]):
         cpusets = self._free_cpuset_unplaced(snapshot) if manager else self._free_cpuset(snapshot)
         told, records = self._record(snapshot, state, now, "Unrestricted", why, None, {})
         return Outcome(
-            SuppressState(free, told),
+            replace(state, quota_free=free, told=told),
             batches=quota + cpusets,
             records=records,
             samples=(Sample("be_suppress_cpu", None, (CFS_QUOTA,)), Sample("be_suppress_cpu", None, (CPUSET,))),

@@ -72,12 +72,14 @@ def test_tasks_share_victims_and_amounts(world):
 
 def test_observe_mode_asks_nobody_and_records_once(world):
     stub = Stub()
-    runner = EvictionRunner(stub, world.machine.recorder, lambda gate: Mode.OBSERVE if gate == "MemoryEvict" else Mode.ENFORCE)
+    metrics = world.machine.metrics
+    mode_of = lambda gate: Mode.OBSERVE if gate == "MemoryEvict" else Mode.ENFORCE  # noqa: E731
+    runner = EvictionRunner(stub, world.machine.recorder, mode_of, metrics=metrics)
     for _ in range(2):
         asyncio.run(runner.run((task(world, a=60, b=60, c=60),)))
     assert stub.asked == []
     assert [r.verdict for r in world.machine.recorder.ring.find("Pod")] == ["WouldEvict", "WouldEvict"]
-    assert runner.would_evict == 2
+    assert metrics.would_evict.get("MemoryEvict") == 2
 
 
 def test_runs_in_the_background_one_a_strategy(world):
