@@ -1,0 +1,345 @@
+"""The books of all quotas: which pod counts where, and what there is to share (SCH-EQ-02, SCH-EQ-03, SCH-EQ-11).
+
+See scheduler-job.md 14.4, 14.5, 14.13. Follows pods, nodes and quotas as they are told; no I/O.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from koord.accounting.resources import ResourceVector, add_into, only, parse, sub, sub_into
+from koord.api import names
+from koord.api.objects import ElasticQuota
+from koord.api.times import parse_time
+from roles.scheduler.cluster.columns import Columns
+from roles.scheduler.cluster.nodeview import NodeView
+from roles.scheduler.cluster.podinfo import PodInfo, PodShape
+from roles.scheduler.plugins.elastic_quota.model import DEFAULT, DEFAULT_TREE, ROOT, SYSTEM, QuotaSpec, spec_of
+from roles.scheduler.plugins.elastic_quota.tree import Quota, QuotaTree
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How the books are kept: arguments of the plugin and feature gates of the role (14.4, 14.5, 14.7, 14.8, 14.13)."""
+
+    default_max: ResourceVector
+    system_max: ResourceVector
+    namespace: str
+    scale_min: bool = True
+    guarantee: bool = False
+    trees: bool = False
+    label_only: bool = False  # DisableDefaultQuota
+    ignore_overhead: bool = False
+    drop_terminating: bool = False  # as soon as they are deleted
+    drop_overdue: bool = False  # when their grace period is over too
+
+
+class Member:
+    """A pod in the books. `amount` is what it counts with: its request, of the resources in its quota's max."""
+
+    __slots__ = ("amount", "assigned", "pod", "preemptible", "quota", "seen", "tree")
+
+    def __init__(self, pod: PodInfo, tree: QuotaTree, quota: Quota, amount: ResourceVector, *, seen: bool) -> None:
+        self.pod = pod
+        self.tree = tree
+        self.quota = quota
+        self.amount = amount
+        self.preemptible = is_preemptible(pod)
+        self.assigned = False
+        self.seen = seen
+
+
+def is_preemptible(pod: PodInfo) -> bool:
+    """Whether the pod may use more than its quota's min, and be preempted for it."""
+    return pod.shape.labels.get(names.LABEL_PREEMPTIBLE) != "false"
+
+
+class QuotaBook(Columns):
+    """Trees, quotas and pods. As columns it follows nodes and the pods that count on them, also within what-ifs; `pod_seen` and
+    `pod_gone` tell of all others. `clock` gives the time of the event in seconds."""
+
+    def __init__(self, rules: Rules, clock: Callable[[], float]) -> None:
+        self.rules = rules
+        self._clock = clock
+        self.trees: dict[str, QuotaTree] = {}
+        self._tree_of: dict[str, str] = {}
+        self._specs: dict[str, dict[str, QuotaSpec]] = {}  # by name and namespace, the one that holds first
+        self._members: dict[str, Member] = {}
+        self._by_quota: dict[str, dict[str, Member]] = {}
+        self._namespaces: dict[str, str] = {}
+        self._node_total: ResourceVector = {}
+        self._node_amounts: dict[int, ResourceVector] = {}
+        self._unsettled = False
+        self.refused: Callable[[str, str], None] = lambda quota, problem: log.error("quota %s: %s", quota, problem)
+        # Pods that are subject to no quota (DisableDefaultQuota): kept in sight, because their quota may appear.
+        self._limbo = QuotaTree()
+        self._free = self._limbo.set_quota(QuotaSpec("", parent=""))
+        tree = self._tree(DEFAULT_TREE)
+        for spec in self._built_in():
+            tree.set_quota(spec)
+            self._tree_of[spec.name] = DEFAULT_TREE
+
+    def _built_in(self) -> tuple[QuotaSpec, ...]:
+        where, rules = self.rules.namespace, self.rules
+        return (
+            QuotaSpec(ROOT, where, parent="", is_parent=True, lends=False),
+            QuotaSpec(SYSTEM, where, max=rules.system_max, weight=rules.system_max),
+            QuotaSpec(DEFAULT, where, max=rules.default_max, weight=rules.default_max),
+        )
+
+    def _tree(self, name: str) -> QuotaTree:
+        tree = self.trees.get(name)
+        if tree is None:
+            tree = self.trees[name] = QuotaTree(scale_min=self.rules.scale_min, guarantee=self.rules.guarantee)
+        return tree
+
+    # ---------------------------------------------------------------- looking up
+
+    def quota(self, name: str) -> tuple[QuotaTree, Quota] | None:
+        """A quota with its tree."""
+        tree = self.trees.get(self._tree_of.get(name, ""))
+        quota = tree.get(name) if tree is not None and name in self._tree_of else None
+        return (tree, quota) if tree is not None and quota is not None else None
+
+    def tree_name(self, quota: str) -> str:
+        """The tree that a quota is in."""
+        return self._tree_of.get(quota, DEFAULT_TREE)
+
+    def quotas(self) -> Iterable[tuple[str, Quota]]:
+        """All quotas with the names of their trees; of the roots only the default tree's."""
+        for name, tree in self.trees.items():
+            for quota in tree.quotas():
+                if quota is not tree.root or name == DEFAULT_TREE:
+                    yield name, quota
+
+    def member(self, uid: str) -> Member | None:
+        """A pod's entry."""
+        return self._members.get(uid)
+
+    def members(self, quota: str) -> Iterable[Member]:
+        """Pods directly in a quota."""
+        return self._by_quota.get(quota, {}).values()
+
+    def resolve(self, shape: PodShape) -> str:
+        """The quota that pods of a shape belong to; "" for none (14.4)."""
+        label = shape.labels.get(names.LABEL_QUOTA_NAME, "")
+        if self.rules.label_only:
+            return label if label in self._tree_of and label != ROOT else ""
+        name = label
+        if not name:
+            own = self._specs.get(shape.namespace)
+            name = shape.namespace if own and shape.namespace in own else self._namespaces.get(shape.namespace, DEFAULT)
+        return name if name in self._tree_of and name != ROOT else DEFAULT
+
+    def amount(self, pod: PodInfo, quota: Quota) -> ResourceVector:
+        """What a pod counts with in a quota."""
+        amounts: ResourceVector = pod.shape.amounts
+        if self.rules.ignore_overhead and pod.pod.spec.overhead:
+            amounts = sub(amounts, parse(pod.pod.spec.overhead))
+        return only(amounts, quota.spec.max)
+
+    # ---------------------------------------------------------------- quotas
+
+    def quota_event(self, old: ElasticQuota | None, new: ElasticQuota | None) -> None:
+        """An ElasticQuota appeared, changed or went. A malformed one is reported and keeps its last good spec."""
+        if new is None:
+            if old is not None:
+                self._remove(old.metadata.name, old.metadata.namespace)
+            return
+        try:
+            spec = spec_of(new, trees=self.rules.trees)
+        except ValueError as error:
+            self.refused(f"{new.metadata.namespace}/{new.metadata.name}", f"{error}; its last good state stays")
+            return
+        known = self._specs.setdefault(spec.name, {})
+        first = next(iter(known), spec.namespace)
+        if spec.name in self._tree_of and known:
+            spec = replace(spec, tree=self._tree_of[spec.name])  # a quota's tree is fixed at first sight
+        if known.get(spec.namespace) == spec:
+            return
+        known[spec.namespace] = spec
+        if first != spec.namespace:
+            self.refused(f"{spec.namespace}/{spec.name}", f"quota {first}/{spec.name} has that name already; it is used instead")
+            return
+        self._apply(spec)
+
+    def _apply(self, spec: QuotaSpec) -> None:
+        tree_name = DEFAULT_TREE if spec.name in (ROOT, SYSTEM, DEFAULT) else spec.tree
+        tree = self._tree(tree_name)
+        members = list(self.members(spec.name))
+        for member in members:
+            self._charge(member, -1)
+        quota = tree.set_quota(spec)
+        self._tree_of[spec.name] = tree_name
+        for member in members:
+            member.amount = self.amount(member.pod, quota)
+            self._charge(member, 1)
+        self._map_namespaces()
+        self._retotal()
+        self._unsettled = True
+
+    def _remove(self, name: str, namespace: str) -> None:
+        known = self._specs.get(name, {})
+        held = next(iter(known), "") == namespace
+        known.pop(namespace, None)
+        if not known:
+            self._specs.pop(name, None)
+        if not held:
+            return
+        built_in = next((spec for spec in self._built_in() if spec.name == name), None)
+        if known or built_in is not None:
+            self._apply(next(iter(known.values())) if known else built_in)  # type: ignore[arg-type]
+            return
+        tree = self.trees[self._tree_of[name]]
+        orphans = list(self.members(name))
+        for member in orphans:
+            self._forget(member.pod.uid)
+        tree.remove_quota(name)
+        del self._tree_of[name]
+        if len(tree) == 1 and tree is not self.trees[DEFAULT_TREE]:
+            del self.trees[next(key for key, value in self.trees.items() if value is tree)]
+        self._map_namespaces()
+        self._retotal()
+        for member in orphans:
+            self._enter(member.pod, seen=member.seen, assigned=member.assigned)
+
+    def _map_namespaces(self) -> None:
+        self._namespaces = {}
+        for name, known in self._specs.items():
+            for namespace in next(iter(known.values())).namespaces:
+                self._namespaces.setdefault(namespace, name)
+
+    def _retotal(self) -> None:
+        """Totals of the trees: the default one has the nodes, less what the root quotas of other trees took out."""
+        rest = dict(self._node_total)
+        totals: dict[str, ResourceVector] = {key: {} for key in self.trees}
+        for name, known in self._specs.items():
+            spec = next(iter(known.values()))
+            if not spec.tree_root or self._tree_of.get(name, DEFAULT_TREE) == DEFAULT_TREE:
+                continue
+            totals[self._tree_of[name]] = spec.total
+            if not spec.outside_default:
+                sub_into(rest, only(spec.total, rest))
+        totals[DEFAULT_TREE] = rest
+        for name, tree in self.trees.items():
+            tree.set_total(totals[name])
+
+    # ---------------------------------------------------------------- nodes
+
+    def node_set(self, slot: int, old: NodeView | None, new: NodeView) -> None:
+        before = self._node_amounts.get(slot)
+        if before is None and new.node.metadata.deletion_timestamp:
+            return
+        if before == new.allocatable:
+            return
+        sub_into(self._node_total, before or {})
+        add_into(self._node_total, new.allocatable)
+        self._node_amounts[slot] = dict(new.allocatable)
+        self._retotal()
+
+    def node_removed(self, slot: int, old: NodeView) -> None:
+        sub_into(self._node_total, self._node_amounts.pop(slot, {}))
+        self._retotal()
+
+    # ---------------------------------------------------------------- pods
+
+    def pod_seen(self, pod: PodInfo) -> None:
+        """A pod is there, with a node or without."""
+        if not self._counts(pod):
+            self._forget(pod.uid)
+            return
+        member = self._members.get(pod.uid)
+        if member is None:
+            self._enter(pod, seen=True)
+            return
+        member.seen = True
+        if member.pod.shape is not pod.shape or self.resolve(pod.shape) != member.quota.name:
+            assigned = member.assigned
+            self._forget(pod.uid)
+            self._enter(pod, seen=True, assigned=assigned)
+        else:
+            member.pod = pod
+
+    def pod_gone(self, uid: str) -> None:
+        """A pod was deleted or has ended."""
+        self._forget(uid)
+
+    def pod_added(self, slot: int, pod: PodInfo) -> None:
+        member = self._members.get(pod.uid)
+        if member is None:
+            if self._counts(pod):
+                self._enter(pod, seen=False, assigned=True)
+        elif not member.assigned:
+            member.assigned = True
+            member.tree.charge_used(member.quota, member.amount, preemptible=member.preemptible)
+
+    def pod_removed(self, slot: int, pod: PodInfo) -> None:
+        member = self._members.get(pod.uid)
+        if member is None or not member.assigned:
+            return
+        if not member.seen:
+            self._forget(pod.uid)
+            return
+        member.assigned = False
+        member.tree.charge_used(member.quota, _negative(member.amount), preemptible=member.preemptible)
+
+    def _counts(self, pod: PodInfo) -> bool:
+        if not pod.deleting:
+            return True
+        if self.rules.drop_terminating:
+            return False
+        return not (self.rules.drop_overdue and self._clock() >= _overdue_at(pod))
+
+    def sweep(self) -> None:
+        """Let go of deleted pods whose grace period is over (gate ElasticQuotaIgnoreTerminatingPod)."""
+        if self.rules.drop_overdue:
+            for member in [member for member in self._members.values() if member.pod.deleting and not self._counts(member.pod)]:
+                self._forget(member.pod.uid)
+
+    def settle(self) -> None:
+        """Move pods out of the default quota whose proper quota exists by now."""
+        if not self._unsettled:
+            return
+        self._unsettled = False
+        for home in (self._free.name, DEFAULT):
+            for member in list(self.members(home)):
+                if self.resolve(member.pod.shape) != home:
+                    self._forget(member.pod.uid)
+                    self._enter(member.pod, seen=member.seen, assigned=member.assigned)
+
+    def _enter(self, pod: PodInfo, *, seen: bool, assigned: bool = False) -> None:
+        tree, quota = self.quota(self.resolve(pod.shape)) or (self._limbo, self._free)
+        member = Member(pod, tree, quota, self.amount(pod, quota), seen=seen)
+        member.assigned = assigned
+        self._members[pod.uid] = member
+        self._by_quota.setdefault(quota.name, {})[pod.uid] = member
+        self._charge(member, 1)
+
+    def _forget(self, uid: str) -> None:
+        member = self._members.pop(uid, None)
+        if member is None:
+            return
+        self._charge(member, -1)
+        members = self._by_quota[member.quota.name]
+        del members[uid]
+        if not members:
+            del self._by_quota[member.quota.name]
+
+    def _charge(self, member: Member, sign: int) -> None:
+        amount = member.amount if sign > 0 else _negative(member.amount)
+        member.tree.charge_request(member.quota, amount, preemptible=member.preemptible)
+        if member.assigned:
+            member.tree.charge_used(member.quota, amount, preemptible=member.preemptible)
+
+
+def _negative(amounts: ResourceVector) -> ResourceVector:
+    return {name: -amount for name, amount in amounts.items()}
+
+
+def _overdue_at(pod: PodInfo) -> float:
+    meta = pod.pod.metadata
+    return parse_time(meta.deletion_timestamp or "") + float(meta.deletion_grace_period_seconds or 0)
