@@ -12,6 +12,7 @@ from roles.koordlet.hooks.devices import GPUEnvInject, RDMADeviceInject
 from roles.koordlet.hooks.groupidentity import GroupIdentity
 from roles.koordlet.hooks.hook import Hook
 from roles.koordlet.hooks.oomscoreadj import OOMScoreAdj
+from roles.koordlet.hooks.terway import TerwayQoS
 from roles.koordlet.options import Options
 
 HOOKS: tuple[type[Hook[Any]], ...] = (
@@ -22,6 +23,7 @@ HOOKS: tuple[type[Hook[Any]], ...] = (
     GroupIdentity,
     OOMScoreAdj,
     RDMADeviceInject,
+    TerwayQoS,
 )
 
 
