@@ -97,6 +97,7 @@ class App:
         )  # fmt: skip
         for handle in engine.handles.values():
             handle.activate = lambda pods: self.queue.activate(pods, self._clock())
+            handle.metrics, handle.may_write = ops.registry, self.may_write
         self._routes()
 
     def _wake(self) -> None:

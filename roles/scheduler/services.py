@@ -36,7 +36,7 @@ def _handler(answer: Answer, leading: Callable[[], bool]) -> Any:
     async def handle(request: web.Request) -> web.Response:
         if not leading():
             return _json({"message": _NOT_LEADING}, 503)
-        found = answer(dict(request.match_info))
+        found = answer({**request.query, **request.match_info})
         if found is None:
             return _json({"message": f"{request.path} is not known"}, 404)
         return _json(found, 200)

@@ -35,6 +35,8 @@ def record_of(decision: Decision, *, now: float, attempt: int = 1) -> Record:
         message = decision.message()
         counts = decision.failure.histogram() if decision.failure is not None else {}
         terms = tuple(Term(reason, count, unit="nodes") for reason, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+        plugins = decision.framework.plugins
+        terms += tuple(term for name in sorted(decision.rejected_by & plugins.keys()) for term in plugins[name].explain(decision.ctx))
         if decision.nominate:
             numbers["nominated"] = decision.nominate
             numbers["victims"] = len(decision.victims)

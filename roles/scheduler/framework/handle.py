@@ -17,7 +17,8 @@ def _nothing(pods: Iterable[PodInfo]) -> None:
 
 @dataclass(slots=True)
 class Handle:
-    """Doors of a plugin. `activate` moves pending pods to the active queue; `gates` are the role's feature gates by name."""
+    """Doors of a plugin. `activate` moves pending pods to the active queue; `gates` are the role's feature gates by name;
+    `network_topology` is --enable-network-topology-manager."""
 
     state: State
     parser: PodParser
@@ -27,6 +28,9 @@ class Handle:
     waiting: Any = None
     lookup: Callable[[str, str], Any] | None = None
     gates: dict[str, bool] = field(default_factory=dict)
+    network_topology: bool = False
+    metrics: Any = None  # the process's collector registry
+    may_write: Callable[[], bool] = bool  # False in a what-if and on a standby
 
     @property
     def cluster(self) -> Cluster:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord.api.kinds import Kind
+from koord.decisions.record import Term
 from roles.scheduler.cluster.changes import NODE, PODS
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo
@@ -63,10 +64,14 @@ class Plugin:
         """API objects beside pods and nodes that the plugin wants to be told of."""
         return ()
 
+    def explain(self, ctx: CycleContext) -> Sequence[Term]:
+        """Numbers behind the plugin's refusal of the pod in this cycle, for the decision record."""
+        return ()
+
 
 class Endpoint(NamedTuple):
-    """A page of the services API below `/apis/v1/plugins/<plugin>/`. `path` may hold `{name}` parts, which `answer` gets as a dict; it
-    returns what is sent as JSON, or None for 404."""
+    """A page of the services API below `/apis/v1/plugins/<plugin>/`. `path` may hold `{name}` parts, which `answer` gets as
+    a dict together with the query; it returns what is sent as JSON, or None for 404."""
 
     path: str
     answer: Callable[[dict[str, str]], Any]
@@ -78,6 +83,18 @@ class Feed(NamedTuple):
     kind: Kind
     projection: type[Any]
     observe: Callable[[Any, Any], None]
+
+
+class PodObserver(Plugin):
+    """Told of every running pod, of whatever scheduler, with a node or without, before caches and queue are."""
+
+    def pod_seen(self, pod: PodInfo) -> None:
+        """The pod appeared or changed."""
+        raise NotImplementedError
+
+    def pod_gone(self, uid: str) -> None:
+        """The pod was deleted or has ended."""
+        raise NotImplementedError
 
 
 class PreEnqueue(Plugin):

@@ -16,6 +16,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.context import State
 from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, ClusterEvent
 from roles.scheduler.framework.framework import Framework
+from roles.scheduler.framework.interfaces import PodObserver
 from roles.scheduler.queue.queue import SchedulingQueue
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class Observer:
         self._changed = changed
         self._gone = gone
         self._pods: Any = None
+        self._watching = [plugin for fw in frameworks.values() for plugin in fw.plugins.values() if isinstance(plugin, PodObserver)]
         self.attached = False
 
     def attach(self, informers: Any) -> None:
@@ -61,6 +63,11 @@ class Observer:
         namespaces.add_handler(self._namespace, lambda old, new: self._namespace(new), self._namespace_deleted)
         self._pods = informers.informer(PODS, Pod, field_selector=RUNNING_ONLY)
         self._pods.add_handler(self.pod_added, self.pod_updated, self.pod_deleted)
+
+    @property
+    def pods(self) -> Any:
+        """The informer of pods that have not ended, None before `attach`."""
+        return self._pods
 
     def reread(self, key: str) -> PodInfo | None:
         """A pod as the informer has it now."""
@@ -142,6 +149,7 @@ class Observer:
         if info is None or info.terminated:
             return
         self._state.now = self._clock()
+        self._seen(info)
         if info.node_name:
             self._assigned(info)
         elif info.shape.scheduler_name in self._frameworks and not self._cache.is_assumed(info.uid):
@@ -163,6 +171,7 @@ class Observer:
             self.pod_deleted(new)
             return
         self._state.now = self._clock()
+        self._seen(info)
         if info.node_name:
             self._assigned(info)
         elif not self._cache.is_assumed(info.uid):
@@ -172,6 +181,8 @@ class Observer:
         """A pod is gone or has ended."""
         uid = pod.metadata.uid
         self._state.now = self._clock()
+        for plugin in self._watching:
+            plugin.pod_gone(uid)
         self._state.nominations.remove(uid)
         self._queue.delete(uid)
         self._gone(uid)
@@ -179,6 +190,10 @@ class Observer:
         counted = self._cache.remove_pod(uid)
         if counted is not None:
             self._event(ClusterEvent(ASSIGNED_POD, Action.DELETE, counted, None))
+
+    def _seen(self, info: PodInfo) -> None:
+        for plugin in self._watching:
+            plugin.pod_seen(info)
 
     def _assigned(self, info: PodInfo) -> None:
         before = self._cache.cluster.pod(info.uid)
