@@ -10,6 +10,7 @@ from roles.koordlet.hooks.context import Answer, ContainerContext, HostAppContex
 
 if TYPE_CHECKING:
     from roles.koordlet.actuation.writes import Write
+    from roles.koordlet.metrics.registry import Metrics
     from roles.koordlet.options import Options
     from roles.koordlet.qos.outcome import Sample
     from roles.koordlet.states.model import Snapshot
@@ -82,6 +83,10 @@ class Hook(ABC, Generic[R]):
         ``pods`` are the listed ones by cgroup directory.
         """
         return ()
+
+    def act(self, snapshot: Snapshot, rule: R | None, pods: Pods, metrics: Metrics | None) -> None:
+        """Carry out what no file can say, after a pass; not in observe mode. The one part of a hook that is not pure."""
+        return
 
     def samples(self, rule: R | None, pods: Pods) -> Iterable[Sample]:
         """Gauges to set after a pass."""

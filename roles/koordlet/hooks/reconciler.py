@@ -163,6 +163,8 @@ class Reconciler:
             rule = self._asking.rule(hook)
             if hook.walks_always or hook.name in changed:
                 self._carry_out(Job(hook.name, sequence(*hook.walk(snapshot, rule, listed))), "allpods", snapshot, done)
+            if self._modes(hook.name) is Mode.ENFORCE:
+                hook.act(snapshot, rule, listed, self._metrics)
             if self._metrics is not None:
                 for sample in hook.samples(rule, listed):
                     if sample.value is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from roles.koordlet.hooks.batchresource import BatchResource
+from roles.koordlet.hooks.coresched import CoreSched
 from roles.koordlet.hooks.cpunormalization import CPUNormalization
 from roles.koordlet.hooks.cpusetallocator import CPUSetAllocator
 from roles.koordlet.hooks.devices import GPUEnvInject, RDMADeviceInject
@@ -19,6 +20,7 @@ HOOKS: tuple[type[Hook[Any]], ...] = (
     BatchResource,
     CPUNormalization,
     CPUSetAllocator,
+    CoreSched,
     GPUEnvInject,
     GroupIdentity,
     OOMScoreAdj,

@@ -82,6 +82,8 @@ class TerwayQoS(Hook[NetworkRule]):
             for path in (node_file, pod_file):
                 yield Write("terway", path, "", kind=Kind.ABSENT, reason=self.name)
             return
+        if not os.path.isdir(base):
+            yield Write("terway", base, "", kind=Kind.DIRECTORY, reason=self.name)
         entries = {pod.uid: pod_entry(pod) for pod, _ in pods.values()}
         yield Write("terway", node_file, node_text(rule), kind=Kind.CREATE, reason=self.name)
         text = orjson.dumps(entries, option=orjson.OPT_SORT_KEYS).decode()
