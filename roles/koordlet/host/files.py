@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import weakref
 
 from roles.koordlet.host.errors import CgroupGoneError, FileMissingError, HostFileError
 
@@ -53,6 +54,12 @@ def _read_all(fd: int) -> bytes:
         offset += len(more)
 
 
+def _close_fds(fds: dict[str, tuple[int, bool]]) -> None:
+    for fd, _ in fds.values():
+        os.close(fd)
+    fds.clear()
+
+
 class HostFiles:
     """A reader with kept descriptors and one read a path and tick.
 
@@ -60,7 +67,7 @@ class HostFiles:
     loop). Paths must come from :class:`~roles.koordlet.host.root.HostRoot` or ``Cgroups``, which confine them.
     """
 
-    __slots__ = ("_fds", "_max_open", "_memo", "opens", "reads")
+    __slots__ = ("__weakref__", "_fds", "_max_open", "_memo", "opens", "reads")
 
     def __init__(self, max_open: int = 16_384) -> None:
         self._fds: dict[str, tuple[int, bool]] = {}
@@ -68,6 +75,8 @@ class HostFiles:
         self._max_open = max_open
         self.reads = 0
         self.opens = 0
+        # raw descriptors have no owner that closes them: a dropped reader must not leave thousands behind
+        weakref.finalize(self, _close_fds, self._fds)
 
     @property
     def open_count(self) -> int:
@@ -162,6 +171,6 @@ class HostFiles:
         return len(gone)
 
     def close_all(self) -> None:
-        for path in list(self._fds):
-            self.close(path)
+        """Close everything; reading opens files again. Dropping the object does the same."""
+        _close_fds(self._fds)
         self._memo.clear()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import importlib.util
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -157,14 +157,18 @@ def host(tmp_path: Path) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def agent(host: Callable[..., Any]) -> Callable[..., Agent]:
-    """``agent(tree=…)`` or ``agent(version=2)``: the sensing half on a machine."""
+def agent(host: Callable[..., Any]) -> Iterator[Callable[..., Agent]]:
+    """``agent(tree=…)`` or ``agent(version=2)``: the sensing half on a machine; its files are closed after the test."""
+    made: list[Agent] = []
 
     def make(tree: Any = None, *, gates: str = "", **options: Any) -> Agent:
         keys = {k: options.pop(k) for k in list(options) if k in {"version", "driver", "sockets", "cores", "threads", "memory_kb"}}
-        return Agent(tree if tree is not None else host(**keys), gates=gates, **options)
+        made.append(Agent(tree if tree is not None else host(**keys), gates=gates, **options))
+        return made[-1]
 
-    return make
+    yield make
+    for one in made:
+        one.files.close_all()
 
 
 @pytest.fixture

@@ -155,6 +155,13 @@ class TestFileTable:
         assert len({row.name for row in ROWS}) == len(ROWS)
 
 
+def _target(fd: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except FileNotFoundError:
+        return ""
+
+
 class TestFiles:
     @pytest.mark.feature("KLO-SYS-02")
     def test_one_read_a_tick_and_kept_descriptors(self, tmp_path: Path) -> None:
@@ -199,6 +206,14 @@ class TestFiles:
         assert files.open_count == 3
         assert files.forget_dir(str(tmp_path / "d")) == 3
         assert files.open_count == 0
+
+    def test_a_dropped_reader_leaves_no_descriptor_behind(self, tmp_path: Path) -> None:
+        (tmp_path / "f").write_text("1")
+        files = HostFiles()
+        files.read(str(tmp_path / "f"))
+        (kept,) = [fd for fd in os.listdir("/proc/self/fd") if _target(fd) == str(tmp_path / "f")]
+        del files
+        assert _target(kept) != str(tmp_path / "f")
 
 
 class TestParse:
