@@ -76,7 +76,7 @@ class DefaultPreemption(PostFilter):
         refusal = self._not_eligible(ctx)
         if refusal:
             return PostFilterResult(_message(refusal))
-        slots = list(failure.resolvable())
+        slots = self.slots(ctx, failure)
         total = ctx.cluster.live
         reasons: Counter[str] = Counter()
         if total > len(slots):
@@ -88,6 +88,18 @@ class DefaultPreemption(PostFilter):
             return PostFilterResult(_message(f"0/{total} nodes are available: {items}."), "")
         best = min(candidates, key=_harm)
         return PostFilterResult(SUCCESS, best.node, best.victims)
+
+    def slots(self, ctx: CycleContext, failure: FitFailure) -> list[int]:
+        """Nodes on which removing pods may help."""
+        return list(failure.resolvable())
+
+    def removable(self, ctx: CycleContext, pod: PodInfo) -> bool:
+        """Whether a pod of lower priority may be a victim."""
+        return not _protected(pod)
+
+    def fits(self, ctx: CycleContext, failure: FitFailure, slot: int) -> bool:
+        """Whether the pod fits with some of the victims back."""
+        return failure.fits(slot)
 
     def _not_eligible(self, ctx: CycleContext) -> str:
         """Why the pod may not preempt now, "" when it may."""
@@ -118,7 +130,7 @@ class DefaultPreemption(PostFilter):
     def _try(self, ctx: CycleContext, failure: FitFailure, slot: int, reasons: Counter[str]) -> Candidate | None:
         """Without all lower-priority pods the pod must fit; then as many of them as possible come back, the important ones first."""
         row = ctx.cluster.row(slot)
-        lower = [pod for pod in row.pods.values() if pod.priority < ctx.pod.priority and not _protected(pod)]
+        lower = [pod for pod in row.pods.values() if pod.priority < ctx.pod.priority and self.removable(ctx, pod)]
         if not lower:
             reasons[_NO_VICTIMS] += 1
             return None
@@ -138,7 +150,7 @@ class DefaultPreemption(PostFilter):
             violations = 0
             for pod in (*violating, *others):
                 supposed.add(pod, slot)
-                if not failure.fits(slot):
+                if not self.fits(ctx, failure, slot):
                     supposed.remove(pod.uid)
                     victims.append(pod)
                     violations += pod in violating
