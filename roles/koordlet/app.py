@@ -41,6 +41,7 @@ from roles.koordlet.states.pods import PodBook
 from roles.koordlet.store import persist
 from roles.koordlet.store.store import MetricStore
 from roles.koordlet.store.view import MetricsView
+from roles.koordlet.unavailable import unavailable
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -132,6 +133,8 @@ class App:
             cgroups = Cgroups.detect(self.root)
         except HostError as error:
             raise ConfigurationError(str(error)) from None
+        for text in unavailable(self.options, self.gates.enabled, self.root):
+            log.warning("%s", text)
         limit = raise_descriptor_limit()
         self.files = HostFiles(max_open=max(limit - 512, 256))
         self.host = HostState(self.root, cgroups, self.files)

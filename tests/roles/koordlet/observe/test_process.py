@@ -249,6 +249,28 @@ async def check_metrics(koordlet: Process) -> None:
     assert 'path="/pods/"' in union
 
 
+@pytest.mark.feature("KLO-CFG-02")
+def test_what_this_version_lacks_is_told_at_start(host, kubelet, make_node) -> None:
+    async def main() -> None:
+        tree = host()
+        async with running_server(crds=True) as server, server.client() as client, kubelet() as served:
+            await cluster(client, make_node())
+            gates = "--feature-gates=PerCPUMetric=true,PSICollector=true"
+            koordlet = await start(tree, server, served.port, gates, "--qos-extension-plugins=A=true")
+            try:
+                await koordlet.until("/healthz", lambda status, _: status == 200)
+            finally:
+                code, said = await koordlet.stop()
+            assert code == 0, said
+            told = [line for line in said.splitlines() if "not available in this version" in line]
+            assert len(told) == 2, said
+            assert all(line.startswith("W") for line in told)
+            assert "feature gate PerCPUMetric" in told[0]
+            assert "--qos-extension-plugins" in told[1]
+
+    asyncio.run(main())
+
+
 @pytest.mark.feature("KLO-LIFE-01")
 @pytest.mark.parametrize("missing", ["node", "kubelet", "cgroups"])
 def test_what_is_missing_is_waited_for_or_named(host, kubelet, make_node, missing) -> None:

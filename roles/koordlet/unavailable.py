@@ -1,0 +1,61 @@
+"""What a manifest may ask for and this version does not offer: told at start, once and by name (KLO-CFG-01, KLO-CFG-02).
+
+A gate that is accepted and does nothing would be taken for a feature at work. Whoever builds one of these takes its row out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from roles.koordlet.host.root import HostRoot
+from roles.koordlet.options import Options
+
+Gate = Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One thing: how it is switched on, by which gate or flag, and what is therefore missing on this node."""
+
+    by: str
+    missing: str
+    when: Callable[[Options, Gate, HostRoot], bool]
+
+
+def _gate(name: str, missing: str) -> Asked:
+    return Asked(f"feature gate {name}", missing, lambda _, gate, __: gate(name))
+
+
+ROWS: tuple[Asked, ...] = (
+    _gate("ColdPageCollector", "cold memory is not collected, hot-page memory policies report plain usage"),
+    _gate("CPICollector", "cycles per instruction are not collected"),
+    _gate("Libpfm4", "there is no CPI collector that could use libpfm"),
+    _gate("ResctrlCollector", "cache occupancy and memory bandwidth are not collected"),
+    Asked(
+        "--enable-resctrl-collector",
+        "cache occupancy and memory bandwidth are not collected",
+        lambda options, _, __: options.enable_resctrl_collector,
+    ),
+    _gate("Accelerators", "NVIDIA cards are not read by NVML; accelerators come from the files in --xpu-device-infos-dir only"),
+    _gate("RDMADevices", "RDMA devices are not reported"),
+    _gate("BlkIOReconcile", "local storage is not collected, disks are not limited, volumes of claims are not looked up"),
+    _gate("PodResourcesProxy", "there is no socket in --pod-resources-proxy-path"),
+    _gate("PerCPUMetric", "metrics of single CPUs are not exported"),
+    _gate("TCNetworkQoS", "network traffic is not shaped"),
+    _gate("Resctrl", "pods have no resctrl groups of their own"),
+    Asked("--qos-extension-plugins", "there are no extension plugins", lambda options, _, __: bool(options.qos_extension_plugins)),
+    Asked(
+        "--enable-nri-runtime-hook with an NRI socket on the node",
+        "hooks run by the reconciler and the runtime proxy only",
+        lambda options, _, root: (
+            options.enable_nri_runtime_hook and os.path.exists(os.path.join(root.var_run, options.runtime_hooks_nri_socket_path))
+        ),
+    ),
+)
+
+
+def unavailable(options: Options, gate: Gate, root: HostRoot) -> list[str]:
+    """One sentence for each thing that is asked for and not there."""
+    return [f"{row.by} is not available in this version: {row.missing}" for row in ROWS if row.when(options, gate, root)]
