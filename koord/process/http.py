@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -31,6 +31,7 @@ class OpsServer:
 
     Several servers (health on one port, metrics on another) share one `health`, `registry` and `recorder`. Port 0 takes a free
     port; `port` and `url` then say which. Routes may be added until `start`, and checks at any time.
+    `middlewares` are aiohttp's, for access control.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class OpsServer:
         recorder: Recorder | None = None,
         role: str = "koord",
         ssl_context: ssl.SSLContext | None = None,
+        middlewares: Iterable[Any] = (),
     ) -> None:
         self.address = address
         self.port = port
@@ -52,7 +54,7 @@ class OpsServer:
         self.recorder = recorder
         self._ssl = ssl_context
         self._runner: web.AppRunner | None = None
-        self._app = web.Application(client_max_size=4 * 2**20)
+        self._app = web.Application(client_max_size=4 * 2**20, middlewares=list(middlewares))
         self._flags: dict[str, FlagSetter] = {"v": _set_verbosity}
         for path in ("healthz", "livez", "readyz"):
             self._app.router.add_get(f"/{path}", self._health)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,15 +15,20 @@ from koord.kube.events import EventRecorder
 from koord.kube.leases import LeaderElector, Leadership, Timing
 from koord.process import tuning
 from koord.process.errors import FatalError
+from roles.scheduler import diagnosis
 from roles.scheduler.binding.binder import Binder, Outcome, Task
 from roles.scheduler.binding.preemption import Evictor
 from roles.scheduler.binding.reporter import Reporter
 from roles.scheduler.binding.waiting import WaitingPods
 from roles.scheduler.cluster.cache import Cache
+from roles.scheduler.diagnosis import Debug, Dump
 from roles.scheduler.engine import Engine, registry
+from roles.scheduler.flags import controller_wanted
 from roles.scheduler.framework.status import Status
 from roles.scheduler.live import Scheduler
 from roles.scheduler.metrics import SchedulerMetrics
+from roles.scheduler.monitor import Monitor
+from roles.scheduler.observing.barrier import Barrier, wait
 from roles.scheduler.observing.observer import Observer
 from roles.scheduler.queue.queue import SchedulingQueue
 from roles.scheduler.services import install
@@ -40,7 +46,15 @@ class Options:
     gates: dict[str, bool] = field(default_factory=dict)
     max_unschedulable: float = 300.0
     binders: int = 64
-    debug_scores: int = 0
+    debug: Debug = field(default_factory=Debug)
+    diagnosis_blocking: bool = False
+    diagnosis_queue: int = 1000
+    diagnosis_workers: int = 10
+    monitor_period: float = 10.0
+    scheduling_timeout: float = 30.0
+    controller_plugins: tuple[str, ...] = ("*",)
+    network_topology: bool = False
+    barrier: Barrier = field(default_factory=Barrier)
     seed: int | None = None
 
 
@@ -77,6 +91,9 @@ class App:
         )
         metrics = SchedulerMetrics(ops.registry)
         self.queue.incoming = metrics.incoming
+        self.monitor = Monitor(options.scheduling_timeout, metrics.timed_out)
+        self.dump = Dump(size=options.diagnosis_queue, workers=options.diagnosis_workers)
+        self.dump.blocking = options.diagnosis_blocking
         self.events = {name: EventRecorder(client, name) for name in engine.frameworks}
         self.reporter = Reporter(client, self.events, may_write=self.may_write)
         self.observer = Observer(
@@ -93,12 +110,15 @@ class App:
         self.scheduler = Scheduler(
             state=engine.state, cache=self.cache, queue=self.queue, waiting=self.waiting, cycle=engine.cycle,
             frameworks=engine.frameworks, reporter=self.reporter, recorder=recorder, metrics=metrics, clock=self._clock,
-            debug_scores=options.debug_scores, binder=self.binder, evictor=Evictor(client, self.reporter, self.waiting, self.may_write),
+            debug=options.debug, dump=self.dump, monitor=self.monitor, binder=self.binder,
+            evictor=Evictor(client, self.reporter, self.waiting, self.may_write),
         )  # fmt: skip
         for handle in engine.handles.values():
             handle.activate = lambda pods: self.queue.activate(pods, self._clock())
             handle.metrics, handle.may_write = ops.registry, self.may_write
-        self._routes()
+            handle.network_topology = options.network_topology
+        ops.health.register("caches", gate=True)
+        self.install(ops)
 
     def _wake(self) -> None:
         self.scheduler.wake()
@@ -112,12 +132,13 @@ class App:
             return True
         return self._leadership is not None and self._leadership.held
 
-    def _routes(self) -> None:
+    def install(self, ops: Any) -> None:
+        """The pages of the scheduler on an HTTP server that is not started yet; health and metrics are shared by all of them."""
         from koord.config.model import wire
 
-        self.ops.json("/configz", lambda: {"kubescheduler.config.k8s.io": wire(self.options.config)})
-        self.ops.health.register("caches", gate=True)
-        install(self.ops, self.engine.cluster, self.engine.frameworks, self.may_write)
+        ops.json("/configz", lambda: {"kubescheduler.config.k8s.io": wire(self.options.config)})
+        diagnosis.install(ops, self.options.debug, self.dump)
+        install(ops, self.engine.cluster, self.engine.frameworks, self.may_write)
 
     async def run(self, life: Any) -> None:
         """Sync, lead, schedule, until the process is to end. Raises FatalError when the lease is lost."""
@@ -163,16 +184,16 @@ class App:
 
     async def _lead(self, life: Any) -> None:
         """Schedule for as long as we may."""
+        if self.options.gates.get("SyncBarrier"):
+            await wait(self.options.barrier, self.client, self.observer.pods, self.options.config.leader_election.resource_name)
         for recorder in self.events.values():
             recorder.start()
         self.reporter.start()
+        self.dump.start()
         self.binder.start()
         task = life.spawn(self.scheduler.run(), "scheduling")
-        controllers = [
-            life.spawn(run, f"{plugin_name}/{name}", restart=True)
-            for framework in self.engine.frameworks.values()
-            for plugin_name, name, run in framework.controllers()
-        ]
+        controllers = [life.spawn(run, name, restart=True) for name, run in self.controllers().items()]
+        controllers.append(life.spawn(self._watch_time, "monitor", restart=True))
         try:
             await life.stopping.wait()
         finally:
@@ -180,5 +201,21 @@ class App:
                 running.cancel()
             await self.binder.stop()
             await self.reporter.stop()
+            await self.dump.stop()
             for recorder in self.events.values():
                 await recorder.stop()
+
+    def controllers(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """The background work of plugins, each once however many profiles have the plugin, as --controller-plugins wants it."""
+        found: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
+        for framework in self.engine.frameworks.values():
+            for plugin, name, run in framework.controllers():
+                if controller_wanted(plugin, self.options.controller_plugins):
+                    found.setdefault(f"{plugin}/{name}", run)
+        return found
+
+    async def _watch_time(self) -> None:
+        """Report pods that take too long, every period."""
+        while self.options.monitor_period > 0:
+            await asyncio.sleep(self.options.monitor_period)
+            self.monitor.check(self._clock())

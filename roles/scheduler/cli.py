@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from koord.process.flags import FlagError, bool_option, common_options, duration_option, gates_option, go_command
+from roles.scheduler import flags as groups
 
 if TYPE_CHECKING:
+    from koord.kube.config import ClientConfig
     from koord.process.life import Life
     from roles.scheduler.app import Options
+    from roles.scheduler.serving import Serving
 
 _LEASE = {
     "leader_elect": "leader_elect",
@@ -31,7 +35,7 @@ _LEASE = {
 @click.option("--plugin-path", metavar="PATH", multiple=True, help="Python file or folder with plugins of your own; may be repeated.")
 @click.option("--address", default="0.0.0.0", show_default=True, help="IP address of the plain HTTP listener.")
 @click.option("--port", type=click.IntRange(0, 65535), default=10251, show_default=True, help="Its port; 0 disables it.")
-@click.option("--secure-port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0: plain HTTP only.")
+@groups.serving_options
 @bool_option("--leader-elect", default=True, help="Only the holder of the Lease schedules.")
 @duration_option("--leader-elect-lease-duration", default="15s", help="How long a lease lives.")
 @duration_option("--leader-elect-renew-deadline", default="10s", help="How long the holder tries to renew it.")
@@ -41,7 +45,11 @@ _LEASE = {
 @click.option("--leader-elect-resource-namespace", default="kube-system", show_default=True, help="Namespace of the Lease.")
 @duration_option("--pod-max-in-unschedulable-pods-duration", default="5m", help="After this a pod is tried again without an event.")
 @click.option("--binders", type=click.IntRange(1, 1000), default=64, show_default=True, help="Bindings at a time.")
-@click.option("--debug-scores", "-s", type=click.IntRange(0), default=0, help="Log the scores of the top N nodes of each decision.")
+@groups.plugin_options
+@groups.debug_options
+@groups.barrier_options
+@groups.client_options
+@groups.inert_options
 @gates_option(help="Feature gates, as A=true,B=false.")
 @common_options
 @click.pass_context
@@ -51,9 +59,6 @@ def command(
     config: str,
     write_config_to: str | None,
     validate_config: bool,
-    address: str,
-    port: int,
-    secure_port: int,
     kubeconfig: str | None,
     context: str | None,
     master: str | None,
@@ -61,16 +66,10 @@ def command(
     **flags: Any,
 ) -> None:
     """Schedule pods: load-aware, with kube-scheduler's plugins, as columns over all nodes at once."""
-    import ipaddress
-
     from koord.process import life
 
-    if secure_port:
-        raise FlagError("--secure-port: HTTPS is not served; accepted: 0", ctx)
-    try:
-        ipaddress.ip_address(address)
-    except ValueError:
-        raise FlagError(f"--address: {address!r} is no IP address", ctx) from None
+    for name in ("address", "bind_address"):
+        _check_address(ctx, name, flags[name])
     given = {name: value for name, value in flags.items() if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
     if validate_config or write_config_to:
         sys.exit(_check(config, flags, given, write_config_to))
@@ -78,12 +77,36 @@ def command(
     async def main(running: Life) -> None:
         from koord.kube.config import load
 
+        _warn(given, bool(config))
         options = read(config, flags, given)
         check(options)
         file = kubeconfig or options.config.client_connection.kubeconfig or None
-        await _run(running, options, load(file, context=context, master=master), address, port)
+        target = load(file, context=context, master=master)
+        reviewers = {name: load(flags[f"{name}_kubeconfig"] or file) for name in ("authentication", "authorization")}
+        await _run(running, options, target, flags, reviewers)
 
     sys.exit(life.run(main, name="koord scheduler"))
+
+
+def _check_address(ctx: click.Context, name: str, address: str) -> None:
+    import ipaddress
+
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        raise FlagError(f"--{name.replace('_', '-')}: {address!r} is no IP address", ctx) from None
+
+
+def _warn(given: dict[str, Any], has_config: bool) -> None:
+    """Say which given flags change nothing, and why."""
+    import logging
+
+    log = logging.getLogger(__name__)
+    for line in groups.inert_given(given):
+        log.warning("%s", line)
+    for name in ("kube_api_qps", "kube_api_burst", "profiling") if has_config else ():
+        if name in given:
+            log.warning("--%s has no effect beside --config: write it there", name.replace("_", "-"))
 
 
 def read(path: str, flags: dict[str, Any], given: dict[str, Any]) -> Options:
@@ -91,8 +114,15 @@ def read(path: str, flags: dict[str, Any], given: dict[str, Any]) -> Options:
     from koord.config.gates import SCHEDULER, FeatureGates
     from koord.config.scheduler import KubeSchedulerConfiguration, LeaderElection, load
     from roles.scheduler.app import Options
+    from roles.scheduler.diagnosis import Debug
+    from roles.scheduler.observing.barrier import Barrier
 
     config = load(path) if path else KubeSchedulerConfiguration()
+    if not path:
+        config.enable_profiling = flags["profiling"]
+        for flag, field in (("kube_api_qps", "qps"), ("kube_api_burst", "burst")):
+            if flag in given:
+                setattr(config.client_connection, field, given[flag])
     lease = {field: given[flag] for flag, field in _LEASE.items() if flag in given}
     if lease:
         config.leader_election = LeaderElection.model_validate({**config.leader_election.model_dump(), **lease})
@@ -105,7 +135,37 @@ def read(path: str, flags: dict[str, Any], given: dict[str, Any]) -> Options:
         gates={name: gates.enabled(name) for name in SCHEDULER},
         max_unschedulable=flags["pod_max_in_unschedulable_pods_duration"],
         binders=flags["binders"],
-        debug_scores=flags["debug_scores"],
+        debug=Debug(flags["debug_scores"], flags["debug_filters"], flags["debug_diagnosis"]),
+        diagnosis_blocking=flags["debug_diagnosis_blocking"],
+        diagnosis_queue=flags["debug_diagnosis_queue_size"],
+        diagnosis_workers=flags["debug_diagnosis_worker_count"],
+        monitor_period=flags["scheduler_monitor_period"],
+        scheduling_timeout=flags["scheduling_timeout"],
+        controller_plugins=flags["controller_plugins"],
+        network_topology=flags["enable_network_topology_manager"],
+        barrier=Barrier(flags["sync_barrier_pod_namespace"], flags["sync_barrier_pod_name"], flags["sync_hard_timeout"]),
+    )
+
+
+def serving(flags: dict[str, Any]) -> Serving:
+    """The HTTPS flags."""
+    from roles.scheduler.serving import Serving
+
+    return Serving(
+        address=flags["bind_address"],
+        port=flags["secure_port"],
+        cert_dir=flags["cert_dir"],
+        cert_file=flags["tls_cert_file"],
+        key_file=flags["tls_private_key_file"],
+        min_version=flags["tls_min_version"],
+        cipher_suites=flags["tls_cipher_suites"],
+        client_ca_file=flags["client_ca_file"],
+        skip_lookup=flags["authentication_skip_lookup"],
+        tolerate_lookup_failure=flags["authentication_tolerate_lookup_failure"],
+        token_ttl=flags["authentication_token_webhook_cache_ttl"],
+        allowed_paths=flags["authorization_always_allow_paths"],
+        allowed_ttl=flags["authorization_webhook_cache_authorized_ttl"],
+        denied_ttl=flags["authorization_webhook_cache_unauthorized_ttl"],
     )
 
 
@@ -145,7 +205,7 @@ def _check(path: str, flags: dict[str, Any], given: dict[str, Any], write_to: st
     return 0
 
 
-async def _run(life: Life, options: Options, target: Any, address: str, port: int) -> None:
+async def _run(life: Life, options: Options, target: ClientConfig, flags: dict[str, Any], reviewers: dict[str, ClientConfig]) -> None:
     from koord.decisions.recorder import Recorder
     from koord.kube.client import Client
     from koord.kube.informers import InformerFactory
@@ -155,7 +215,7 @@ async def _run(life: Life, options: Options, target: Any, address: str, port: in
 
     tuning.keep_memory()
     recorder = Recorder("scheduler")
-    ops = OpsServer(address, port, recorder=recorder, role="scheduler")
+    ops = OpsServer(flags["address"], flags["port"], recorder=recorder, role="scheduler")
     metrics.watch_recorder(ops.registry, recorder)
     if options.config.enable_profiling:
         ops.enable_profiling()
@@ -163,11 +223,34 @@ async def _run(life: Life, options: Options, target: Any, address: str, port: in
     connection = options.config.client_connection
     qps = connection.qps if "qps" in connection.model_fields_set else None
     burst = connection.burst if "burst" in connection.model_fields_set else None
-    async with Client(target, qps=qps, burst=burst, role="scheduler") as client:
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Client(target, qps=qps, burst=burst, role="scheduler"))
         informers = InformerFactory(client)
         app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
-        if port:
+        if flags["secure_port"]:
+            tokens, access = [await stack.enter_async_context(Client(config, role="scheduler")) for config in reviewers.values()]
+            secure = await _secure(app, serving(flags), client, tokens, access)
+            life.on_stop(secure.stop, "https")
+        if flags["port"]:
             await ops.start()
             life.on_stop(ops.stop, "http")
         life.on_stop(informers.stop, "informers")
         await app.run(life)
+
+
+async def _secure(app: Any, options: Serving, client: Any, tokens: Any, access: Any) -> Any:
+    """The HTTPS listener, started. Raises ConfigurationError."""
+    from koord.process.http import OpsServer
+    from roles.scheduler.serving import Gate, client_authority, tls_context
+
+    context = tls_context(options, await client_authority(client, options))
+    plain = app.ops
+    server = OpsServer(
+        options.address, options.port, health=plain.health, registry=plain.registry, recorder=plain.recorder, role="scheduler",
+        ssl_context=context, middlewares=(Gate(options, tokens, access).middleware(),),
+    )  # fmt: skip
+    if app.options.config.enable_profiling:
+        server.enable_profiling()
+    app.install(server)
+    await server.start()
+    return server

@@ -18,11 +18,13 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.cycle import Cycle
 from roles.scheduler.cycle.decision import ERROR, UNSCHEDULABLE, Decision
 from roles.scheduler.cycle.record import record_of, score_table
+from roles.scheduler.diagnosis import Debug, Dump, diagnosis_of, filter_lines
 from roles.scheduler.framework.context import State
 from roles.scheduler.framework.events import ASSIGNED_POD, Action, ClusterEvent
 from roles.scheduler.framework.framework import Framework
 from roles.scheduler.framework.status import Code, Status, error
 from roles.scheduler.metrics import SchedulerMetrics
+from roles.scheduler.monitor import Monitor
 from roles.scheduler.queue.entry import IN_FLIGHT, Entry
 from roles.scheduler.queue.queue import SchedulingQueue
 
@@ -51,7 +53,9 @@ class Scheduler:
         clock: Callable[[], float],
         binder: Binder,
         evictor: Evictor,
-        debug_scores: int = 0,
+        monitor: Monitor,
+        debug: Debug,
+        dump: Dump,
     ) -> None:
         self._state = state
         self._cache = cache
@@ -65,7 +69,9 @@ class Scheduler:
         self._clock = clock
         self._binder = binder
         self._evictor = evictor
-        self._debug_scores = debug_scores
+        self._monitor = monitor
+        self._debug = debug
+        self._dump = dump
         self._wake = asyncio.Event()
         self._evictions: set[asyncio.Task[None]] = set()
 
@@ -135,15 +141,20 @@ class Scheduler:
             self._queue.done(pod.uid)
             return None
         now = self._state.now = self._clock()
+        self._monitor.started(pod.uid, pod.key, pod.shape.scheduler_name, now)
         try:
             decision = self._cycle.decide(pod)
         except Exception as failure:
             log.exception("scheduling of %s failed", pod.key)
             self._crashed(entry, failure, now)
             return None
+        if self._debug.filters:
+            for line in filter_lines(decision):
+                log.info("%s", line)
         if decision.scheduled:
-            if self._debug_scores:
-                log.info("%s", score_table(decision, self._debug_scores))
+            if self._debug.scores:
+                log.info("%s", score_table(decision, self._debug.scores))
+            self._metrics.found(decision.evaluated, decision.feasible)
             self._place(decision, entry)
         else:
             self._fail(decision, entry.attempts)
@@ -169,6 +180,7 @@ class Scheduler:
         self._state.nominations.remove(pod.uid)
         task = Task(decision, entry.attempts)
         if waits:
+            self._monitor.ended(pod.uid, self._clock())
             self._waiting.hold(pod, decision.node, waits, self._clock(), lambda answer: self._permitted(task, answer))
         else:
             self._binder.submit(task)
@@ -176,6 +188,8 @@ class Scheduler:
     def _permitted(self, task: Task, answer: Status) -> None:
         """A held pod is let go or sent back."""
         if answer.ok:
+            pod = task.decision.pod
+            self._monitor.started(pod.uid, pod.key, pod.shape.scheduler_name, self._clock())
             self._binder.submit(task)
         else:
             self.finished(task, Outcome.REJECTED, answer)
@@ -193,6 +207,7 @@ class Scheduler:
         """The binder is through with a placement."""
         decision = task.decision
         pod, now = decision.pod, self._clock()
+        self._monitor.ended(pod.uid, now)
         if outcome is Outcome.BOUND:
             self._cache.finish_binding(pod.uid, now)
             self._queue.done(pod.uid)
@@ -232,6 +247,9 @@ class Scheduler:
     def _fail(self, decision: Decision, attempts: int) -> None:
         """Report, carry a preemption out, and queue the pod again."""
         pod, now = decision.pod, self._clock()
+        self._monitor.ended(pod.uid, now)
+        if self._debug.diagnosis:
+            self._dump.put(diagnosis_of(decision, now))
         if decision.nominate is not None:
             self._state.nominations.add(pod, decision.nominate)
         if decision.victims:
@@ -256,6 +274,7 @@ class Scheduler:
 
     def _crashed(self, entry: Entry, failure: Exception, now: float) -> None:
         """A defect in a plugin or in us: the pod backs off, the scheduler goes on."""
+        self._monitor.ended(entry.pod.uid, now)
         status = error(f"{type(failure).__name__}: {failure}")
         self._reporter.failed(entry.pod, status.message, error=True, nominate=None, now=now)
         self._requeue(entry.pod.uid, now, error=True)

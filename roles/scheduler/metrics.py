@@ -27,6 +27,10 @@ class SchedulerMetrics:
         )
         self._victims = Histogram("scheduler_preemption_victims", "Victims.", buckets=(1, 2, 4, 8, 16, 32, 64), registry=registry)
         self._preemptions = Counter("scheduler_preemption_attempts", "Preemptions.", registry=registry)
+        self._timeouts = Counter("scheduler_scheduling_timeout", "Pods that took too long.", ["profile"], registry=registry)
+        nodes = tuple(float(2**power) for power in range(24))
+        self._evaluated = Histogram("scheduler_pod_scheduling_evaluated_nodes", "Nodes looked at.", buckets=nodes, registry=registry)
+        self._feasible = Histogram("scheduler_pod_scheduling_feasible_nodes", "Nodes that fit.", buckets=nodes, registry=registry)
         self._by_result: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
         self._by_queue: dict[tuple[str, str], Counter] = {}
 
@@ -39,6 +43,15 @@ class SchedulerMetrics:
             found = self._by_result[key] = (self._attempts.labels(*labels), self._duration.labels(*labels))
         found[0].inc()
         found[1].observe(seconds)
+
+    def found(self, evaluated: int, feasible: int) -> None:
+        """A node was found among so many."""
+        self._evaluated.observe(evaluated)
+        self._feasible.observe(feasible)
+
+    def timed_out(self, profile: str) -> None:
+        """A pod takes longer than --scheduling-timeout."""
+        self._timeouts.labels(profile).inc()
 
     def incoming(self, event: str, queue: str) -> None:
         """A pod entered a part of the queue."""

@@ -1,0 +1,177 @@
+"""Flags that kube-scheduler and upstream have beside the scheduler's own, in groups (SCH-FW-02, scheduler-job.md 2.1).
+
+A flag either acts or stands in `INERT`, with the reason why it has nothing to act on; giving one of those is logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from koord.process.flags import Bool, CommaList, Duration, bool_option, duration_option
+
+F = TypeVar("F", bound=Callable[..., Any])
+Option = Callable[[Any], Any]
+
+ALWAYS_ALLOWED = "/healthz,/readyz,/livez"
+TLS_VERSIONS = ("VersionTLS12", "VersionTLS13")
+
+_FRONT_PROXY = "front proxies are not trusted; clients show a token or a certificate of their own"
+_HTTP1 = "HTTP/1.1 is served"
+_METRICS = "the set of metrics is fixed"
+_LOGS = "log lines are written at once, each to one stream"
+_AUDITOR = "the workload auditor is not part of this build"
+
+# Name -> (kind of value, why it has no effect).
+INERT: Mapping[str, tuple[Any, str]] = {
+    "requestheader-allowed-names": (str, _FRONT_PROXY),
+    "requestheader-client-ca-file": (str, _FRONT_PROXY),
+    "requestheader-extra-headers-prefix": (str, _FRONT_PROXY),
+    "requestheader-group-headers": (str, _FRONT_PROXY),
+    "requestheader-uid-headers": (str, _FRONT_PROXY),
+    "requestheader-username-headers": (str, _FRONT_PROXY),
+    "http2-max-streams-per-connection": (int, _HTTP1),
+    "disable-http2-serving": (Bool, _HTTP1),
+    "tls-sni-cert-key": (str, "one certificate is served, that of --tls-cert-file"),
+    "permit-address-sharing": (Bool, "addresses in TIME_WAIT can always be listened on again"),
+    "permit-port-sharing": (Bool, "a port is listened on by one process"),
+    "contention-profiling": (Bool, "there are no locks to contend for"),
+    "kube-api-content-type": (str, "JSON is spoken to the API server"),
+    "allow-metric-labels": (str, _METRICS),
+    "allow-metric-labels-manifest": (str, _METRICS),
+    "disabled-metrics": (str, _METRICS),
+    "show-hidden-metrics-for-version": (str, _METRICS),
+    "emulated-version": (str, "one version is behaved as"),
+    "log-flush-frequency": (Duration, _LOGS),
+    "log-json-info-buffer-size": (str, _LOGS),
+    "log-json-split-stream": (Bool, _LOGS),
+    "log-text-info-buffer-size": (str, _LOGS),
+    "log-text-split-stream": (Bool, _LOGS),
+    "scheduling-drop-unhandled-timeout": (Duration, "a popped pod is scheduled at once: there is none to drop"),
+    "enable-workload-auditor": (Bool, _AUDITOR),
+    "workload-auditor-victim-reschedule-duration": (Duration, _AUDITOR),
+    "workload-auditor-victim-deletion-duration": (Duration, _AUDITOR),
+    "workload-auditor-victim-deleting-retries": (int, _AUDITOR),
+    "workload-auditor-scheduling-event-interval": (Duration, _AUDITOR),
+    "workload-auditor-metric-labels": (str, _AUDITOR),
+}
+
+
+def _apply(function: F, options: tuple[Option, ...]) -> F:
+    decorated: Any = function
+    for option in reversed(options):
+        decorated = option(decorated)
+    result: F = decorated
+    return result
+
+
+def inert_options(function: F) -> F:
+    """The flags of `INERT`; they come as keyword arguments and are looked at by `inert_given` only."""
+    options = (
+        click.option(f"--{name}", type=kind, default=None, hidden=True, help=f"Accepted; no effect: {why}.")
+        for name, (kind, why) in INERT.items()
+    )
+    return _apply(function, tuple(options))
+
+
+def inert_given(given: Mapping[str, Any]) -> list[str]:
+    """A line for each given flag that has no effect; `given` by parameter name. One that asks for nothing ("", false) is passed over."""
+    lines = []
+    for name, (_, why) in INERT.items():
+        if given.get(name.replace("-", "_")):
+            lines.append(f"--{name} has no effect: {why}")
+    return lines
+
+
+def serving_options(function: F) -> F:
+    """HTTPS, and who may ask there."""
+    return _apply(
+        function,
+        (
+            click.option(
+                "--secure-port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port of the HTTPS listener; 0: none."
+            ),
+            click.option("--bind-address", default="0.0.0.0", show_default=True, help="IP address of the HTTPS listener."),
+            click.option("--cert-dir", metavar="DIR", default="", help="Where a certificate made by this process is kept."),
+            click.option("--tls-cert-file", metavar="FILE", default="", help="Certificate to serve HTTPS with; without it one is made."),
+            click.option("--tls-private-key-file", metavar="FILE", default="", help="Its key."),
+            click.option("--tls-min-version", type=click.Choice(TLS_VERSIONS), default=TLS_VERSIONS[0], help="Lowest TLS version."),
+            click.option("--tls-cipher-suites", type=CommaList, default="", help="TLS 1.2 cipher suites by their IANA names."),
+            click.option("--client-ca-file", metavar="FILE", default="", help="Authority of client certificates."),
+            click.option("--authentication-kubeconfig", metavar="FILE", default="", help="API server that reviews tokens."),
+            bool_option("--authentication-skip-lookup", help="Do not read the client authority from the cluster."),
+            bool_option("--authentication-tolerate-lookup-failure", default=True, help="Start even if it cannot be read."),
+            duration_option("--authentication-token-webhook-cache-ttl", default="10s", help="How long a token review holds."),
+            click.option("--authorization-kubeconfig", metavar="FILE", default="", help="API server that reviews access."),
+            click.option("--authorization-always-allow-paths", type=CommaList, default=ALWAYS_ALLOWED, help="Paths open to everybody."),
+            duration_option("--authorization-webhook-cache-authorized-ttl", default="10s", help="How long a yes holds."),
+            duration_option("--authorization-webhook-cache-unauthorized-ttl", default="10s", help="How long a no holds."),
+        ),
+    )
+
+
+def client_options(function: F) -> F:
+    """kube-scheduler's deprecated flags, which count only where no --config is given."""
+    return _apply(
+        function,
+        (
+            click.option("--kube-api-qps", type=float, default=50.0, help="Requests a second to the API server; without --config only."),
+            click.option("--kube-api-burst", type=click.IntRange(0), default=100, help="Burst of them; without --config only."),
+            bool_option("--profiling", default=True, help="Serve /debug; without --config only."),
+        ),
+    )
+
+
+def plugin_options(function: F) -> F:
+    """What plugins may do in the background."""
+    return _apply(
+        function,
+        (
+            click.option(
+                "--controller-plugins", type=CommaList, default="*", show_default=True,
+                help="Plugins whose controllers run: Name, -Name, * for all others.",
+            ),
+            bool_option("--enable-network-topology-manager", help="Build the network topology tree."),
+        ),
+    )  # fmt: skip
+
+
+def debug_options(function: F) -> F:
+    """What is watched and logged about cycles."""
+    return _apply(
+        function,
+        (
+            click.option("--debug-scores", "-s", type=click.IntRange(0), default=0, help="Log the scores of the top N nodes."),
+            bool_option("--debug-filters", "-f", help="Log what filters refuse."),
+            bool_option("--debug-diagnosis", "-d", help="Dump a diagnosis of each failed cycle as JSON."),
+            bool_option("--debug-diagnosis-blocking", help="Dump it inside the cycle."),
+            click.option("--debug-diagnosis-queue-size", type=click.IntRange(1), default=1000, help="Diagnoses that may wait."),
+            click.option("--debug-diagnosis-worker-count", type=click.IntRange(1), default=10, help="Writers of diagnoses."),
+            duration_option("--scheduler-monitor-period", default="10s", help="How often slow pods are looked for."),
+            duration_option("--scheduling-timeout", default="30s", help="A pod that takes longer to place is reported."),
+        ),
+    )
+
+
+def barrier_options(function: F) -> F:
+    """The pod of the sync barrier (gate SyncBarrier)."""
+    return _apply(
+        function,
+        (
+            click.option("--sync-barrier-pod-namespace", default="kube-system", show_default=True, help="Namespace of the barrier pod."),
+            click.option(
+                "--sync-barrier-pod-name", default="koord-scheduler-sync-barrier", show_default=True, help="Name of the barrier pod."
+            ),
+            duration_option("--sync-hard-timeout", default="1m", help="Longest wait at the barrier."),
+        ),
+    )
+
+
+def controller_wanted(name: str, plugins: tuple[str, ...]) -> bool:
+    """Whether a plugin may run controllers: the first explicit match wins, otherwise `*` decides."""
+    for entry in plugins:
+        if entry in (name, f"-{name}"):
+            return entry == name
+    return "*" in plugins

@@ -1,0 +1,58 @@
+"""The sync barrier (gate SyncBarrier, scheduler-job.md 2.3): a new leader waits until its caches have seen what the old one wrote."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from koord.api.kinds import PODS
+from koord.kube.errors import NotFound
+
+log = logging.getLogger(__name__)
+
+_POLL = 0.1  # seconds
+_ANNOTATION = "scheduling.koordinator.sh/sync-barrier-"
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """The pod that marks the barrier, and how long to wait at most (seconds)."""
+
+    namespace: str = "kube-system"
+    name: str = "koord-scheduler-sync-barrier"
+    timeout: float = 60.0
+
+
+def version_key(resource_version: str) -> tuple[int, str]:
+    """Orders resource versions as decimal strings: the longer one is newer, equally long ones compare as text."""
+    return (len(resource_version), resource_version)
+
+
+async def wait(barrier: Barrier, client: Any, pods: Any, lease: str) -> bool:
+    """Patch the barrier pod and wait until the pod informer shows it; True when it did.
+
+    Informer handlers run before the store is seen, so whatever was assigned before the patch is in the caches then. A missing pod
+    ends the wait at once, the timeout with a warning.
+    """
+    stamp = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "000Z")
+    body = {"metadata": {"annotations": {_ANNOTATION + lease: stamp}}}
+    try:
+        patched = await client.patch(PODS, barrier.name, body, barrier.namespace)
+    except NotFound:
+        log.info("no sync barrier: there is no pod %s/%s", barrier.namespace, barrier.name)
+        return False
+    wanted = version_key(str(patched["metadata"]["resourceVersion"]))
+    key = f"{barrier.namespace}/{barrier.name}"
+    try:
+        async with asyncio.timeout(barrier.timeout):
+            while True:
+                seen = pods.get(key)
+                if seen is not None and version_key(seen.metadata.resource_version) >= wanted:
+                    return True
+                await asyncio.sleep(_POLL)
+    except TimeoutError:
+        log.warning("sync barrier: pod %s did not show up within %.0f s; scheduling starts without it", key, barrier.timeout)
+        return False

@@ -1,0 +1,221 @@
+"""HTTPS for the scheduler: a certificate, and who may ask (SCH-FW-02). As kube-scheduler: tokens are reviewed by the API server
+(TokenReview), client certificates by an authority, and access by SubjectAccessReview on the path."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import ssl
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from koord.kube.errors import ApiError
+from koord.process.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
+
+_REMEMBERED = 1024
+_ANONYMOUS = {"username": "system:anonymous", "groups": ["system:unauthenticated"]}
+_LOOKUP = ("kube-system", "extension-apiserver-authentication")
+_VERBS = {"GET": "get", "HEAD": "head", "POST": "post", "PUT": "put", "PATCH": "patch", "DELETE": "delete"}
+
+User = dict[str, Any]
+Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The HTTPS flags. TTLs in seconds; `cert_dir` "" keeps a made certificate only as long as the process lives."""
+
+    address: str = "0.0.0.0"
+    port: int = 0
+    cert_dir: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    min_version: str = "VersionTLS12"
+    cipher_suites: tuple[str, ...] = ()
+    client_ca_file: str = ""
+    skip_lookup: bool = False
+    tolerate_lookup_failure: bool = True
+    token_ttl: float = 10.0
+    allowed_paths: tuple[str, ...] = ("/healthz", "/readyz", "/livez")
+    allowed_ttl: float = 10.0
+    denied_ttl: float = 10.0
+
+
+def tls_context(options: Serving, client_ca: str = "") -> ssl.SSLContext:
+    """What the listener needs; `client_ca` is PEM text of authorities of client certificates. Raises ConfigurationError."""
+    if bool(options.cert_file) != bool(options.key_file):
+        raise ConfigurationError("--tls-cert-file and --tls-private-key-file belong together: give both or none")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    modern = options.min_version == "VersionTLS13"
+    context.minimum_version = ssl.TLSVersion.TLSv1_3 if modern else ssl.TLSVersion.TLSv1_2
+    try:
+        if options.cipher_suites:
+            context.set_ciphers(_ciphers(options.cipher_suites))
+        if options.cert_file:
+            context.load_cert_chain(options.cert_file, options.key_file)
+        else:
+            _load_made(context, options)
+        authorities = client_ca + (Path(options.client_ca_file).read_text(encoding="utf-8") if options.client_ca_file else "")
+        if authorities:
+            context.load_verify_locations(cadata=authorities)
+            context.verify_mode = ssl.CERT_OPTIONAL
+    except (OSError, ssl.SSLError, ValueError) as error:
+        where = options.cert_file or options.client_ca_file or options.cert_dir or "the made certificate"
+        raise ConfigurationError(f"--secure-port: HTTPS cannot be served ({where}): {error}") from error
+    return context
+
+
+def _load_made(context: ssl.SSLContext, options: Serving) -> None:
+    from koord.apiserver.tls import ensure
+
+    if options.cert_dir:
+        made = ensure(Path(options.cert_dir), options.address)
+        context.load_cert_chain(made.cert_file, made.key_file)
+        return
+    with tempfile.TemporaryDirectory(prefix="koord-scheduler-") as directory:
+        made = ensure(Path(directory), options.address)
+        context.load_cert_chain(made.cert_file, made.key_file)
+
+
+def _ciphers(names: tuple[str, ...]) -> str:
+    """OpenSSL's names of TLS 1.2 suites; those of TLS 1.3 are always on."""
+    found = []
+    for name in names:
+        if not name.startswith("TLS_"):
+            raise ValueError(f"--tls-cipher-suites: {name!r} is no IANA name such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256")
+        if "_WITH_" in name:
+            short = name.removeprefix("TLS_").replace("_WITH", "").replace("AES_", "AES").replace("_POLY1305_SHA256", "_POLY1305")
+            found.append(short.replace("_CBC", "").replace("_", "-"))
+    return ":".join(found) or "DEFAULT"
+
+
+async def client_authority(client: Any, options: Serving) -> str:
+    """The cluster's authority of client certificates (PEM), unless the flags forbid looking. Raises ConfigurationError."""
+    from koord.api.kinds import CONFIGMAPS
+
+    if options.skip_lookup:
+        return ""
+    namespace, name = _LOOKUP
+    try:
+        found = await client.get(CONFIGMAPS, name, namespace)
+    except ApiError as error:
+        if options.tolerate_lookup_failure:
+            log.info("no client authority from ConfigMap %s/%s (%s): only tokens are reviewed", namespace, name, error)
+            return ""
+        raise ConfigurationError(f"--authentication-skip-lookup=false: ConfigMap {namespace}/{name} cannot be read: {error}") from error
+    return str((found.get("data") or {}).get("client-ca-file") or "")
+
+
+class Kept:
+    """Answers by key for a while; the oldest go first."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._answers: dict[Any, tuple[float, Any]] = {}
+
+    def get(self, key: Any) -> Any:
+        """The answer, None when there is none that still holds."""
+        until, answer = self._answers.get(key, (0.0, None))
+        return answer if until > self._clock() else None
+
+    def put(self, key: Any, answer: Any, ttl: float) -> None:
+        """Keep an answer for `ttl` seconds."""
+        self._answers.pop(key, None)
+        self._answers[key] = (self._clock() + ttl, answer)
+        if len(self._answers) > _REMEMBERED:
+            del self._answers[next(iter(self._answers))]
+
+
+class Gate:
+    """Lets requests through, or answers 401, 403 or (when the API server cannot be asked) 503."""
+
+    def __init__(self, options: Serving, tokens: Any, access: Any, clock: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._tokens = tokens
+        self._access = access
+        self._users = Kept(clock)
+        self._verdicts = Kept(clock)
+
+    def middleware(self) -> Any:
+        """For an aiohttp application."""
+
+        @web.middleware
+        async def guard(request: web.Request, handler: Next) -> web.StreamResponse:
+            refusal = await self.refusal(request)
+            return refusal if refusal is not None else await handler(request)
+
+        return guard
+
+    async def refusal(self, request: web.Request) -> web.Response | None:
+        """None when the request may pass."""
+        if self._open(request.path):
+            return None
+        try:
+            user = await self._user(request)
+            if user is None:
+                return web.Response(status=401, text="Unauthorized\n", headers={"WWW-Authenticate": "Bearer"})
+            verb = _VERBS.get(request.method, request.method.lower())
+            if await self._may(user, verb, request.path):
+                return None
+        except ApiError as error:
+            log.warning("%s %s: the request cannot be judged: %s", request.method, request.path, error)
+            return web.Response(status=503, text="the API server cannot be asked whether this is allowed\n")
+        return web.Response(status=403, text=f'Forbidden: user "{user["username"]}" cannot {verb} path "{request.path}"\n')
+
+    def _open(self, path: str) -> bool:
+        return any(path.startswith(allowed[:-1]) if allowed.endswith("*") else path == allowed for allowed in self._options.allowed_paths)
+
+    async def _user(self, request: web.Request) -> User | None:
+        """The token's user, else the certificate's, else nobody in particular; None for a token that is not good."""
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and token.strip():
+            return await self._token_user(token.strip())
+        certificate = request.transport.get_extra_info("peercert") if request.transport is not None else None
+        return certificate_user(certificate) if certificate else _ANONYMOUS
+
+    async def _token_user(self, token: str) -> User | None:
+        from koord.api.kinds import TOKENREVIEWS
+
+        key = hashlib.sha256(token.encode()).digest()
+        known: User | None = self._users.get(key)
+        if known is not None:
+            return known
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
+        status = (await self._tokens.create(TOKENREVIEWS, body)).get("status") or {}
+        if not status.get("authenticated"):
+            return None
+        user: User = status.get("user") or _ANONYMOUS
+        self._users.put(key, user, self._options.token_ttl)
+        return user
+
+    async def _may(self, user: User, verb: str, path: str) -> bool:
+        from koord.api.kinds import SUBJECTACCESSREVIEWS
+
+        key = (user.get("username"), tuple(user.get("groups") or ()), verb, path)
+        known: bool | None = self._verdicts.get(key)
+        if known is not None:
+            return known
+        spec = {
+            "user": user.get("username", ""), "groups": list(user.get("groups") or ()), "uid": user.get("uid", ""),
+            "extra": user.get("extra") or {}, "nonResourceAttributes": {"path": path, "verb": verb},
+        }  # fmt: skip
+        body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+        allowed = bool(((await self._access.create(SUBJECTACCESSREVIEWS, body)).get("status") or {}).get("allowed"))
+        self._verdicts.put(key, allowed, self._options.allowed_ttl if allowed else self._options.denied_ttl)
+        return allowed
+
+
+def certificate_user(certificate: Mapping[str, Any]) -> User:
+    """Common name as the user, organizations as the groups."""
+    pairs = [pair for part in certificate.get("subject", ()) for pair in part]
+    name = next((value for key, value in pairs if key == "commonName"), "")
+    groups = [value for key, value in pairs if key == "organizationName"]
+    return {"username": name or "system:anonymous", "groups": [*groups, "system:authenticated"]}
