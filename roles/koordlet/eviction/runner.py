@@ -44,7 +44,7 @@ class EvictionRunner:
         self._clock = clock
         self._lock = asyncio.Lock()
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._would: dict[str, float] = {}
+        self._would: dict[tuple[str, str], float] = {}
 
     def busy(self, strategy: str) -> bool:
         return strategy in self._running
@@ -115,12 +115,13 @@ class EvictionRunner:
         return False
 
     def _observed(self, task: EvictionTask, victim: Victim) -> None:
-        """Once a minute a pod: it would be evicted again and again, since nothing is done."""
+        """Once a minute for a gate and a pod: it would be evicted again and again, since nothing is done."""
         now = self._clock()
-        self._would = {uid: at for uid, at in self._would.items() if now - at < 60.0}
-        if victim.pod.uid in self._would:
+        key = (task.gate, victim.pod.uid)
+        self._would = {k: at for k, at in self._would.items() if now - at < 60.0}
+        if key in self._would:
             return
-        self._would[victim.pod.uid] = now
+        self._would[key] = now
         if self._metrics is not None:
             self._metrics.would_evict.inc(task.gate)
         self._record(task, victim, "WouldEvict", task.message)

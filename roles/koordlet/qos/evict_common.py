@@ -17,10 +17,14 @@ MAX_ALLOCATABLE_PRIORITY = 7999
 
 @dataclass(frozen=True, slots=True)
 class EvictState:
-    """``cooling_since``: start of the cool-down (None: there is none). ``complaints``: invalid settings already told."""
+    """``cooling_since``: start of the cool-down (None: there is none). ``complaints``: invalid settings already told.
+
+    ``unsampled_since``: since when there are pods whose use is not known (None: there are none).
+    """
 
     cooling_since: float | None = None
     complaints: frozenset[str] = frozenset()
+    unsampled_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,9 @@ from roles.koordlet.store import kinds
 
 Pods = Callable[[], list[PodState]]
 
+#: Pods whose memory is not known are spared this long (seconds): a missing sample is no reason to evict.
+UNSAMPLED_PATIENCE = 5.0
+
 
 def capacity_bytes(snapshot: Snapshot) -> int:
     """Memory capacity of the node; 0 when it is not known."""
@@ -57,8 +60,10 @@ class MemoryEvict(Strategy[EvictState]):
             return Outcome(state)
         if state.cooling_since is not None and now - state.cooling_since < self.options.memory_evict_cool_time_seconds:
             return Outcome(state)
+        state = replace(state, unsampled_since=self._unsampled(snapshot, state, now))
+        patient = state.unsampled_since is None or now - state.unsampled_since < UNSAMPLED_PATIENCE
         makers = (
-            ("BEMemoryEvict", self._best_effort),
+            ("BEMemoryEvict", self._patient if patient else self._best_effort),
             ("MemoryAllocatableEvict", self._allocatable),
             ("MemoryEvict", self._by_priority),
         )
@@ -67,9 +72,26 @@ class MemoryEvict(Strategy[EvictState]):
         tasks = tuple(f for f in found if isinstance(f, EvictionTask))
         return Outcome(replace(state, complaints=complaints), tasks=tasks, records=records)
 
-    def _best_effort(self, snapshot: Snapshot, threshold: ThresholdStrategy) -> EvictionTask | Invalid | None:
+    def _unsampled(self, snapshot: Snapshot, state: EvictState, now: float) -> float | None:
+        """Since when there are BE pods whose memory is not known; they may just not have been read yet."""
+        if all(memory_used(snapshot, p) is not None for p in be_pods(snapshot, "BEMemoryEvict")):
+            return None
+        return now if state.unsampled_since is None else state.unsampled_since
+
+    def _patient(self, snapshot: Snapshot, threshold: ThresholdStrategy) -> EvictionTask | Invalid | None:
+        return self._best_effort(snapshot, threshold, unsampled=0)
+
+    def _best_effort(self, snapshot: Snapshot, threshold: ThresholdStrategy, unsampled: int = 1) -> EvictionTask | Invalid | None:
+        """At most so many ``unsampled`` pods a run: what they release is not known, so nothing would ever be enough."""
         gate = "BEMemoryEvict"
-        return self._by_use(snapshot, threshold, gate, lambda: order_by_memory(snapshot, be_pods(snapshot, gate)))
+
+        def pods() -> list[PodState]:
+            ordered = order_by_memory(snapshot, be_pods(snapshot, gate))
+            unknown = [p for p in ordered if memory_used(snapshot, p) is None]
+            left_out = {p.uid for p in unknown[unsampled:]}
+            return [p for p in ordered if p.uid not in left_out]
+
+        return self._by_use(snapshot, threshold, gate, pods)
 
     def _by_priority(self, snapshot: Snapshot, threshold: ThresholdStrategy) -> EvictionTask | Invalid | None:
         gate, priority = "MemoryEvict", threshold.evict_enabled_priority_threshold

@@ -217,10 +217,28 @@ def test_memory_default_lower_is_two_below(world, memory):
     threshold(world, memoryEvictThresholdPercent=70)
     be_memory(world, a=2.5, b=1.0, unknown=None, unknown2=None)
     world.sample("node_memory_usage", 64 * GI * 0.715)
-    task = only(world.decide(memory), "BEMemoryEvict")
+    outcome = world.decide(memory)
+    task = only(outcome, "BEMemoryEvict")
     assert dict(task.targets) == {"memory": 64 * GI * 3 // 100}
-    assert names(task) == ["a", "b", "unknown2", "unknown"]
+    assert names(task) == ["a", "b"], "who has not been read yet is spared"
     assert task.victims[0].releases["used"]["memory"] == int(2.5 * GI)
+
+
+def test_pods_that_cannot_be_read_are_taken_late_and_one_a_run(world, memory):
+    threshold(world, memoryEvictThresholdPercent=70)
+    be_memory(world, low=1.0, x=None, y=None)
+    world.sample("node_memory_usage", 64.0 * GI)
+    state = world.decide(memory).state
+    world.now += 5
+    be = {p.name: p for p in world.pods}
+    world.sample("pod_memory_usage", 1.0 * GI, be["low"].uid)
+    world.sample("node_memory_usage", 64.0 * GI)
+    assert names(only(world.decide(memory, state), "BEMemoryEvict")) == ["low", "y"]
+    for name in ("x", "y"):
+        world.sample("pod_memory_usage", 2.0 * GI, be[name].uid)
+    later = world.decide(memory, state)
+    assert later.state.unsampled_since is None
+    assert len(names(only(later, "BEMemoryEvict"))) == 3
 
 
 def test_memory_below_threshold_or_with_bad_settings(world, memory):
@@ -262,4 +280,6 @@ def test_pods_that_are_done_or_forbid_it_are_no_victims(world, memory):
     world.pod("bad", qos="BE", kube_qos="BestEffort", annotations={"koordinator.sh/eviction-policy": "{rubbish"})
     world.pod("yes", qos="BE", kube_qos="BestEffort", annotations={"koordinator.sh/eviction-policy": '["BEMemoryEvict"]'})
     world.sample("node_memory_usage", 60.0 * GI)
+    for pod in world.pods:
+        world.sample("pod_memory_usage", 1.0 * GI, pod.uid)
     assert names(only(world.decide(memory), "BEMemoryEvict")) == ["yes"]
