@@ -1,0 +1,45 @@
+"""RDMADeviceInject: an allocation in, device nodes for the runtime out (KA-HK-07); GPUs are asked for in test_server.py."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roles.koordlet.hooks.context import ContainerContext, DeviceNode, PodContext, Stage
+
+DEVICES = "scheduling.koordinator.sh/device-allocated"
+
+
+def ask(node: Any, *rdma: dict[str, Any]) -> Any:
+    node.asking.learn(node.world.snapshot())
+    pod = PodContext("d", "p", "u", {}, {DEVICES: json.dumps({"rdma": rdma})}, "kubepods.slice/pod", "Burstable", "")
+    return node.asking.container(ContainerContext(pod, "main", "", ""), Stage.PRE_CREATE_CONTAINER).answer
+
+
+@pytest.mark.root
+@pytest.mark.feature("KA-HK-07")
+def test_devices_of_functions_and_cards(hooked) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root: device files are made")
+    node = hooked("RDMADeviceInject")
+    base = Path(node.machine.base)
+    (base / "dev/infiniband").mkdir(parents=True)
+    wanted = []
+    for name, address, numbers in (
+        ("rdma_cm", "", (10, 122)),
+        ("uverbs0", "0000:01:00.0", (231, 192)),
+        ("uverbs3", "0000:01:00.2", (231, 195)),
+    ):
+        os.mknod(base / "dev/infiniband" / name, 0o020600, os.makedev(*numbers))
+        wanted.append(DeviceNode(f"/dev/infiniband/{name}", *numbers, mode=0o666))
+        if address:
+            (base / "sys/bus/pci/devices" / address / "infiniband_verbs" / name).mkdir(parents=True)
+    function = {"minor": 0, "id": "0000:01:00.0", "extension": {"vfs": [{"minor": 2, "busID": "0000:01:00.2"}]}}
+    assert ask(node, function).devices == (wanted[0], wanted[2])
+    assert ask(node, {"minor": 0, "id": "0000:01:00.0"}).devices == (wanted[0], wanted[1])
+    assert ask(node, {"minor": 0, "id": "0000:09:00.0"}).devices == ()
+    assert ask(node, {"minor": 0, "id": "../../../etc"}).devices == (), "addresses cannot leave their directory"
