@@ -97,6 +97,11 @@ class DefaultPreemption(PostFilter):
         """Whether a pod of lower priority may be a victim."""
         return not _protected(pod)
 
+    def obstacles(self, ctx: CycleContext, failure: FitFailure, slot: int) -> tuple[str, ...]:
+        """Why the pod does not fit even without all the victims."""
+        refusal = failure.evaluation.check_row(ctx, slot)
+        return refusal[1].reasons if refusal is not None else ()
+
     def fits(self, ctx: CycleContext, failure: FitFailure, slot: int) -> bool:
         """Whether the pod fits with some of the victims back."""
         return failure.fits(slot)
@@ -142,9 +147,9 @@ class DefaultPreemption(PostFilter):
                     supposed.add(other, slot)
             for pod in lower:
                 supposed.remove(pod.uid)
-            refusal = failure.evaluation.check_row(ctx, slot)
-            if refusal is not None:
-                reasons.update(refusal[1].reasons)
+            obstacles = self.obstacles(ctx, failure, slot)
+            if obstacles:
+                reasons.update(obstacles)
                 return None
             victims: list[PodInfo] = []
             violations = 0
