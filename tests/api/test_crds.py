@@ -298,6 +298,7 @@ async def table(server: RunningServer, path: str) -> tuple[list[str], list[str]]
 
 
 @pytest.mark.feature("API-CRD-01")
+@pytest.mark.feature("API-REC-01")
 def test_columns() -> None:
     async def body(server: RunningServer, client: Client) -> None:
         for name, wanted in {

@@ -207,3 +207,31 @@ def test_configmap_rules(bed, make):
         assert (await ask(twice))["allowed"]
 
     bed(test)
+
+
+@pytest.mark.feature("API-CM-01")
+def test_every_key_of_the_configmap_is_known_and_a_misspelt_field_is_not(bed, make):
+    good = {
+        "colocation_config": {"enable": True, "cpuReclaimThresholdPercent": 70},
+        "resource_threshold_config": {"clusterStrategy": {"enable": True, "cpuSuppressThresholdPercent": 60}},
+        "resource_qos_config": {"clusterStrategy": {"beClass": {"cpuQOS": {"enable": True, "groupIdentity": -1}}}},
+        "cpu_burst_config": {"clusterStrategy": {"policy": "auto", "cfsQuotaBurstPercent": 250}},
+        "system_config": {"clusterStrategy": {"minFreeKbytesFactor": 100, "totalNetworkBandwidth": "10G"}},
+        "host_application_config": {"applications": [{"name": "nginx", "qos": "LS", "priority": "koord-prod"}]},
+        "cpu_normalization_config": {"enable": True},
+        "resource_amplification_config": {"enable": True, "resourceAmplificationRatio": {"cpu": 1.5}},
+    }
+
+    async def test(bed):
+        manager = await bed.start(gates="ConfigMapValidatingWebhook=true")
+
+        async def ask(config):
+            return await manager.review("/validate-configmap", config, namespace="koordinator-system")
+
+        whole = await ask(make.config(**good))
+        assert whole["allowed"], whole
+        for key, value in good.items():
+            assert (await ask(make.config(**{key: value})))["allowed"], key
+            assert not (await ask(make.config(**{key: "["})))["allowed"], key
+
+    bed(test)
