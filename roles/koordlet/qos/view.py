@@ -29,12 +29,16 @@ def cpuset(host: HostState, directory: str) -> CPUSet | None:
     return None
 
 
+#: A file of each hierarchy: its path is cached and proven to stay below the root, so that walking costs no look-ups.
+_FILE_OF = {"cpuset": "cpuset.cpus", "cpu": "cpu.cfs_quota_us"}
+
+
 def subdirectories(host: HostState, subsystem: str, directory: str) -> list[str]:
-    """Cgroup directories right below one, sorted; empty when it is gone."""
+    """Cgroup directories right below one, sorted; empty when it is gone. ``subsystem`` is cpu or cpuset."""
     try:
-        with os.scandir(host.cgroups.subsystem_dir(subsystem, directory)) as entries:
+        with os.scandir(os.path.dirname(host.cgroups.file(_FILE_OF[subsystem], directory))) as entries:
             names = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
-    except OSError:
+    except (OSError, ValueError):
         return []
     return [f"{directory}/{name}" for name in names]
 
