@@ -1,0 +1,145 @@
+"""Carries a network plan out through tc, ipset and iptables, in the background (KA-HK-09)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from roles.koordlet.hooks import tcplan
+from roles.koordlet.hooks.tcplan import Command, NetworkPlan
+
+log = logging.getLogger(__name__)
+
+TIMEOUT = 5.0
+#: What was brought about is checked again after so long (seconds).
+AGAIN = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    status: int
+    output: str
+    errors: str
+
+
+Runner = Callable[[Command], Awaitable[Result]]
+
+
+class CommandError(Exception):
+    """A command could not be run or failed."""
+
+
+async def run_command(command: Command) -> Result:
+    """Run a program found on PATH for at most :data:`TIMEOUT` seconds. Raises CommandError."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+    except OSError as error:
+        raise CommandError(f"{command[0]}: {error.strerror}; it is needed for network QoS") from None
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), TIMEOUT)
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        raise CommandError(f"{' '.join(command)}: did not end within {TIMEOUT:g} s") from None
+    return Result(process.returncode or 0, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+
+
+class NetworkApplier:
+    """One change at a time; the newest wanted plan wins. A failed one is tried again when it is wanted again."""
+
+    def __init__(self, runner: Runner = run_command, clock: Callable[[], float] = time.monotonic) -> None:
+        self._run = runner
+        self._clock = clock
+        self._wanted: NetworkPlan | None = None
+        self._done: NetworkPlan | None = None
+        self._done_at = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._complaint = ""
+        self._lacking: set[str] = set()
+
+    def want(self, wanted: NetworkPlan) -> None:
+        """Bring a plan about soon."""
+        self._wanted = wanted
+        fresh = wanted == self._done and self._clock() - self._done_at < AGAIN
+        if not fresh and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._work(), name="network QoS")
+
+    async def settled(self) -> None:
+        """Wait for what is under way."""
+        if self._task is not None:
+            await self._task
+
+    async def _work(self) -> None:
+        while (wanted := self._wanted) is not None:
+            try:
+                await (self._set_up(wanted) if wanted.active else self._take_down(wanted.device))
+            except CommandError as error:
+                if str(error) != self._complaint:
+                    log.warning("network QoS: %s", error)
+                self._complaint = str(error)
+                self._done = None
+                return
+            if self._complaint or wanted != self._done:
+                log.info("network QoS on %s is %s", wanted.device, "set up" if wanted.active else "off")
+            self._complaint, self._done, self._done_at = "", wanted, self._clock()
+            if wanted == self._wanted:
+                return
+
+    # -- steps ---------------------------------------------------------------------------------------------------------------
+
+    async def _must(self, command: Command) -> str:
+        result = await self._run(command)
+        if result.status != 0:
+            raise CommandError(f"{' '.join(command)}: {(result.errors or result.output).strip() or f'status {result.status}'}")
+        return result.output
+
+    async def _set_up(self, wanted: NetworkPlan) -> None:
+        if not await self._ours(wanted.device):
+            await self._must(tcplan.qdisc(wanted))
+        for command in tcplan.classes(wanted):
+            await self._must(command)
+        shown = await self._must(("tc", "filter", "show", "dev", wanted.device, "parent", "1:"))
+        for command in tcplan.filters(wanted, shown):
+            result = await self._run(command)
+            if result.status != 0:
+                self._without(command, result)
+        for command in tcplan.stale_classes(wanted, await self._must(("tc", "class", "show", "dev", wanted.device))):
+            result = await self._run(command)
+            if result.status != 0 and command[1] == "class":
+                raise CommandError(f"{' '.join(command)}: {result.errors.strip()}")
+        for name, addresses in wanted.members:
+            await self._must(("ipset", "create", tcplan.SETS[name], "hash:ip", "-exist"))
+            if (await self._run(tcplan.rule_of(name, "-C"))).status != 0:
+                await self._must(tcplan.rule_of(name, "-A"))
+            for command in tcplan.set_changes(name, addresses, await self._must(("ipset", "save", tcplan.SETS[name]))):
+                await self._must(command)
+
+    def _without(self, command: Command, result: Result) -> None:
+        """A kernel without a kind of filter: the other ways to find a class still work."""
+        kind = "cgroup" if "cgroup" in command else "u32"
+        if kind not in self._lacking:
+            self._lacking.add(kind)
+            log.warning("network QoS: %s: %s; traffic is not classified that way", " ".join(command), result.errors.strip())
+
+    async def _take_down(self, device: str) -> None:
+        """Remove what this agent, now or in a former life, set up: it is known by its names."""
+        if await self._ours(device):
+            await self._must(("tc", "qdisc", "del", "dev", device, "root"))
+        for name in tcplan.SETS:
+            with contextlib.suppress(CommandError):  # without the tools there is nothing of theirs to remove
+                if (await self._run(tcplan.rule_of(name, "-C"))).status == 0:
+                    await self._must(tcplan.rule_of(name, "-D"))
+                if (await self._run(("ipset", "list", "-name", tcplan.SETS[name]))).status == 0:
+                    await self._must(("ipset", "destroy", tcplan.SETS[name]))
+
+    async def _ours(self, device: str) -> bool:
+        """Whether the root qdisc is the tree's."""
+        shown = await self._must(("tc", "qdisc", "show", "dev", device, "root"))
+        return "qdisc htb 1: root" in shown and "default 0x2" in shown

@@ -1,0 +1,252 @@
+"""TCNetworkQoS: NodeSLO and pods in, traffic control and net_cls out (KA-HK-09). tc is real, in a network namespace of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from roles.koordlet.hooks.tcapply import CommandError, NetworkApplier, Result, run_command
+from roles.koordlet.hooks.tcplan import minors
+
+ROUTES = (
+    "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+    "eth9\t00000000\t0101A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n"
+    "lo\t00000000\t0101A8C0\t0003\t0\t0\t10\t00000000\t0\t0\t0\n"
+    "eth0\t0001A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
+)
+LIMITS = {"koordinator.sh/networkQOS": '{"egressLimit":"80M"}'}
+
+
+def spec(policy: str = "tc", total: str = "8G") -> dict[str, Any]:
+    ls = {"networkQOS": {"enable": True, "egressRequest": 30, "egressLimit": 50}}
+    be = {"networkQOS": {"enable": True, "egressRequest": 10}}
+    strategy = {"policies": {"netQOSPolicy": policy}, "lsClass": ls, "beClass": be}
+    return {"systemStrategy": {"totalNetworkBandwidth": total}, "resourceQOSStrategy": strategy}
+
+
+class Tools:
+    """ipset and iptables in memory; tc as a list of what was run, or the real one in a namespace."""
+
+    def __init__(self, namespace: int = 0) -> None:
+        self.namespace = namespace
+        self.sets: dict[str, set[str]] = {}
+        self.rules: list[tuple[str, ...]] = []
+        self.ran: list[str] = []
+        self.failing = ""
+
+    async def __call__(self, command: tuple[str, ...]) -> Result:
+        self.ran.append(" ".join(command))
+        if self.failing and self.failing in self.ran[-1]:
+            return Result(2, "", "RTNETLINK answers: no")
+        if command[0] == "tc":
+            if not self.namespace:
+                return Result(0, "", "")
+            return await run_command(("nsenter", "-t", str(self.namespace), "-n", *command))
+        return self.ipset(*command[1:]) if command[0] == "ipset" else self.iptables(command)
+
+    def ipset(self, action: str, *rest: str) -> Result:
+        name = rest[-1] if action == "list" else rest[0]
+        if action == "create":
+            self.sets.setdefault(name, set())
+        elif name not in self.sets:
+            return Result(1, "", "The set with the given name does not exist")
+        elif action in {"add", "del"}:
+            (self.sets[name].add if action == "add" else self.sets[name].discard)(rest[1])
+        elif action == "destroy":
+            del self.sets[name]
+        return Result(0, "".join(f"add {name} {a}\n" for a in sorted(self.sets.get(name, ()))), "")
+
+    def iptables(self, command: tuple[str, ...]) -> Result:
+        action, rule = command[4], command[6:]
+        if action == "-A":
+            self.rules.append(rule)
+        elif rule not in self.rules:
+            return Result(1, "", "No chain/target/match by that name.")
+        elif action == "-D":
+            self.rules.remove(rule)
+        return Result(0, "", "")
+
+
+class Network:
+    def __init__(self, node: Any, tools: Tools) -> None:
+        self.node, self.tools = node, tools
+        (self.hook,) = node.asking.hooks
+        self.hook._applier = NetworkApplier(tools)
+        node.machine.file("proc/net/route", ROUTES)
+        node.files("net_cls.classid", "0", "kubepods.slice")
+
+    def pod(self, name: str, address: str = "", *, host: bool = False, **options: Any) -> Any:
+        state = self.node.world.pod(name, **options)
+        self.node.world.pods.pop()
+        pod = msgspec.structs.replace(
+            state.pod,
+            spec=msgspec.structs.replace(state.pod.spec, host_network=host),
+            status=msgspec.structs.replace(state.pod.status, pod_ip=address),
+        )
+        from dataclasses import replace
+
+        made = replace(state, pod=pod)
+        self.node.world.pods.append(made)
+        self.node.files("net_cls.classid", "0", made.cgroup_dir)
+        return made
+
+    def run(self) -> None:
+        async def main() -> None:
+            snapshot = self.node.world.snapshot()
+            await self.node.reconciler.run(snapshot, self.node.asking.learn(snapshot))
+            await self.hook._applier.settled()
+
+        asyncio.run(main())
+
+    def classid(self, pod: Any) -> int:
+        return int(self.node.machine.get("net_cls.classid", pod.cgroup_dir))
+
+
+@pytest.fixture
+def network(hooked) -> Network:
+    return Network(hooked("TCNetworkQoS"), Tools())
+
+
+@pytest.mark.feature("KA-HK-09")
+def test_classes_sets_and_class_ids(network) -> None:
+    network.node.world.spec = spec()
+    pods = [
+        network.pod("system", "10.0.0.1", qos="SYSTEM"),
+        network.pod("ls", "10.0.0.2", qos="LS"),
+        network.pod("lse", "10.0.0.3", qos="LSE"),
+        network.pod("be", "10.0.0.4", qos="BE", kube_qos="BestEffort"),
+        network.pod("none", "10.0.0.5"),
+        network.pod("host", "10.0.0.9", host=True, qos="LS"),
+        network.pod("own", "10.0.0.6", qos="LS", annotations=LIMITS),
+    ]
+    network.run()
+    own = minors([pods[-1].uid])[pods[-1].uid]
+    assert [network.classid(p) for p in pods] == [0x10002, 0x10003, 0x10003, 0x10004, 0, 0x10003, 0x10000 + own]
+    assert network.tools.sets == {
+        "system_class": {"10.0.0.1"},
+        "ls_class": {"10.0.0.2", "10.0.0.3"},
+        "be_class": {"10.0.0.4"},
+    }
+    assert len(network.tools.rules) == 3
+    assert network.tools.rules[0][-2:] == ("--set-class", "1:2")
+    ran = "\n".join(network.tools.ran)
+    for text in (
+        "tc qdisc replace dev lo root handle 1: htb default 2",
+        "classid 1:1 htb rate 1000000000bps burst 1000000b ceil 1000000000bps cburst 1000000b prio 0",
+        "classid 1:2 htb rate 600000000bps burst 600000b ceil 1000000000bps cburst 1000000b prio 1",
+        "classid 1:3 htb rate 300000000bps burst 300000b ceil 500000000bps cburst 500000b prio 2",
+        "classid 1:4 htb rate 100000000bps burst 100000b ceil 100000000bps cburst 100000b prio 3",
+        f"classid 1:{own:x} htb rate 10000000bps burst 10000b ceil 10000000bps",
+        "match ip src 10.0.0.6/32",
+    ):
+        assert text in ran
+    count = len(network.tools.ran)
+    network.run()
+    assert len(network.tools.ran) == count, "what stands is left alone"
+    network.tools.sets["ls_class"].add("1.2.3.4")
+    network.node.world.pods.pop(1)
+    network.run()
+    assert network.tools.sets["ls_class"] == {"10.0.0.3"}
+
+
+@pytest.mark.feature("KA-HK-09")
+def test_failures_are_told_once_and_tried_again(network, caplog) -> None:
+    network.node.world.spec = spec()
+    network.pod("ls", "10.0.0.2", qos="LS")
+    network.tools.failing = "ipset create"
+    network.run()
+    network.run()
+    assert [r.message for r in caplog.records if "ipset create" in r.message] == [
+        "network QoS: ipset create system_class hash:ip -exist: RTNETLINK answers: no"
+    ]
+    network.tools.failing = ""
+    network.run()
+    assert network.tools.sets["ls_class"] == {"10.0.0.2"}
+
+
+@pytest.mark.feature("KA-HK-09")
+def test_without_bandwidth_or_route_nothing_is_set_up(network, caplog) -> None:
+    network.node.world.spec = spec(total="0")
+    pod = network.pod("ls", "10.0.0.2", qos="LS")
+    network.run()
+    assert not [c for c in network.tools.ran if "replace" in c or "create" in c]
+    assert network.classid(pod) == 0
+    (network.node.machine.base / "proc/net/route").write_text(ROUTES.splitlines()[0])
+    network.run()
+    assert "no IPv4 default route" in caplog.text
+
+
+@pytest.mark.feature("KA-HK-09")
+def test_programs_that_are_missing_or_hang(monkeypatch) -> None:
+    monkeypatch.setattr("roles.koordlet.hooks.tcapply.TIMEOUT", 0.1)
+
+    async def main() -> None:
+        with pytest.raises(CommandError, match="it is needed for network QoS"):
+            await run_command(("koord-no-such-program",))
+        with pytest.raises(CommandError, match=r"did not end within 0\.1 s"):
+            await run_command(("sleep", "5"))
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def namespace() -> Iterator[int]:
+    tools = [name for name in ("tc", "unshare", "nsenter") if shutil.which(name) is None]
+    if os.geteuid() != 0 or tools:
+        pytest.skip(f"needs root and {', '.join(tools) or 'tc'}")
+    process = subprocess.Popen(["unshare", "-n", "sleep", "60"])
+    try:
+        own = os.readlink("/proc/self/ns/net")
+        for _ in range(200):
+            if os.readlink(f"/proc/{process.pid}/ns/net") != own:
+                break
+            import time
+
+            time.sleep(0.01)
+        else:
+            pytest.skip("network namespaces cannot be made here")
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.root
+@pytest.mark.feature("KA-HK-09")
+def test_the_running_kernel(hooked, namespace) -> None:
+    def tc(*arguments: str) -> str:
+        return subprocess.run(["nsenter", "-t", str(namespace), "-n", "tc", *arguments], check=True, capture_output=True, text=True).stdout
+
+    network = Network(hooked("TCNetworkQoS"), Tools(namespace))
+    network.node.world.spec = spec()
+    pod = network.pod("own", "10.0.0.6", qos="LS", annotations=LIMITS)
+    other = network.pod("other", "10.0.0.7", qos="LS", annotations=LIMITS)
+    network.run()
+    network.pod("late", "10.0.0.8", qos="LS")
+    network.run()
+    shown = tc("class", "show", "dev", "lo")
+    rates = dict(re.findall(r"class htb (1:\w+) .*?rate (\w+) ceil", shown))
+    number = {p.uid: f"1:{m:x}" for p in (pod, other) for m in [minors([pod.uid, other.uid])[p.uid]]}
+    wanted = {"1:1": "8Gbit", "1:2": "4800Mbit", "1:3": "2400Mbit", "1:4": "800Mbit"}
+    assert rates == {**wanted, number[pod.uid]: "80Mbit", number[other.uid]: "80Mbit"}, shown
+    assert tc("filter", "show", "dev", "lo").count("match 0a000006/ffffffff") == 1
+    network.node.world.pods.remove(pod)
+    pod = network.pod("own", "10.0.0.77", qos="LS", annotations=LIMITS)
+    network.run()
+    shown = tc("filter", "show", "dev", "lo")
+    assert ("match 0a00004d/ffffffff" in shown, "match 0a000006/ffffffff" in shown) == (True, False), "the address is another one"
+    network.node.world.pods.remove(other)
+    network.run()
+    assert number[other.uid] not in tc("class", "show", "dev", "lo")
+    network.node.world.spec = spec("terway-qos")
+    network.run()
+    assert "htb" not in tc("qdisc", "show", "dev", "lo")
+    assert (network.tools.sets, network.tools.rules) == ({}, [])
