@@ -19,7 +19,8 @@ from google.protobuf.message import DecodeError
 from koord.protocols import cri_pb2 as cri
 from roles.runtime_proxy.hookclient import CHANNEL_OPTIONS
 from roles.runtime_proxy.hooktypes import RUNTIME_SERVICE, UNARY_METHODS
-from roles.runtime_proxy.interceptor import Engine, HookRefusal, Interceptor
+from roles.runtime_proxy.interceptor import Engine, Interceptor
+from roles.runtime_proxy.stages import HookRefusal
 
 log = logging.getLogger(__name__)
 
@@ -140,15 +141,25 @@ class Forwarder(grpc.GenericRpcHandler):  # type: ignore[misc]
         response: bytes = await send(request.SerializeToString(), timeout=timeout)
         return response
 
-    async def sandbox_status(self, sandbox_id: str) -> cri.PodSandboxStatus | None:
-        """The engine's word on a sandbox that the store does not know; None when it does not know it either."""
+    async def sandbox_status(self, sandbox_id: str) -> cri.PodSandboxStatusResponse | None:
+        """The engine's word on a sandbox, in full; None when it does not know it or cannot say."""
+        request = cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=True)
+        response: cri.PodSandboxStatusResponse | None = await self._status("PodSandboxStatus", request, cri.PodSandboxStatusResponse)
+        return response if response is not None and response.HasField("status") else None
+
+    async def container_status(self, container_id: str) -> cri.ContainerStatusResponse | None:
+        """The engine's word on a container, in full; None when it does not know it or cannot say."""
+        request = cri.ContainerStatusRequest(container_id=container_id, verbose=True)
+        response: cri.ContainerStatusResponse | None = await self._status("ContainerStatus", request, cri.ContainerStatusResponse)
+        return response if response is not None and response.HasField("status") else None
+
+    async def _status(self, method: str, request: Any, answer: Any) -> Any:
         try:
-            raw = await self.ask("PodSandboxStatus", cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id), timeout=2.0)
-            response = cri.PodSandboxStatusResponse.FromString(raw)
+            return answer.FromString(await self.ask(method, request, timeout=2.0))
         except (grpc.aio.AioRpcError, DecodeError) as error:
-            log.warning("cannot learn about sandbox %s: %s", sandbox_id, error)
+            text = f"{error.code().name} {error.details()}" if isinstance(error, grpc.aio.AioRpcError) else str(error)
+            log.warning("%s of %s: %s", method, getattr(request, request.DESCRIPTOR.fields[0].name), text)
             return None
-        return response.status if response.HasField("status") else None
 
     async def close(self) -> None:
         await self._calls.close()

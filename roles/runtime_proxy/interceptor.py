@@ -9,48 +9,30 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from koord.protocols import cri_pb2 as cri
-from roles.runtime_proxy import merge, store
-from roles.runtime_proxy.hookclient import HookError
+from roles.runtime_proxy import merge, recovery, store
 from roles.runtime_proxy.hooktypes import CALLS, HookedCall
-from roles.runtime_proxy.registration import HookServer, first_for
+from roles.runtime_proxy.stages import Stages
 
 log = logging.getLogger(__name__)
 
 
-class HookCaller(Protocol):
-    async def call(self, server: HookServer, hook_type: str, request: Any, deadline: float | None) -> Any: ...
-
-
-class HookRefusal(Exception):
-    """A pre hook failed and its server's policy is Fail: the call ends with this text and the engine is not asked."""
-
-
 @dataclass(slots=True)
 class Engine:
-    """The way to the engine for one call: `forward` sends bytes for the call at hand, `status` asks for a sandbox."""
+    """The way to the engine for one call: `forward` sends bytes for the call at hand, `sandbox_status` asks for a sandbox."""
 
     forward: Callable[[bytes], Awaitable[bytes]]
-    sandbox_status: Callable[[str], Awaitable[cri.PodSandboxStatus | None]]
+    sandbox_status: Callable[[str], Awaitable[cri.PodSandboxStatusResponse | None]]
 
 
 class Interceptor:
     """Holds the store and decides, call by call, whom to ask and what to send on."""
 
-    def __init__(
-        self,
-        hooks: HookCaller,
-        servers: Callable[[], tuple[HookServer, ...]],
-        skip_label: tuple[str, str],
-        count: Callable[[str, str, str], None],
-    ) -> None:
+    def __init__(self, stages: Stages) -> None:
         self.store = store.Store()
-        self._hooks = hooks
-        self._servers = servers
-        self._skip_label = skip_label
-        self._count = count
+        self._stages = stages
         self.handlers: dict[str, Callable[[bytes, Engine, float | None], Awaitable[bytes]]] = {
             "RunPodSandbox": self._run_pod,
             "StopPodSandbox": self._stop_pod,
@@ -63,40 +45,11 @@ class Interceptor:
         }
         self._calls: dict[str, HookedCall] = {call.method: call for call in CALLS}
 
-    # -- stages ---------------------------------------------------------------------------------------------------------
-
-    def _skipped(self, labels: Any) -> bool:
-        key, value = self._skip_label
-        return bool(key) and labels.get(key) == value
-
     async def _pre(self, method: str, record: Any, labels: Any, deadline: float | None) -> Any:
-        """The answer of the server asked before the engine, or None. Raises HookRefusal."""
-        hook_type = self._calls[method].pre
-        server = first_for(self._servers(), hook_type)
-        if server is None or self._skipped(labels):
-            return None
-        try:
-            answer = await self._hooks.call(server, hook_type, record, deadline)
-        except HookError as error:
-            self._count(hook_type, server.source, "error")
-            if server.fails:
-                raise HookRefusal(f"hook server err: {error}") from None
-            log.warning("%s: %s answered with an error, the request goes on unchanged: %s", hook_type, server.source, error)
-            return None
-        self._count(hook_type, server.source, "ok")
-        return answer
+        return await self._stages.pre(self._calls[method].pre, record, labels, deadline)
 
     async def _post(self, method: str, record: Any, labels: Any, deadline: float | None) -> None:
-        hook_type = self._calls[method].post
-        server = first_for(self._servers(), hook_type)
-        if server is None or self._skipped(labels):
-            return
-        try:
-            await self._hooks.call(server, hook_type, record, deadline)
-            self._count(hook_type, server.source, "ok")
-        except HookError as error:
-            self._count(hook_type, server.source, "error")
-            log.warning("%s: %s answered with an error: %s", hook_type, server.source, error)
+        await self._stages.post(self._calls[method].post, record, labels, deadline)
 
     # -- pods -----------------------------------------------------------------------------------------------------------
 
@@ -152,10 +105,12 @@ class Interceptor:
         return response
 
     async def _recover_pod(self, sandbox_id: str, engine: Engine) -> Any:
-        status = await engine.sandbox_status(sandbox_id)
-        if status is None or not status.metadata.uid:
+        response = await engine.sandbox_status(sandbox_id)
+        if response is None or not response.status.metadata.uid:
             return None
+        status = response.status
         record = store.pod_record(status.metadata, status.runtime_handler, status.labels, status.annotations)
+        recovery.complete_pod(record, response)
         self.store.pods[sandbox_id] = record
         return record
 

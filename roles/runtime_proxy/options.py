@@ -21,6 +21,7 @@ class Options:
     skip_key: str = SKIP_LABEL
     skip_value: str = "true"
     hook_timeout: float = 2.0
+    hook_annotations: tuple[str, ...] = ("*",)  # patterns of annotations that hooks may set
     concurrency: int = 4096  # calls in flight, long streams included
     rescan: float = 0.5  # how often registrations are looked at
     relist: float = 60.0  # how often the store is compared with the engine

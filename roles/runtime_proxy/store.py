@@ -20,6 +20,10 @@ class Store:
         self.containers[container_id] = record
         self._sandbox_of[container_id] = sandbox_id
 
+    def sandbox_of(self, container_id: str) -> str:
+        """Id of the sandbox that a container belongs to; empty when the container is not known."""
+        return self._sandbox_of.get(container_id, "")
+
     def remove_container(self, container_id: str) -> None:
         self.containers.pop(container_id, None)
         self._sandbox_of.pop(container_id, None)
@@ -30,19 +34,27 @@ class Store:
         for container_id in [c for c, s in self._sandbox_of.items() if s == sandbox_id]:
             self.remove_container(container_id)
 
-    def rebuild(self, pods: cri.ListPodSandboxResponse, containers: cri.ListContainersResponse) -> list[str]:
+    def known(self) -> frozenset[str]:
+        """Ids of all objects. Taken before a list is asked for, so that what is made meanwhile is not taken for gone."""
+        return frozenset(self.pods) | frozenset(self.containers)
+
+    def rebuild(
+        self, pods: cri.ListPodSandboxResponse, containers: cri.ListContainersResponse, known_before: frozenset[str]
+    ) -> tuple[list[str], list[str]]:
         """Take what the engine lists (RP-STO-02): unknown objects are added, those that are gone are dropped, richer records stay.
 
-        Returns the ids of containers whose sandbox is not known; they are skipped.
+        Returns the ids of the objects that were added, and of containers whose sandbox is not known; those are skipped.
         """
         alive = {item.id for item in pods.items}
-        for gone in set(self.pods) - alive:
+        for gone in (set(self.pods) & known_before) - alive:
             self.remove_pod(gone)
+        added = []
         for item in pods.items:
             if item.id not in self.pods:
                 self.pods[item.id] = pod_record(item.metadata, item.runtime_handler, item.labels, item.annotations)
+                added.append(item.id)
         listed = {item.id for item in containers.containers}
-        for gone in set(self.containers) - listed:
+        for gone in (set(self.containers) & known_before) - listed:
             self.remove_container(gone)
         orphans = []
         for container in containers.containers:
@@ -53,7 +65,8 @@ class Store:
                 orphans.append(container.id)
                 continue
             self.add_container(container.id, container.pod_sandbox_id, listed_container(container, pod))
-        return orphans
+            added.append(container.id)
+        return added, orphans
 
 
 def pod_record(metadata: cri.PodSandboxMetadata, handler: str, labels: object, annotations: object) -> hook.PodSandboxHookRequest:
@@ -101,7 +114,7 @@ def requested_container(request: cri.CreateContainerRequest, pod: hook.PodSandbo
 
 
 def listed_container(container: cri.Container, pod: hook.PodSandboxHookRequest) -> hook.ContainerResourceHookRequest:
-    """A container record from a list: without resources, environment and cgroup parent."""
+    """A container record from a list: without resources and environment."""
     record = _of_pod(pod)
     record.container_meta.name, record.container_meta.attempt = container.metadata.name, container.metadata.attempt
     for key, value in container.annotations.items():

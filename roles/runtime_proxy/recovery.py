@@ -1,0 +1,96 @@
+"""What the engine still knows of containers that were made before this process (RP-STO-02). Pure: answers in, records changed.
+
+Upstream loses resources, environment and cgroup parent in a restart, and then drops what hooks say about them. The engine tells: newer
+ones in `ContainerStatus.resources`, containerd also in the verbose `info` (the CRI configuration and the runtime specification as JSON).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from koord.protocols import cri_pb2 as cri
+from koord.protocols import runtimehook_pb2 as hook
+from roles.runtime_proxy.merge import Resources, copy_resources
+
+_INTEGERS = ("cpu_period", "cpu_quota", "cpu_shares", "memory_limit_in_bytes", "oom_score_adj", "memory_swap_limit_in_bytes")
+_TEXTS = ("cpuset_cpus", "cpuset_mems")
+# OCI runtime specification, linux.resources -> field of the CRI message.
+_RUNTIME_SPEC = (
+    ("cpu", "period", "cpu_period"),
+    ("cpu", "quota", "cpu_quota"),
+    ("cpu", "shares", "cpu_shares"),
+    ("cpu", "cpus", "cpuset_cpus"),
+    ("cpu", "mems", "cpuset_mems"),
+    ("memory", "limit", "memory_limit_in_bytes"),
+)
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+def complete_pod(record: hook.PodSandboxHookRequest, response: cri.PodSandboxStatusResponse) -> None:
+    """Add the cgroup parent that the sandbox was made with, if the engine tells."""
+    parent = _dig(_info(response.info), "config", "linux", "cgroup_parent")
+    if isinstance(parent, str) and parent:
+        record.cgroup_parent = parent
+
+
+def complete_container(record: hook.ContainerResourceHookRequest, response: cri.ContainerStatusResponse) -> None:
+    """Add resources and environment as far as the engine tells. What it does not tell stays absent."""
+    info = _info(response.info)
+    resources = hook.LinuxContainerResources()
+    found = False
+    if isinstance(asked := _dig(info, "config", "linux", "resources"), dict):
+        found = True
+        for name in (*_INTEGERS, *_TEXTS):
+            _set(resources, name, asked.get(name))
+        for key, value in _texts(asked.get("unified")).items():
+            resources.unified[key] = value
+    if isinstance(now := _dig(info, "runtimeSpec", "linux", "resources"), dict):
+        found = True  # laid over: an update since then is seen only here
+        for group, key, name in _RUNTIME_SPEC:
+            _set(resources, name, _dig(now, group, key))
+        _set(resources, "oom_score_adj", _dig(info, "runtimeSpec", "process", "oomScoreAdj"))
+        for key, value in _texts(now.get("unified")).items():
+            resources.unified[key] = value
+    if response.status.resources.HasField("linux"):
+        found = True
+        copy_resources(response.status.resources.linux, resources)
+        if resources.memory_swap_limit_in_bytes == resources.memory_limit_in_bytes:
+            # The runtime's way to switch swap off. Sent back with a larger memory limit it would be refused.
+            resources.memory_swap_limit_in_bytes = 0
+    if found:
+        record.container_resources.CopyFrom(resources)
+    envs = _dig(info, "config", "envs")
+    if isinstance(envs, list) and not record.container_envs:
+        for item in envs:
+            key, text = _dig(item, "key"), _dig(item, "value")
+            if isinstance(key, str) and isinstance(text or "", str):
+                record.container_envs[key] = text or ""
+
+
+def _info(info: Any) -> Any:
+    try:
+        return orjson.loads(info["info"]) if "info" in info else None
+    except orjson.JSONDecodeError:
+        return None  # another engine's own format: nothing is promised about it
+
+
+def _dig(document: Any, *path: str) -> Any:
+    for key in path:
+        if not isinstance(document, dict):
+            return None
+        document = document.get(key)
+    return document
+
+
+def _set(resources: Resources, name: str, value: Any) -> None:
+    if name in _TEXTS:
+        if isinstance(value, str):
+            setattr(resources, name, value)
+    elif isinstance(value, int) and not isinstance(value, bool) and value in _INT64:
+        setattr(resources, name, value)
+
+
+def _texts(mapping: Any) -> dict[str, str]:
+    return {k: v for k, v in mapping.items() if isinstance(v, str)} if isinstance(mapping, dict) else {}
