@@ -13,6 +13,7 @@ from roles.koordlet.hooks.devices import GPUEnvInject, RDMADeviceInject
 from roles.koordlet.hooks.groupidentity import GroupIdentity
 from roles.koordlet.hooks.hook import Hook
 from roles.koordlet.hooks.oomscoreadj import OOMScoreAdj
+from roles.koordlet.hooks.resctrl import Resctrl
 from roles.koordlet.hooks.tcnetwork import TCNetworkQoS
 from roles.koordlet.hooks.terway import TerwayQoS
 from roles.koordlet.options import Options
@@ -26,6 +27,7 @@ HOOKS: tuple[type[Hook[Any]], ...] = (
     GroupIdentity,
     OOMScoreAdj,
     RDMADeviceInject,
+    Resctrl,
     TCNetworkQoS,
     TerwayQoS,
 )

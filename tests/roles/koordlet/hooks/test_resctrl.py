@@ -1,0 +1,129 @@
+"""Resctrl: a pod's annotation in, its resctrl group out (KA-RDT-02). The file system is a directory here; see the kernel's rules there."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KEY = "node.koordinator.sh/resctrl"
+BOTH = {"llc": {"schemata": {"range": [0, 30]}}, "mb": {"schemata": {"percent": 25}}}
+
+
+class Groups:
+    """resctrl of a machine with two caches of 12 ways. A group made by the agent gets its files, as the kernel gives them."""
+
+    def __init__(self, node: Any, vendor: str = "GenuineIntel") -> None:
+        self.node = node
+        self.base = Path(node.machine.root.sys_fs, "resctrl")
+        node.machine.file("proc/cpuinfo", f"processor\t: 0\nvendor_id\t: {vendor}\nflags\t\t: fpu cat_l3 mba\n")
+        (self.base / "info/L3").mkdir(parents=True)
+        (self.base / "info/L3/cbm_mask").write_text("fff\n")
+        (self.base / "schemata").write_text("    L3:0=fff;1=fff\n    MB:0=100;1=100\n")
+
+    def pod(self, name: str, config: Any, *tids: int) -> Any:
+        text = config if isinstance(config, str) else json.dumps(config)
+        pod = self.node.world.pod(name, qos="LS", annotations={KEY: text})
+        self.node.files("tasks", "\n".join(map(str, tids)), pod.containers[0].cgroup_dir)
+        return pod
+
+    def path(self, pod: Any) -> Path:
+        return self.base / f"koordlet-{pod.uid}"
+
+    def filled(self, pod: Any) -> Path:
+        """The group as the kernel would have made it."""
+        path = self.path(pod)
+        path.mkdir()
+        (path / "schemata").write_text("L3:0=fff;1=fff\nMB:0=100;1=100\n")
+        (path / "tasks").write_text("")
+        return path
+
+    def writes(self) -> list[tuple[str, str]]:
+        """(file, value) of what a pass wants, in order."""
+        snapshot = self.node.world.snapshot()
+        self.node.asking.learn(snapshot)
+        (hook,) = self.node.asking.hooks
+        from roles.koordlet.hooks.requests import contexts
+
+        pods = {p.cgroup_dir: contexts(p) for p in snapshot.pods}
+        found = hook.walk(snapshot, self.node.asking.rule(hook), pods)
+        return [(os.path.relpath(w.target, self.base), w.value) for w in found]
+
+
+@pytest.fixture
+def groups(hooked) -> Groups:
+    return Groups(hooked("Resctrl"))
+
+
+@pytest.mark.feature("KA-RDT-02")
+def test_group_schemata_and_tasks(groups) -> None:
+    pod = groups.pod("p", BOTH, 101, 102)
+    name = f"koordlet-{pod.uid}"
+    assert groups.writes() == [
+        (name, ""),
+        (f"{name}/schemata", "L3:0=f;1=f;"),
+        (f"{name}/schemata", "MB:0=30;1=30;"),
+        (f"{name}/tasks", "101"),
+        (f"{name}/tasks", "102"),
+    ]
+    path = groups.filled(pod)
+    (path / "tasks").write_text("101\n")
+    assert [value for _, value in groups.writes()][2:] == ["102"], "threads that are in it stay"
+    groups.node.run()
+    assert "102" in (path / "tasks").read_text()
+
+
+@pytest.mark.feature("KA-RDT-02")
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        ({"llc": {"schemata": {"range": [0, 100]}, "schemataPerCache": [{"cacheID": 1, "range": [50, 100]}]}}, ["L3:0=fff;1=fc0;"]),
+        ({"llc": {"schemataPerCache": [{"cacheID": 1, "range": [50, 100]}]}}, []),
+        ({"llc": {"schemata": {"range": [60, 30]}}, "mb": {"schemata": {"percent": 50}}}, ["MB:0=50;1=50;"]),
+        ({"mb": {"schemata": {"percent": 50}, "schemataPerCache": [{"cacheID": 0, "percent": 101}]}}, []),
+        ("[", []),
+    ],
+)
+def test_only_valid_parts(groups, config, wanted) -> None:
+    groups.pod("p", config)
+    assert [value for file, value in groups.writes() if file.endswith("schemata")] == wanted
+
+
+@pytest.mark.feature("KA-RDT-02")
+def test_on_amd(hooked) -> None:
+    groups = Groups(hooked("Resctrl"), vendor="AuthenticAMD")
+    groups.pod("p", {"mb": {"schemata": {"percent": 33}}})
+    assert [value for file, value in groups.writes() if file.endswith("schemata")] == ["MB:0=52;1=52;"]
+
+
+@pytest.mark.feature("KA-RDT-02")
+def test_a_changed_annotation_is_written_and_a_pod_that_went_leaves_nothing(groups) -> None:
+    pod = groups.pod("p", BOTH)
+    path = groups.filled(pod)
+    groups.node.run()
+    groups.node.world.pods.clear()
+    changed = groups.pod("p", {"llc": {"schemata": {"range": [0, 50]}}})
+    groups.node.run()
+    assert "L3:0=3f;1=3f;" in (path / "schemata").read_text()
+    for file in path.iterdir():
+        file.unlink()
+    stranger = groups.base / "other"
+    stranger.mkdir()
+    groups.node.world.pods.remove(changed)
+    os.utime(path, (groups.node.world.now - 5,) * 2)
+    groups.node.run()
+    assert path.exists(), "it may be the group of a pod that is about to be listed"
+    os.utime(path, (groups.node.world.now - 20,) * 2)
+    groups.node.run()
+    assert not path.exists()
+    assert stranger.exists()
+
+
+@pytest.mark.feature("KA-RDT-02")
+def test_machines_without(hooked) -> None:
+    node = hooked("Resctrl")
+    node.world.pod("p", annotations={KEY: json.dumps(BOTH)})
+    assert node.run().written == 0
