@@ -7,6 +7,7 @@ from roles.scheduler.framework.registry import Registry
 from roles.scheduler.plugins.basic import NodeName, NodeUnschedulable, PrioritySort, SchedulingGates
 from roles.scheduler.plugins.default_binder import DefaultBinder
 from roles.scheduler.plugins.default_preemption import DefaultPreemption
+from roles.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from roles.scheduler.plugins.image_locality import ImageLocality
 from roles.scheduler.plugins.inter_pod_affinity import InterPodAffinity
 from roles.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
@@ -32,13 +33,14 @@ PLUGINS: tuple[type[Plugin], ...] = (
     DefaultBinder,
     LoadAwareScheduling,
     DefaultPreemption,
+    ElasticQuota,
 )
 
 # Names of upstream's profiles that this build has no plugin for. A configuration that lists them starts, with a warning for each.
 ABSENT: frozenset[str] = frozenset(
     (
         "VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone", "DynamicResources", "Reservation",
-        "NodeNUMAResource", "DeviceShare", "Coscheduling", "ElasticQuota", "SchedulingHint", "DefaultPreBind",
+        "NodeNUMAResource", "DeviceShare", "Coscheduling", "SchedulingHint", "DefaultPreBind",
         "NodeResourcesFitPlus", "ScarceResourceAvoidance",
     )
 )  # fmt: skip

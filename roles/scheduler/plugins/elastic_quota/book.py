@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from koord.accounting.resources import ResourceVector, add_into, only, parse, sub, sub_into
 from koord.api import names
@@ -16,6 +17,7 @@ from koord.api.times import parse_time
 from roles.scheduler.cluster.columns import Columns
 from roles.scheduler.cluster.nodeview import NodeView
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape
+from roles.scheduler.plugins.elastic_quota.hooks import Hooks
 from roles.scheduler.plugins.elastic_quota.model import DEFAULT, DEFAULT_TREE, ROOT, SYSTEM, QuotaSpec, spec_of
 from roles.scheduler.plugins.elastic_quota.tree import Quota, QuotaTree
 
@@ -62,12 +64,15 @@ class QuotaBook(Columns):
     """Trees, quotas and pods. As columns it follows nodes and the pods that count on them, also within what-ifs; `pod_seen` and
     `pod_gone` tell of all others. `clock` gives the time of the event in seconds."""
 
-    def __init__(self, rules: Rules, clock: Callable[[], float]) -> None:
+    def __init__(self, rules: Rules, clock: Callable[[], float], hooks: Hooks | None = None) -> None:
         self.rules = rules
+        self.hooks = hooks if hooks is not None else Hooks(())
+        self.owner: object = None  # the plugin (of several profiles') that writes
         self._clock = clock
         self.trees: dict[str, QuotaTree] = {}
         self._tree_of: dict[str, str] = {}
         self._specs: dict[str, dict[str, QuotaSpec]] = {}  # by name and namespace, the one that holds first
+        self._objects: dict[tuple[str, str], ElasticQuota] = {}
         self._members: dict[str, Member] = {}
         self._by_quota: dict[str, dict[str, Member]] = {}
         self._namespaces: dict[str, str] = {}
@@ -144,12 +149,26 @@ class QuotaBook(Columns):
 
     # ---------------------------------------------------------------- quotas
 
+    def show(self, quota: ElasticQuota) -> None:
+        """Remember how an object looks, unless a newer version of it was seen."""
+        key = (quota.metadata.name, quota.metadata.namespace)
+        known = self._objects.get(key)
+        if known is None or known.metadata.uid != quota.metadata.uid or _version(quota) >= _version(known):
+            self._objects[key] = quota
+
+    def shown(self, name: str) -> ElasticQuota | None:
+        """The object of a quota as it was seen last; of several of that name the one that holds."""
+        known = self._specs.get(name)
+        return self._objects.get((name, next(iter(known)))) if known else None
+
     def quota_event(self, old: ElasticQuota | None, new: ElasticQuota | None) -> None:
         """An ElasticQuota appeared, changed or went. A malformed one is reported and keeps its last good spec."""
         if new is None:
             if old is not None:
+                self._objects.pop((old.metadata.name, old.metadata.namespace), None)
                 self._remove(old.metadata.name, old.metadata.namespace)
             return
+        self.show(new)
         try:
             spec = spec_of(new, trees=self.rules.trees)
         except ValueError as error:
@@ -160,7 +179,9 @@ class QuotaBook(Columns):
         if spec.name in self._tree_of and known:
             spec = replace(spec, tree=self._tree_of[spec.name])  # a quota's tree is fixed at first sight
         if known.get(spec.namespace) == spec:
-            return
+            hooks = self.hooks.tell(spec.tree, lambda hook: hook.is_updated(old or new, new))
+            if first != spec.namespace or not any(hooks):
+                return
         known[spec.namespace] = spec
         if first != spec.namespace:
             self.refused(f"{spec.namespace}/{spec.name}", f"quota {first}/{spec.name} has that name already; it is used instead")
@@ -170,6 +191,9 @@ class QuotaBook(Columns):
     def _apply(self, spec: QuotaSpec) -> None:
         tree_name = DEFAULT_TREE if spec.name in (ROOT, SYSTEM, DEFAULT) else spec.tree
         tree = self._tree(tree_name)
+        before = tree.get(spec.name)
+        old, state = before.spec if before is not None else None, dict[str, Any]()
+        self.hooks.tell(tree_name, lambda hook: hook.pre_update(old, spec, state))
         members = list(self.members(spec.name))
         for member in members:
             self._charge(member, -1)
@@ -181,6 +205,7 @@ class QuotaBook(Columns):
         self._map_namespaces()
         self._retotal()
         self._unsettled = True
+        self.hooks.tell(tree_name, lambda hook: hook.post_update(old, spec, state))
 
     def _remove(self, name: str, namespace: str) -> None:
         known = self._specs.get(name, {})
@@ -194,18 +219,23 @@ class QuotaBook(Columns):
         if known or built_in is not None:
             self._apply(next(iter(known.values())) if known else built_in)  # type: ignore[arg-type]
             return
-        tree = self.trees[self._tree_of[name]]
+        tree_name = self._tree_of[name]
+        tree, state = self.trees[tree_name], dict[str, Any]()
+        quota = tree.get(name)
+        old = quota.spec if quota is not None else None
+        self.hooks.tell(tree_name, lambda hook: hook.pre_update(old, None, state))
         orphans = list(self.members(name))
         for member in orphans:
             self._forget(member.pod.uid)
         tree.remove_quota(name)
         del self._tree_of[name]
-        if len(tree) == 1 and tree is not self.trees[DEFAULT_TREE]:
-            del self.trees[next(key for key, value in self.trees.items() if value is tree)]
+        if len(tree) == 1 and tree_name != DEFAULT_TREE:
+            del self.trees[tree_name]
         self._map_namespaces()
         self._retotal()
         for member in orphans:
             self._enter(member.pod, seen=member.seen, assigned=member.assigned)
+        self.hooks.tell(tree_name, lambda hook: hook.post_update(old, None, state))
 
     def _map_namespaces(self) -> None:
         self._namespaces = {}
@@ -263,6 +293,10 @@ class QuotaBook(Columns):
             self._enter(pod, seen=True, assigned=assigned)
         else:
             member.pod = pod
+        member = self._members.get(pod.uid)
+        if member is not None and member.assigned:
+            quota = member.quota.name
+            self.hooks.tell(self.tree_name(quota), lambda hook: hook.pod_updated(quota, pod))
 
     def pod_gone(self, uid: str) -> None:
         """A pod was deleted or has ended."""
@@ -338,6 +372,11 @@ class QuotaBook(Columns):
 
 def _negative(amounts: ResourceVector) -> ResourceVector:
     return {name: -amount for name, amount in amounts.items()}
+
+
+def _version(quota: ElasticQuota) -> int:
+    version = quota.metadata.resource_version
+    return int(version) if version.isdigit() else 0
 
 
 def _overdue_at(pod: PodInfo) -> float:

@@ -1,0 +1,213 @@
+"""ElasticQuota at the extension points: admission, preemption within the quota, requeueing (SCH-EQ-02, 07, 08, 13; scheduler-job.md 14)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from koord.accounting.resources import ResourceVector, parse
+from koord.api.kinds import ELASTICQUOTAS
+from koord.api.objects import ElasticQuota as ElasticQuotaObject
+from koord.decisions.record import Term
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cycle.decision import FitFailure
+from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.framework.events import ASSIGNED_POD, Action, ClusterEvent, Subscription
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.interfaces import (
+    Controllers,
+    Endpoint,
+    Feed,
+    NodeSet,
+    PodObserver,
+    PostFilter,
+    PostFilterResult,
+    PreFilter,
+    Reserve,
+)
+from roles.scheduler.framework.status import SKIP, SUCCESS, Status, error, unschedulable
+from roles.scheduler.plugins.elastic_quota.admission import chain, parent_refusal, refusal
+from roles.scheduler.plugins.elastic_quota.args import ElasticQuotaArgs
+from roles.scheduler.plugins.elastic_quota.book import QuotaBook, Rules, is_preemptible
+from roles.scheduler.plugins.elastic_quota.hooks import Hooks
+from roles.scheduler.plugins.elastic_quota.model import spec_of
+from roles.scheduler.plugins.elastic_quota.preemption import QuotaPreemption
+from roles.scheduler.plugins.elastic_quota.tree import Quota, QuotaTree
+from roles.scheduler.plugins.elastic_quota.views import one_quota, quota_list
+
+log = logging.getLogger(__name__)
+
+
+class Case(NamedTuple):
+    """What a cycle is about: the pod's quota and what it counts with there."""
+
+    quota: Quota
+    request: ResourceVector
+
+
+def rules_of(args: ElasticQuotaArgs, gates: dict[str, bool]) -> Rules:
+    """How the books are kept under these arguments and feature gates."""
+    return Rules(
+        default_max=parse(args.default_quota_group_max),
+        system_max=parse(args.system_quota_group_max),
+        namespace=args.quota_group_namespace,
+        scale_min=args.enable_min_quota_scale,
+        guarantee=gates.get("ElasticQuotaGuaranteeUsage", False),
+        trees=gates.get("MultiQuotaTree", False),
+        label_only=gates.get("DisableDefaultQuota", False),
+        ignore_overhead=gates.get("ElasticQuotaIgnorePodOverhead", False),
+        drop_terminating=gates.get("ElasticQuotaImmediateIgnoreTerminatingPod", False),
+        drop_overdue=gates.get("ElasticQuotaIgnoreTerminatingPod", False),
+    )
+
+
+class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
+    """Lets a pod in while its quota has room. The plugins of all profiles share one set of books, kept by the first one's arguments."""
+
+    name = "ElasticQuota"
+    Args = ElasticQuotaArgs
+    per_pod = True
+
+    def __init__(self, args: ElasticQuotaArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        rules = rules_of(args, handle.gates)
+        fresh = QuotaBook(rules, lambda: handle.state.now, Hooks(args.hook_plugins))
+        self.book = handle.cluster.register(self.name, fresh)
+        if self.book is not fresh and self.book.rules != rules:
+            log.warning("profile %s: quotas are kept by the arguments of the first profile with ElasticQuota", handle.profile)
+        self.preemption = QuotaPreemption(args, handle, self.book, self.name, self._refuses)
+
+    def feeds(self) -> Sequence[Feed]:
+        return (Feed(ELASTICQUOTAS, ElasticQuotaObject, self.book.quota_event), *self.preemption.feeds())
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        return (
+            Endpoint("quotas", lambda query: quota_list(self.book, query)),
+            Endpoint("quotas/{name}", lambda query: one_quota(self.book, query)),
+        )
+
+    def controllers(self) -> Iterable[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
+        if self.book.owner not in (None, self):
+            return ()
+        self.book.owner = self
+        from roles.scheduler.plugins.elastic_quota.metrics import QuotaMetrics
+        from roles.scheduler.plugins.elastic_quota.upkeep import Upkeep
+
+        upkeep = Upkeep(self.args, self.handle, self.book, QuotaMetrics(self.handle.metrics))
+        work = [("built-in quotas", upkeep.create_built_in), ("status", upkeep.keep_status)]
+        if self.args.monitor_all_quotas and self.args.enable_runtime_quota:
+            work.append(("revoke", upkeep.revoke))
+        return work
+
+    def pod_seen(self, pod: PodInfo) -> None:
+        self.book.pod_seen(pod)
+
+    def pod_gone(self, uid: str) -> None:
+        self.book.pod_gone(uid)
+
+    # ---------------------------------------------------------------- admission
+
+    def pre_filter(self, ctx: CycleContext) -> Status | NodeSet:
+        pod = ctx.pod
+        self.book.settle()
+        name = self.book.resolve(pod.shape)
+        if not name:
+            return SKIP
+        found = self.book.quota(name)
+        if found is None:
+            return error(f"quota {name} is not known")
+        tree, quota = found
+        self._refresh(tree, quota, pod)
+        ctx.data[self.name] = Case(quota, self.book.amount(pod, quota))
+        reason = self._refuses(ctx, quota)
+        return unschedulable(reason) if reason else SUCCESS
+
+    def _refresh(self, tree: QuotaTree, quota: Quota, pod: PodInfo) -> None:
+        """Bring the runtime up to date; it reckons with the pod's own request, also in a what-if about a pod that is not there."""
+        if not self.args.enable_runtime_quota:
+            return
+        if self.book.member(pod.uid) is not None:
+            tree.refresh(quota)
+            return
+        request, preemptible = self.book.amount(pod, quota), is_preemptible(pod)
+        tree.charge_request(quota, request, preemptible=preemptible)
+        tree.refresh(quota)
+        tree.charge_request(quota, {name: -amount for name, amount in request.items()}, preemptible=preemptible)
+
+    def _refuses(self, ctx: CycleContext, quota: Quota) -> str:
+        """Why the quota has no room for the pod with what is used now and the runtimes of this cycle."""
+        pod, runtime = ctx.pod, self.args.enable_runtime_quota
+        request = self.book.amount(pod, quota)
+        reason = refusal(quota, request, preemptible=is_preemptible(pod), runtime=runtime)
+        reason = reason or self.book.hooks.check(self.book.tree_name(quota.name), quota, pod)
+        if not reason and self.args.enable_check_parent_quota:
+            reason = parent_refusal(quota, request, runtime=runtime)
+        return reason
+
+    def explain(self, ctx: CycleContext) -> Sequence[Term]:
+        case = ctx.data.get(self.name)
+        return chain(case.quota, case.request) if isinstance(case, Case) else ()
+
+    # ---------------------------------------------------------------- preemption and accounting
+
+    def post_filter(self, ctx: CycleContext, failure: FitFailure) -> PostFilterResult:
+        if not self.preemption.slots(ctx, failure):
+            return PostFilterResult(unschedulable())
+        return self.preemption.post_filter(ctx, failure)
+
+    def reserve(self, ctx: CycleContext, slot: int) -> Status:
+        """The pod was counted as used when it was assumed: the books follow every pod that counts on a node."""
+        return SUCCESS
+
+    def unreserve(self, ctx: CycleContext, slot: int) -> None:
+        """And is taken off when it is forgotten."""
+
+    # ---------------------------------------------------------------- requeueing
+
+    def subscriptions(self) -> Sequence[Subscription]:
+        if self.args.enable_queue_hint:
+            return (
+                Subscription(ASSIGNED_POD, Action.DELETE, self._deletion_helps),
+                Subscription(ELASTICQUOTAS.kind, Action.UPDATE, self._change_helps),
+            )
+        return (
+            Subscription(ASSIGNED_POD, Action.DELETE),
+            Subscription(ELASTICQUOTAS.kind, Action.ADD | Action.UPDATE | Action.DELETE, self._event_helps),
+        )
+
+    def _event_helps(self, pod: PodInfo, event: ClusterEvent) -> bool:
+        """Any change of a quota does, but for one of its status only that leaves no room for the pod."""
+        return self._spec_changed(event) or self._fits_now(pod)
+
+    def _deletion_helps(self, pod: PodInfo, event: ClusterEvent) -> bool:
+        """A pod that went helps those of its quota and of the quotas above, where they are looked at those of all these."""
+        mine, its = self._path(pod), self._path(event.old)
+        if not mine or not its:
+            return True
+        return bool(set(mine) & set(its)) if self.args.enable_check_parent_quota else mine[0] in its
+
+    def _change_helps(self, pod: PodInfo, event: ClusterEvent) -> bool:
+        """A changed spec of the pod's quota or one above helps; any other change only if there is room now."""
+        return (event.new.metadata.name in self._path(pod) and self._spec_changed(event)) or self._fits_now(pod)
+
+    def _path(self, pod: PodInfo) -> list[str]:
+        found = self.book.quota(self.book.resolve(pod.shape))
+        return [quota.name for quota in found[1].path() if quota.parent is not None] if found is not None else []
+
+    def _spec_changed(self, event: ClusterEvent) -> bool:
+        if event.old is None or event.new is None:
+            return True
+        trees = self.book.rules.trees
+        try:
+            return spec_of(event.old, trees=trees) != spec_of(event.new, trees=trees)
+        except ValueError:
+            return True
+
+    def _fits_now(self, pod: PodInfo) -> bool:
+        self.book.settle()
+        found = self.book.quota(self.book.resolve(pod.shape))
+        if found is None:
+            return True
+        self._refresh(*found, pod)
+        return not self._refuses(CycleContext(self.handle.state, pod), found[1])

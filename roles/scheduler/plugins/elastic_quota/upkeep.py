@@ -1,0 +1,176 @@
+"""Background work of the leader: built-in quotas, status, metrics, revoking (SCH-EQ-01, 09, 10; scheduler-job.md 14.2, 14.11, 14.12)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from koord.api import names
+from koord.api.kinds import ELASTICQUOTAS
+from koord.api.objects import ElasticQuota
+from koord.kube.errors import AlreadyExists, ApiError, NotFound
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.plugins.elastic_quota.args import ElasticQuotaArgs
+from roles.scheduler.plugins.elastic_quota.book import Member, QuotaBook
+from roles.scheduler.plugins.elastic_quota.metrics import QuotaMetrics
+from roles.scheduler.plugins.elastic_quota.model import DEFAULT, ROOT, SYSTEM
+from roles.scheduler.plugins.elastic_quota.revoke import Revoker
+from roles.scheduler.plugins.elastic_quota.status import Patch, patch_of
+from roles.scheduler.plugins.elastic_quota.tree import Quota
+
+log = logging.getLogger(__name__)
+
+_ROUND = 1.0  # seconds between looks at the status of all quotas
+_METRICS_EVERY = 10.0
+_RETRY = 10.0
+_AT_ONCE = 8  # status writes under way together
+_PER_ROUND = 200  # status writes in a round; the rest has its turn in the next
+
+
+class Upkeep:
+    """Writes what the books say. Only while this process may write; a write that fails is tried again in the next round."""
+
+    def __init__(self, args: ElasticQuotaArgs, handle: Handle, book: QuotaBook, metrics: QuotaMetrics) -> None:
+        self._args = args
+        self._handle = handle
+        self._book = book
+        self._metrics = metrics
+        self._evaluated: dict[str, tuple[int, ElasticQuota]] = {}
+        self._next = 0
+
+    # ---------------------------------------------------------------- built-in quotas
+
+    async def create_built_in(self) -> None:
+        """Create the root, system and default quota where they are missing, trying again until they are there; then look now and then."""
+        told: dict[str, str] = {}
+        while True:
+            for name in (ROOT, SYSTEM, DEFAULT):
+                if self._book.shown(name) is None and self._handle.may_write():
+                    await self._create(name, told)
+            await asyncio.sleep(_RETRY)
+
+    async def _create(self, name: str, told: dict[str, str]) -> None:
+        found = self._book.quota(name)
+        if found is None:
+            return
+        labels = {names.LABEL_QUOTA_PARENT: found[1].spec.parent}
+        if name == ROOT:
+            labels.update({names.LABEL_QUOTA_IS_PARENT: "true", names.LABEL_QUOTA_ALLOW_LENT_RESOURCE: "false"})
+        else:
+            labels = {}
+        maximum = self._args.system_quota_group_max if name == SYSTEM else self._args.default_quota_group_max
+        namespace = self._args.quota_group_namespace
+        body: dict[str, Any] = {
+            "apiVersion": ELASTICQUOTAS.api_version, "kind": ELASTICQUOTAS.kind,
+            "metadata": {"name": name, "namespace": namespace, "labels": labels},
+            "spec": {} if name == ROOT else {"max": {key: str(value) for key, value in maximum.items()}},
+        }  # fmt: skip
+        try:
+            await self._handle.client.create(ELASTICQUOTAS, body, namespace)
+        except AlreadyExists:
+            return
+        except ApiError as error:
+            if told.get(name) != str(error):
+                told[name] = str(error)
+                log.warning("quota %s/%s could not be created, it is tried again: %s", namespace, name, error)
+
+    # ---------------------------------------------------------------- status
+
+    async def keep_status(self) -> None:
+        """Every second: bring the books and the objects together; every ten seconds the metrics."""
+        metrics_at = 0.0
+        while True:
+            started = time.perf_counter()
+            self.refresh()
+            if started >= metrics_at:
+                metrics_at = started + _METRICS_EVERY
+                self._metrics.show(self._book.quotas())
+            if self._handle.may_write():
+                await self._write()
+                self._metrics.wrote(time.perf_counter() - started)
+            await asyncio.sleep(max(0.05, _ROUND - (time.perf_counter() - started)))
+
+    def refresh(self) -> None:
+        """Bring all runtimes up to date."""
+        started = time.perf_counter()
+        self._book.sweep()
+        self._book.settle()
+        for tree in self._book.trees.values():
+            tree.refresh_all()
+        self._metrics.took("RefreshRuntime", time.perf_counter() - started)
+
+    async def _write(self) -> None:
+        due = [(quota, shown, patch) for quota, shown, patch in self._due()]
+        if not due:
+            return
+        start = self._next % len(due)
+        batch = (due[start:] + due[:start])[:_PER_ROUND]
+        self._next = start + len(batch) if len(batch) < len(due) else 0
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(quota: Quota, shown: ElasticQuota, patch: Patch) -> None:
+            async with gate:
+                await self._patch(quota, shown, patch)
+
+        await asyncio.gather(*(one(*item) for item in batch))
+
+    def _due(self) -> Iterable[tuple[Quota, ElasticQuota, Patch]]:
+        """Quotas whose object does not show what the books say. One that neither changed since it was found right is not looked at."""
+        seen: dict[str, tuple[int, ElasticQuota]] = {}
+        for tree, quota in self._book.quotas():
+            shown = self._book.shown(quota.name)
+            if shown is None:
+                continue
+            before = self._evaluated.get(quota.name)
+            hooks = self._book.hooks.of(tree)
+            if before is not None and before[0] == quota.version and before[1] is shown and not hooks:
+                seen[quota.name] = before
+                continue
+            extra: dict[str, str] = {}
+            for more in self._book.hooks.tell(tree, lambda hook, quota=quota: hook.annotations(quota)):  # type: ignore[misc]
+                extra.update(more)
+            patch = patch_of(quota, shown, extra)
+            if patch is None:
+                seen[quota.name] = (quota.version, shown)
+            else:
+                yield quota, shown, patch
+        self._evaluated = seen
+
+    async def _patch(self, quota: Quota, shown: ElasticQuota, patch: Patch) -> None:
+        if not self._handle.may_write():
+            return
+        name, namespace = shown.metadata.name, shown.metadata.namespace
+        try:
+            written = await self._handle.client.patch(ELASTICQUOTAS, name, patch, namespace)
+            self._book.show(msgspec.convert(written, ElasticQuota))
+        except NotFound:
+            return
+        except ApiError as error:
+            log.warning("status of quota %s/%s could not be written, it is tried again: %s", namespace, name, error)
+
+    # ---------------------------------------------------------------- revoking
+
+    async def revoke(self) -> None:
+        """Evict pods of quotas that were over their runtime for too long (monitorAllQuotas)."""
+        revoker = Revoker(self._args.delay_evict_time)
+        while True:
+            await asyncio.sleep(max(0.05, self._args.revoke_pod_interval))
+            self.refresh()
+            if self._handle.may_write():
+                for quota, member in revoker.due(self._book, time.time()):
+                    await self._evict(quota, member)
+
+    async def _evict(self, quota: str, member: Member) -> None:
+        pod = member.pod
+        try:
+            await self._handle.client.evict(pod.namespace, pod.name, uid=pod.pod.metadata.uid or None)
+            log.info("pod %s is evicted: its quota %s has been over its runtime for too long", pod.key, quota)
+        except NotFound:
+            return
+        except ApiError as error:
+            log.warning("pod %s of quota %s, which is over its runtime, could not be evicted: %s", pod.key, quota, error)
