@@ -68,15 +68,17 @@ class SensingLoop:
         """Names of collectors without a successful round yet."""
         return [c.name for c in self._collectors if not c.started]
 
-    def tick(self, now: float, mono: float) -> None:
-        """Run what is due at this moment."""
+    def tick(self, now: float, mono: float, clock: Callable[[], float] | None = None) -> None:
+        """Run what is due at this moment. ``clock`` tells how late in the tick a collector runs; None: time stands still meanwhile."""
         self._watch_clock(now, mono)
         begun = time.perf_counter()
         self._files.begin_tick()
         at = Round(now, mono)
         for collector in self._collectors:
             if self._due.get(collector.name, 0.0) <= mono + _EARLY:
-                collector.run(at)
+                # a counter's time is when it is read: what ran before it in this tick (opening files, asking tools) must not
+                # shorten the next rate
+                collector.run(Round(now, mono + clock() - begun) if clock is not None else at)
                 self._due[collector.name] = mono + collector.interval
         if self._on_tick is not None:
             self._on_tick(at)
@@ -104,7 +106,7 @@ class SensingLoop:
         loop = asyncio.get_running_loop()
         while not stopping.is_set():
             begun = loop.time()
-            self.tick(time.time(), time.monotonic())
+            self.tick(time.time(), time.monotonic(), time.perf_counter)
             await self._pause(max(self._interval - (loop.time() - begun), 0.05), stopping)
 
     async def _pause(self, seconds: float, stopping: asyncio.Event) -> None:
