@@ -161,6 +161,11 @@ def _missing(entry: Entry, current: str) -> list[str]:
     """The lines or words to write so that the file says again what it said."""
     if entry.undo is Undo.WORDS:
         return [w for w in entry.value.split() if w not in current.split()]
+    if entry.undo is Undo.LINES:
+        # the last line of a label is the one in force
+        now = {line.partition(":")[0].strip(): line.strip() for line in current.splitlines()}
+        old_lines = [line.strip() for line in entry.value.splitlines() if line.strip()]
+        return [line for line in old_lines if now.get(line.partition(":")[0].strip()) != line]
     have = {line.strip() for line in current.splitlines()}
     lines = [line.strip() for line in entry.value.splitlines() if line.strip() and line.strip() not in have]
     if entry.undo is Undo.DEVICES:

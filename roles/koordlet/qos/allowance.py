@@ -90,7 +90,10 @@ def is_be_app(app: HostApp) -> bool:
 
 
 def allowance(snapshot: Snapshot, apps: tuple[HostApp, ...], threshold: ThresholdStrategy) -> Allowance | None:
-    """The allowance of this tick; None while the node or its CPU use is not known."""
+    """The allowance of this tick; None while the node or its CPU use is not known, or no running pod's use is.
+
+    Without any pod's use, what best-effort pods use themselves would be taken for the system's.
+    """
     node = snapshot.node
     node_cpu = snapshot.metrics.last(kinds.NODE_CPU)
     if node is None or node_cpu is None:
@@ -100,15 +103,19 @@ def allowance(snapshot: Snapshot, apps: tuple[HostApp, ...], threshold: Threshol
         return None
     known = {pod.uid: pod for pod in snapshot.pods}
     all_pods = non_be = 0.0
+    blind = any(pod.phase == "Running" for pod in snapshot.pods)
     for (uid,) in snapshot.metrics.keys(kinds.POD_CPU):
         used = snapshot.metrics.last(kinds.POD_CPU, pod_uid=uid)
         if used is None:
             continue
+        blind = False
         all_pods += used
         pod = known.get(uid)
         # a pod that nobody knows may be anything: it is not taken from
         if pod is None or not is_be(pod):
             non_be += used
+    if blind:
+        return None
     all_apps = non_be_apps = 0.0
     for app in apps:
         used = snapshot.metrics.last(kinds.HOST_APP_CPU, host_app_name=app.name)

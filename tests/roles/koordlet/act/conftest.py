@@ -180,6 +180,10 @@ class World:
         for name, value in pods.items():
             self.sample(kinds.POD_CPU, value, f"uid-{name}")
 
+    def load(self, node: float, **pods: float) -> None:
+        """CPU samples of now of the node and of every pod: 0 for those not named."""
+        self.use(node, **{**{p.name: 0.0 for p in self.pods}, **pods})
+
     def pod(self, name: str, **options: Any) -> PodState:
         made = make_pod(self.machine, name, **options)
         self.pods.append(made)

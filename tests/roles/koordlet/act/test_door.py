@@ -91,7 +91,7 @@ class Cluster:
         seconds = time.monotonic() - self.started
         ticks = int(self.use["node"] * seconds * 100)
         self.file("proc/stat", f"cpu  {100_000 + ticks} 0 0 {1_000_000 + int((CPUS - self.use['node']) * seconds * 100)} 0 0 0 0 0 0\n")
-        self.cgroup("cpuacct", BE_TIER, "cpuacct.usage", "0")
+        self.cgroup("cpuacct", BE_TIER, "cpuacct.usage", str(int(10**10 + self.use.get("tier", 0.0) * seconds * 1e9)))
         for pod in self.pods:
             name = pod["metadata"]["name"]
             used = int(10**10 + self.use.get(name, 0.0) * seconds * 1e9)
@@ -114,8 +114,8 @@ class Cluster:
 
     # -- objects -------------------------------------------------------------------------------------------------------------
 
-    async def node(self, slo: dict[str, Any]) -> None:
-        resources = {"cpu": str(CPUS), "memory": "64Gi", "pods": "110"}
+    async def node(self, slo: dict[str, Any], **extended: str) -> None:
+        resources = {"cpu": str(CPUS), "memory": "64Gi", "pods": "110", **{f"kubernetes.io/{k}": v for k, v in extended.items()}}
         await self.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
         status = {
             "capacity": resources,
@@ -357,5 +357,85 @@ def test_observe_mode_touches_nothing(tmp_path) -> None:
         assert c.values() == before
         assert not await c.evicted("be")
         assert be["metadata"]["uid"]
+
+    run(tmp_path, story)
+
+
+@pytest.mark.feature("KA-CEV-01")
+@pytest.mark.feature("KA-CEV-03")
+@pytest.mark.feature("KA-MEV-03")
+def test_unsatisfied_and_overcommitted_pods_go(tmp_path) -> None:
+    """BE CPU satisfaction takes one pod; batch CPU and memory that the node no longer offers take the opted-in ones."""
+
+    async def story(c: Cluster) -> None:
+        threshold = {
+            "enable": True,
+            "cpuEvictTimeWindowSeconds": 3,
+            "cpuEvictBESatisfactionLowerPercent": 60,
+            "cpuEvictBESatisfactionUpperPercent": 70,
+        }
+        await c.node({"resourceUsedThresholdWithBE": threshold}, **{"batch-cpu": "30000", "batch-memory": "40Gi"})
+
+        def asks(cpu: str, memory: str) -> dict[str, Any]:
+            wanted = {"kubernetes.io/batch-cpu": cpu, "kubernetes.io/batch-memory": memory}
+            return {"requests": wanted, "limits": wanted}
+
+        opt_in = {"koordinator.sh/eviction-enabled": "true"}
+        await c.pod("busy", qos="BE", kube_qos="BestEffort", memory=GI, resources=asks("9000", "4Gi"))
+        await c.pod("calm", qos="BE", kube_qos="BestEffort", memory=GI, resources=asks("9000", "4Gi"))
+        await c.pod("opted", qos="BE", kube_qos="BestEffort", memory=GI, resources=asks("12000", "20Gi"), **opt_in)
+        c.use.update({"node": 16.0, "tier": 15.8, "busy": 9.0, "calm": 4.0, "opted": 2.8})
+        gates = ("BECPUEvict", "CPUAllocatableEvict", "MemoryAllocatableEvict")
+        async with agent(c, *gates, cpu_evict_cool_time_seconds=2) as app:
+            # 16 of 30 cores: 53 %, to 70 %: 5 cores to release
+            await until(lambda: c.evicted("busy"), "the eviction of the busiest")
+            assert not await c.evicted("opted")
+            patch = {
+                "memoryAllocatableEvictThresholdPercent": 100,
+                "memoryAllocatableEvictLowerPercent": 90,
+                "cpuAllocatableEvictThresholdPercent": 100,
+                "cpuAllocatableEvictLowerPercent": 90,
+                "allocatableEvictPriorityThreshold": 5999,
+                "cpuEvictBESatisfactionLowerPercent": 1,
+            }
+            await c.client.patch(NODESLOS, "n1", {"spec": {"resourceUsedThresholdWithBE": patch}})
+            await c.client.patch(NODES, "n1", {"status": {"allocatable": {"kubernetes.io/batch-memory": "10Gi"}}}, subresource="status")
+            await until(lambda: c.evicted("opted"), "the eviction for memory that is no longer offered")
+            assert not await c.evicted("calm"), "who did not opt in stays"
+            rules = {r.rule for r in app.recorder.ring.find("Pod", "default", "opted") if r.verdict == "Evicted"}
+            assert rules == {"MemoryAllocatableEvict"}
+
+    run(tmp_path, story)
+
+
+@pytest.mark.feature("KA-RDT-01")
+@pytest.mark.feature("KA-SYS-01")
+@pytest.mark.feature("KA-MET-01")
+def test_caches_and_knobs_of_a_node_without_pods(tmp_path) -> None:
+    async def story(c: Cluster) -> None:
+        c.file("proc/cpuinfo", "processor : 0\nvendor_id : GenuineIntel\nmodel name : T\nflags : fpu cat_l3 mba\n")
+        c.file("sys/fs/resctrl/info/L3/cbm_mask", "fff\n")
+        for group in ("", "LSR/", "LS/", "BE/"):
+            c.file(f"sys/fs/resctrl/{group}schemata", "    L3:0=fff\n    MB:0=100\n")
+            c.file(f"sys/fs/resctrl/{group}tasks", "")
+        c.file("proc/sys/vm/watermark_scale_factor", "10\n")
+        c.file("proc/sys/vm/min_free_kbytes", "67584\n")
+        spec = {
+            "resourceQOSStrategy": {"beClass": {"resctrlQOS": {"enable": True, "mbaPercent": 12}}},
+            "systemStrategy": {"watermarkScaleFactor": 150, "minFreeKbytesFactor": 1},
+        }
+        await c.node(spec)
+        async with agent(c, "RdtResctrl", "SystemConfig") as app:
+            schemata = tmp_path / "sys/fs/resctrl/BE/schemata"
+            await until(lambda: "MB:0=20;" in schemata.read_text(), "the bandwidth of BE")
+            assert "L3:0=f;" in schemata.read_text()
+            await until(lambda: (tmp_path / "proc/sys/vm/watermark_scale_factor").read_text() == "150", "the knob")
+            assert (tmp_path / "proc/sys/vm/min_free_kbytes").read_text() == "67584\n", "out of range"
+            assert any(r.verdict == "InvalidConfig" for r in app.recorder.ring.find("Node", "", "n1"))
+            text = app.metrics.internal_text()
+            assert 'koordlet_resource_update_duration_milliseconds_count{status="success",type="resctrl-schema"}' in text
+        assert restore_command(c.options) == 0
+        assert (tmp_path / "proc/sys/vm/watermark_scale_factor").read_text().strip() == "10"
+        assert schemata.read_text().splitlines()[-2:] == ["L3:0=fff", "MB:0=100"]
 
     run(tmp_path, story)

@@ -129,7 +129,7 @@ def test_best_effort_cpu_falls_within_a_second_of_a_load_step(world, tree, gates
             value = tree.used(pod.cgroup_dir)
             rates[pod.name] = max(value - last.get(pod.uid, value), 0) / 1e9 / elapsed
             last[pod.uid] = value
-        world.use(sum(rates.values()), **rates)
+        world.load(sum(rates.values()), **rates)
         return world.run(strategy, state)
 
     elapsed = 1.0
@@ -211,7 +211,7 @@ def test_children_with_quotas_make_way_on_the_real_kernel(world, tree, gates, bu
     world.spec = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"}}
     for directory, quota in ((pod.cgroup_dir, "150000"), (box, "120000")):
         world.machine.executor.apply([sequence(Write("cpu.cfs_quota_us", directory, quota))], rule="test", now=time.time())
-    world.use(2.0, be=0.1)
+    world.load(2.0, be=0.1)
     world.run(BECPUSuppress(Options(), gates("BECPUSuppress")))
     assert [world.machine.get("cpu.cfs_quota_us", d) for d in (QOS, pod.cgroup_dir, box)] == ["70000", "-1", "-1"]
     assert restore(world.machine.root).failed == []
@@ -235,14 +235,14 @@ def test_burst_up_and_down_on_the_real_kernel(world, tree, gates, build_topology
     world.spec = {"cpuBurstStrategy": {"policy": "auto", "cpuBurstPercent": 1000}}
     get = world.machine.get
     for expected in ("60000", "72000"):
-        world.use(0.5)
+        world.load(0.5)
         world.sample("container_cpu_throttled", 0.5, pod.containers[0].id)
         world.run(strategy)
         world.now += 1
         assert [get("cpu.cfs_quota_us", d) for d in (pod.cgroup_dir, box)] == [expected, expected]
         assert int(get("cpu.cfs_burst_us", box)) == int(expected), "this kernel takes no more than the quota"
     world.spec = {}
-    world.use(0.5)
+    world.load(0.5)
     world.run(strategy)
     assert [get(f, box) for f in ("cpu.cfs_quota_us", "cpu.cfs_burst_us")] == ["50000", "0"]
     assert restore(world.machine.root).failed == []

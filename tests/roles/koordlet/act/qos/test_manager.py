@@ -115,16 +115,16 @@ def test_pressure_may_take_at_any_time_but_gives_once_an_interval(world, gates, 
     get = lambda: world.machine.get("cpu.cfs_quota_us" if policy == "cfsQuota" else "cpuset.cpus", QOS)  # noqa: E731
     seen = []
     for step in range(3):
-        world.use(1.4)
+        world.load(1.4)
         manager.run_now("BECPUSuppress", world.snapshot(), 10.0 + step * 0.3)
         seen.append(get())
         world.now += 0.3
     assert seen == ["360000" if policy == "cfsQuota" else "0-3"] * 3
-    world.use(9.4)
+    world.load(9.4)
     manager.run_now("BECPUSuppress", world.snapshot(), 12.0)
     assert get() == ("100000" if policy == "cfsQuota" else "0-1")
     world.now += 1
-    world.use(1.4)
+    world.load(1.4)
     manager.run_now("BECPUSuppress", world.snapshot(), 13.0)
     assert get() == ("260000" if policy == "cfsQuota" else "0-3")
 
@@ -138,7 +138,7 @@ def test_observe_mode_decides_tells_and_counts_but_changes_nothing(world, gates)
     world.spec = {"resourceUsedThresholdWithBE": {"enable": True}}
     manager, _, told = manage(world, BECPUSuppress(Options(), gates("BECPUSuppress")), mode=Mode.OBSERVE)
     for mono in (1.0, 2.0):
-        world.use(6.4)
+        world.load(6.4)
         manager.tick(world.snapshot(), mono)
         world.now += 1
     assert world.machine.get("cpuset.cpus", QOS) == "0-15"

@@ -53,7 +53,7 @@ def test_allowance_subtracts_everybody_but_the_best_effort_tier(world):
     world.pod("ls", qos="LS")
     world.pod("be", qos="BE", kube_qos="BestEffort")
     world.pod("plain", kube_qos="BestEffort")
-    world.use(10.0, ls=2.0, be=3.0, plain=0.5, stranger=1.0)
+    world.load(10.0, ls=2.0, be=3.0, plain=0.5, stranger=1.0)
     for app, used in (("nginx", 0.4), ("batch", 0.3), ("fake-be", 0.2)):
         world.sample("host_application_cpu_usage", used, app)
     allow = allowance(world.snapshot(), world.slo.host_applications, world.slo.threshold)
@@ -75,7 +75,7 @@ def test_allowance_subtracts_everybody_but_the_best_effort_tier(world):
 def test_reserved_cpu_is_the_least_that_the_system_counts(world, build_node, reservation, allocatable, system):
     threshold(world)
     world.node = build_node(allocatable=allocatable, annotations={RESERVED: reservation} if reservation else {})
-    world.use(0.5)
+    world.load(0.5)
     assert allowance(world.snapshot(), (), world.slo.threshold).system == system
 
 
@@ -87,6 +87,10 @@ def test_no_sample_means_no_decision(world, suppress, gates):
         world.use(be0=1.0)
         assert world.decide(suppress).batches == ()
     world.use(1.0)
+    world.now += 3
+    world.use(1.0)
+    assert world.decide(suppress).batches == (), "who of the pods uses it is not known"
+    world.load(1.0)
     world.node = None
     assert world.decide(suppress).batches == ()
     world.pods.clear()
@@ -109,7 +113,7 @@ def test_no_sample_means_no_decision(world, suppress, gates):
 def test_quota_policy(world, suppress, old, node_use, expected):
     be_tree(world, "0-7", old)
     threshold(world, cpuSuppressPolicy="cfsQuota")
-    world.use(node_use)
+    world.load(node_use)
     world.run(suppress)
     assert world.machine.get("cpu.cfs_quota_us", QOS) == expected
     assert world.machine.get("cpuset.cpus", QOS) == "0-15", "the cpuset is given back"
@@ -118,7 +122,7 @@ def test_quota_policy(world, suppress, old, node_use, expected):
 def test_quota_floor(world, suppress):
     be_tree(world, "0-15", "900000")
     threshold(world, cpuSuppressPolicy="cfsQuota", cpuSuppressThresholdPercent=5, cpuSuppressMinPercent=10)
-    world.use(1.5)
+    world.load(1.5)
     world.run(suppress)
     assert world.machine.get("cpu.cfs_quota_us", QOS) == "160000"
 
@@ -126,7 +130,7 @@ def test_quota_floor(world, suppress):
 def test_quotas_of_children_make_way_on_v1(world, suppress):
     pod, box = be_tree(world, "0-15", "-1", child_quota="700000")
     threshold(world, cpuSuppressPolicy="cfsQuota")
-    world.use(5.4)
+    world.load(5.4)
     world.run(suppress)
     assert [world.machine.get("cpu.cfs_quota_us", d) for d in (QOS, pod, box)] == ["500000", "-1", "-1"]
 
@@ -135,7 +139,7 @@ def test_quota_on_v2(world_v2, suppress):
     world_v2.pod("be", qos="BE", kube_qos="BestEffort")
     world_v2.machine.put("cpu.cfs_quota_us", QOS, "max 100000")
     threshold(world_v2, cpuSuppressPolicy="cfsQuota")
-    world_v2.use(5.4)
+    world_v2.load(5.4)
     world_v2.run(suppress)
     assert world_v2.machine.get("cpu.cfs_quota_us", QOS) == "500000 100000"
 
@@ -143,7 +147,7 @@ def test_quota_on_v2(world_v2, suppress):
 def test_unreadable_quota_is_left_alone(world, suppress):
     be_tree(world, "0-15", "rubbish")
     threshold(world, cpuSuppressPolicy="cfsQuota")
-    world.use(5.4)
+    world.load(5.4)
     world.run(suppress)
     assert world.machine.get("cpu.cfs_quota_us", QOS) == "rubbish"
 
@@ -154,7 +158,7 @@ def test_unreadable_quota_is_left_alone(world, suppress):
 def test_cpuset_policy_narrows_every_level(world, suppress):
     dirs = be_tree(world, pods=2)
     threshold(world)
-    world.use(6.4)  # 16 × 65 % − 6.4 = 4
+    world.load(6.4)  # 16 × 65 % − 6.4 = 4
     world.run(suppress)
     assert {world.machine.get("cpuset.cpus", d) for d in (QOS, *dirs)} == {"0-3"}
 
@@ -162,11 +166,11 @@ def test_cpuset_policy_narrows_every_level(world, suppress):
 def test_cpuset_grows_by_a_tenth_of_the_node(world, suppress):
     be_tree(world, "0-3")
     threshold(world)
-    world.use(0.4)
+    world.load(0.4)
     state = world.run(suppress)
     assert world.machine.get("cpuset.cpus", QOS) == "0-5"
     world.now += 1
-    world.use(0.4)
+    world.load(0.4)
     world.run(suppress, state)
     assert world.machine.get("cpuset.cpus", QOS) == "0-7"
 
@@ -180,7 +184,7 @@ def test_cpus_of_others(world, suppress):
     }
     dirs = be_tree(world)
     threshold(world)
-    world.use(6.4)
+    world.load(6.4)
     world.run(suppress)
     # half of the candidates are LSR's, so is half of the 4 CPUs
     assert {world.machine.get("cpuset.cpus", d) for d in (QOS, *dirs)} == {"4-5,12-13"}
@@ -194,7 +198,7 @@ def test_static_kubelet_policy_narrows_containers_only(world, suppress):
     world.nrt = {"kubelet.koordinator.sh/cpu-manager-policy": '{"policy":"static"}'}
     pod, box = be_tree(world)
     threshold(world)
-    world.use(6.4)
+    world.load(6.4)
     world.run(suppress)
     assert [world.machine.get("cpuset.cpus", d) for d in (QOS, pod, box)] == ["4-15", "4-15", "4-7"]
 
@@ -204,7 +208,7 @@ def test_when_every_cpu_is_taken_a_minimal_set_is_left_and_said_so(world, suppre
     world.nrt = {RESERVED: '{"reservedCPUs":"14,15"}'}
     be_tree(world)
     threshold(world)
-    world.use(1.0)
+    world.load(1.0)
     outcome = world.decide(suppress)
     assert [n.reason for n in outcome.notices] == ["BECPUExhausted"]
     world.run(suppress)
@@ -214,7 +218,7 @@ def test_when_every_cpu_is_taken_a_minimal_set_is_left_and_said_so(world, suppre
 def test_without_a_topology_object_nothing_is_decided(world, suppress):
     be_tree(world, "0-7")
     threshold(world)
-    world.use(1.0)
+    world.load(1.0)
     world.nrt = None
     world.run(suppress)
     assert world.machine.get("cpuset.cpus", QOS) == "0-7"
@@ -238,7 +242,7 @@ def test_switching_off_gives_everything_back_once(world, suppress):
 def test_policy_switch_gives_the_other_back(world, suppress):
     be_tree(world, "0-15", "-1")
     threshold(world, cpuSuppressPolicy="cfsQuota")
-    world.use(6.4)
+    world.load(6.4)
     state = world.run(suppress)
     assert world.machine.get("cpu.cfs_quota_us", QOS) == "400000"
     threshold(world)
@@ -260,7 +264,7 @@ def test_manager_mode_leaves_placed_pods_alone(world, gates):
     for directory in (placed.cgroup_dir, placed.containers[0].cgroup_dir):
         world.machine.put("cpuset.cpus", directory, "0-1")
     threshold(world)
-    world.use(6.4)
+    world.load(6.4)
     world.run(BECPUSuppress(Options(), gates("BECPUSuppress", "BECPUManager")))
     get = world.machine.get
     assert [get("cpuset.cpus", d) for d in (QOS, pod, box, placed.cgroup_dir)] == ["0-15"] * 4
@@ -275,7 +279,7 @@ def test_records_say_why_with_the_numbers(world, suppress):
     be_tree(world)
     world.pod("ls", qos="LS")
     threshold(world)
-    world.use(6.4, ls=1.0)
+    world.load(6.4, ls=1.0)
     outcome = world.decide(suppress)
     assert [(r.subject.kind, r.subject.name, r.verdict) for r in outcome.records] == [
         ("Node", "node-a", "Suppressed"),
