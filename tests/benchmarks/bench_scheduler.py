@@ -87,8 +87,8 @@ class Informers:
     def __init__(self) -> None:
         self.stores: dict[Kind, Informer[Any]] = {}
 
-    def informer(self, kind: Kind, projection: type[Any], **_: Any) -> Informer[Any]:
-        return self.stores.setdefault(kind, Informer(kind.plural, projection, type_meta=(kind.api_version, kind.kind)))
+    def informer(self, kind: Kind, projection: type[Any], *, transform: Any = None, **_: Any) -> Informer[Any]:
+        return self.stores.setdefault(kind, Informer(kind.plural, projection, transform, type_meta=(kind.api_version, kind.kind)))
 
     def put(self, kind: Kind, key: str, body: bytes) -> None:
         self.stores[kind].receive(key, "1", msgspec.Raw(body))

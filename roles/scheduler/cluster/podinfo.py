@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+import sys
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from koord.accounting.pods import non_zero_requests, pod_limits, pod_requests
 from koord.api import names
 from koord.api.deprecated import rewrite_pod
-from koord.api.objects import Pod, PodAffinity, TopologySpreadConstraint
+from koord.api.objects import Condition, ObjectMeta, Pod, PodAffinity, PodSpec, TopologySpreadConstraint, Volume
 from koord.api.priority import PriorityClass, priority_class_with_default
 from koord.api.qos import QoSClass, pod_qos
 from roles.scheduler.cluster.terms import (
@@ -29,6 +30,10 @@ from roles.scheduler.cluster.terms import (
 from roles.scheduler.cluster.tolerations import Toleration, compile_tolerations
 from roles.scheduler.cluster.vocabulary import Vocabulary
 
+T = TypeVar("T")
+
+_replace = msgspec.structs.replace
+
 DEFAULT_SCHEDULER = "default-scheduler"
 _TERMINATED = ("Succeeded", "Failed")
 
@@ -43,17 +48,29 @@ _RESULTS = frozenset(
 )  # fmt: skip
 
 
+# Labels that controllers set to another value on each pod of one template.
+UNIQUE_LABELS = frozenset(
+    ("statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index", "batch.kubernetes.io/job-completion-index")
+)
+_UNIQUE_TEXT = tuple(label.encode() for label in UNIQUE_LABELS)
+_NO_LABELS: dict[str, str] = {}
+
+
 class PodShape:
     """All that scheduling looks at in a pod, shared by the pods for which it is equal.
 
     `requests` are (resource id, amount) in base units; `non_zero` are (milli-CPU, bytes) with scheduler defaults for containers
     without requests. `memo` is where plugins keep what they derived from the shape.
+
+    `labels` are without those of UNIQUE_LABELS, unless the pod's own terms speak of them: match selectors against `PodInfo.labels`.
+    `template` is the first pod of the shape, of which the others share the parts.
     """
 
     __slots__ = (
         "__weakref__", "affinity", "amounts", "annotations", "anti_affinity", "claims", "daemonset", "digest", "gates", "images",
         "labels", "limits", "memo", "namespace", "node_selector", "non_zero", "ports", "preemption_policy", "preferred_affinity",
-        "preferred_nodes", "priority", "priority_class", "qos", "requests", "required_nodes", "scheduler_name", "spread", "tolerations",
+        "preferred_nodes", "priority", "priority_class", "qos", "requests", "required_nodes", "scheduler_name", "spread", "template",
+        "tolerations", "volumes",
     )  # fmt: skip
 
     digest: bytes
@@ -79,6 +96,8 @@ class PodShape:
     images: tuple[str, ...]
     gates: tuple[str, ...]
     claims: tuple[str, ...]
+    volumes: tuple[Volume, ...]
+    template: Pod
     daemonset: bool
     qos: QoSClass
     priority_class: PriorityClass
@@ -86,12 +105,14 @@ class PodShape:
 
 
 class PodInfo:
-    """One pod. `pod` is the informer's projection; everything that placing needs is on `shape`."""
+    """One pod. Everything that placing needs is on `shape`; `pod` is the projection, cut down to what the scheduler still reads when it
+    came from a PodParser: without container statuses, volumes that do not matter and annotations of others. `labels` are all labels."""
 
-    __slots__ = ("deleting", "key", "name", "namespace", "node_name", "nominated", "pod", "shape", "terminated", "uid")
+    __slots__ = ("deleting", "key", "labels", "name", "namespace", "node_name", "nominated", "pod", "shape", "terminated", "uid")
 
     def __init__(self, pod: Pod, shape: PodShape) -> None:
         meta, spec, status = pod.metadata, pod.spec, pod.status
+        self.labels = meta.labels
         self.namespace = meta.namespace
         self.name = meta.name
         self.key = f"{meta.namespace}/{meta.name}"
@@ -102,6 +123,17 @@ class PodInfo:
         self.terminated = status.phase in _TERMINATED
         self.pod = pod
         self.shape = shape
+
+    @property
+    def metadata(self) -> ObjectMeta:
+        """The pod's metadata."""
+        return self.pod.metadata
+
+    @property
+    def unique_labels(self) -> dict[str, str]:
+        """Labels that other pods of the shape have with other values."""
+        labels = self.labels
+        return _NO_LABELS if labels is self.shape.labels else {key: labels[key] for key in sorted(UNIQUE_LABELS & labels.keys())}
 
     @property
     def priority(self) -> int:
@@ -131,14 +163,17 @@ class PodParser:
         if shape is None:
             shape = self._shape(pod, digest)
             self._shapes[digest] = shape
-        return PodInfo(pod, shape)
+        return PodInfo(_slim(pod, shape), shape)
 
     def _digest(self, pod: Pod) -> bytes:
         meta, spec = pod.metadata, pod.spec
+        # Constraints are encoded by themselves: a unique label that one of them speaks of belongs to the shape.
+        terms = self._encode((spec.affinity, spec.topology_spread_constraints)) if _has_terms(spec) else b""
         parts = (
-            meta.namespace, meta.labels, _relevant(meta.annotations), spec.containers, spec.init_containers, spec.overhead,
-            spec.resources, spec.node_selector, spec.affinity, spec.tolerations, spec.topology_spread_constraints, spec.priority,
-            spec.scheduler_name, spec.preemption_policy, spec.scheduling_gates, spec.volumes, spec.host_network,
+            meta.namespace, _shape_labels(meta.labels, terms), terms, _relevant(meta.annotations), spec.containers, spec.init_containers,
+            spec.overhead,
+            spec.resources, spec.node_selector, spec.tolerations, spec.priority, spec.scheduler_name, spec.preemption_policy,
+            spec.scheduling_gates, _placing_volumes(spec.volumes), spec.host_network,
             [owner.kind for owner in meta.owner_references],
             [(s.name, s.allocated_resources, s.resources) for s in pod.status.container_statuses if s.resources or s.allocated_resources],
             pod.status.resize,
@@ -151,7 +186,10 @@ class PodParser:
         shape.digest = digest
         shape.memo = {}
         shape.namespace = meta.namespace
-        shape.labels = dict(meta.labels)
+        terms = self._encode((spec.affinity, spec.topology_spread_constraints)) if _has_terms(spec) else b""
+        shape.labels = dict(_shape_labels(meta.labels, terms))
+        shape.template = pod
+        shape.volumes = _placing_volumes(spec.volumes)
         shape.annotations = _relevant(meta.annotations)
         shape.scheduler_name = shape.labels.get(names.LABEL_POD_SCHEDULER_NAME) or spec.scheduler_name or DEFAULT_SCHEDULER
         shape.priority = spec.priority or 0
@@ -173,6 +211,92 @@ class PodParser:
         _compile_pod_affinity(shape, pod)
         shape.spread = tuple(_spread(constraint, shape.labels) for constraint in spec.topology_spread_constraints)
         return shape
+
+
+def _has_terms(spec: PodSpec) -> bool:
+    return spec.affinity is not None or bool(spec.topology_spread_constraints)
+
+
+def _shape_labels(labels: dict[str, str], terms: bytes) -> dict[str, str]:
+    """Labels that pods of one template have in common."""
+    if not labels or UNIQUE_LABELS.isdisjoint(labels) or any(text in terms for text in _UNIQUE_TEXT):
+        return labels
+    return {key: value for key, value in labels.items() if key not in UNIQUE_LABELS}
+
+
+def _placing_volumes(volumes: tuple[Volume, ...]) -> tuple[Volume, ...]:
+    """Volumes that have to do with where the pod can be; most have not, and names of token volumes differ from pod to pod."""
+    return tuple(
+        volume
+        for volume in volumes
+        if volume.persistent_volume_claim is not None
+        or volume.ephemeral is not None
+        or volume.csi is not None
+        or volume.gce_persistent_disk is not None
+        or volume.aws_elastic_block_store is not None
+        or volume.azure_disk is not None
+        or volume.rbd is not None
+        or volume.iscsi is not None
+    )
+
+
+def _condition(condition: Condition) -> Condition:
+    """The condition with its words interned."""
+    return _replace(condition, type=sys.intern(condition.type), status=sys.intern(condition.status), reason=sys.intern(condition.reason))
+
+
+def _same(own: T, first: T) -> T:
+    """The first one if they are equal, so that one of them is kept only."""
+    return first if own == first else own
+
+
+def _slim(pod: Pod, shape: PodShape) -> Pod:
+    """The projection with the parts that decide the shape shared with the first pod of the shape, and without what nobody reads."""
+    meta, spec, status, first = pod.metadata, pod.spec, pod.status, shape.template.spec
+    model = shape.template
+    annotations = {key: value for key, value in meta.annotations.items() if names.DOMAIN in key} if meta.annotations else meta.annotations
+    slim = _replace(
+        pod,
+        metadata=_replace(
+            meta,
+            labels=shape.labels if len(meta.labels) == len(shape.labels) else meta.labels,
+            annotations=shape.annotations if len(annotations) == len(shape.annotations) else annotations,
+            namespace=shape.namespace,
+            generate_name=_same(meta.generate_name, model.metadata.generate_name),
+            owner_references=_same(meta.owner_references, model.metadata.owner_references),
+        ),
+        spec=_replace(
+            spec,
+            containers=first.containers,
+            init_containers=first.init_containers,
+            overhead=first.overhead,
+            resources=first.resources,
+            node_selector=first.node_selector,
+            affinity=first.affinity,
+            tolerations=first.tolerations,
+            topology_spread_constraints=first.topology_spread_constraints,
+            scheduling_gates=first.scheduling_gates,
+            volumes=shape.volumes,
+            scheduler_name=first.scheduler_name,
+            priority_class_name=_same(spec.priority_class_name, first.priority_class_name),
+            service_account_name=_same(spec.service_account_name, first.service_account_name),
+            restart_policy=_same(spec.restart_policy, first.restart_policy),
+        ),
+        status=_replace(
+            status,
+            phase=_same(status.phase, model.status.phase),
+            qos_class=_same(status.qos_class, model.status.qos_class),
+            conditions=tuple(_condition(condition) for condition in status.conditions),
+            container_statuses=(),
+            init_container_statuses=(),
+            pod_ips=(),
+            pod_ip="",
+            host_ip="",
+        ),
+    )
+    if shape.template is pod:
+        shape.template = slim
+    return slim
 
 
 def _relevant(annotations: dict[str, str] | None) -> dict[str, str]:

@@ -171,14 +171,17 @@ class Cycle:
     def _best(self, decision: Decision, totals: Vector) -> int:
         """The node with the highest total; one of several at random."""
         percentage = self._percentages.get(decision.framework.name, 0)
+        evaluation = decision.evaluation
         if 0 < percentage < 100:
             slots = self._sample(totals, percentage)
             values = totals[slots]
-            best = slots[values == values.max()]
+            best = slots[values == values.max()].tolist()
+        elif evaluation is not None and totals is evaluation.totals:
+            best = evaluation.best()
         else:
-            best = (totals == totals[totals.argmax()]).nonzero()[0]
+            best = (totals == totals[totals.argmax()]).nonzero()[0].tolist()
         decision.ties = len(best)
-        return int(best[0] if len(best) == 1 else best[self.state.random.randrange(len(best))])
+        return int(best[0]) if len(best) == 1 else int(best[self.state.random.randrange(len(best))])
 
     def _sample(self, totals: Vector, percentage: int) -> NDArray[np.intp]:
         """Feasible slots, so many as percentageOfNodesToScore wants, going on where the last cycle ended."""

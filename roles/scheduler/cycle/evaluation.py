@@ -6,6 +6,7 @@ costs one row. The result must equal judging each pod and node afresh (tests/rol
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Any
 
 import numpy as np
@@ -95,8 +96,8 @@ class Evaluation:
     """The judgement of one shape under one profile. `totals` is -inf for rows that are not feasible."""
 
     __slots__ = (
-        "_current", "_epoch", "_position", "_scored", "cluster", "count", "data", "feasible", "filters", "framework", "pre_filter",
-        "row_filters", "scores", "skipped", "totals", "version",
+        "_best", "_current", "_epoch", "_plans", "_position", "_scored", "_stamped", "_varying", "cluster", "count", "data", "feasible",
+        "filters", "framework", "pre_filter", "row_filters", "scores", "skipped", "totals", "version",
     )  # fmt: skip
 
     def __init__(self, framework: Framework, cluster: Cluster) -> None:
@@ -112,6 +113,11 @@ class Evaluation:
         self.totals: Vector = np.zeros(0)
         self.count = 0
         self.version = 0
+        self._best: list[int] | None = None  # slots with the highest total, in order; None when unknown
+        # By kinds of change: filters to ask, vectors of the others, scores to ask.
+        self._plans: dict[int, tuple[list[FilterVector], list[FilterVector], list[ScoreVector]]] = {}
+        self._varying: tuple[float, list[ScoreVector]] | None = None  # sum of the scores that are one number, and the others
+        self._stamped: tuple[list[FilterVector], list[ScoreVector]] = ([], [])
         self._epoch = -1
         self._position = -1
         self._scored = False
@@ -141,10 +147,11 @@ class Evaluation:
 
     def _stale(self, ctx: CycleContext) -> tuple[bool, list[ScoreVector]]:
         """Vectors of which rows that did not change themselves may differ by now."""
-        for vector in self.filters:
-            if vector.stamp is not None and vector.plugin.filter_stamp(ctx) != vector.stamp:
+        filters, scores = self._stamped
+        for vector in filters:
+            if vector.plugin.filter_stamp(ctx) != vector.stamp:
                 return True, []
-        return False, [v for v in self.scores if v.stamp is not None and v.plugin.score_stamp(ctx) != v.stamp]
+        return False, [v for v in scores if v.plugin.score_stamp(ctx) != v.stamp]
 
     def _build(self, ctx: CycleContext) -> None:
         """Compute all vectors."""
@@ -172,8 +179,22 @@ class Evaluation:
                 self._row_filter(ctx, plugin, feasible)
         self.feasible = feasible
         self.count = int(np.count_nonzero(feasible))
+        self._replan()
         if self.count:
             self._score(ctx)
+
+    def _replan(self) -> None:
+        """Forget what is kept about which vectors there are."""
+        self._plans = {}
+        self._stamped = ([v for v in self.filters if v.stamp is not None], [v for v in self.scores if v.stamp is not None])
+
+    def _plan(self, kinds: int) -> tuple[list[FilterVector], list[FilterVector], list[ScoreVector]]:
+        plan = self._plans.get(kinds)
+        if plan is None:
+            asked = [vector for vector in self.filters if vector.plugin.reads & kinds]
+            others = [vector for vector in self.filters if not vector.plugin.reads & kinds and vector.codes is not None]
+            plan = self._plans[kinds] = (asked, others, [vector for vector in self.scores if vector.plugin.score_reads & kinds])
+        return plan
 
     def _pre_filter(self, ctx: CycleContext) -> None:
         """Ask the preFilter plugins whose answer the shape decides; the others are asked in each cycle."""
@@ -214,10 +235,12 @@ class Evaluation:
             vector = ScoreVector(plugin, weight, float(raw) if isinstance(raw, (int, float)) else _own(raw), plugin.score_stamp(ctx))
             vector.set_extremes(self.feasible)
             self.scores.append(vector)
+        self._replan()
         self._sum()
 
     def _sum(self) -> None:
         constant = 0.0
+        self._varying = None
         totals: Any = None
         for vector in self.scores:
             part = vector.contribution()
@@ -233,6 +256,33 @@ class Evaluation:
             totals += constant
         np.putmask(totals, ~self.feasible, INFEASIBLE)
         self.totals = totals
+        self._best = None
+
+    def best(self) -> list[int]:
+        """Slots with the highest total, in order. Only while there is a feasible one."""
+        best = self._best
+        if not best:
+            totals = self.totals
+            best = self._best = (totals == totals[totals.argmax()]).nonzero()[0].tolist()
+        return best
+
+    def _rank(self, slot: int, total: float) -> None:
+        """Keep the list of best slots right while one total changes."""
+        best = self._best
+        if not best:
+            return
+        top = self.totals.item(best[0])
+        if len(best) == 1 and best[0] == slot and total < top:
+            self._best = None
+            return
+        index = bisect_left(best, slot)
+        there = index < len(best) and best[index] == slot
+        if total > top:
+            self._best = [slot]
+        elif total == top and not there:
+            best.insert(index, slot)
+        elif total < top and there:
+            del best[index]
 
     # ---------------------------------------------------------------- rows that changed
 
@@ -262,6 +312,7 @@ class Evaluation:
         for vector in stale:
             raw = vector.plugin.score(ctx, ALL_ROWS)
             vector.raw = float(raw) if isinstance(raw, (int, float)) else _own(raw)
+            self._varying = None
             vector.stamp = vector.plugin.score_stamp(ctx)
             vector.touched = True
         for vector in self.scores:
@@ -275,10 +326,19 @@ class Evaluation:
         for slot in changed:
             total = INFEASIBLE
             if feasible[slot]:
-                total = 0.0
-                for vector in self.scores:
+                total, varying = self._split()
+                for vector in varying:
                     total += vector.value(slot)
+            self._rank(slot, total)
             totals[slot] = total
+
+    def _split(self) -> tuple[float, list[ScoreVector]]:
+        """The sum of the scores that are the same for every row, and the vectors of the others. Whole numbers: any order adds up alike."""
+        split = self._varying
+        if split is None:
+            varying = [vector for vector in self.scores if not isinstance(vector.raw, float)]
+            split = self._varying = (sum(vector.fixed for vector in self.scores if isinstance(vector.raw, float)), varying)
+        return split
 
     def _filter_row(self, ctx: CycleContext, slot: int, kinds: int) -> bool:
         """Ask again the filters that look at what changed; returns whether the row is feasible."""
@@ -287,20 +347,22 @@ class Evaluation:
         if kinds & NODE:
             kinds = -1  # the node may have been gone for a while, and with it everybody's answers
         passes = True
-        for vector in self.filters:
-            plugin = vector.plugin
-            if plugin.reads & kinds:
-                code = plugin.filter_row(ctx, slot)
-                if vector.codes is None:
-                    if not code:
-                        continue
-                    vector.codes = np.zeros(self.cluster.capacity, dtype=np.int32)
-                elif vector.codes.dtype == np.bool_ and code > 1:
-                    vector.codes = vector.codes.astype(np.int32)
-                vector.codes[slot] = code
-            else:
-                code = vector.code(slot)
+        asked, others, _ = self._plan(kinds)
+        for vector in asked:
+            code = vector.plugin.filter_row(ctx, slot)
+            codes = vector.codes
+            if codes is None:
+                if not code:
+                    continue
+                codes = vector.codes = np.zeros(self.cluster.capacity, dtype=np.int32)
+                self._plans = {}
+            elif code > 1 and codes.dtype == np.bool_:
+                codes = vector.codes = codes.astype(np.int32)
+            codes[slot] = code
             if code:
+                passes = False
+        for vector in others:
+            if vector.codes is not None and vector.codes.item(slot):
                 passes = False
         for vector in self.row_filters:
             assert vector.codes is not None
@@ -314,14 +376,13 @@ class Evaluation:
         return passes
 
     def _score_row(self, ctx: CycleContext, slot: int, kinds: int) -> None:
-        for vector in self.scores:
-            if not vector.plugin.score_reads & kinds:
-                continue
+        for vector in self._plan(kinds)[2]:
             raw = vector.plugin.score_row(ctx, slot)
             if isinstance(vector.raw, float):
                 if raw == vector.raw:
                     continue
                 vector.raw = np.full(self.cluster.capacity, vector.raw)
+                self._varying = None
             if vector.raw[slot] != raw:
                 vector.raw[slot] = raw
                 vector.touched = True

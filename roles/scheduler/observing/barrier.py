@@ -50,7 +50,7 @@ async def wait(barrier: Barrier, client: Any, pods: Any, lease: str) -> bool:
         async with asyncio.timeout(barrier.timeout):
             while True:
                 seen = pods.get(key)
-                if seen is not None and version_key(seen.metadata.resource_version) >= wanted:
+                if seen is not None and version_key(str(seen.metadata.resource_version)) >= wanted:
                     return True
                 await asyncio.sleep(_POLL)
     except TimeoutError:

@@ -61,7 +61,8 @@ class Observer:
         nodes.add_handler(self.node_added, self.node_updated, self.node_deleted)
         namespaces = informers.informer(NAMESPACES, Namespace)
         namespaces.add_handler(self._namespace, lambda old, new: self._namespace(new), self._namespace_deleted)
-        self._pods = informers.informer(PODS, Pod, field_selector=RUNNING_ONLY)
+        # The store keeps PodInfos: parsed once, and a fraction of a decoded pod's size.
+        self._pods = informers.informer(PODS, Pod, field_selector=RUNNING_ONLY, transform=self._cache.parse)
         self._pods.add_handler(self.pod_added, self.pod_updated, self.pod_deleted)
 
     @property
@@ -71,8 +72,8 @@ class Observer:
 
     def reread(self, key: str) -> PodInfo | None:
         """A pod as the informer has it now."""
-        pod = self._pods.get(key) if self._pods is not None else None
-        return self._parse(pod) if pod is not None else None
+        found: PodInfo | None = self._pods.get(key) if self._pods is not None else None
+        return found
 
     # ---------------------------------------------------------------- feeds of plugins
 
@@ -143,10 +144,9 @@ class Observer:
 
     # ---------------------------------------------------------------- pods
 
-    def pod_added(self, pod: Pod) -> None:
+    def pod_added(self, info: PodInfo) -> None:
         """A pod appeared."""
-        info = self._parse(pod)
-        if info is None or info.terminated:
+        if info.terminated:
             return
         self._state.now = self._clock()
         self._seen(info)
@@ -158,17 +158,14 @@ class Observer:
             self._queue.add(info, self._state.now)
             self._changed()
 
-    def pod_updated(self, old: Pod, new: Pod) -> None:
+    def pod_updated(self, old: PodInfo, info: PodInfo) -> None:
         """A pod changed; one with another UID is another pod."""
-        if old.metadata.uid != new.metadata.uid:
+        if old.uid != info.uid:
             self.pod_deleted(old)
-            self.pod_added(new)
-            return
-        info = self._parse(new)
-        if info is None:
+            self.pod_added(info)
             return
         if info.terminated:
-            self.pod_deleted(new)
+            self.pod_deleted(info)
             return
         self._state.now = self._clock()
         self._seen(info)
@@ -177,9 +174,9 @@ class Observer:
         elif not self._cache.is_assumed(info.uid):
             self._pending(info)
 
-    def pod_deleted(self, pod: Pod) -> None:
+    def pod_deleted(self, pod: PodInfo) -> None:
         """A pod is gone or has ended."""
-        uid = pod.metadata.uid
+        uid = pod.uid
         self._state.now = self._clock()
         for plugin in self._watching:
             plugin.pod_gone(uid)
@@ -226,13 +223,6 @@ class Observer:
             self._queue.update(info, events, now)
         self._changed()
 
-    def _parse(self, pod: Pod) -> PodInfo | None:
-        try:
-            return self._cache.parse(pod)
-        except QuantityError as error:
-            log.error("pod %s/%s is left out: %s", pod.metadata.namespace, pod.metadata.name, error)
-            return None
-
     def _event(self, event: ClusterEvent) -> None:
         if self._queue.on_event(event, self._clock()):
             self._changed()
@@ -267,11 +257,11 @@ def node_action(old: NodeView, new: NodeView) -> Action:
 
 def pod_action(old: PodInfo, new: PodInfo) -> Action:
     """What changed between two versions of a pod; Action(0) for its status only."""
-    if old.shape is new.shape:
+    if old.shape is new.shape and old.labels == new.labels:
         return Action(0)
     a, b = old.shape, new.shape
     action = Action(0)
-    if a.labels != b.labels:
+    if old.labels != new.labels:
         action |= Action.UPDATE_LABELS
     if a.tolerations != b.tolerations:
         action |= Action.UPDATE_TOLERATIONS

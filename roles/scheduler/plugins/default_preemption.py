@@ -171,7 +171,7 @@ class DefaultPreemption(PostFilter):
         for pod in pods:
             broken = False
             for key, budget in self._budgets.items():
-                covers = budget.namespace == pod.namespace and bool(pod.shape.labels) and selects(budget.selector, pod.shape.labels)
+                covers = budget.namespace == pod.namespace and bool(pod.labels) and selects(budget.selector, pod.labels)
                 # A pod that is being disrupted already was counted off when that was decided; an empty selector covers nothing here.
                 if not covers or not budget.selector or pod.name in budget.disrupted:
                     continue

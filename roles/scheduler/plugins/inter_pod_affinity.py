@@ -107,7 +107,7 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
 
         def matches(pod: PodInfo) -> float:
             own = namespaces.get(pod.namespace, {})
-            return float(all(term.matches(pod.namespace, pod.shape.labels, own) for term in wanted))
+            return float(all(term.matches(pod.namespace, pod.labels, own) for term in wanted))
 
         first = wanted[0]
         only = next(iter(first.namespaces)) if len(first.namespaces) == 1 and first.namespace_selector is None else ""

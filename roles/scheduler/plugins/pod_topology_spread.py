@@ -113,7 +113,7 @@ class PodTopologySpread(PreFilter, Filter, PreScore, Score):
         namespace, selector = shape.namespace, constraint.selector
 
         def matches(pod: PodInfo) -> float:
-            return float(pod.namespace == namespace and not pod.deleting and selects(selector, pod.shape.labels))
+            return float(pod.namespace == namespace and not pod.deleting and selects(selector, pod.labels))
 
         return self._columns.counter(("spread", namespace, selector), matches, namespace)
 

@@ -54,7 +54,7 @@ class CountColumns(Columns):
         self._count(slot, pod, -1.0)
 
     def pod_replaced(self, slot: int, old: PodInfo, new: PodInfo) -> None:
-        if old.deleting != new.deleting:
+        if old.deleting != new.deleting or old.labels != new.labels:
             self._count(slot, old, -1.0)
             self._count(slot, new, 1.0)
 

@@ -222,8 +222,12 @@ class LoadColumns(Columns):
 
     def _shift(self, slot: int, load: NodeLoad, charge: Charge, sign: float) -> None:
         """One pod more or less: what it is charged moves the arrays, and nothing else does."""
-        self._sum(load, charge, sign)
-        sources = (*charge.parts(load.metric), charge.estimate)
+        delta, prod = charge.parts(load.metric)
+        for index, estimate in enumerate(charge.estimate):
+            load.delta[index] += sign * delta[index]
+            load.prod[index] += sign * prod[index]
+            load.estimates[index] += sign * estimate
+        sources = (delta, prod, charge.estimate)
         for number, group in enumerate(self.classes):
             used, room = load.sources[number]
             if used >= 0:
