@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import os
 import sys
@@ -86,16 +87,14 @@ class RealHooked(Hooked):
                 os.makedirs(os.path.join(self.machine.root.cgroup, sub, directory), exist_ok=True)
 
 
-SUBSYSTEMS = ("cpu", "memory", "cpuset")
+SUBSYSTEMS = ("cpu", "cpuacct", "memory", "cpuset")
 
 
-@pytest.fixture
-def real_hooked(tmp_path: Path) -> Iterator[Callable[..., RealHooked]]:
-    if os.geteuid() != 0 or not all(os.access(f"/sys/fs/cgroup/{sub}/cgroup.procs", os.W_OK) for sub in SUBSYSTEMS):
-        pytest.skip("needs root and writable cgroup v1 hierarchies cpu, memory and cpuset")
+@contextlib.contextmanager
+def real_groups(root: Path) -> Iterator[None]:
+    """Groups of the test's own in the kernel's hierarchies, seen below ``root`` as its cgroup file systems."""
     own = [Path(f"/sys/fs/cgroup/{sub}/koord-test-hooks-{os.getpid()}") for sub in SUBSYSTEMS]
-    root = tmp_path / "sys/fs/cgroup"
-    root.mkdir(parents=True)
+    root.mkdir(parents=True, exist_ok=True)
     try:
         for directory in own:
             directory.mkdir()
@@ -104,11 +103,24 @@ def real_hooked(tmp_path: Path) -> Iterator[Callable[..., RealHooked]]:
                 for name in ("cpuset.cpus", "cpuset.mems"):
                     (directory / name).write_text((directory.parent / name).read_text())
                 (directory / "cgroup.clone_children").write_text("1")
-        yield lambda *gates, **options: RealHooked(act.build(tmp_path), *gates, **options)
+        yield
     finally:
         for directory in own:
             for path, _, _ in sorted(os.walk(directory), key=lambda w: -len(w[0])):
                 os.rmdir(path)
+
+
+@pytest.fixture
+def real_cgroups() -> Callable[[Path], contextlib.AbstractContextManager[None]]:
+    if os.geteuid() != 0 or not all(os.access(f"/sys/fs/cgroup/{sub}/cgroup.procs", os.W_OK) for sub in SUBSYSTEMS):
+        pytest.skip(f"needs root and writable cgroup v1 hierarchies {', '.join(SUBSYSTEMS)}")
+    return real_groups
+
+
+@pytest.fixture
+def real_hooked(tmp_path: Path, real_cgroups: Any) -> Iterator[Callable[..., RealHooked]]:
+    with real_cgroups(tmp_path / "sys/fs/cgroup"):
+        yield lambda *gates, **options: RealHooked(act.build(tmp_path), *gates, **options)
 
 
 async def until(condition: Callable[[], bool], seconds: float = 20.0, what: str = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from typing import Any
 
 import pytest
@@ -244,3 +245,42 @@ def test_on_the_real_kernel(real_hooked) -> None:
     assert resized("3000", "48Mi") == [("6144", "600000", str(96 * mib))] + [("3072", "300000", str(48 * mib))] * 2
     node.world.spec = QUOTA_POLICY
     assert {quota for _, quota, _ in resized("3000", "48Mi")} == {"-1"}
+
+
+@pytest.mark.root
+@pytest.mark.feature("KA-HK-03")
+@pytest.mark.feature("KA-RH-03")
+def test_the_agent_on_the_real_kernel(host, real_cgroups, kubelet, make_node, make_pod, start, cluster, listed, eventually) -> None:
+    async def main() -> None:
+        tree = host()
+        shutil.rmtree(tree.root / "sys/fs/cgroup")
+        pod_dir = tree.pod_dir("BestEffort", "u-1")
+        directories = [tree.container_dir(pod_dir, name) for name in ("b-main", "b-side")]
+        with real_cgroups(tree.root / "sys/fs/cgroup"):
+            async with running_server(crds=True) as server, server.client() as client, kubelet() as served:
+                for sub in ("cpu", "cpuacct", "memory", "cpuset"):
+                    for directory in directories:
+                        (tree.root / "sys/fs/cgroup" / sub / directory).mkdir(parents=True)
+
+                def seen(directory: str) -> list[int]:
+                    files = (("cpu", "cpu.shares"), ("cpu", "cpu.cfs_quota_us"), ("memory", "memory.limit_in_bytes"))
+                    return [int(tree.read(tree.file(sub, directory, name))) for sub, name in files]
+
+                await cluster(client, make_node())
+                containers = {"main": "b-main", "side": "b-side"}
+                requests = {"requests": batch("500"), "limits": batch("500", "64Mi")}
+                pod = make_pod("b", "u-1", qos="BestEffort", labels=BE, containers=containers, **requests)
+                pod["spec"]["containers"][1]["resources"] = {"requests": batch("250"), "limits": batch("1000", "32Mi")}
+                served.pods = listed(pod)
+                koordlet = await start(tree, server, served.port)
+                try:
+                    mib = 1 << 20
+                    await eventually(lambda: seen(directories[1]) == [256, 100000, 32 * mib], what="the second container")
+                    assert seen(directories[0]) == [512, 50000, 64 * mib]
+                    assert seen(pod_dir) == [768, 150000, 96 * mib]
+                finally:
+                    code, said = await koordlet.stop()
+                assert code == 0, said
+                assert "Traceback" not in said
+
+    asyncio.run(main())
