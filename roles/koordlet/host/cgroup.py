@@ -86,6 +86,7 @@ class Cgroups:
     version: CgroupVersion
     driver: CgroupDriver = CgroupDriver.SYSTEMD
     _paths: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
+    _dirs: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
     _kubepods_has: set[str] = field(default_factory=set, repr=False)
 
     @classmethod
@@ -98,6 +99,7 @@ class Cgroups:
         """Take another driver; paths and answers that were computed with the old one are forgotten."""
         self.driver = driver
         self._paths.clear()
+        self._dirs.clear()
         self._kubepods_has.clear()
 
     @property
@@ -199,10 +201,13 @@ class Cgroups:
     # -- paths -----------------------------------------------------------------------------------------------------------
 
     def subsystem_dir(self, subsystem: str, directory: str = "") -> str:
-        """Absolute directory in a v1 subsystem's hierarchy, or in the unified one."""
-        if self.v2:
-            return confine(self.root.cgroup, directory)
-        return confine(os.path.join(self.root.cgroup, subsystem), directory)
+        """Absolute directory in a v1 subsystem's hierarchy, or in the unified one. Cached."""
+        key = (subsystem, directory)
+        path = self._dirs.get(key)
+        if path is None:
+            base = self.root.cgroup if self.v2 else os.path.join(self.root.cgroup, subsystem)
+            path = self._dirs[key] = confine(base, directory)
+        return path
 
     def spec(self, resource: str) -> FileSpec:
         """The table row for this cgroup version; :class:`ResourceUnsupportedError` when the version has no such file."""
@@ -232,6 +237,8 @@ class Cgroups:
         below = directory + "/"
         for key in [k for k in self._paths if k[1] == directory or k[1].startswith(below)]:
             del self._paths[key]
+        for key in [k for k in self._dirs if k[1] == directory or k[1].startswith(below)]:
+            del self._dirs[key]
 
     def supported(self, resource: str, directory: str) -> bool:
         """Whether the kernel offers the resource, by the table's check.

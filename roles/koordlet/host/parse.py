@@ -78,11 +78,19 @@ class Throttling:
     throttled: int
     throttled_ns: int
 
-    def ratio_since(self, before: Throttling) -> float:
-        """Throttled share of the periods since ``before``, 0..1; 0 when no period passed or the counters were reset."""
-        periods = self.periods - before.periods
-        throttled = self.throttled - before.throttled
-        return throttled / periods if periods > 0 and throttled >= 0 else 0.0
+
+def throttled_periods(path: str, data: bytes, *, v2: bool) -> tuple[int, int]:
+    """Only the periods and the throttled ones of :func:`throttling`, at a fifth of its cost."""
+    at = data.find(b"nr_periods ") if v2 else 0
+    fields = data[at:].split(None, 6) if at >= 0 else []
+    wanted = b"throttled_usec" if v2 else b"throttled_time"
+    if len(fields) >= 6 and fields[0] == b"nr_periods" and fields[2] == b"nr_throttled" and fields[4] == wanted:
+        try:
+            return int(fields[1]), int(fields[3])
+        except ValueError:
+            pass  # told below, with the name of the field
+    whole = throttling(path, data, v2=v2)
+    return whole.periods, whole.throttled
 
 
 def throttling(path: str, data: bytes, *, v2: bool) -> Throttling:
@@ -156,6 +164,27 @@ _V2_KEYS = (b"file", b"anon", b"inactive_file", b"active_file", b"inactive_anon"
 def memory_stat(path: str, data: bytes, *, v2: bool) -> MemoryStat:
     """All seven keys are required."""
     return MemoryStat(*[value_of(path, data, key) for key in (_V2_KEYS if v2 else _V1_KEYS)])
+
+
+_V1_RUN = (b"total_inactive_anon", b"total_active_anon", b"total_inactive_file", b"total_active_file", b"total_unevictable")
+_V2_RUN = (b"inactive_anon", b"active_anon", b"inactive_file", b"active_file", b"unevictable")
+
+
+def memory_usage(path: str, data: bytes, *, v2: bool) -> tuple[int, int]:
+    """Bytes without and with page cache of :func:`memory_stat`, at a fraction of its cost: kernels write the five keys in a row."""
+    names = _V2_RUN if v2 else _V1_RUN
+    at = data.find(b"\n" + names[0] + b" ")
+    whole_file = b"\nfile " in data and data.startswith(b"anon ") if v2 else b"\ntotal_cache " in data and b"\ntotal_rss " in data
+    if at >= 0 and whole_file:
+        tokens = data[at:].split(None, 10)
+        if len(tokens) >= 10 and (tokens[2], tokens[4], tokens[6], tokens[8]) == names[1:]:
+            try:
+                plain = int(tokens[1]) + int(tokens[3]) + int(tokens[9])
+                return plain, plain + int(tokens[5]) + int(tokens[7])
+            except ValueError:
+                pass  # told below, with the name of the field
+    whole = memory_stat(path, data, v2=v2)
+    return whole.without_page_cache, whole.with_page_cache
 
 
 def _numa_tokens(path: str, line: bytes) -> dict[int, int]:

@@ -27,14 +27,18 @@ def confine(base: str, *parts: str) -> str:
     Leading slashes of parts are dropped (a cgroup directory may be written ``/kubepods``). Symbolic links are followed
     only as far as they stay below ``base``; the last component need not exist. Raises :class:`PathEscapeError`.
     """
-    path = base
+    path = prefix = base
+    linked = False
     for part in parts:
-        piece = part.strip("/")
-        if ".." in piece.split("/") or "\0" in piece:
+        names = part.strip("/").split("/")
+        if ".." in names or "\0" in part:
             raise PathEscapeError(base, part)
-        if piece:
-            path = os.path.join(path, piece)
-    if base == "/":
+        for name in filter(None, names):
+            prefix = f"{prefix.rstrip('/')}/{name}"
+            linked = linked or os.path.islink(prefix)
+        path = prefix
+    # without a link nothing can lead out; resolving the whole path costs several times as much
+    if base == "/" or not linked:
         return path
     real_base = os.path.realpath(base)
     real = os.path.realpath(path)

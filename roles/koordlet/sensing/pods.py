@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from roles.koordlet.host import parse
+from roles.koordlet.host.cgroup import Cgroups
 from roles.koordlet.sensing.base import FORGET_AFTER_INTERVALS, Collector, HostFileError, Rate, Round, SensingContext, Stamped
 from roles.koordlet.states.model import PodState
 from roles.koordlet.store import kinds
@@ -15,30 +16,32 @@ _POD_KINDS = (kinds.POD_CPU, kinds.POD_MEMORY, kinds.POD_MEMORY_WITH_PAGE_CACHE)
 _CONTAINER_KINDS = (kinds.CONTAINER_CPU, kinds.CONTAINER_MEMORY, kinds.CONTAINER_MEMORY_WITH_PAGE_CACHE)
 
 
+class _Cgroup:
+    """One pod or container: where its numbers stand and under which keys they go, found out once."""
+
+    __slots__ = ("cpu_label", "cpu_path", "key", "kinds", "memory_label", "memory_path", "quiet", "rate")
+
+    def __init__(
+        self, cgroups: Cgroups, key: str, directory: str, label: str, to: tuple[str, str, str], rate: Rate, *, quiet: bool
+    ) -> None:
+        self.key = (key,)
+        self.kinds = to
+        self.rate = rate
+        self.quiet = quiet
+        self.memory_path = cgroups.file("memory.stat", directory)
+        self.cpu_path = cgroups.file("cpuacct.usage", directory)
+        self.memory_label = f"{label} memory"
+        self.cpu_label = f"{label} CPU"
+
+
 @dataclass(frozen=True, slots=True)
-class _Usage:
-    """One reading: cores (None without, or on a first reading, then ``seeded``) and memory (None when unreadable)."""
+class _Pod:
+    """A pod as the kubelet last listed it, and its cgroups; another object in the list makes another one of these."""
 
-    cpu: float | None
-    memory: parse.MemoryStat | None
-    seeded: bool
-
-    @property
-    def missing(self) -> bool:
-        return self.cpu is None and self.memory is None and not self.seeded
-
-
-def _append(samples: list[Sample], usage: _Usage, key: tuple[str, ...], to: tuple[str, str, str], page_cache: bool) -> None:
-    """Samples of a reading: CPU, memory, memory with page cache (a gauge that needs no second reading)."""
-    cpu_kind, memory_kind, cache_kind = to
-    if usage.cpu is not None:
-        samples.append((cpu_kind, key, usage.cpu))
-    if usage.memory is None:
-        return
-    if not usage.seeded:
-        samples.append((memory_kind, key, float(usage.memory.without_page_cache)))
-    if page_cache:
-        samples.append((cache_kind, key, float(usage.memory.with_page_cache)))
+    state: PodState
+    own: _Cgroup
+    containers: tuple[_Cgroup, ...]
+    numa_path: str
 
 
 class PodsCollector(Collector):
@@ -54,6 +57,7 @@ class PodsCollector(Collector):
         super().__init__(context)
         self._rates: dict[str, Rate] = {}
         self._known: dict[str, PodState] = {}
+        self._pods: dict[str, _Pod] = {}
 
     def collect(self, at: Round) -> None:
         pods = self.context.sensed_pods()
@@ -63,19 +67,27 @@ class PodsCollector(Collector):
         cpu_sum = memory_sum = 0.0
         seeded = measured = 0
         numa_sum: dict[int, float] = {}
-        for pod in pods:
-            usage = self._usage(at, pod.uid, pod.cgroup_dir, pod.key, quiet=not pod.active)
-            if usage.memory is not None:
+        only_node = self._only_numa_node()
+        for state in pods:
+            pod = self._pod(state)
+            if pod is None:
+                continue
+            cpu, memory, first = self._read(at, pod.own, samples, page_cache)
+            if memory is not None:
                 # memory needs no second reading: without it in the sums a new pod would count as system for a round
-                memory_sum += usage.memory.without_page_cache
-                self._add_numa(pod, numa_sum)
-            if not usage.missing:
-                self._containers(at, pod, samples, page_cache)
-            seeded += usage.seeded
-            if usage.cpu is not None:
+                memory_sum += memory
+                if only_node is not None:
+                    numa_sum[only_node] = numa_sum.get(only_node, 0.0) + memory
+                else:
+                    self._add_numa(pod, numa_sum)
+            if cpu is not None:
                 measured += 1
-                cpu_sum += usage.cpu
-            _append(samples, usage, (pod.uid,), _POD_KINDS, page_cache)
+                cpu_sum += cpu
+            elif memory is None and not first:
+                continue
+            seeded += first
+            for container in pod.containers:
+                self._read(at, container, samples, page_cache)
         self.context.store.append(at.now, samples)
         shared = self.context.shared
         if not self.context.pods_known() or (seeded and not measured):
@@ -85,59 +97,79 @@ class PodsCollector(Collector):
         shared.pods = Stamped(at.now, cpu_sum, memory_sum)
         shared.pods_numa = (at.now, numa_sum) if numa_sum else None
 
-    def _containers(self, at: Round, pod: PodState, samples: list[Sample], page_cache: bool) -> None:
-        for container in pod.containers:
-            if container.cgroup_dir:
-                label = f"{pod.key}/{container.name}"
-                usage = self._usage(at, container.id, container.cgroup_dir, label, quiet=not container.running)
-                _append(samples, usage, (container.id,), _CONTAINER_KINDS, page_cache)
+    def _only_numa_node(self) -> int | None:
+        """The machine's NUMA node if there is just one: all memory is there, no pod's numa_stat needs to be read."""
+        nodes = self.context.shared.node_numa_memory
+        return next(iter(nodes)) if len(nodes) == 1 else None
 
-    def _usage(self, at: Round, key: str, directory: str, label: str, *, quiet: bool) -> _Usage:
-        """CPU and memory of one cgroup, each for itself."""
-        v2 = self.context.host.cgroups.v2
-        cpu: float | None = None
-        memory: parse.MemoryStat | None = None
-        seeded = False
+    def _pod(self, state: PodState) -> _Pod | None:
+        """Where a pod's numbers stand; None when its directory cannot be used."""
+        known = self._pods.get(state.uid)
+        if known is not None and known.state is state:
+            return known
+        cgroups = self.context.host.cgroups
         try:
-            path, data = self.read("memory.stat", directory)
-            memory = parse.memory_stat(path, data, v2=v2)
-            self.troubles.ok(f"{label} memory")
-        except (HostFileError, ValueError) as error:
-            self.troubles.failed(f"{label} memory", error, quiet=quiet)
-        try:
-            path, data = self.read("cpuacct.usage", directory)
-            counter = parse.cpu_usage_ns(path, data, v2=v2)
-        except (HostFileError, ValueError) as error:
-            self.troubles.failed(f"{label} CPU", error, quiet=quiet)
-            return _Usage(None, memory, seeded=False)
-        self.troubles.ok(f"{label} CPU")
+            own = _Cgroup(cgroups, state.uid, state.cgroup_dir, state.key, _POD_KINDS, self._rate(state.uid), quiet=not state.active)
+            containers = tuple(
+                _Cgroup(cgroups, c.id, c.cgroup_dir, f"{state.key}/{c.name}", _CONTAINER_KINDS, self._rate(c.id), quiet=not c.running)
+                for c in state.containers
+                if c.cgroup_dir
+            )
+            pod = _Pod(state, own, containers, cgroups.file("memory.numa_stat", state.cgroup_dir))
+        except ValueError as error:
+            self.troubles.failed(f"{state.key} CPU", error)
+            return None
+        self._pods[state.uid] = pod
+        return pod
+
+    def _rate(self, key: str) -> Rate:
         rate = self._rates.get(key)
         if rate is None:
             rate = self._rates[key] = Rate(FORGET_AFTER_INTERVALS * self.context.interval)
-        per_second = rate.update(at.mono, counter)
-        if per_second is None:
-            seeded = True
-        else:
-            cpu = per_second / 1e9
-        return _Usage(cpu, memory, seeded=seeded)
+        return rate
 
-    def _memory(self, directory: str, label: str, *, quiet: bool) -> parse.MemoryStat | None:
+    def _read(self, at: Round, cgroup: _Cgroup, samples: list[Sample], page_cache: bool) -> tuple[float | None, float | None, bool]:
+        """One reading with its samples: cores, bytes without page cache, and whether CPU has only been seeded.
+
+        CPU and memory stand each for itself and are None when they cannot be told.
+        """
+        host, troubles = self.context.host, self.troubles
+        v2 = host.cgroups.v2
+        memory = with_cache = counter = None
         try:
-            path, data = self.read("memory.stat", directory)
-            memory = parse.memory_stat(path, data, v2=self.context.host.cgroups.v2)
+            memory, with_cache = parse.memory_usage(cgroup.memory_path, host.files.read(cgroup.memory_path), v2=v2)
+            troubles.ok(cgroup.memory_label)
         except (HostFileError, ValueError) as error:
-            self.troubles.failed(f"{label} memory", error, quiet=quiet)
-            return None
-        self.troubles.ok(f"{label} memory")
-        return memory
-
-    def _add_numa(self, pod: PodState, sums: dict[int, float]) -> None:
+            troubles.failed(cgroup.memory_label, error, quiet=cgroup.quiet)
         try:
-            path, data = self.read("memory.numa_stat", pod.cgroup_dir)
-            found = parse.numa_memory(path, data, v2=self.context.host.cgroups.v2, page_size=self.context.page_size)
+            counter = parse.cpu_usage_ns(cgroup.cpu_path, host.files.read(cgroup.cpu_path), v2=v2)
+            troubles.ok(cgroup.cpu_label)
+        except (HostFileError, ValueError) as error:
+            troubles.failed(cgroup.cpu_label, error, quiet=cgroup.quiet)
+        per_second = cgroup.rate.update(at.mono, counter) if counter is not None else None
+        first = counter is not None and per_second is None
+        cpu_kind, memory_kind, cache_kind = cgroup.kinds
+        cpu = None
+        if per_second is not None:
+            cpu = per_second / 1e9
+            samples.append((cpu_kind, cgroup.key, cpu))
+        if memory is not None and with_cache is not None:
+            if not first:
+                samples.append((memory_kind, cgroup.key, float(memory)))
+            if page_cache:
+                # a gauge that needs no second reading
+                samples.append((cache_kind, cgroup.key, float(with_cache)))
+        return cpu, memory, first
+
+    def _add_numa(self, pod: _Pod, sums: dict[int, float]) -> None:
+        host, label = self.context.host, f"{pod.state.key} NUMA memory"
+        try:
+            data = host.files.read(pod.numa_path)
+            found = parse.numa_memory(pod.numa_path, data, v2=host.cgroups.v2, page_size=self.context.page_size)
+            self.troubles.ok(label)
         except (HostFileError, ValueError) as error:
             # kernels without NUMA have no such file at all: the pod is only missing in the NUMA sums
-            self.troubles.failed(f"{pod.key} NUMA memory", error, quiet=True)
+            self.troubles.failed(label, error, quiet=True)
             return
         for node, value in found.items():
             sums[node] = sums.get(node, 0.0) + value
@@ -152,6 +184,7 @@ class PodsCollector(Collector):
         for uid, pod in self._known.items():
             if uid not in now:
                 self._rates.pop(uid, None)
+                self._pods.pop(uid, None)
                 for kind in (kinds.POD_CPU, kinds.POD_MEMORY, kinds.POD_MEMORY_WITH_PAGE_CACHE, kinds.POD_CPU_THROTTLED):
                     store.drop(kind, pod_uid=uid)
             for container in pod.all_containers():

@@ -6,8 +6,21 @@ from typing import ClassVar
 
 from roles.koordlet.host import parse
 from roles.koordlet.sensing.base import FORGET_AFTER_INTERVALS, Collector, HostFileError, Round, SensingContext
+from roles.koordlet.states.model import PodState
 from roles.koordlet.store import kinds
 from roles.koordlet.store.store import Sample
+
+
+class _Cgroup:
+    """One pod or container: its file, and what was read of it last."""
+
+    __slots__ = ("data", "key", "kind", "label", "mono", "path", "periods", "throttled")
+
+    def __init__(self, kind: str, key: str, path: str, label: str) -> None:
+        self.kind, self.key, self.path, self.label = kind, (key,), path, label
+        self.mono: float | None = None
+        self.periods = self.throttled = 0
+        self.data = b""
 
 
 class ThrottledCollector(Collector):
@@ -17,44 +30,51 @@ class ThrottledCollector(Collector):
 
     def __init__(self, context: SensingContext) -> None:
         super().__init__(context)
-        self._before: dict[str, tuple[float, parse.Throttling]] = {}
+        self._listed: tuple[PodState, ...] = ()
+        self._cgroups: dict[str, _Cgroup] = {}
 
     def collect(self, at: Round) -> None:
+        pods = self.context.pods()
+        if pods is not self._listed:
+            self._cgroups = self._list()
+            self._listed = pods
         samples: list[Sample] = []
-        seen: dict[str, tuple[float, parse.Throttling]] = {}
-        for pod in self.context.sensed_pods():
-            self._sample(at, seen, samples, kinds.POD_CPU_THROTTLED, pod.uid, self._read(pod.cgroup_dir, pod.key))
-            for container in pod.containers:
-                if container.cgroup_dir and container.running:
-                    current = self._read(container.cgroup_dir, f"{pod.key}/{container.name}")
-                    self._sample(at, seen, samples, kinds.CONTAINER_CPU_THROTTLED, container.id, current)
-        limit = FORGET_AFTER_INTERVALS * self.context.interval
-        seen.update({k: v for k, v in self._before.items() if k not in seen and at.mono - v[0] <= limit})
-        self._before = seen
+        for cgroup in self._cgroups.values():
+            self._read(at, cgroup, samples)
         self.context.store.append(at.now, samples)
 
-    def _read(self, directory: str, label: str) -> parse.Throttling | None:
-        try:
-            path, data = self.read("cpu.stat", directory)
-            current = parse.throttling(path, data, v2=self.context.host.cgroups.v2)
-        except HostFileError as error:
-            self.troubles.failed(label, error, quiet=True)
-            return None
-        self.troubles.ok(label)
-        return current
+    def _list(self) -> dict[str, _Cgroup]:
+        """What there is to read now; what was there before keeps its last reading."""
+        found: dict[str, _Cgroup] = {}
+        for pod in self.context.sensed_pods():
+            self._add(found, kinds.POD_CPU_THROTTLED, pod.uid, pod.cgroup_dir, pod.key)
+            for container in pod.containers:
+                if container.cgroup_dir and container.running:
+                    self._add(found, kinds.CONTAINER_CPU_THROTTLED, container.id, container.cgroup_dir, f"{pod.key}/{container.name}")
+        return found
 
-    def _sample(
-        self,
-        at: Round,
-        seen: dict[str, tuple[float, parse.Throttling]],
-        samples: list[Sample],
-        kind: str,
-        key: str,
-        current: parse.Throttling | None,
-    ) -> None:
-        if current is None:
+    def _add(self, found: dict[str, _Cgroup], kind: str, key: str, directory: str, label: str) -> None:
+        try:
+            path = self.context.host.cgroups.file("cpu.stat", directory)
+        except ValueError as error:
+            self.troubles.failed(label, error, quiet=True)
             return
-        before = self._before.get(key)
-        seen[key] = (at.mono, current)
-        if before is not None and at.mono - before[0] <= FORGET_AFTER_INTERVALS * self.context.interval:
-            samples.append((kind, (key,), current.ratio_since(before[1])))
+        known = self._cgroups.get(key)
+        found[key] = known if known is not None and known.path == path else _Cgroup(kind, key, path, label)
+
+    def _read(self, at: Round, cgroup: _Cgroup, samples: list[Sample]) -> None:
+        host = self.context.host
+        try:
+            data = host.files.read(cgroup.path)
+            if data == cgroup.data:
+                periods, throttled = cgroup.periods, cgroup.throttled
+            else:
+                periods, throttled = parse.throttled_periods(cgroup.path, data, v2=host.cgroups.v2)
+        except HostFileError as error:
+            self.troubles.failed(cgroup.label, error, quiet=True)
+            return
+        self.troubles.ok(cgroup.label)
+        if cgroup.mono is not None and at.mono - cgroup.mono <= FORGET_AFTER_INTERVALS * self.context.interval:
+            passed, lost = periods - cgroup.periods, throttled - cgroup.throttled
+            samples.append((cgroup.kind, cgroup.key, lost / passed if passed > 0 and lost >= 0 else 0.0))
+        cgroup.mono, cgroup.data, cgroup.periods, cgroup.throttled = at.mono, data, periods, throttled

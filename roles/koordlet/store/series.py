@@ -40,7 +40,8 @@ class Points:
 
     @property
     def last_time(self) -> int | None:
-        return self._times[-1] if len(self) else None
+        times = self._times
+        return times[-1] if len(times) > self._start else None
 
     def check(self, time_ms: int, value: float) -> None:
         """Raise :class:`SampleRejectedError` if :meth:`add` would refuse the sample."""
@@ -55,7 +56,7 @@ class Points:
     def add(self, time_ms: int, value: float) -> None:
         """Add one sample; see :meth:`check` for what is refused. The same sample twice is accepted once."""
         times = self._times
-        if not len(self) or time_ms > times[-1]:
+        if len(times) == self._start or time_ms > times[-1]:
             times.append(time_ms)
             self._values.append(value)
         else:
@@ -65,10 +66,9 @@ class Points:
                 return
             times.insert(at, time_ms)
             self._values.insert(at, value)
-        self._expire(times[-1] - self.window_ms)
-
-    def _expire(self, oldest: int) -> None:
-        times, start = self._times, self._start
+        start, oldest = self._start, times[-1] - self.window_ms
+        if times[start] >= oldest:
+            return
         while times[start] < oldest:
             start += 1
         self._start = start

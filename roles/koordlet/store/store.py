@@ -69,8 +69,9 @@ class MetricStore:
         Raises :class:`UnknownKindError` or :class:`SampleRejectedError`; then nothing of the batch was added.
         """
         time_ms = round(time * 1000)
-        batch = list(samples)
-        targets: list[tuple[Points, float]] = []
+        batch = samples if isinstance(samples, list) else list(samples)
+        targets: list[Points] = []
+        fresh: dict[tuple[str, tuple[str, ...]], Points] = {}
         for kind, properties, value in batch:
             group = self._series.get(kind)
             if group is None:
@@ -80,7 +81,7 @@ class MetricStore:
                 schema = kinds.SCHEMAS[kind]
                 if len(properties) != len(schema):
                     raise UnknownKindError(f"kind {kind!r} needs the properties {schema}, got {properties}")
-                points = Points(self._window_ms(kind))
+                points = fresh.setdefault((kind, properties), Points(self._window_ms(kind)))
             last = points.last_time
             if last is not None and time_ms <= last:
                 try:
@@ -88,9 +89,11 @@ class MetricStore:
                 except SampleRejectedError:
                     self.rejected += len(batch)
                     raise
-            targets.append((points, value))
-        for (kind, properties, _), (points, value) in zip(batch, targets, strict=True):
-            self._series[kind].setdefault(properties, points).add(time_ms, value)
+            targets.append(points)
+        for (kind, properties), points in fresh.items():
+            self._series[kind][properties] = points
+        for (_, _, value), points in zip(batch, targets, strict=True):
+            points.add(time_ms, value)
 
     def drop(self, kind: str, **properties: str) -> int:
         """Remove the matching series (a pod or container that is gone); returns how many."""

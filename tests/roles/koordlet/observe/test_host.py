@@ -229,8 +229,24 @@ class TestParse:
         assert parse.throttling("f", v2, v2=True) == parse.Throttling(4, 2, 7000)
         with pytest.raises(ParseError, match="throttled_time"):
             parse.throttling("f", b"nr_periods 4\nnr_throttled 2\n", v2=False)
-        assert parse.Throttling(4, 2, 0).ratio_since(parse.Throttling(4, 2, 0)) == 0
-        assert parse.Throttling(8, 3, 0).ratio_since(parse.Throttling(4, 2, 0)) == 0.25
+
+    @given(st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.booleans(), st.sampled_from(["", "nr_bursts", "nr_throttled", "first"]))
+    def test_the_quick_look_at_throttling_agrees_with_the_thorough_one(self, periods, throttled, v2, odd) -> None:
+        name = "throttled_usec" if v2 else "throttled_time"
+        lines = [f"nr_periods {periods}", f"nr_throttled {throttled}", f"{name} 7"]
+        if odd == "first":
+            lines.reverse()
+        elif odd == "nr_throttled":
+            lines[1] = "nr_throttled x"
+        elif odd:
+            lines.insert(2, f"{odd} 5")
+        data = ("usage_usec 12\nuser_usec 3\n" * v2 + "\n".join(lines) + "\n").encode()
+        if odd == "nr_throttled":
+            with pytest.raises(ParseError, match="nr_throttled"):
+                parse.throttled_periods("f", data, v2=v2)
+            return
+        whole = parse.throttling("f", data, v2=v2)
+        assert parse.throttled_periods("f", data, v2=v2) == (whole.periods, whole.throttled) == (periods, throttled)
 
     def test_cpu_max_has_two_fields(self) -> None:
         assert parse.cpu_max("f", b"max 100000\n") == (-1, 100_000)
@@ -253,6 +269,19 @@ class TestParse:
         with pytest.raises(ParseError, match="total_unevictable"):
             parse.memory_stat("f", v1.replace(b"total_unevictable", b"x"), v2=False)
         assert parse.memory_limit("f", b"9223372036854771712\n") == -1
+
+    @given(st.lists(st.integers(0, 1 << 50), min_size=7, max_size=7), st.booleans(), st.permutations(range(7)), st.booleans())
+    def test_the_quick_look_at_memory_agrees_with_the_thorough_one(self, values, v2, order, shuffled) -> None:
+        names = ["cache", "rss", "inactive_anon", "active_anon", "inactive_file", "active_file", "unevictable"]
+        rows = [*zip(["anon", "file", *names[2:]] if v2 else ["total_" + n for n in names], values, strict=True)]
+        if shuffled:
+            rows = [rows[i] for i in order]
+        data = ("" if v2 else "cache 1\ninactive_anon 3\n").encode() + "".join(f"{n} {v}\n" for n, v in rows).encode()
+        whole = parse.memory_stat("f", data, v2=v2)
+        assert parse.memory_usage("f", data, v2=v2) == (whole.without_page_cache, whole.with_page_cache)
+        for name in (rows[0][0], rows[3][0]):
+            with pytest.raises(ParseError, match="missing"):
+                parse.memory_usage("f", data.replace(f"{name} ".encode(), b"x "), v2=v2)
 
     def test_numa_memory_leaves_page_cache_out(self) -> None:
         v2 = b"anon N0=100 N1=200\nfile N0=7 N1=9\nunevictable N0=1 N1=0\n"

@@ -108,6 +108,17 @@ class TestPods:
         assert a.context.shared.pods.cpu == pytest.approx(0.75)
         assert a.context.shared.pods_numa[1] == {0: 300 * MIB}
 
+    def test_memory_by_numa_node_of_a_machine_with_two(self, agent, make_pod, version, driver) -> None:
+        a = agent(version=version, driver=driver, sockets=2)
+        directory = a.tree.pod_dir("Burstable", "u-1")
+        a.tree.cgroup(directory, anon=300 * MIB, cache=90 * MIB)
+        a.list(make_pod("web", "u-1"))
+        a.tick()
+        a.tick()
+        assert a.context.shared.pods_numa[1] == {0: 300 * MIB}
+        assert a.view.last(kinds.SYS_NUMA_MEMORY, numa_node_id="0") == 3 * GIB - 300 * MIB
+        assert a.view.last(kinds.SYS_NUMA_MEMORY, numa_node_id="1") == 3 * GIB
+
     def test_a_reset_counter_drops_the_sample(self, agent, make_pod, version, driver) -> None:
         a = agent(version=version, driver=driver)
         directory = a.tree.pod_dir("Burstable", "u-1")
@@ -216,7 +227,7 @@ class TestPodsThatComeAndGo:
         reads, opens = a.files.reads, a.files.opens
         a.tick()
         distinct = len({p for p in a.files._fds if directory in p})
-        assert distinct == 3, "cpu.stat serves usage and throttling"
+        assert distinct == 2, "cpu.stat serves usage and throttling; one NUMA node needs no memory.numa_stat"
         assert a.files.reads - reads <= 2 + distinct + 8
         assert a.files.opens - opens <= 2, "only files that do not exist are tried again"
 
