@@ -65,10 +65,13 @@ class Asking:
             last = self._rules.get(hook.name)
             try:
                 rule = hook.learn(snapshot, last)
-                self._well(hook.name, "rule")
+                self.well(hook.name, "rule")
             except RuleError as error:
                 rule = last if error.rule is None else error.rule
-                self._trouble(hook.name, "rule", f"{error}; the last good value stays")
+                self.trouble(hook.name, "rule", RuleError(f"{error}; the last good value stays"))
+            except Exception as error:
+                rule = last
+                self.trouble(hook.name, "rule", error)
             if rule != last:
                 changed.add(hook.name)
                 self._rules[hook.name] = rule
@@ -119,21 +122,26 @@ class Asking:
                 answer = question(hook)
                 if answer is not None:
                     answers.add(hook.name, answer)
-                self._well(hook.name, about)
-            except ValueError as error:
+                self.well(hook.name, about)
+            except Exception as error:
                 worked = False
-                self._trouble(hook.name, about, str(error))
+                text = self.trouble(hook.name, about, error)
                 if self.strict and stage is not None:
-                    raise HookError(hook.name, about, str(error)) from None
+                    raise HookError(hook.name, about, text) from None
             finally:
                 if self._observe is not None and stage is not None:
                     self._observe(hook.name, stage, time.perf_counter() - begun, worked)
         return answers
 
-    def _trouble(self, hook: str, about: str, text: str) -> None:
+    def trouble(self, hook: str, about: str, error: Exception) -> str:
+        """Log what a hook failed of, once a text. A mistake of its own (no ValueError) must not take the others' isolation away."""
+        mistake = not isinstance(error, ValueError)
+        text = f"{type(error).__name__}: {error}" if mistake else str(error)
         if self._told.get((hook, about)) != text:
             self._told[(hook, about)] = text
-            log.warning("hook %s, %s: %s", hook, about, text)
+            log.warning("hook %s, %s: %s", hook, about, text, exc_info=error if mistake else None)
+        return text
 
-    def _well(self, hook: str, about: str) -> None:
+    def well(self, hook: str, about: str) -> None:
+        """The hook works again there."""
         self._told.pop((hook, about), None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from roles.koordlet.states.model import PodState, Snapshot
 
 if TYPE_CHECKING:
     from roles.koordlet.metrics.registry import Metrics
+    from roles.koordlet.qos.outcome import Sample
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +100,11 @@ class Reconciler:
         ready = []
         for hook in self._asking.hooks:
             rule = self._asking.rule(hook)
-            switches = hook.switches(snapshot, rule) if rule is not None else ()
+            try:
+                switches = hook.switches(snapshot, rule) if rule is not None else ()
+            except Exception as error:
+                self._asking.trouble(hook.name, "kernel switches", error)
+                continue
             if not switches or self._switch(hook.name, switches, snapshot, done):
                 ready.append(hook)
         return tuple(ready)
@@ -161,14 +166,22 @@ class Reconciler:
         listed = {p.contexts[0].cgroup_dir: p.contexts for p in self._plans.values() if p.contexts is not None}
         for hook in hooks:
             rule = self._asking.rule(hook)
-            if hook.walks_always or hook.name in changed:
-                self._carry_out(Job(hook.name, sequence(*hook.walk(snapshot, rule, listed))), "allpods", snapshot, done)
-            if self._modes(hook.name) is Mode.ENFORCE:
-                hook.act(snapshot, rule, listed, self._metrics)
-            if self._metrics is not None:
-                for sample in hook.samples(rule, listed):
-                    if sample.value is not None:
-                        getattr(self._metrics, sample.family).set(sample.value, *sample.labels)
+            try:
+                if hook.walks_always or hook.name in changed:
+                    self._carry_out(Job(hook.name, sequence(*hook.walk(snapshot, rule, listed))), "allpods", snapshot, done)
+                if self._modes(hook.name) is Mode.ENFORCE:
+                    hook.act(snapshot, rule, listed, self._metrics)
+                self._gauge(hook.samples(rule, listed))
+                self._asking.well(hook.name, "all pods")
+            except Exception as error:
+                self._asking.trouble(hook.name, "all pods", error)
+
+    def _gauge(self, samples: Iterable[Sample]) -> None:
+        if self._metrics is None:
+            return
+        for sample in samples:
+            if sample.value is not None:
+                getattr(self._metrics, sample.family).set(sample.value, *sample.labels)
 
     def _sandbox(self, state: PodState, snapshot: Snapshot) -> str:
         """Directory of the pod's sandbox; empty while it cannot be told."""
