@@ -166,6 +166,7 @@ def _handlers(service: HookService) -> Any:
     from koord.protocols import runtimehook_pb2 as pb
     from roles.koordlet.hooks.asking import HookError
     from roles.koordlet.hooks.service import CONTAINER_STAGES, POD_STAGES, SERVICE
+    from roles.koordlet.host.errors import HostError
 
     def method(stage: Stage, answer: Callable[[Stage, Any], Any], request_type: Any) -> Any:
         async def handle(request: Any, context: Any) -> Any:
@@ -173,7 +174,7 @@ def _handlers(service: HookService) -> Any:
                 return answer(stage, request)
             except HookError as error:
                 await context.abort(grpc.StatusCode.INTERNAL, str(error))
-            except ValueError as error:
+            except (ValueError, HostError) as error:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
         return grpc.unary_unary_rpc_method_handler(

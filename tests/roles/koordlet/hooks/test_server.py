@@ -201,6 +201,24 @@ class TestPods:
             f"PreRunPodSandbox: cpu_shares 1536, cpu_quota 150000, memory_limit {1 << 30}"
         ]
 
+    @pytest.mark.parametrize("parent", ["/../../../etc", "", "kubepods-pod...slice", "\N{BLACK STAR}"])
+    def test_strange_parents(self, node, parent) -> None:
+        async def main() -> None:
+            async with serving(node, "BatchResource") as server:
+                request = pb.PodSandboxHookRequest(
+                    labels={"koordinator.sh/qosClass": "BE"}, annotations=batch("1500"), cgroup_parent=parent
+                )
+                codes = []
+                try:
+                    answer = await server.ask("PreRunPodSandboxHook", request, pb.PodSandboxHookResponse)
+                    codes.append((grpc.StatusCode.OK, answer.cgroup_parent))
+                except grpc.aio.AioRpcError as error:
+                    codes.append((error.code(), parent))
+            assert codes in ([(grpc.StatusCode.OK, parent)], [(grpc.StatusCode.INVALID_ARGUMENT, parent)])
+
+        run(main())
+        assert [r for r in node.records if r.verdict == "Written"] == []
+
 
 @pytest.mark.feature("KA-RH-01")
 class TestPolicies:
