@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option(
     "--remote-image-service-endpoint", default="", hidden=True, help="Accepted from older units; images take the runtime's socket."
 )
-@click.option("--backend-runtime-mode", default="Containerd", show_default=True, help="Containerd (any CRI runtime).")
+@click.option("--backend-runtime-mode", default="Containerd", show_default=True, help="Containerd (any CRI runtime) or Docker.")
 @click.option(
     "--runtime-hooks-config-path", default=str(defaults.HOOK_DIRECTORY), show_default=True, help="Directory of hook registrations."
 )
@@ -32,6 +32,19 @@ if TYPE_CHECKING:
 )
 @click.option("--runtime-hook-server-val", default="true", show_default=True, help="if it has this value.")
 @duration_option("--runtime-hook-timeout", default="2s", help="How long one hook call may take.")
+@click.option(
+    "--runtime-hook-annotations",
+    default="*",
+    show_default=True,
+    help="Annotations that hooks may set: names or patterns like koordinator.sh/*, separated by commas.",
+)
+@click.option(
+    "--max-requests",
+    type=click.IntRange(min=1),
+    default=4096,
+    show_default=True,
+    help="Calls in flight at once (Docker: connections), long streams included.",
+)
 @click.option(
     "--addr", type=HostPortType(), default="0", show_default=True, help="Where to serve /healthz, /readyz and /metrics; 0 switches it off."
 )
@@ -47,24 +60,29 @@ def command(
     runtime_hook_server_key: str,
     runtime_hook_server_val: str,
     runtime_hook_timeout: float,
+    runtime_hook_annotations: str,
+    max_requests: int,
     addr: HostPort,
     logging: Any,
 ) -> None:
-    """Forward every CRI call to the container runtime and let registered hook servers change the life-cycle calls."""
+    """Forward every CRI or Docker call to the container runtime and let registered hook servers change the life-cycle calls."""
     from koord.process import life
     from roles.runtime_proxy.options import Options, socket_path
 
-    if backend_runtime_mode != "Containerd":
-        raise FlagError(f"--backend-runtime-mode: {backend_runtime_mode!r} is not served; accepted: Containerd", ctx)
+    if backend_runtime_mode not in (defaults.CONTAINERD, defaults.DOCKER):
+        raise FlagError(f"--backend-runtime-mode: {backend_runtime_mode!r} is not known; accepted: Containerd, Docker", ctx)
     if runtime_hook_timeout <= 0:
         raise FlagError("--runtime-hook-timeout: must be more than 0", ctx)
     settings = Options(
         endpoint=socket_path(koord_runtimeproxy_endpoint),
         engine=socket_path(remote_runtime_service_endpoint),
+        mode=backend_runtime_mode,
         hook_directory=Path(runtime_hooks_config_path),
         skip_key=runtime_hook_server_key,
         skip_value=runtime_hook_server_val,
         hook_timeout=runtime_hook_timeout,
+        hook_annotations=tuple(pattern.strip() for pattern in runtime_hook_annotations.split(",") if pattern.strip()),
+        concurrency=max_requests,
     )
 
     def main(running: Life) -> Any:

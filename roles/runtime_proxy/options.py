@@ -9,6 +9,8 @@ SKIP_LABEL = "runtimeproxy.koordinator.sh/skip-hookserver"
 HOOK_DIRECTORY = Path("/etc/runtime/hookserver.d")
 LISTEN = Path("/var/run/koord-runtimeproxy/runtimeproxy.sock")
 ENGINE = Path("/var/run/containerd/containerd.sock")
+CONTAINERD = "Containerd"  # any engine that speaks CRI v1
+DOCKER = "Docker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +19,13 @@ class Options:
 
     endpoint: Path = LISTEN
     engine: Path = ENGINE
+    mode: str = CONTAINERD
     hook_directory: Path = HOOK_DIRECTORY
     skip_key: str = SKIP_LABEL
     skip_value: str = "true"
     hook_timeout: float = 2.0
     hook_annotations: tuple[str, ...] = ("*",)  # patterns of annotations that hooks may set
-    concurrency: int = 4096  # calls in flight, long streams included
+    concurrency: int = 4096  # calls in flight (Docker: connections), long streams included
     rescan: float = 0.5  # how often registrations are looked at
     relist: float = 60.0  # how often the store is compared with the engine
 

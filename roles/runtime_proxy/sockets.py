@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import struct
 from pathlib import Path
+from typing import Any
 
 MAX_SOCKET_PATH = 107  # bytes that a unix socket address can hold
 
@@ -40,6 +42,20 @@ def publish(temporary: Path, path: Path) -> None:
         temporary.replace(path)
     except OSError as error:
         raise SocketError(f"{error.filename or path}: {error.strerror}") from None
+
+
+def peer_uid(connection: Any) -> int:
+    """The user at the other end of a unix socket, as the kernel says; -1 when it cannot say."""
+    try:
+        _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    except (OSError, AttributeError):
+        return -1
+    return int(uid)
+
+
+def trusted(uid: int) -> bool:
+    """Whether a user may connect: root and the proxy's own. Whoever may create containers owns the node."""
+    return uid in (0, os.geteuid())
 
 
 def _answers(path: Path) -> bool:

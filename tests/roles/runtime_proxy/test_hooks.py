@@ -43,7 +43,7 @@ def test_a_pod_hook_sees_the_pod_and_its_answer_reaches_the_engine() -> None:
             await stack.call("StopPodSandbox", cri.StopPodSandboxRequest(pod_sandbox_id="sb-u-1"))
             assert server.asked[1][0] == "PostStopPodSandboxHook"
             assert server.asked[1][1].annotations["b"] == "3"
-            assert not stack.app.interceptor.store.pods
+            assert not stack.app.store.pods
 
     asyncio.run(scenario())
 
@@ -109,7 +109,7 @@ def test_an_update_is_merged_with_what_is_stored_once_the_engine_took_it(engine_
             assert (linux.cpu_period, linux.cpu_quota, linux.cpu_shares, linux.memory_limit_in_bytes) == (90000, -1, 300, 384 << 20)
             assert (linux.cpuset_cpus, linux.oom_score_adj) == ("8,9", 0)
             assert dict(sent.annotations) == {"c": "1", "upd": "y"}
-            kept = stack.app.interceptor.store.containers["ct-main"].container_resources
+            kept = stack.app.store.containers["ct-main"].container_resources
             assert kept.cpu_quota == (45000 if engine_fails else -1)
 
     asyncio.run(scenario())
@@ -136,7 +136,7 @@ def test_failure_policies(policy: str, refused: bool, fault: str) -> None:
                 assert caught.value.code() == grpc.StatusCode.UNKNOWN
                 assert caught.value.details().startswith("hook server err: ")
                 assert not stack.engine.of("RunPodSandbox")
-                assert not stack.app.interceptor.store.pods
+                assert not stack.app.store.pods
             else:
                 await stack.call("RunPodSandbox", raw)
                 assert stack.engine.of("RunPodSandbox") == [raw]
@@ -259,6 +259,6 @@ def test_a_failed_stop_keeps_the_record_for_the_retry() -> None:
             del stack.engine.errors["StopContainer"]
             await stack.call("StopContainer", cri.StopContainerRequest(container_id="ct-main"))
             assert [name for name, _ in server.asked] == ["PostStopContainerHook"] * 2
-            assert not stack.app.interceptor.store.containers
+            assert not stack.app.store.containers
 
     asyncio.run(scenario())

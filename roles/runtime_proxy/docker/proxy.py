@@ -1,0 +1,241 @@
+"""Connections of the Docker mode: one to the engine for each of the caller's, hijacked streams included (RP-DKR-01)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+
+from roles.runtime_proxy.docker.http1 import (
+    CHUNK,
+    UNTIL_CLOSE,
+    Head,
+    ProtocolError,
+    Source,
+    TooLarge,
+    copy_body,
+    read_body,
+    request_framing,
+    response_framing,
+)
+from roles.runtime_proxy.docker.interceptor import DockerInterceptor, Reply, Route, refusal, route
+from roles.runtime_proxy.sockets import peer_uid, trusted
+
+log = logging.getLogger(__name__)
+
+_MAX_BODY = 16 << 20  # bytes of a request or answer that has to be read as a whole
+_LINGER = 1.0  # seconds
+Observe = Callable[[str, str, float], None]
+
+
+class EngineUnreachable(Exception):
+    """No connection to the engine, or it ended before it answered."""
+
+
+class DockerProxy:
+    """Serves callers until closed. `limit` is how many connections may be open at once, hijacked ones included."""
+
+    def __init__(self, engine: str, interceptor: DockerInterceptor, observe: Observe, limit: int) -> None:
+        self._engine = engine
+        self._interceptor = interceptor
+        self._observe = observe
+        self._limit = limit
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """The callback of asyncio's server."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        connection = _Connection(self, reader, writer)
+        try:
+            if not trusted(uid := peer_uid(writer.get_extra_info("socket"))):
+                log.warning("a connection of user %s is refused: only root and the proxy's own user may", uid)
+            elif len(self._tasks) > self._limit:
+                log.warning("a connection is refused: %d are open", self._limit)
+                await connection.refuse(refusal(f"koord runtime-proxy: more than {self._limit} connections", 503))
+            else:
+                await connection.serve()
+        except (OSError, ProtocolError) as error:
+            log.info("a connection ended: %s", error)
+        except asyncio.CancelledError:
+            log.debug("a connection is ended by shutdown")
+        finally:
+            self._tasks.discard(task)
+            connection.close()
+
+    async def close(self) -> None:
+        """End every connection."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class _Connection:
+    def __init__(self, proxy: DockerProxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._proxy = proxy
+        self._caller = Source(reader)
+        self._to_caller = writer
+        self._engine: Source | None = None
+        self._to_engine: asyncio.StreamWriter | None = None
+
+    def close(self) -> None:
+        for writer in (self._to_caller, self._to_engine):
+            if writer is not None:
+                writer.close()
+
+    async def serve(self) -> None:
+        """One exchange after another until a side ends. Raises OSError, ProtocolError."""
+        while True:
+            try:
+                head = await self._caller.head()
+                framing = 0 if head is None else request_framing(head)
+            except ProtocolError as error:
+                await self.refuse(refusal(str(error), 400))
+                return
+            if head is None:
+                return
+            to = route(head.start[1])
+            started = time.monotonic()
+            try:
+                going_on = await (self._pass(head, framing) if to is None else self._intercept(head, framing, to))
+            except EngineUnreachable as error:
+                self._proxy._observe(to.call if to else "other", "502", time.monotonic() - started)
+                await self.refuse(refusal(str(error), 502))
+                return
+            await self._to_caller.drain()
+            if not going_on or head.closes:
+                return
+
+    async def refuse(self, reply: Reply) -> None:
+        """Answer and end. What the caller still sends is read away first: closing before would throw the answer away."""
+        self.answer(reply)
+        self._to_caller.write_eof()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER):
+                while await self._caller.some():
+                    pass
+
+    def answer(self, reply: Reply) -> None:
+        """An answer of our own."""
+        phrase = HTTPStatus(reply.status).phrase
+        self._to_caller.write(
+            f"HTTP/1.1 {reply.status} {phrase}\r\nContent-Type: application/json\r\nContent-Length: {len(reply.body)}\r\n\r\n".encode()
+            + reply.body
+        )
+
+    async def _connect(self) -> tuple[Source, asyncio.StreamWriter]:
+        if self._engine is None or self._to_engine is None or self._engine.ended or self._to_engine.is_closing():
+            if self._to_engine is not None:
+                self._to_engine.close()
+            try:
+                reader, self._to_engine = await asyncio.open_unix_connection(self._proxy._engine)
+            except OSError as error:
+                raise EngineUnreachable(
+                    f"the Docker engine at {self._proxy._engine} cannot be reached: {error.strerror or error}"
+                ) from None
+            self._engine = Source(reader)
+        return self._engine, self._to_engine
+
+    # -- calls without hooks ----------------------------------------------------------------------------------------------------
+
+    async def _pass(self, head: Head, framing: int) -> bool:
+        """Carry one exchange byte for byte. False when the connection ends with it."""
+        engine, to_engine = await self._connect()
+        to_engine.write(head.raw)
+        upward = asyncio.create_task(copy_body(self._caller, to_engine, framing))
+        started = time.monotonic()
+        try:
+            while True:
+                answer = await self._answer_head(engine)
+                self._to_caller.write(answer.raw)
+                if answer.status >= 200 or answer.status == 101:
+                    break
+            self._proxy._observe("other", str(answer.status), time.monotonic() - started)
+            body = response_framing(answer, head.start[0])
+            if answer.status == 101 or body == UNTIL_CLOSE:
+                await upward
+                await self._splice(engine, to_engine)
+                return False
+            await self._copy_down(engine, body, upward, to_engine)
+            return upward.done() and not answer.closes
+        finally:
+            await _ended(upward)
+
+    async def _copy_down(self, engine: Source, framing: int, upward: asyncio.Task[None], to_engine: asyncio.StreamWriter) -> None:
+        """Copy an answer's body. A caller that leaves meanwhile is seen by the engine: some answers go on for days."""
+        watch = asyncio.create_task(self._watch(upward, to_engine))
+        try:
+            await copy_body(engine, self._to_caller, framing)
+        finally:
+            await _ended(watch)
+
+    async def _watch(self, upward: asyncio.Task[None], to_engine: asyncio.StreamWriter) -> None:
+        await asyncio.wait({upward})
+        if not await self._caller.fill():
+            to_engine.write_eof()
+
+    @staticmethod
+    async def _answer_head(engine: Source) -> Head:
+        head = await engine.head()
+        if head is None:
+            raise EngineUnreachable("the Docker engine ended the connection before it answered")
+        return head
+
+    async def _splice(self, engine: Source, to_engine: asyncio.StreamWriter) -> None:
+        """A hijacked stream: bytes both ways, each side's end told to the other, until both ended."""
+        ways = [asyncio.create_task(_pump(self._caller, to_engine)), asyncio.create_task(_pump(engine, self._to_caller))]
+        try:
+            await asyncio.gather(*ways)
+        finally:
+            for way in ways:
+                await _ended(way)
+
+    # -- calls with hooks -------------------------------------------------------------------------------------------------------
+
+    async def _intercept(self, head: Head, framing: int, to: Route) -> bool:
+        """Read the whole request, let the interceptor decide, answer. False when the connection ends with it."""
+        if head.says("expect", "100-continue"):
+            self._to_caller.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        try:
+            body = await read_body(self._caller, framing, _MAX_BODY)
+        except TooLarge as error:
+            await self.refuse(refusal(str(error), 413))
+            return False
+        started = time.monotonic()
+
+        async def forward(changed: bytes) -> Reply:
+            engine, to_engine = await self._connect()
+            to_engine.write(head.reframed(len(changed), without=("expect",)) + changed)
+            while (answer := await self._answer_head(engine)).status < 200:
+                pass
+            return Reply(answer.status, await read_body(engine, response_framing(answer, head.start[0]), _MAX_BODY), answer)
+
+        reply = await self._proxy._interceptor.handle(to, body, forward)
+        self._proxy._observe(to.call, str(reply.status), time.monotonic() - started)
+        if reply.head is None:
+            self.answer(reply)
+            return True
+        length = None if reply.status in (204, 304) else len(reply.body)
+        self._to_caller.write(reply.head.reframed(length) + reply.body)
+        return not reply.head.closes
+
+
+async def _pump(source: Source, sink: asyncio.StreamWriter) -> None:
+    while data := await source.some(CHUNK):
+        sink.write(data)
+        await sink.drain()
+    if sink.can_write_eof():
+        with contextlib.suppress(OSError):
+            sink.write_eof()
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    """Cancel and wait, so that nobody else reads from its source."""
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.debug("a copy ended: %s", error)
