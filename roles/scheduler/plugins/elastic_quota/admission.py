@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from koord.accounting.resources import ResourceVector, add, format_value, is_bytes, only
 from koord.decisions.record import Term
-from roles.scheduler.plugins.elastic_quota.model import OUTSIDE
+from roles.scheduler.plugins.elastic_quota.model import OUTSIDE, ROOT
 from roles.scheduler.plugins.elastic_quota.tree import Quota
 
 
@@ -42,7 +42,9 @@ def refusal(quota: Quota, request: ResourceVector, *, preemptible: bool, runtime
 def parent_refusal(quota: Quota, request: ResourceVector, *, runtime: bool) -> str:
     """The same for the ancestors below the root, looking at what the pod requests only (enableCheckParentQuota)."""
     names = [quota.name]
-    for ancestor in quota.path()[1:-1]:
+    for ancestor in quota.path()[1:]:
+        if ancestor.name == ROOT:
+            break
         names.append(ancestor.name)
         limit = limit_of(ancestor, runtime=runtime)
         over = exceeded(only(add(ancestor.used, request), request), limit)

@@ -67,7 +67,6 @@ class QuotaBook(Columns):
     def __init__(self, rules: Rules, clock: Callable[[], float], hooks: Hooks | None = None) -> None:
         self.rules = rules
         self.hooks = hooks if hooks is not None else Hooks(())
-        self.owner: object = None  # the plugin (of several profiles') that writes
         self._clock = clock
         self.trees: dict[str, QuotaTree] = {}
         self._tree_of: dict[str, str] = {}
@@ -279,7 +278,7 @@ class QuotaBook(Columns):
 
     def pod_seen(self, pod: PodInfo) -> None:
         """A pod is there, with a node or without."""
-        if not self._counts(pod):
+        if not self._counts(pod, self._clock()):
             self._forget(pod.uid)
             return
         member = self._members.get(pod.uid)
@@ -305,7 +304,7 @@ class QuotaBook(Columns):
     def pod_added(self, slot: int, pod: PodInfo) -> None:
         member = self._members.get(pod.uid)
         if member is None:
-            if self._counts(pod):
+            if self._counts(pod, self._clock()):
                 self._enter(pod, seen=False, assigned=True)
         elif not member.assigned:
             member.assigned = True
@@ -321,17 +320,17 @@ class QuotaBook(Columns):
         member.assigned = False
         member.tree.charge_used(member.quota, _negative(member.amount), preemptible=member.preemptible)
 
-    def _counts(self, pod: PodInfo) -> bool:
+    def _counts(self, pod: PodInfo, now: float) -> bool:
         if not pod.deleting:
             return True
         if self.rules.drop_terminating:
             return False
-        return not (self.rules.drop_overdue and self._clock() >= _overdue_at(pod))
+        return not (self.rules.drop_overdue and now >= _overdue_at(pod))
 
-    def sweep(self) -> None:
+    def sweep(self, now: float) -> None:
         """Let go of deleted pods whose grace period is over (gate ElasticQuotaIgnoreTerminatingPod)."""
         if self.rules.drop_overdue:
-            for member in [member for member in self._members.values() if member.pod.deleting and not self._counts(member.pod)]:
+            for member in [member for member in self._members.values() if member.pod.deleting and not self._counts(member.pod, now)]:
                 self._forget(member.pod.uid)
 
     def settle(self) -> None:

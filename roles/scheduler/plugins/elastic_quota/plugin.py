@@ -74,7 +74,8 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
         rules = rules_of(args, handle.gates)
         fresh = QuotaBook(rules, lambda: handle.state.now, Hooks(args.hook_plugins))
         self.book = handle.cluster.register(self.name, fresh)
-        if self.book is not fresh and self.book.rules != rules:
+        self._keeper = self.book is fresh
+        if not self._keeper and self.book.rules != rules:
             log.warning("profile %s: quotas are kept by the arguments of the first profile with ElasticQuota", handle.profile)
         self.preemption = QuotaPreemption(args, handle, self.book, self.name, self._refuses)
 
@@ -88,9 +89,8 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
         )
 
     def controllers(self) -> Iterable[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
-        if self.book.owner not in (None, self):
+        if not self._keeper:
             return ()
-        self.book.owner = self
         from roles.scheduler.plugins.elastic_quota.metrics import QuotaMetrics
         from roles.scheduler.plugins.elastic_quota.upkeep import Upkeep
 
@@ -101,10 +101,12 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
         return work
 
     def pod_seen(self, pod: PodInfo) -> None:
-        self.book.pod_seen(pod)
+        if self._keeper:
+            self.book.pod_seen(pod)
 
     def pod_gone(self, uid: str) -> None:
-        self.book.pod_gone(uid)
+        if self._keeper:
+            self.book.pod_gone(uid)
 
     # ---------------------------------------------------------------- admission
 

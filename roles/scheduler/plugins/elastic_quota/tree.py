@@ -108,7 +108,7 @@ class QuotaTree:
         else:
             self._detach(quota)
             self._mark(quota, quota.spec.max)
-            quota.spec = spec
+            quota.spec, quota.runtime, quota.scaled_min = spec, {}, {}
         self._restate(quota)
         self._mark(quota, (*spec.max, *quota.child_request))
         self._attach(quota)

@@ -98,7 +98,7 @@ class Upkeep:
     def refresh(self) -> None:
         """Bring all runtimes up to date."""
         started = time.perf_counter()
-        self._book.sweep()
+        self._book.sweep(time.time())
         self._book.settle()
         for tree in self._book.trees.values():
             tree.refresh_all()

@@ -191,7 +191,7 @@ class Both:
             self.tree.charge_used(self.quota(name), less, preemptible=preemptible)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.booleans(), st.booleans(), changes())
 def test_keeping_up_equals_starting_over(guarantee: bool, scale: bool, steps: list[tuple[Any, ...]]) -> None:
     both = Both(guarantee, scale)

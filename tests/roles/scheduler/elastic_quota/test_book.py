@@ -1,0 +1,331 @@
+"""The books against a recount of everything, hooks, revoking, and patches."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koord.api.objects import ElasticQuota
+from koord.api.objects_crd import ElasticQuotaStatus
+from koord.config.scheduler import Profile
+from roles.scheduler import testing
+from roles.scheduler.framework.registry import PluginError
+from roles.scheduler.plugins.elastic_quota import hooks as hooks_module
+from roles.scheduler.plugins.elastic_quota.args import HookPluginArgs
+from roles.scheduler.plugins.elastic_quota.book import QuotaBook, Rules
+from roles.scheduler.plugins.elastic_quota.hooks import QuotaHook
+from roles.scheduler.plugins.elastic_quota.revoke import Revoker, victims
+from roles.scheduler.plugins.elastic_quota.status import patch_of
+
+PREFIX = "quota.scheduling.koordinator.sh/"
+PROFILE = {"plugins": {point: {"enabled": [{"name": "ElasticQuota"}]} for point in ("preFilter", "reserve")}}
+QUOTAS = ("a", "b", "c")
+
+
+def quota(
+    name: str, top: dict[str, str], low: dict[str, str] | None = None, *, version: int = 1, namespace: str = "quotas", **labels: str
+) -> Any:
+    annotations = {PREFIX + key: value for key, value in json.loads(labels.pop("notes", "{}")).items()}
+    return msgspec.convert(
+        {
+            "metadata": {
+                "name": name, "namespace": namespace, "uid": f"{namespace}/{name}", "resourceVersion": str(version),
+                "labels": {PREFIX + key.replace("_", "-"): value for key, value in labels.items()}, "annotations": annotations,
+            },
+            "spec": {"max": top, "min": low or {}},
+        },
+        ElasticQuota,
+    )  # fmt: skip
+
+
+def world(**args: Any) -> tuple[testing.World, QuotaBook]:
+    content: dict[str, Any] = {**PROFILE, "pluginConfig": [{"name": "ElasticQuota", "args": args}]}
+    made = testing.World(content)
+    plugin: Any = made.framework.plugins["ElasticQuota"]
+    return made, plugin.book
+
+
+def pod(uid: str, quota: str, cpu: int, *, node: str = "", **more: Any) -> Any:
+    labels = {PREFIX + "name": quota} if quota else {}
+    return testing.pod(uid, uid=uid, cpu=str(cpu), labels={**labels, **more.pop("labels", {})}, node=node, **more)
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("see"), st.integers(0, 5), st.sampled_from(("", *QUOTAS)), st.integers(1, 4), st.booleans()),
+        st.tuples(st.just("gone"), st.integers(0, 5)),
+        st.tuples(st.just("quota"), st.sampled_from(QUOTAS), st.sampled_from(("", "a")), st.booleans()),
+        st.tuples(st.just("no quota"), st.sampled_from(QUOTAS)),
+        st.tuples(st.just("suppose"), st.integers(0, 5)),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps)
+def test_every_pod_counts_exactly_once_whatever_happens(actions: list[tuple[Any, ...]]) -> None:
+    made, book = world()
+    made.add_nodes(testing.node("n", cpu="100"))
+    objects: dict[str, Any] = {}
+    pods: dict[str, Any] = {}
+    for action in actions:
+        kind, uid = action[0], f"p{action[1]}"
+        if kind == "see":
+            assigned = action[4] or (uid in pods and bool(pods[uid].node_name))
+            info = made.parser.parse(pod(uid, action[2], action[3], node="n" if assigned else ""))
+            pods[uid] = info
+            book.pod_seen(info)
+            if assigned:
+                made.cluster.add_pod(info, "n")
+        elif kind == "gone":
+            pods.pop(uid, None)
+            book.pod_gone(uid)
+            made.cluster.remove_pod(uid)
+        elif kind == "quota":
+            name, parent = action[1], action[2] if action[2] != action[1] else ""
+            new = quota(name, {"cpu": "9", **({"memory": "90Gi"} if action[3] else {})}, parent=parent)
+            book.quota_event(objects.get(name), new)
+            objects[name] = new
+        elif kind == "no quota" and action[1] in objects:
+            book.quota_event(objects.pop(action[1]), None)
+        elif kind == "suppose":
+            with made.state.suppose() as supposed:
+                supposed.remove(uid)
+    book.settle()
+    for _, node in book.quotas():
+        mine = [info for info in pods.values() if (info.shape.labels.get(PREFIX + "name") or "?") in objects]
+        home = [info for info in mine if info.shape.labels[PREFIX + "name"] == node.name]
+        if node.name == "koordinator-default-quota":
+            home = [info for info in pods.values() if info not in mine]
+        for resource in ("cpu", "memory"):
+            known = resource in node.spec.max
+            requested = sum(info.shape.amounts[resource] for info in home) if known else 0
+            used = sum(info.shape.amounts[resource] for info in home if info.node_name) if known else 0
+            assert node.self_request.get(resource, 0) == requested
+            assert node.self_used.get(resource, 0) == used
+    total_used = sum(info.shape.amounts["cpu"] for info in pods.values() if info.node_name)
+    attached = book.trees[""].root.used.get("cpu", 0)
+    detached = sum(q.used.get("cpu", 0) for _, q in book.quotas() if q.parent is None and q.name != "koordinator-root-quota")
+    assert attached + detached == total_used
+
+
+@pytest.mark.feature("SCH-EQ-02")
+def test_where_a_pod_belongs() -> None:
+    made, book = world()
+    made.add_nodes(testing.node("n"))
+    book.quota_event(None, quota("team", {"cpu": "9"}, notes=json.dumps({"namespaces": '["shared"]'})))
+    book.quota_event(None, quota("own", {"cpu": "9"}, namespace="own"))
+    book.quota_event(None, quota("elsewhere", {"cpu": "9"}))
+
+    def home(namespace: str, label: str = "") -> str:
+        return book.resolve(made.parser.parse(pod("x", label, 1, namespace=namespace)).shape)
+
+    assert home("shared") == "team"
+    assert home("own") == "own"
+    assert home("own", "team") == "team"
+    assert home("elsewhere") == "koordinator-default-quota"  # the quota of that name is in another namespace
+    assert home("shared", "nobody") == "koordinator-default-quota"
+
+
+def test_without_a_default_quota_pods_are_free_until_their_quota_comes() -> None:
+    rules = Rules(default_max={"cpu": 10}, system_max={}, namespace="k", label_only=True)
+    book = QuotaBook(rules, lambda: 0.0)
+    made = testing.World()
+    book.pod_seen(made.parser.parse(pod("x", "late", 2)))
+    book.pod_seen(made.parser.parse(pod("y", "", 2)))
+    assert book.trees[""].root.child_request == {}
+    book.quota_event(None, quota("late", {"cpu": "9"}))
+    book.settle()
+    assert book.trees[""].root.child_request == {"cpu": 2000}
+
+
+def test_a_malformed_quota_keeps_its_last_good_state_and_a_second_one_of_its_name_waits() -> None:
+    _, book = world()
+    problems: list[tuple[str, str]] = []
+    book.refused = lambda name, problem: problems.append((name, problem))
+    first = quota("a", {"cpu": "4"})
+    book.quota_event(None, first)
+    book.quota_event(first, quota("a", {"cpu": "four"}, version=2))
+    book.quota_event(None, quota("a", {"cpu": "7"}, namespace="other"))
+    assert [name for name, _ in problems] == ["quotas/a", "other/a"]
+    assert "'four' is not a quantity" in problems[0][1]
+    assert book.quota("a")[1].spec.max == {"cpu": 4000}  # type: ignore[index]
+    book.quota_event(first, None)
+    assert book.quota("a")[1].spec.max == {"cpu": 7000}  # type: ignore[index]
+
+
+def test_terminating_pods_may_be_left_out_at_once_or_after_their_grace() -> None:
+    made = testing.World()
+    deleted = pod("x", "", 2)
+    end = {"deletion_timestamp": "1970-01-01T00:01:40Z", "deletion_grace_period_seconds": 30}
+    meta = msgspec.structs.replace(deleted.metadata, **end)
+    info = made.parser.parse(msgspec.structs.replace(deleted, metadata=meta))
+    for rules, at, counts in (({}, 500, True), ({"drop_terminating": True}, 0, False), ({"drop_overdue": True}, 120, True)):
+        book = QuotaBook(Rules(default_max={"cpu": 10**6}, system_max={}, namespace="k", **rules), lambda at=at: float(at))  # type: ignore[misc]
+        book.pod_seen(info)
+        assert (book.member("x") is not None) is counts
+    book.sweep(129.0)
+    assert book.member("x") is not None
+    book.sweep(130.0)
+    assert book.member("x") is None
+
+
+@pytest.mark.feature("SCH-EQ-07")
+def test_a_what_if_about_an_unknown_pod_reckons_with_its_request() -> None:
+    made, book = world()
+    made.add_nodes(testing.node("n", cpu="6"), testing.node("m", cpu="6"))
+    for name in ("a", "b"):
+        made.feed("ElasticQuota", quota(name, {"cpu": "10"}))
+    assert made.schedule(pod("x", "a", 6)).scheduled
+    refused = made.decide(pod("y", "b", 7))
+    assert "runtime: cpu:6" in refused.message()
+    assert made.decide(pod("z", "b", 6)).scheduled
+    assert book.quota("b")[1].request.get("cpu", 0) == 0  # type: ignore[index]
+
+
+# ---------------------------------------------------------------- revoking
+
+
+def member(name: str, cpu: int, priority: int, start: str, *, preemptible: bool = True) -> Any:
+    info = SimpleNamespace(key=name, priority=priority, pod=SimpleNamespace(status=SimpleNamespace(start_time=start)))
+    return SimpleNamespace(pod=info, amount={"cpu": cpu}, assigned=True, preemptible=preemptible)
+
+
+@pytest.mark.feature("SCH-EQ-09")
+@pytest.mark.parametrize(
+    ("runtime", "gone"),
+    [
+        (10, []), (9, ["young"]), (7, ["young"]), (6, ["young", "old"]), (4, ["young", "great"]), (3, ["young", "great"]),
+        (0, ["young", "old", "great"]),
+    ],
+)  # fmt: skip
+def test_the_least_important_go_first_and_come_back_where_there_is_room(runtime: int, gone: list[str]) -> None:
+    members = [
+        member("old", 2, 1, "2026-01-01T00:00:00Z"), member("young", 3, 1, "2026-01-02T00:00:00Z"),
+        member("great", 4, 9, "2026-01-03T00:00:00Z"), member("kept", 1, 0, "2026-01-04T00:00:00Z", preemptible=False),
+    ]  # fmt: skip
+    assert [m.pod.key for m in victims(members, {"cpu": 10}, {"cpu": runtime})] == gone
+
+
+def test_one_that_is_not_needed_comes_back() -> None:
+    members = [member("small", 1, 1, "2026-01-02T00:00:00Z"), member("big", 5, 2, "2026-01-01T00:00:00Z")]
+    assert [m.pod.key for m in victims(members, {"cpu": 6}, {"cpu": 1})] == ["big"]
+
+
+@pytest.mark.feature("SCH-EQ-09")
+def test_over_use_is_borne_for_a_while() -> None:
+    made, book = world()
+    made.add_nodes(testing.node("n", cpu="4"))
+    made.feed("ElasticQuota", quota("a", {"cpu": "10"}))
+    for number in range(3):
+        made.add_pods(pod(f"p{number}", "a", 2, node="n"))
+    book.trees[""].refresh_all()
+    revoker = Revoker(10.0)
+    assert revoker.due(book, 100.0) == []
+    assert revoker.due(book, 110.0) == []
+    assert len(revoker.due(book, 110.1)) == 1
+    assert revoker.due(book, 115.0) == []  # it has the same time again
+
+
+# ---------------------------------------------------------------- hooks
+
+
+class Recording(QuotaHook):
+    """Keeps what it is told; refuses pods whose name says so."""
+
+    told: list[str] = []
+
+    def __init__(self, key: str, args: Any) -> None:
+        self.key = key
+        self.bad = args["bad"]
+
+    def pre_update(self, old: Any, new: Any, state: dict[str, Any]) -> None:
+        state["seen"] = True
+
+    def post_update(self, old: Any, new: Any, state: dict[str, Any]) -> None:
+        assert state["seen"]
+        self.told.append(f"{old.name if old else '-'} > {new.name if new else '-'}")
+
+    def pod_updated(self, quota: str, pod: Any) -> None:
+        self.told.append(f"{quota}: {pod.name}")
+
+    def annotations(self, quota: Any) -> dict[str, str]:
+        return {"example.com/seen": quota.name}
+
+    def check_pod(self, quota: Any, pod: Any) -> str:
+        if pod.name == "crash":
+            raise RuntimeError("no idea")
+        return "it is bad" if pod.name == self.bad else ""
+
+
+@pytest.mark.feature("SCH-EQ-12")
+def test_hooks_follow_quotas_and_have_a_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hooks_module, "factories", lambda: {"recording": Recording})
+    Recording.told.clear()
+    made, book = world(hookPlugins=[{"key": "mine", "factoryKey": "recording", "factoryArgs": {"bad": "bad"}}])
+    made.add_nodes(testing.node("n"))
+    shown = quota("a", {"cpu": "9"})
+    made.feed("ElasticQuota", shown)
+    made.feed("ElasticQuota", shown, shown)  # nothing changed
+    assert Recording.told == ["- > a"]
+    assert "quota hook mine: it is bad" in made.decide(pod("bad", "a", 1)).message()
+    assert "quota hook mine: RuntimeError: no idea" in made.decide(pod("crash", "a", 1)).message()
+    assert made.decide(pod("good", "a", 1)).scheduled
+    info = made.add_pods(pod("placed", "a", 1, node="n"))[0]
+    book.pod_seen(info)
+    book.quota_event(shown, None)
+    assert Recording.told[1:] == ["a: placed", "a > -"]
+
+
+@pytest.mark.feature("SCH-EQ-12")
+def test_an_unknown_hook_factory_stops_the_start() -> None:
+    with pytest.raises(PluginError, match=r"no factory 'nobody' for hook 'k'; available: none is installed"):
+        world(hookPlugins=[{"key": "k", "factoryKey": "nobody"}])
+    with pytest.raises(ValueError, match="key"):
+        HookPluginArgs.model_validate({"key": "", "factoryKey": "x"})
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        ({"delayEvictTime": "-1s"}, "delayEvictTime"), ({"defaultQuotaGroupMax": {"cpu": "-1"}}, "defaultQuotaGroupMax"),
+        ({"systemQuotaGroupMax": {"cpu": "much"}}, "systemQuotaGroupMax"), ({"typo": 1}, "typo"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_named(args: dict[str, Any], text: str) -> None:
+    assert Profile.model_validate({"schedulerName": "x"})
+    with pytest.raises(Exception, match=text):
+        world(**args)
+
+
+# ---------------------------------------------------------------- patches
+
+
+@pytest.mark.feature("SCH-EQ-10")
+def test_a_patch_says_only_what_differs_and_takes_away_what_is_gone() -> None:
+    made, book = world()
+    made.add_nodes(testing.node("n", cpu="10"))
+    shown = quota("a", {"cpu": "10"}, notes=json.dumps({"request": '{"cpu":"2000m"}', "runtime": "no json"}))
+    shown = msgspec.structs.replace(shown, status=ElasticQuotaStatus(used={"memory": "1Gi"}))
+    made.feed("ElasticQuota", shown)
+    made.add_pods(pod("x", "a", 2, node="n"))
+    book.trees[""].refresh_all()
+    node = book.quota("a")[1]  # type: ignore[index]
+    assert patch_of(node, shown, {}) == {
+        "metadata": {"annotations": {PREFIX + "runtime": '{"cpu":"2"}', PREFIX + "child-request": '{"cpu":"2"}'}, "uid": "quotas/a"},
+        "status": {"used": {"cpu": "2", "memory": None}},
+    }
+    idle = quota("b", {"cpu": "10"})
+    made.feed("ElasticQuota", idle)
+    book.trees[""].refresh_all()
+    assert patch_of(book.quota("b")[1], idle, {}) is None  # type: ignore[index]
+    assert patch_of(book.quota("b")[1], idle, {"example.com/x": "1"}) == {  # type: ignore[index]
+        "metadata": {"annotations": {"example.com/x": "1"}, "uid": "quotas/b"}
+    }
