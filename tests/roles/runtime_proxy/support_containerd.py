@@ -225,7 +225,14 @@ def cgroup_file(controller: str, parent: str, container: str, name: str) -> str:
     return (CGROUPS / controller / parent.lstrip("/") / container / name).read_text().strip()
 
 
-def _remove_groups(parent: str) -> None:
+def unmount_below(directory: Path) -> None:
+    """Take away what a daemon left mounted below its directory."""
+    for line in reversed(Path("/proc/mounts").read_text().splitlines()):
+        if line.split()[1].startswith(f"{directory}/"):
+            subprocess.run(["umount", "-l", line.split()[1]], capture_output=True, check=False)
+
+
+def remove_groups(parent: str) -> None:
     """Remove a parent and all below from every hierarchy; waits a little for what is just ending."""
     tops = [controller / parent.lstrip("/") for controller in CGROUPS.iterdir()]
     for _ in range(40):
@@ -286,9 +293,7 @@ def running_containerd() -> Iterator[Containerd]:
         for pid in _shims(directory):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for mount in reversed(Path("/proc/mounts").read_text().splitlines()):
-            if str(directory) in (target := mount.split()[1]):
-                subprocess.run(["umount", "-l", target], capture_output=True, check=False)
+        unmount_below(directory)
         for parent in daemon.parents:
-            _remove_groups(parent)
+            remove_groups(parent)
         shutil.rmtree(directory, ignore_errors=True)
