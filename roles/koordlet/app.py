@@ -38,6 +38,7 @@ from roles.koordlet.states.pleg import Pleg
 from roles.koordlet.states.podgauges import export_container_resources
 from roles.koordlet.states.podinformer import PodInformer
 from roles.koordlet.states.pods import PodBook
+from roles.koordlet.states.volumes import ClaimVolumes
 from roles.koordlet.store import persist
 from roles.koordlet.store.store import MetricStore
 from roles.koordlet.store.view import MetricsView
@@ -100,6 +101,7 @@ class App:
             enabled=self.gates.enabled("AuditEvents"),
         )
         self.state = NodeState(options.node_name, informers, self.metrics, self.callbacks)
+        self.volumes = ClaimVolumes(informers) if self.gates.enabled("BlkIOReconcile") else None
         self.parts = Parts(options, client, informers, self.gates.enabled, self.state, self.store, self.metrics)
         self._lock = NodeLock(options.lock_file or os.path.join(self.root.var_run, "koordlet", "koordlet.lock"))
         self._synced = asyncio.Event()
@@ -227,6 +229,7 @@ class App:
             (self.state.lists_synced, "the API server's first lists"),
             (self.state.node is not None, f"Node {self.options.node_name}"),
             (self.book.synced, "the kubelet's pods"),
+            (self.volumes is None or self.volumes.synced, "the list of claims"),
         )
         return [name for ok, name in rows if not ok]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from roles.koordlet.host.proc import clock_ticks
@@ -18,7 +18,7 @@ from roles.koordlet.prediction.reclaimable import ReclaimableReporter
 from roles.koordlet.report.device_loop import DeviceLoop
 from roles.koordlet.report.nodemetric_loop import NodeMetricLoop
 from roles.koordlet.report.topology_loop import TopologyLoop
-from roles.koordlet.sensing.base import Round, SensingContext
+from roles.koordlet.sensing.base import Round, SensingContext, Shared
 from roles.koordlet.sensing.loop import SensingLoop
 from roles.koordlet.sensing.registry import CollectorSettings, make_collectors
 from roles.koordlet.states.kubelet import KubeletClient, KubeletOptions
@@ -44,6 +44,7 @@ class Parts:
     state: NodeState
     store: MetricStore
     metrics: Metrics
+    shared: Shared = field(default_factory=Shared)
 
 
 def make_kubelet(parts: Parts) -> KubeletClient:
@@ -69,6 +70,7 @@ def make_sensing(parts: Parts, host: HostState, book: PodBook, on_tick: Callable
         slo=lambda: state.slo,
         memory_policy=lambda: state.policy.memory,
         gate=parts.gate,
+        shared=parts.shared,
         interval=options.collect_res_used_interval,
         outdated=options.collect_sys_metric_outdated_interval,
         ticks_per_second=clock_ticks(),
@@ -129,7 +131,7 @@ def spawn_reports(
             metrics=parts.metrics,
             reclaimable=ReclaimableReporter(models, parts.metrics),
             export=parts.gate("NodeMetricPromMetrics"),
-            cold_memory=lambda: False,
+            cold_memory=lambda: parts.shared.cold_memory,
         )
         life.spawn(lambda: report.run(stopping, synced), "NodeMetric report", restart=True)
     if options.node_topology_sync_interval <= 0:

@@ -29,18 +29,11 @@ def _gate(name: str, missing: str) -> Asked:
 
 
 ROWS: tuple[Asked, ...] = (
-    _gate("ColdPageCollector", "cold memory is not collected, hot-page memory policies report plain usage"),
     _gate("CPICollector", "cycles per instruction are not collected"),
     _gate("Libpfm4", "there is no CPI collector that could use libpfm"),
-    _gate("ResctrlCollector", "cache occupancy and memory bandwidth are not collected"),
-    Asked(
-        "--enable-resctrl-collector",
-        "cache occupancy and memory bandwidth are not collected",
-        lambda options, _, __: options.enable_resctrl_collector,
-    ),
     _gate("Accelerators", "NVIDIA cards are not read by NVML; accelerators come from the files in --xpu-device-infos-dir only"),
     _gate("RDMADevices", "RDMA devices are not reported"),
-    _gate("BlkIOReconcile", "local storage is not collected, disks are not limited, volumes of claims are not looked up"),
+    _gate("BlkIOReconcile", "local storage is not collected, disks are not limited"),
     _gate("PodResourcesProxy", "there is no socket in --pod-resources-proxy-path"),
     _gate("PerCPUMetric", "metrics of single CPUs are not exported"),
     _gate("TCNetworkQoS", "network traffic is not shaped"),

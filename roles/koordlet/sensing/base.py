@@ -53,6 +53,8 @@ class Shared:
     pods: Stamped | None = None
     pods_numa: tuple[float, dict[int, float]] | None = None
     host_apps: Stamped | None = None
+    cold_memory: bool = False
+    """Whether cold memory is being collected, so that there are hot-page series (KLO-COL-09)."""
 
 
 @dataclass(slots=True)

@@ -13,6 +13,9 @@ from roles.koordlet.store import kinds
 from roles.koordlet.store.store import Sample
 
 _POD_KINDS = (kinds.POD_CPU, kinds.POD_MEMORY, kinds.POD_MEMORY_WITH_PAGE_CACHE)
+#: Series that end with their pod or container.
+_OF_A_POD = tuple(kind for kind, schema in kinds.SCHEMAS.items() if "pod_uid" in schema and "container_id" not in schema)
+_OF_A_CONTAINER = tuple(kind for kind, schema in kinds.SCHEMAS.items() if "container_id" in schema)
 _CONTAINER_KINDS = (kinds.CONTAINER_CPU, kinds.CONTAINER_MEMORY, kinds.CONTAINER_MEMORY_WITH_PAGE_CACHE)
 
 
@@ -185,17 +188,12 @@ class PodsCollector(Collector):
             if uid not in now:
                 self._rates.pop(uid, None)
                 self._pods.pop(uid, None)
-                for kind in (kinds.POD_CPU, kinds.POD_MEMORY, kinds.POD_MEMORY_WITH_PAGE_CACHE, kinds.POD_CPU_THROTTLED):
+                for kind in _OF_A_POD:
                     store.drop(kind, pod_uid=uid)
             for container in pod.all_containers():
                 if container.id and container.id not in alive:
                     self._rates.pop(container.id, None)
-                    for kind in (
-                        kinds.CONTAINER_CPU,
-                        kinds.CONTAINER_MEMORY,
-                        kinds.CONTAINER_MEMORY_WITH_PAGE_CACHE,
-                        kinds.CONTAINER_CPU_THROTTLED,
-                    ):
+                    for kind in _OF_A_CONTAINER:
                         store.drop(kind, container_id=container.id)
         gone = {d for p in self._known.values() for d in _dirs(p)} - {d for p in pods for d in _dirs(p)}
         if gone:

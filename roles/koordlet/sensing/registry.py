@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from roles.koordlet.sensing.base import Collector, SensingContext
 from roles.koordlet.sensing.be import BECollector
+from roles.koordlet.sensing.coldmemory import ColdMemoryCollector
 from roles.koordlet.sensing.hostapps import HostAppsCollector
 from roles.koordlet.sensing.node import NodeCollector
 from roles.koordlet.sensing.nodeinfo import NodeInfoCollector
 from roles.koordlet.sensing.pods import PodsCollector
 from roles.koordlet.sensing.psi import PsiCollector
+from roles.koordlet.sensing.resctrl import ResctrlCollector
 from roles.koordlet.sensing.system import SystemCollector
 from roles.koordlet.sensing.throttled import ThrottledCollector
 from roles.koordlet.sensing.xpu import XPUCollector
@@ -42,6 +44,8 @@ COLLECTORS: tuple[Factory, ...] = (
     lambda context, _: HostAppsCollector(context),
     lambda context, _: SystemCollector(context),
     lambda context, intervals: PsiCollector(context, intervals.psi),
+    lambda context, intervals: ColdMemoryCollector(context, intervals.cold_page),
+    lambda context, intervals: ResctrlCollector(context, intervals.resctrl),
 )
 
 

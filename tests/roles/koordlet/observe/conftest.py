@@ -308,7 +308,7 @@ async def make_world(
             metrics=agent.metrics,
             reclaimable=ReclaimableReporter(models, agent.metrics),
             export=True,
-            cold_memory=lambda: False,
+            cold_memory=lambda: agent.context.shared.cold_memory,
         )
         reader = KubeletClient(KubeletOptions(insecure=True, read_only_port=served.port), agent.metrics, None)
         topology = TopologyLoop(

@@ -271,6 +271,40 @@ def test_what_this_version_lacks_is_told_at_start(host, kubelet, make_node) -> N
     asyncio.run(main())
 
 
+@pytest.mark.feature("KLO-COL-12")
+@pytest.mark.feature("KLO-SI-06")
+def test_gates_of_hardware_collectors(host, kubelet, make_node, make_pod) -> None:
+    async def main() -> None:
+        tree = host()
+        flags = "cat_l3 mba cqm_mbm_total cqm_mbm_local cqm_llc cqm_occup_llc"
+        tree.write("proc/cpuinfo", f"processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: X\nflags\t\t: {flags}\n\n")
+        tree.write("sys/fs/resctrl/schemata", "L3:0=fff\n")
+        tree.write("sys/fs/resctrl/BE/mon_data/mon_L3_00/llc_occupancy", "4096\n")
+        async with running_server(crds=True) as server, server.client() as client, kubelet() as served:
+            await cluster(client, make_node())
+            served.pods = listed(make_pod("web", "u-1"))
+            gates = "--feature-gates=ResctrlCollector=true,BlkIOReconcile=true"
+            koordlet = await start(
+                tree,
+                server,
+                served.port,
+                gates,
+                "--enable-resctrl-collector",
+                "--resctrl-collector-interval=1s",
+                "--kubelet-sync-interval=1s",
+            )
+            try:
+                line = 'koordlet_resctrl_llc_occupancy{cache_id="00",node="n1",qos="BE"} 4096'
+                await koordlet.until("/external-metrics", lambda _, text: line in text)
+                await koordlet.until("/readyz", lambda status, _: status == 200)
+            finally:
+                code, said = await koordlet.stop()
+            assert code == 0, said
+            assert "ResctrlCollector is not available" not in said
+
+    asyncio.run(main())
+
+
 @pytest.mark.feature("KLO-LIFE-01")
 @pytest.mark.parametrize("missing", ["node", "kubelet", "cgroups"])
 def test_what_is_missing_is_waited_for_or_named(host, kubelet, make_node, missing) -> None:
