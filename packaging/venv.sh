@@ -19,4 +19,5 @@ if [ ! -x "$dir/bin/pip" ]; then
   }
 fi
 "$dir/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r "$lock"
-"$dir/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e "$here"
+# the build back end's remarks on editable installations interest nobody, unless it fails
+remarks=$("$dir/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e "$here" 2>&1) || { echo "$remarks" >&2; exit 1; }
