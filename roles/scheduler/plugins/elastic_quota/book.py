@@ -178,7 +178,7 @@ class QuotaBook(Columns):
         if spec.name in self._tree_of and known:
             spec = replace(spec, tree=self._tree_of[spec.name])  # a quota's tree is fixed at first sight
         if known.get(spec.namespace) == spec:
-            hooks = self.hooks.tell(spec.tree, lambda hook: hook.is_updated(old or new, new))
+            hooks = self.hooks.tell(spec.tree, "IsQuotaUpdated", lambda hook: hook.is_updated(old or new, new))
             if first != spec.namespace or not any(hooks):
                 return
         known[spec.namespace] = spec
@@ -192,7 +192,7 @@ class QuotaBook(Columns):
         tree = self._tree(tree_name)
         before = tree.get(spec.name)
         old, state = before.spec if before is not None else None, dict[str, Any]()
-        self.hooks.tell(tree_name, lambda hook: hook.pre_update(old, spec, state))
+        self.hooks.tell(tree_name, "PreQuotaUpdate", lambda hook: hook.pre_update(old, spec, state))
         members = list(self.members(spec.name))
         for member in members:
             self._charge(member, -1)
@@ -204,7 +204,7 @@ class QuotaBook(Columns):
         self._map_namespaces()
         self._retotal()
         self._unsettled = True
-        self.hooks.tell(tree_name, lambda hook: hook.post_update(old, spec, state))
+        self.hooks.tell(tree_name, "PostQuotaUpdate", lambda hook: hook.post_update(old, spec, state))
 
     def _remove(self, name: str, namespace: str) -> None:
         known = self._specs.get(name, {})
@@ -222,7 +222,7 @@ class QuotaBook(Columns):
         tree, state = self.trees[tree_name], dict[str, Any]()
         quota = tree.get(name)
         old = quota.spec if quota is not None else None
-        self.hooks.tell(tree_name, lambda hook: hook.pre_update(old, None, state))
+        self.hooks.tell(tree_name, "PreQuotaUpdate", lambda hook: hook.pre_update(old, None, state))
         orphans = list(self.members(name))
         for member in orphans:
             self._forget(member.pod.uid)
@@ -234,7 +234,7 @@ class QuotaBook(Columns):
         self._retotal()
         for member in orphans:
             self._enter(member.pod, seen=member.seen, assigned=member.assigned)
-        self.hooks.tell(tree_name, lambda hook: hook.post_update(old, None, state))
+        self.hooks.tell(tree_name, "PostQuotaUpdate", lambda hook: hook.post_update(old, None, state))
 
     def _map_namespaces(self) -> None:
         self._namespaces = {}
@@ -295,7 +295,7 @@ class QuotaBook(Columns):
         member = self._members.get(pod.uid)
         if member is not None and member.assigned:
             quota = member.quota.name
-            self.hooks.tell(self.tree_name(quota), lambda hook: hook.pod_updated(quota, pod))
+            self.hooks.tell(self.tree_name(quota), "OnPodUpdated", lambda hook: hook.pod_updated(quota, pod))
 
     def pod_gone(self, uid: str) -> None:
         """A pod was deleted or has ended."""

@@ -6,6 +6,7 @@ A factory is an entry point of the group `koord.scheduler.quota_hooks`: `factory
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from typing import Any
@@ -67,6 +68,7 @@ class Hooks:
                 raise ValueError(f"hookPlugins: no factory {hook.factory_key!r} for hook {hook.key!r}; available: {available}")
             self._makers.append((hook.key, known[hook.factory_key], hook.factory_args))
         self._by_tree: dict[str, list[tuple[str, QuotaHook]]] = {}
+        self.took: Callable[[str, str, float], None] = lambda key, operation, seconds: None
 
     def of(self, tree: str) -> list[tuple[str, QuotaHook]]:
         """The hooks of a tree with their keys."""
@@ -75,24 +77,28 @@ class Hooks:
             found = self._by_tree[tree] = [(key, make(key, args)) for key, make, args in self._makers]
         return found
 
-    def tell(self, tree: str, what: Callable[[QuotaHook], Any]) -> list[Any]:
-        """Call every hook of a tree; answers of those that failed are left out."""
+    def tell(self, tree: str, operation: str, what: Callable[[QuotaHook], Any]) -> list[Any]:
+        """Call every hook of a tree; answers of those that failed are left out. `operation` names the call in the metrics."""
         answers: list[Any] = []
         for key, hook in self.of(tree):
+            started = time.perf_counter()
             try:
                 answers.append(what(hook))
             except Exception:
                 log.exception("quota hook %s failed", key)
+            self.took(key, operation, time.perf_counter() - started)
         return answers
 
     def check(self, tree: str, quota: Quota, pod: PodInfo) -> str:
         """The first hook's refusal of a pod, with the hook's key."""
         for key, hook in self.of(tree):
+            started = time.perf_counter()
             try:
                 reason = hook.check_pod(quota, pod)
             except Exception as error:
                 log.exception("quota hook %s failed", key)
                 reason = f"{type(error).__name__}: {error}"
+            self.took(key, "CheckPod", time.perf_counter() - started)
             if reason:
                 return f"quota hook {key}: {reason}"
         return ""

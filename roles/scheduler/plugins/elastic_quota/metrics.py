@@ -47,9 +47,20 @@ class QuotaMetrics:
         self._latency = Histogram(
             "scheduler_elastic_quota_process_latency", "Seconds of an operation.", ["operation"], buckets=_SECONDS, registry=registry
         )
+        self._hooks = Histogram(
+            "scheduler_elastic_quota_hook_plugin_latency",
+            "Seconds of a quota hook.",
+            ["plugin", "operation"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
         self._writing = Histogram(
             "scheduler_update_elastic_quota_status_duration_seconds", "Seconds of a round of status writes.", registry=registry
         )
+
+    def hook_took(self, key: str, operation: str, seconds: float) -> None:
+        """A call of a quota hook was done."""
+        self._hooks.labels(key, operation).observe(seconds)
 
     def took(self, operation: str, seconds: float) -> None:
         """An operation on the books was done."""

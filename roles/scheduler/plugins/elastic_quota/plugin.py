@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -74,13 +75,15 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
         rules = rules_of(args, handle.gates)
         fresh = QuotaBook(rules, lambda: handle.state.now, Hooks(args.hook_plugins))
         self.book = handle.cluster.register(self.name, fresh)
+        self._took: Callable[[str, float], None] = lambda operation, seconds: None
         self._keeper = self.book is fresh
         if not self._keeper and self.book.rules != rules:
             log.warning("profile %s: quotas are kept by the arguments of the first profile with ElasticQuota", handle.profile)
         self.preemption = QuotaPreemption(args, handle, self.book, self.name, self._refuses)
 
     def feeds(self) -> Sequence[Feed]:
-        return (Feed(ELASTICQUOTAS, ElasticQuotaObject, self.book.quota_event), *self.preemption.feeds())
+        quotas = (Feed(ELASTICQUOTAS, ElasticQuotaObject, self._quota),) if self._keeper else ()
+        return (*quotas, *self.preemption.feeds())
 
     def endpoints(self) -> Sequence[Endpoint]:
         return (
@@ -94,19 +97,31 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
         from roles.scheduler.plugins.elastic_quota.metrics import QuotaMetrics
         from roles.scheduler.plugins.elastic_quota.upkeep import Upkeep
 
-        upkeep = Upkeep(self.args, self.handle, self.book, QuotaMetrics(self.handle.metrics))
+        metrics = QuotaMetrics(self.handle.metrics)
+        self._took, self.book.hooks.took = metrics.took, metrics.hook_took
+        upkeep = Upkeep(self.args, self.handle, self.book, metrics)
         work = [("built-in quotas", upkeep.create_built_in), ("status", upkeep.keep_status)]
         if self.args.monitor_all_quotas and self.args.enable_runtime_quota:
             work.append(("revoke", upkeep.revoke))
         return work
 
+    def _quota(self, old: ElasticQuotaObject | None, new: ElasticQuotaObject | None) -> None:
+        started = time.perf_counter()
+        self.book.quota_event(old, new)
+        self._took("UpdateQuota" if new is not None else "DeleteQuota", time.perf_counter() - started)
+
     def pod_seen(self, pod: PodInfo) -> None:
         if self._keeper:
+            started = time.perf_counter()
+            known = self.book.member(pod.uid) is not None
             self.book.pod_seen(pod)
+            self._took("OnPodUpdate" if known else "OnPodAdd", time.perf_counter() - started)
 
     def pod_gone(self, uid: str) -> None:
         if self._keeper:
+            started = time.perf_counter()
             self.book.pod_gone(uid)
+            self._took("OnPodDelete", time.perf_counter() - started)
 
     # ---------------------------------------------------------------- admission
 

@@ -132,7 +132,7 @@ class Upkeep:
                 seen[quota.name] = before
                 continue
             extra: dict[str, str] = {}
-            for more in self._book.hooks.tell(tree, lambda hook, quota=quota: hook.annotations(quota)):  # type: ignore[misc]
+            for more in self._book.hooks.tell(tree, "UpdateQuotaStatus", lambda hook, quota=quota: hook.annotations(quota)):  # type: ignore[misc]
                 extra.update(more)
             patch = patch_of(quota, shown, extra)
             if patch is None:

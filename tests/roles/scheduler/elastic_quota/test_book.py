@@ -10,11 +10,13 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 
 from koord.api.objects import ElasticQuota
 from koord.api.objects_crd import ElasticQuotaStatus
-from koord.config.scheduler import Profile
+from koord.config.scheduler import KubeSchedulerConfiguration, Profile
 from roles.scheduler import testing
+from roles.scheduler.engine import Engine, registry
 from roles.scheduler.framework.registry import PluginError
 from roles.scheduler.plugins.elastic_quota import hooks as hooks_module
 from roles.scheduler.plugins.elastic_quota.args import HookPluginArgs
@@ -188,6 +190,19 @@ def test_a_what_if_about_an_unknown_pod_reckons_with_its_request() -> None:
     assert "runtime: cpu:6" in refused.message()
     assert made.decide(pod("z", "b", 6)).scheduled
     assert book.quota("b")[1].request.get("cpu", 0) == 0  # type: ignore[index]
+
+
+@pytest.mark.feature("SCH-EQ-01")
+def test_profiles_share_one_set_of_books_with_one_keeper() -> None:
+    profiles = [{"schedulerName": name, **PROFILE} for name in ("one", "two")]
+    content = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration", "profiles": profiles}
+    engine = Engine(KubeSchedulerConfiguration.model_validate(content), registry(entry_points=False))
+    plugins: list[Any] = [engine.frameworks[name].plugins["ElasticQuota"] for name in ("one", "two")]
+    assert plugins[0].book is plugins[1].book
+    assert [feed.kind.kind for plugin in plugins for feed in plugin.feeds()].count("ElasticQuota") == 1
+    for plugin in plugins:
+        plugin.handle.metrics = CollectorRegistry()
+    assert [len(list(plugin.controllers())) for plugin in plugins] == [2, 0]
 
 
 # ---------------------------------------------------------------- revoking

@@ -383,5 +383,10 @@ def test_metrics_of_quotas(scheduler: Any) -> None:
             assert f"scheduler_elastic_quota_status{{{series}}}" in text
             assert f"scheduler_elastic_quota_spec{{{series}}}" in text
             assert "scheduler_update_elastic_quota_status_duration_seconds_count" in text
+            await q.pod("x")
+            await q.live.refused("x")
+            text = await (await session.get("/metrics")).text()
+            assert 'scheduler_elastic_quota_process_latency_count{operation="OnPodAdd"} 1.0' in text
+            assert 'scheduler_elastic_quota_process_latency_count{operation="RefreshRuntime"}' in text
 
     run(body)
