@@ -165,6 +165,7 @@ class Scheduler:
     def _place(self, decision: Decision, entry: Entry) -> None:
         """Assume, reserve, ask permit, bind."""
         framework, ctx, slot = decision.framework, decision.ctx, decision.slot
+        framework.run_resize(ctx, slot)
         pod = decision.pod
         self._cache.assume(pod, slot)
         status = framework.run_reserve(ctx, slot)

@@ -128,6 +128,7 @@ class World:
         """Decide a pod and, if a node was found, reserve and count it there."""
         decision = self.decide(item)
         if decision.scheduled:
+            self.framework.run_resize(decision.ctx, decision.slot)
             self.cluster.place(decision.pod, decision.slot)
             self.framework.run_reserve(decision.ctx, decision.slot)
         return decision

@@ -127,6 +127,7 @@ class Simulation:
     def _reserve(self, decision: Decision, *, keep: bool) -> None:
         """Count the pod and let the plugins reserve, as live scheduling does; take it back unless it is to stay."""
         cluster = self._engine.cluster
+        decision.framework.run_resize(decision.ctx, decision.slot)
         cluster.place(decision.pod, decision.slot)
         status = decision.framework.run_reserve(decision.ctx, decision.slot)
         if status.ok and keep:

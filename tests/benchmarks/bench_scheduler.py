@@ -81,6 +81,27 @@ def decisions(nodes: int, pods: int) -> list[Row]:
     ]
 
 
+def constrained(nodes: int, pods: int) -> list[Row]:
+    """Pods of one shape whose every placement changes what other nodes are worth."""
+    found = world(nodes)
+    app = {"app": "a"}
+    select = {"labelSelector": {"matchLabels": app}}
+    zone = {"topologyKey": "topology.kubernetes.io/zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **select}
+    term = {"topologyKey": "kubernetes.io/hostname", **select}
+    kinds = {
+        "hard zone spread": {"topologySpreadConstraints": [zone]},
+        "host anti-affinity": {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}},
+    }
+    result = []
+    for what, spec in kinds.items():
+        seconds, cpu = decide(found, [testing.pod(cpu="100m", memory="64Mi", labels=app, **spec) for _ in range(pods)])
+        note = f"p50 {statistics.median(seconds) * 1e6:.0f} µs, CPU {cpu * 1e6:.0f} µs"
+        result.append(
+            Row(f"decision, {nodes} nodes, pods of one shape with {what}, mean", statistics.fmean(seconds) * 1e6, "µs", 500.0, note=note)
+        )
+    return result
+
+
 class Informers:
     """An informer factory without an API server: objects are put into real informers as bytes."""
 
@@ -179,7 +200,7 @@ def rows(quick: bool) -> list[Row]:
     tuning.keep_memory()
     tuning.relax_collector()
     nodes, pods = (1000, 500) if quick else (5000, 2000)
-    return [*decisions(nodes, pods), *throughput(nodes, pods if quick else 10_000)]
+    return [*decisions(nodes, pods), *constrained(nodes, pods // 4), *throughput(nodes, pods if quick else 10_000)]
 
 
 if __name__ == "__main__":

@@ -219,6 +219,12 @@ class Cluster:
                 columns.pod_added(row.slot, pod)
         return columns
 
+    def namespace_changed(self, name: str) -> None:
+        """The labels of a namespace are others now: what was worked out from them is worked out again."""
+        for columns in self._hooks["namespace_changed"]:
+            columns.namespace_changed(name)
+        self.changes.resized()
+
     def requested(self, resource: int) -> Vector:
         """What pods request of a resource, by slot."""
         return self.allocatable[resource] - self.free[resource]
@@ -323,4 +329,4 @@ class Cluster:
                 self.providers[resource] += step
 
 
-_HOOKS = ("node_set", "node_removed", "pod_added", "pod_removed", "pod_replaced")
+_HOOKS = ("node_set", "node_removed", "pod_added", "pod_removed", "pod_replaced", "namespace_changed")

@@ -45,6 +45,9 @@ class Columns:
     def pod_replaced(self, slot: int, old: PodInfo, new: PodInfo) -> None:
         """A pod of the node changed without changing its shape (status, results in annotations)."""
 
+    def namespace_changed(self, name: str) -> None:
+        """The labels of a namespace changed, or it appeared or went."""
+
 
 def grown(array: NDArray[Any], capacity: int, fill: float = 0) -> NDArray[Any]:
     """A longer copy of an array, the new part filled."""

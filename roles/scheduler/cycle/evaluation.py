@@ -15,89 +15,24 @@ from numpy.typing import NDArray
 from roles.scheduler.cluster.changes import NODE
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Vector
+from roles.scheduler.cycle.vectors import FilterVector, ScoreVector, own
 from roles.scheduler.framework.context import ALL_ROWS, CycleContext
 from roles.scheduler.framework.framework import Framework
-from roles.scheduler.framework.interfaces import Codes, Filter, Rejection, Score
-from roles.scheduler.framework.normalize import Normalizer, extremes
+from roles.scheduler.framework.interfaces import Codes, Filter, Rejection
 from roles.scheduler.framework.status import Code, Status
 
 INFEASIBLE = -np.inf
 _FEW_ROWS = 48  # up to here changed rows are redone one at a time in Python, beyond that the vectors are built anew
 
-
-def _own(array: Any) -> Any:
-    """The array itself, or a copy where it is a view of a column: rows are written into it later."""
-    return array if array.base is None else array.copy()
-
-
-class FilterVector:
-    """One filter's answer for all rows; `codes` None means that every row passes."""
-
-    __slots__ = ("codes", "plugin", "stamp")
-
-    def __init__(self, plugin: Filter, codes: Codes | None, stamp: Any) -> None:
-        self.plugin = plugin
-        self.codes = codes
-        self.stamp = stamp
-
-    def code(self, slot: int) -> int:
-        """The code of a row."""
-        return 0 if self.codes is None else int(self.codes[slot])
-
-
-class ScoreVector:
-    """One score's raw values (or the one value of all rows) with the extremes they were normalized by."""
-
-    __slots__ = ("fixed", "high", "low", "normalizer", "plugin", "raw", "stamp", "touched", "weight")
-
-    def __init__(self, plugin: Score, weight: float, raw: Vector | float, stamp: Any) -> None:
-        self.plugin = plugin
-        self.weight = weight
-        self.normalizer: Normalizer | None = plugin.normalizer
-        self.raw = raw
-        self.stamp = stamp
-        self.low = self.high = 0.0
-        self.touched = False
-        self.fixed = 0.0  # the value of every row while `raw` is one number
-
-    def value(self, slot: int) -> float:
-        """The weighted, normalized score of a row."""
-        raw = self.raw
-        if isinstance(raw, float):
-            return self.fixed
-        if self.normalizer is None:
-            return raw.item(slot) * self.weight
-        return float(self.normalizer.apply(raw.item(slot), self.low, self.high)) * self.weight
-
-    def contribution(self) -> Any:
-        """Weighted, normalized scores of all rows, or one number for all."""
-        if isinstance(self.raw, float):
-            fixed = self.raw if self.normalizer is None else float(self.normalizer.apply(self.raw, self.raw, self.raw))
-            self.fixed = fixed * self.weight
-            return self.fixed
-        result: Any = self.raw
-        if self.normalizer is not None:
-            result = self.normalizer.apply(result, self.low, self.high)
-        return result if self.weight == 1.0 else result * self.weight
-
-    def set_extremes(self, feasible: NDArray[np.bool_]) -> bool:
-        """Find the extremes among feasible rows; returns whether they differ from before."""
-        if self.normalizer is None:
-            return False
-        before = (self.low, self.high)
-        if isinstance(self.raw, float):
-            self.low = self.high = self.raw
-        else:
-            self.low, self.high = extremes(self.raw, feasible, self.normalizer.ignored)
-        return (self.low, self.high) != before
+_NO_ROWS: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 
 
 class Evaluation:
     """The judgement of one shape under one profile. `totals` is -inf for rows that are not feasible."""
 
     __slots__ = (
-        "_best", "_current", "_epoch", "_plans", "_position", "_scored", "_stamped", "_varying", "cluster", "count", "data", "feasible",
-        "filters", "framework", "pre_filter", "row_filters", "scores", "skipped", "totals", "version",
+        "_best", "_current", "_epoch", "_outdated", "_plans", "_position", "_scored", "_stamped", "_varying", "cluster", "count", "data",
+        "feasible", "filters", "framework", "pre_filter", "row_filters", "scores", "skipped",  "totals", "version",
     )  # fmt: skip
 
     def __init__(self, framework: Framework, cluster: Cluster) -> None:
@@ -117,6 +52,7 @@ class Evaluation:
         # By kinds of change: filters to ask, vectors of the others, scores to ask.
         self._plans: dict[int, tuple[list[FilterVector], list[FilterVector], list[ScoreVector]]] = {}
         self._varying: tuple[float, list[ScoreVector]] | None = None  # sum of the scores that are one number, and the others
+        self._outdated: set[int] = set()  # rows whose raw scores were not kept up while they were not feasible
         self._stamped: tuple[list[FilterVector], list[ScoreVector]] = ([], [])
         self._epoch = -1
         self._position = -1
@@ -138,20 +74,43 @@ class Evaluation:
         if position == self._position and not stale_filters and not stale_scores:
             return
         rows = changes.since(self._position)
-        if stale_filters or rows is None or len(rows) > _FEW_ROWS:
+        if rows is None or len(rows) > _FEW_ROWS:
             self._build(ctx)
             return
         self._position = position
         self.version += 1
-        self._catch_up(ctx, rows, stale_scores)
+        if stale_filters and self._refilter(ctx, stale_filters, rows):
+            self._sweep(ctx, rows, stale_scores)
+        else:
+            self._catch_up(ctx, rows, stale_scores)
 
-    def _stale(self, ctx: CycleContext) -> tuple[bool, list[ScoreVector]]:
+    def _stale(self, ctx: CycleContext) -> tuple[list[FilterVector], list[ScoreVector]]:
         """Vectors of which rows that did not change themselves may differ by now."""
         filters, scores = self._stamped
-        for vector in filters:
-            if vector.plugin.filter_stamp(ctx) != vector.stamp:
-                return True, []
-        return False, [v for v in scores if v.plugin.score_stamp(ctx) != v.stamp]
+        stale = [vector for vector in filters if vector.plugin.filter_stamp(ctx) != vector.stamp]
+        return stale, [v for v in scores if v.plugin.score_stamp(ctx) != v.stamp]
+
+    def _refilter(self, ctx: CycleContext, stale: list[FilterVector], rows: dict[int, int]) -> bool:
+        """Ask some filters again about all rows. Rows whose answer turned join those that changed, unless they are many: then True."""
+        many = False
+        for vector in stale:
+            codes = vector.plugin.filter(ctx, ALL_ROWS)
+            codes = None if codes is None else own(codes)
+            before, vector.codes = vector.codes, codes
+            vector.stamp = vector.plugin.filter_stamp(ctx)
+            if before is None:
+                turned = np.flatnonzero(codes) if codes is not None else _NO_ROWS
+            elif codes is None:
+                turned = np.flatnonzero(before)
+            else:
+                turned = np.flatnonzero(np.not_equal(before != 0, codes != 0))
+            if many or len(turned) > _FEW_ROWS:
+                many = True
+                continue
+            for slot in turned.tolist():
+                rows.setdefault(slot, 0)
+        self._plans = {}
+        return many
 
     def _build(self, ctx: CycleContext) -> None:
         """Compute all vectors."""
@@ -170,7 +129,7 @@ class Evaluation:
             if plugin.name in self.skipped:
                 continue
             codes = plugin.filter(ctx, ALL_ROWS)
-            vector = FilterVector(plugin, None if codes is None else _own(codes), plugin.filter_stamp(ctx))
+            vector = FilterVector(plugin, None if codes is None else own(codes), plugin.filter_stamp(ctx))
             self.filters.append(vector)
             if codes is not None:
                 np.greater(feasible, codes if codes.dtype == np.bool_ else codes != 0, out=feasible)
@@ -225,6 +184,7 @@ class Evaluation:
     def _score(self, ctx: CycleContext) -> None:
         """Score plugins whose preScore does not opt out, and their weighted sum."""
         self._scored = True
+        self._outdated.clear()
         ctx.feasible = self.feasible
         self.scores = []
         skipped = self.framework.run_pre_score(ctx)
@@ -232,7 +192,7 @@ class Evaluation:
             if plugin.name in skipped:
                 continue
             raw = plugin.score(ctx, ALL_ROWS)
-            vector = ScoreVector(plugin, weight, float(raw) if isinstance(raw, (int, float)) else _own(raw), plugin.score_stamp(ctx))
+            vector = ScoreVector(plugin, weight, float(raw) if isinstance(raw, (int, float)) else own(raw), plugin.score_stamp(ctx))
             vector.set_extremes(self.feasible)
             self.scores.append(vector)
         self._replan()
@@ -287,7 +247,6 @@ class Evaluation:
     # ---------------------------------------------------------------- rows that changed
 
     def _catch_up(self, ctx: CycleContext, rows: dict[int, int], stale: list[ScoreVector]) -> None:
-        resum = bool(stale)
         flipped = False
         changed: list[int] = []
         for slot, kinds in rows.items():
@@ -299,28 +258,9 @@ class Evaluation:
                 self.count += 1 if now else -1
             if now or was:
                 changed.append(slot)
-            if self._scored and now:
-                self._score_row(ctx, slot, -1 if not was else kinds)
-        if not self._scored:
-            if self.count:
-                self._score(ctx)
-            return
-        ctx.feasible = self.feasible
-        if flipped:
-            stale = stale + [v for v in self.scores if v.plugin.uses_feasible and v not in stale]
-            resum = bool(stale)
-        for vector in stale:
-            raw = vector.plugin.score(ctx, ALL_ROWS)
-            vector.raw = float(raw) if isinstance(raw, (int, float)) else _own(raw)
-            self._varying = None
-            vector.stamp = vector.plugin.score_stamp(ctx)
-            vector.touched = True
-        for vector in self.scores:
-            if (flipped or vector.touched) and vector.set_extremes(self.feasible):
-                resum = True
-            vector.touched = False
-        if resum:
-            self._sum()
+            if self._scored:
+                self._rescore(ctx, slot, kinds, now)
+        if not self._settle(ctx, stale, flipped):
             return
         totals, feasible = self.totals, self.feasible
         for slot in changed:
@@ -331,6 +271,66 @@ class Evaluation:
                     total += vector.value(slot)
             self._rank(slot, total)
             totals[slot] = total
+
+    def _sweep(self, ctx: CycleContext, rows: dict[int, int], stale: list[ScoreVector]) -> None:
+        """Many rows turned because of one filter: who is feasible is worked out for all rows at once."""
+        changed = [(slot, kinds) for slot, kinds in rows.items() if kinds]
+        for slot, kinds in changed:
+            self._filter_row(ctx, slot, kinds)
+        feasible = self.cluster.alive.copy()
+        for vector in self.filters:
+            if vector.codes is not None:
+                np.greater(feasible, vector.codes != 0, out=feasible)
+        self.row_filters = []
+        for plugin in self.framework.row_filters:
+            if plugin.name not in self.skipped:
+                self._row_filter(ctx, plugin, feasible)
+        self.feasible = feasible
+        self.count = int(np.count_nonzero(feasible))
+        if self._scored:
+            for slot, kinds in changed:
+                self._rescore(ctx, slot, kinds, bool(feasible[slot]))
+            for slot in [slot for slot in self._outdated if feasible[slot]]:
+                self._rescore(ctx, slot, 0, True)
+        if self._settle(ctx, stale, True):
+            self._sum()
+
+    def _rescore(self, ctx: CycleContext, slot: int, kinds: int, feasible: bool) -> None:
+        """Raw scores of a row that changed. Those of a row that is out are worked out when it comes back."""
+        if not feasible:
+            if kinds:
+                self._outdated.add(slot)
+            return
+        if slot in self._outdated:
+            self._outdated.discard(slot)
+            kinds = -1
+        if kinds:
+            self._score_row(ctx, slot, kinds)
+
+    def _settle(self, ctx: CycleContext, stale: list[ScoreVector], flipped: bool) -> bool:
+        """Bring raw scores and extremes up to date after rows changed; True when only the totals of those rows are left to do."""
+        if not self._scored:
+            if self.count:
+                self._score(ctx)
+            return False
+        resum = bool(stale)
+        ctx.feasible = self.feasible
+        if flipped:
+            stale = stale + [v for v in self.scores if v.plugin.uses_feasible and v not in stale]
+            resum = bool(stale)
+        for vector in stale:
+            raw = vector.plugin.score(ctx, ALL_ROWS)
+            vector.raw = float(raw) if isinstance(raw, (int, float)) else own(raw)
+            self._varying = None
+            vector.stamp = vector.plugin.score_stamp(ctx)
+            vector.touched = True
+        for vector in self.scores:
+            if (flipped or vector.touched) and vector.set_extremes(self.feasible):
+                resum = True
+            vector.touched = False
+        if resum:
+            self._sum()
+        return not resum
 
     def _split(self) -> tuple[float, list[ScoreVector]]:
         """The sum of the scores that are the same for every row, and the vectors of the others. Whole numbers: any order adds up alike."""

@@ -93,6 +93,14 @@ class Framework:
         skipped = [plugin.name for plugin in self.pre_scores if plugin.pre_score(ctx).code is Code.SKIP]
         return frozenset(skipped)
 
+    def run_resize(self, ctx: CycleContext, slot: int) -> None:
+        """Let ResizePod plugins replace the pod by one with other requests, before it is counted on the node (gate ResizePod)."""
+        if self.handle.gates.get("ResizePod"):
+            for plugin in self.resizers:
+                resized = plugin.resize(ctx, slot)
+                if resized is not None:
+                    ctx.pod = resized
+
     def run_reserve(self, ctx: CycleContext, slot: int) -> Status:
         """Reserve in order; on a failure everything is unreserved."""
         for plugin in self.reserves:

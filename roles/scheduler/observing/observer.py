@@ -137,10 +137,20 @@ class Observer:
         self._changed()
 
     def _namespace(self, namespace: Namespace) -> None:
-        self._state.namespaces[namespace.metadata.name] = dict(namespace.metadata.labels)
+        self._set_namespace(namespace.metadata.name, dict(namespace.metadata.labels))
 
     def _namespace_deleted(self, namespace: Namespace) -> None:
-        self._state.namespaces.pop(namespace.metadata.name, None)
+        self._set_namespace(namespace.metadata.name, None)
+
+    def _set_namespace(self, name: str, labels: dict[str, str] | None) -> None:
+        known = self._state.namespaces
+        before = known.pop(name, {})
+        if labels is not None:
+            known[name] = labels
+        if before != (labels or {}):
+            self._state.now = self._clock()
+            self._cache.cluster.namespace_changed(name)
+            self._event(ClusterEvent(NAMESPACES.kind, Action.UPDATE_LABELS))
 
     # ---------------------------------------------------------------- pods
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.framework.events import UNSCHEDULED_POD, Action, Subscription
 from roles.scheduler.framework.interfaces import Bind
 from roles.scheduler.framework.status import SUCCESS, Status, error
 
@@ -11,6 +14,10 @@ class DefaultBinder(Bind):
     """Errors of the API server come out as exceptions (koord.kube.errors); the binder judges them."""
 
     name = "DefaultBinder"
+
+    def subscriptions(self) -> Sequence[Subscription]:
+        # A pod that the API server would not have bound as it is (422) is worth another try once it is another.
+        return (Subscription(UNSCHEDULED_POD, Action.ALL),)
 
     async def bind(self, ctx: CycleContext, node: str) -> Status:
         client = self.handle.client

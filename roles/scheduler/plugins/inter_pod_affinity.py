@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from roles.scheduler.cluster.changes import NODE as NODE_CHANGED
+from koord.api.kinds import NAMESPACES
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Columns, Vector, grown
 from roles.scheduler.cluster.labels import ABSENT
-from roles.scheduler.cluster.podinfo import PodInfo, PodShape
+from roles.scheduler.cluster.podinfo import UNIQUE_LABELS, PodInfo, PodShape
 from roles.scheduler.cluster.terms import PodTerm
 from roles.scheduler.config.args import InterPodAffinityArgs
 from roles.scheduler.framework.context import ALL_ROWS, CycleContext, Rows
@@ -38,6 +38,7 @@ class TermColumns(Columns):
         self.anti: dict[PodTerm, Vector] = {}
         self.preferred: dict[tuple[int, PodTerm], Vector] = {}
         self.version = 0
+        self.unique = 0  # how many terms on nodes speak of labels that are another on each pod of a template
 
     def attach(self, cluster: Cluster) -> None:
         self._capacity = cluster.capacity
@@ -57,12 +58,24 @@ class TermColumns(Columns):
         if not (shape.anti_affinity or shape.affinity or shape.preferred_affinity):
             return
         self.version += 1
+        if speaks_of_unique(shape):
+            self.unique += int(sign)
         for term in shape.anti_affinity:
             _bump(self.anti, term, slot, sign, self._capacity)
         for term in shape.affinity:
             _bump(self.preferred, (0, term), slot, sign, self._capacity)
         for weight, term in shape.preferred_affinity:
             _bump(self.preferred, (weight, term), slot, sign, self._capacity)
+
+
+def speaks_of_unique(shape: PodShape) -> bool:
+    """Whether a term of the shape selects by a label that controllers set to another value on each pod."""
+    known: bool | None = shape.memo.get("unique terms")
+    if known is None:
+        terms = (*shape.anti_affinity, *shape.affinity, *(item.term for item in shape.preferred_affinity))
+        known = any(requirement.key in UNIQUE_LABELS for term in terms for requirement in term.selector or ())
+        shape.memo["unique terms"] = known
+    return known
 
 
 def _bump(counts: dict[Any, Vector], key: Any, slot: int, sign: float, capacity: int) -> None:
@@ -79,8 +92,7 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
 
     name = "InterPodAffinity"
     Args = InterPodAffinityArgs
-    reads = NODE_CHANGED
-    score_reads = NODE_CHANGED
+    reads = score_reads = 0  # the stamps move with every node and with every pod that matters
     normalizer = SPREAD
 
     def __init__(self, args: InterPodAffinityArgs, handle: Handle) -> None:
@@ -93,7 +105,12 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
             Subscription(ASSIGNED_POD, Action.ADD | Action.DELETE | Action.UPDATE_LABELS),
             Subscription(NODE, Action.ADD | Action.UPDATE_LABELS),
             Subscription(UNSCHEDULED_POD, Action.UPDATE_LABELS),
+            Subscription(NAMESPACES.kind, Action.UPDATE_LABELS),
         )
+
+    def shape_key(self, pod: PodInfo) -> Hashable:
+        """Labels that differ within a shape count as long as a pod that is there selects by them."""
+        return tuple(pod.unique_labels.items()) if self._terms.unique else None
 
     # ---------------------------------------------------------------- counting
 
@@ -123,7 +140,8 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
     def _existing(self, ctx: CycleContext) -> list[tuple[PodTerm, Vector]]:
         """Anti-affinity terms of pods that are there which the pod falls under."""
         shape = ctx.pod.shape
-        return [(term, counts) for term, counts in self._terms.anti.items() if self._matches(ctx, term, shape.namespace, shape.labels)]
+        labels = ctx.pod.labels
+        return [(term, counts) for term, counts in self._terms.anti.items() if self._matches(ctx, term, shape.namespace, labels)]
 
     # ---------------------------------------------------------------- filter
 
@@ -180,7 +198,7 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
             found = found or bool((sums > 0).any())
             np.logical_and(near, sums > 0, out=near)
             np.logical_and(has_keys, ctx.cluster.labels.column(term.topology_key).ids != ABSENT, out=has_keys)
-        if not found and all(self._matches(ctx, term, shape.namespace, shape.labels) for term in shape.affinity):
+        if not found and all(self._matches(ctx, term, shape.namespace, ctx.pod.labels) for term in shape.affinity):
             return has_keys
         return near
 
@@ -208,7 +226,7 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
         if shape.preferred_affinity or not self.args.ignore_preferred_terms_of_existing_pods:
             for (weight, term), counts in self._terms.preferred.items():
                 value = weight or self.args.hard_pod_affinity_weight
-                if value and self._matches(ctx, term, shape.namespace, shape.labels):
+                if value and self._matches(ctx, term, shape.namespace, ctx.pod.labels):
                     part = value * self._by_node(ctx, counts, term.topology_key)
                     total = part if total is None else total + part
         return 0.0 if total is None else np.asarray(total[rows])

@@ -68,11 +68,11 @@ class NodeAffinity(PreFilter, Filter, PreScore, Score):
         labels = ctx.cluster.labels
         fits = labels.match_all(shape.node_selector, rows)
         if shape.required_nodes is not None:
-            required = _any_term(ctx, shape.required_nodes, rows)
+            required = any_term(ctx, shape.required_nodes, rows)
             fits = required if fits is None else np.logical_and(fits, required)
         codes: Codes | None = None if fits is None else np.logical_not(fits)
         if self._added is not None:
-            refused = np.logical_not(_any_term(ctx, self._added, rows))
+            refused = np.logical_not(any_term(ctx, self._added, rows))
             own = np.zeros(len(refused), np.int32) if codes is None else codes.astype(np.int32)
             codes = np.where(refused, _ADDED_CODE, own)
         return codes
@@ -142,7 +142,8 @@ def _length(ctx: CycleContext, rows: Rows) -> int:
     return ctx.cluster.capacity if isinstance(rows, slice) else len(rows)
 
 
-def _any_term(ctx: CycleContext, terms: Sequence[NodeTerm], rows: Rows) -> BoolVector:
+def any_term(ctx: CycleContext, terms: Sequence[NodeTerm], rows: Rows) -> BoolVector:
+    """Which rows meet one of the terms."""
     result = np.zeros(_length(ctx, rows), dtype=np.bool_)
     for term in terms:
         if not term.empty:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from koord.api.kinds import SERVICES
-from koord.api.objects import Service
-from roles.scheduler.cluster.changes import NODE as NODE_CHANGED
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.labels import ABSENT
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape
-from roles.scheduler.cluster.terms import HOSTNAME, SpreadConstraint, map_selector, selects
+from roles.scheduler.cluster.terms import HOSTNAME, SpreadConstraint, selects
 from roles.scheduler.cluster.tolerations import HARD, first_untolerated
 from roles.scheduler.config.args import PodTopologySpreadArgs
 from roles.scheduler.framework.context import ALL_ROWS, CycleContext, Rows
@@ -23,6 +20,8 @@ from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Feed, Filter, PreFilter, PreScore, Rejection, Score
 from roles.scheduler.framework.status import SKIP, SUCCESS, Status
+from roles.scheduler.plugins.default_selectors import DefaultSelectors
+from roles.scheduler.plugins.node_affinity import any_term
 from roles.scheduler.plugins.topology_columns import CountColumns, Counter
 
 _SKEWED, _NO_KEY = 1, 2
@@ -30,6 +29,7 @@ _TEXT = "node(s) didn't match pod topology spread constraints"
 _REJECTIONS = {_SKEWED: Rejection((_TEXT,)), _NO_KEY: Rejection((f"{_TEXT} (missing required label)",), resolvable=False)}
 _ZONE = "topology.kubernetes.io/zone"
 _SYSTEM_DEFAULTS = ((HOSTNAME, 3, False), (_ZONE, 5, False))
+_PLACES = "PodTopologySpread/places"
 _IGNORED = -1.0  # raw score of a node without the topology keys
 
 
@@ -42,6 +42,13 @@ class _BySpread:
         if high <= 0:
             return np.where(np.equal(raw, _IGNORED), 0.0, 100.0)
         return np.where(np.equal(raw, _IGNORED), 0.0, np.floor(100.0 * (high + low - raw) / high))
+
+
+class Place(NamedTuple):
+    """Where a constraint counts, which changes with nodes only: eligible rows, and the value ids of its key among them."""
+
+    eligible: NDArray[np.bool_]
+    domains: NDArray[np.intp]
 
 
 class Spread(NamedTuple):
@@ -58,22 +65,22 @@ class PodTopologySpread(PreFilter, Filter, PreScore, Score):
 
     name = "PodTopologySpread"
     Args = PodTopologySpreadArgs
-    reads = NODE_CHANGED
-    score_reads = NODE_CHANGED
+    reads = score_reads = 0  # the stamps move with every node and with every pod that matters
     uses_feasible = True
     normalizer = _BySpread()
 
     def __init__(self, args: PodTopologySpreadArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._columns = handle.cluster.register("PodCounts", CountColumns())
-        self._services: dict[str, dict[str, Service]] = {}
         self._system = args.defaulting_type == "System"
         self._defaults = _SYSTEM_DEFAULTS if self._system else tuple(
             (item["topologyKey"], item["maxSkew"], item["whenUnsatisfiable"] == "DoNotSchedule") for item in args.default_constraints
         )  # fmt: skip
+        # Selectors of pods without constraints of their own may differ after a change.
+        self._selectors = DefaultSelectors(handle.cluster.changes.resized)
 
     def feeds(self) -> Sequence[Feed]:
-        return (Feed(SERVICES, Service, self._service),)
+        return self._selectors.feeds() if self._defaults else ()
 
     def subscriptions(self) -> Sequence[Subscription]:
         return (
@@ -82,32 +89,25 @@ class PodTopologySpread(PreFilter, Filter, PreScore, Score):
             Subscription(UNSCHEDULED_POD, Action.UPDATE_LABELS),
         )
 
-    def _service(self, old: Service | None, new: Service | None) -> None:
-        present = new or old
-        assert present is not None
-        known = self._services.setdefault(present.metadata.namespace, {})
-        if new is None:
-            known.pop(present.metadata.name, None)
-        else:
-            known[present.metadata.name] = new
-        if old is None or new is None or old.spec.selector != new.spec.selector:
-            self.handle.cluster.changes.resized()  # selectors of pods without constraints of their own may differ now
+    def shape_key(self, pod: PodInfo) -> Hashable:
+        """The selector of pods without constraints of their own follows from what owns and what serves the single pod."""
+        return None if pod.shape.spread or not self._defaults else self._selectors.selector(pod)
 
     # ---------------------------------------------------------------- constraints
 
-    def _constraints(self, shape: PodShape) -> tuple[SpreadConstraint, ...]:
-        """The pod's own constraints, else the defaults for what the services that select it have in common."""
+    def _constraints(self, pod: PodInfo) -> tuple[SpreadConstraint, ...]:
+        """The pod's own constraints, else the defaults for what its owner and the services that select it have in common."""
+        shape = pod.shape
         if shape.spread or not self._defaults:
             return shape.spread
-        selector: dict[str, str] = {}
-        for service in self._services.get(shape.namespace, {}).values():
-            wanted = service.spec.selector
-            if wanted and all(shape.labels.get(key) == value for key, value in wanted.items()):
-                selector.update(wanted)
+        selector = self._selectors.selector(pod)
         if not selector:
             return ()
-        compiled = map_selector(selector)
-        return tuple(SpreadConstraint(key, skew, hard, compiled, 1, True, False) for key, skew, hard in self._defaults)
+        known: tuple[SpreadConstraint, ...] | None = shape.memo.get((self, selector))
+        if known is None:
+            known = tuple(SpreadConstraint(key, skew, hard, selector, 1, True, False) for key, skew, hard in self._defaults)
+            shape.memo[self, selector] = known
+        return known
 
     def _counter(self, shape: PodShape, constraint: SpreadConstraint) -> Counter:
         namespace, selector = shape.namespace, constraint.selector
@@ -117,20 +117,31 @@ class PodTopologySpread(PreFilter, Filter, PreScore, Score):
 
         return self._columns.counter(("spread", namespace, selector), matches, namespace)
 
+    def _place(self, ctx: CycleContext, constraint: SpreadConstraint, keys: tuple[str, ...]) -> Place:
+        """Where a constraint counts; kept until a node changes."""
+        version, store = ctx.data.get(_PLACES, (-1, {}))
+        if version != ctx.cluster.node_version:
+            store = {}
+            ctx.data[_PLACES] = (ctx.cluster.node_version, store)
+        known: Place | None = store.get((constraint, keys))
+        if known is None:
+            eligible = self._eligible(ctx, constraint, keys)
+            ids = ctx.cluster.labels.column(constraint.topology_key).ids
+            known = store[constraint, keys] = Place(eligible, np.unique(ids[eligible]))
+        return known
+
     def _eligible(self, ctx: CycleContext, constraint: SpreadConstraint, keys: Sequence[str]) -> NDArray[np.bool_]:
         """Nodes whose pods count: they have all keys, and the pod may go there as far as the constraint's policies care."""
         cluster, shape = ctx.cluster, ctx.pod.shape
         result = cluster.alive.copy()
         for key in keys:
             np.logical_and(result, cluster.labels.column(key).ids != ABSENT, out=result)
-        if constraint.honor_affinity and (shape.node_selector or shape.required_nodes is not None):
-            for slot in np.flatnonzero(result).tolist():
-                view = cluster.row(slot).view
-                assert view is not None
-                wanted = shape.required_nodes
-                result[slot] = selects(shape.node_selector, view.labels) and (
-                    wanted is None or any(term.matches(view.name, view.labels) for term in wanted)
-                )
+        if constraint.honor_affinity:
+            selected = cluster.labels.match_all(shape.node_selector, ALL_ROWS)
+            if selected is not None:
+                np.logical_and(result, selected, out=result)
+            if shape.required_nodes is not None:
+                np.logical_and(result, any_term(ctx, shape.required_nodes, ALL_ROWS), out=result)
         if constraint.honor_taints and cluster.tainted:
             sets = cluster.vocabulary.taint_sets
             tolerated = np.fromiter((first_untolerated(taints, shape.tolerations, HARD) is None for taints in sets), np.bool_, len(sets))
@@ -140,10 +151,10 @@ class PodTopologySpread(PreFilter, Filter, PreScore, Score):
     # ---------------------------------------------------------------- filter
 
     def pre_filter(self, ctx: CycleContext) -> Status:
-        return SUCCESS if any(constraint.hard for constraint in self._constraints(ctx.pod.shape)) else SKIP
+        return SUCCESS if any(constraint.hard for constraint in self._constraints(ctx.pod)) else SKIP
 
     def filter_stamp(self, ctx: CycleContext) -> Any:
-        hard = (constraint for constraint in self._constraints(ctx.pod.shape) if constraint.hard)
+        hard = (constraint for constraint in self._constraints(ctx.pod) if constraint.hard)
         return (ctx.cluster.node_version, *(self._counter(ctx.pod.shape, constraint).version for constraint in hard))
 
     def _spreads(self, ctx: CycleContext) -> list[Spread]:
@@ -153,29 +164,38 @@ class PodTopologySpread(PreFilter, Filter, PreScore, Score):
         if known is not None and known[0] == stamp:
             spreads: list[Spread] = known[1]
             return spreads
-        shape = ctx.pod.shape
-        hard = [constraint for constraint in self._constraints(shape) if constraint.hard]
-        keys = [constraint.topology_key for constraint in hard]
+        hard = [constraint for constraint in self._constraints(ctx.pod) if constraint.hard]
+        keys = tuple(constraint.topology_key for constraint in hard)
         spreads = [self._spread(ctx, constraint, keys) for constraint in hard]
         ctx.data[self.name] = (stamp, spreads)
         return spreads
 
-    def _spread(self, ctx: CycleContext, constraint: SpreadConstraint, keys: Sequence[str]) -> Spread:
-        eligible = self._eligible(ctx, constraint, keys)
+    def _spread(self, ctx: CycleContext, constraint: SpreadConstraint, keys: tuple[str, ...]) -> Spread:
+        eligible, domains = self._place(ctx, constraint, keys)
         counts = self._columns.by_value(self._counter(ctx.pod.shape, constraint), constraint.topology_key, eligible)
-        domains = np.unique(ctx.cluster.labels.column(constraint.topology_key).ids[eligible])
         least = float(counts[domains].min()) if len(domains) and len(domains) >= constraint.min_domains else 0.0
-        own = float(selects(constraint.selector, ctx.pod.shape.labels))
+        own = float(selects(constraint.selector, ctx.pod.labels))
         return Spread(constraint, counts, least, own)
 
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
         codes: NDArray[np.int32] | None = None
         for spread in self._spreads(ctx):
             ids = ctx.cluster.labels.column(spread.constraint.topology_key).ids[rows]
-            skewed = spread.counts[ids] + (spread.own - spread.least) > spread.constraint.max_skew
-            one = np.where(ids == ABSENT, _NO_KEY, skewed.astype(np.int32)).astype(np.int32)
+            # Judged by value first: values are few, rows are many.
+            by_value = (spread.counts + (spread.own - spread.least) > spread.constraint.max_skew).astype(np.int32)
+            by_value[ABSENT] = _NO_KEY
+            one = by_value[ids]
             codes = one if codes is None else np.where(codes != 0, codes, one)
         return codes
+
+    def filter_row(self, ctx: CycleContext, slot: int) -> int:
+        for spread in self._spreads(ctx):
+            value = ctx.cluster.labels.column(spread.constraint.topology_key).ids.item(slot)
+            if value == ABSENT:
+                return _NO_KEY
+            if spread.counts.item(value) + (spread.own - spread.least) > spread.constraint.max_skew:
+                return _SKEWED
+        return 0
 
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
         return _REJECTIONS[code]
@@ -183,18 +203,18 @@ class PodTopologySpread(PreFilter, Filter, PreScore, Score):
     # ---------------------------------------------------------------- score
 
     def pre_score(self, ctx: CycleContext) -> Status:
-        return SUCCESS if any(not constraint.hard for constraint in self._constraints(ctx.pod.shape)) else SKIP
+        return SUCCESS if any(not constraint.hard for constraint in self._constraints(ctx.pod)) else SKIP
 
     def score_stamp(self, ctx: CycleContext) -> Any:
-        soft = (constraint for constraint in self._constraints(ctx.pod.shape) if not constraint.hard)
+        soft = (constraint for constraint in self._constraints(ctx.pod) if not constraint.hard)
         return (ctx.cluster.node_version, *(self._counter(ctx.pod.shape, constraint).version for constraint in soft))
 
     def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
         cluster, shape = ctx.cluster, ctx.pod.shape
-        soft = [constraint for constraint in self._constraints(shape) if not constraint.hard]
+        soft = [constraint for constraint in self._constraints(ctx.pod) if not constraint.hard]
         # Pods that wrote constraints themselves want all of the keys; system defaults make do with those a node has.
         need_all = bool(shape.spread) or not self._system
-        keys = [constraint.topology_key for constraint in soft]
+        keys = tuple(constraint.topology_key for constraint in soft)
         ignored = np.zeros(cluster.capacity, dtype=np.bool_)
         if need_all:
             for key in keys:
@@ -208,9 +228,9 @@ class PodTopologySpread(PreFilter, Filter, PreScore, Score):
                 domains = int(np.count_nonzero(counted))
                 matching = counter.by_slot
             else:
-                present = np.unique(ids[counted])
-                domains = int(np.count_nonzero(present != ABSENT))
-                eligible = self._eligible(ctx, constraint, keys if need_all else ())
+                present = np.bincount(ids[counted], minlength=1)
+                domains = int(np.count_nonzero(present[1:]))
+                eligible = self._place(ctx, constraint, keys if need_all else ()).eligible
                 matching = self._columns.by_value(counter, constraint.topology_key, eligible)[ids]
             part = matching * math.log(domains + 2) + (constraint.max_skew - 1)
             total += np.where(ids == ABSENT, 0.0, part)

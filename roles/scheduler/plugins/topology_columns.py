@@ -58,6 +58,18 @@ class CountColumns(Columns):
             self._count(slot, old, -1.0)
             self._count(slot, new, 1.0)
 
+    def namespace_changed(self, name: str) -> None:
+        """Counters over several namespaces may choose them by label."""
+        for counter in self._by_namespace.get("", ()):
+            counter.by_slot[:] = 0.0
+            counter.version += 1
+            self._fill(counter)
+
+    def _fill(self, counter: Counter) -> None:
+        for row in self.cluster.rows():
+            for pod in row.pods.values():
+                counter.by_slot[row.slot] += counter.matches(pod)
+
     def _count(self, slot: int, pod: PodInfo, sign: float) -> None:
         for counter in (*self._by_namespace.get(pod.namespace, ()), *self._by_namespace.get("", ())):
             amount = counter.matches(pod)
@@ -74,9 +86,7 @@ class CountColumns(Columns):
         if counter is None:
             counter = self._counters[key] = Counter(matches, self.cluster.capacity, namespace)
             self._by_namespace.setdefault(namespace, []).append(counter)
-            for row in self.cluster.rows():
-                for pod in row.pods.values():
-                    counter.by_slot[row.slot] += matches(pod)
+            self._fill(counter)
             if len(self._counters) > _KEPT:
                 _, dropped = self._counters.popitem(last=False)
                 self._by_namespace[dropped.namespace].remove(dropped)

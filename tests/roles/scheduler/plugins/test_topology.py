@@ -91,3 +91,80 @@ def test_preferences_of_both_sides_count() -> None:
     assert found.decide(testing.pod(affinity=near("podAntiAffinity", HOST, required=False))).node == "a1"
     found.add_pods(testing.pod(affinity=near("podAffinity", HOST, required=False, weight=9), node="a1"))
     assert found.decide(testing.pod(labels={"app": "a"})).node == "a1"
+
+
+@pytest.mark.feature("SCH-KS-07")
+@pytest.mark.parametrize("kind", ["ReplicaSet", "StatefulSet", "ReplicationController"])
+def test_pods_of_an_owner_spread_by_default(kind: str) -> None:
+    found = world(
+        {"a1": "a", "a2": "a", "b1": "b"}, plugins={"score": {"disabled": [{"name": "*"}], "enabled": [{"name": "PodTopologySpread"}]}}
+    )
+    owner = {"kind": kind, "name": "web", "uid": "u", "controller": True, "apiVersion": "v1"}
+    selector: Any = {"app": "a"} if kind == "ReplicationController" else SELECT
+    found.add_pods(*(testing.pod(labels={"app": "a"}, node=name) for name in ("a1", "a2")))
+    pod = testing.pod(labels={"app": "a"}, ownerReferences=[owner])
+    assert found.decide(pod).ties == 3
+    found.feed(kind, {"metadata": {"name": "web", "namespace": "default"}, "spec": {"selector": selector}})
+    decision = found.decide(pod)
+    assert (decision.node, decision.ties) == ("b1", 1)
+    assert found.decide(testing.pod(labels={"app": "a"})).ties == 3  # one that nobody owns
+
+
+@pytest.mark.feature("SCH-KS-06")
+def test_terms_follow_the_labels_of_namespaces() -> None:
+    found = world({"a1": "a", "b1": "b"})
+    term = {**SELECT, "topologyKey": ZONE, "namespaceSelector": {"matchLabels": {"team": "red"}}}
+    pod = testing.pod(affinity={"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}})
+    found.add_pods(testing.pod(namespace="other", labels={"app": "a"}, node="a1"))
+    assert found.decide(pod).feasible == 2
+
+    def label(**labels: str) -> None:
+        found.state.namespaces["other"] = labels
+        found.cluster.namespace_changed("other")
+
+    label(team="red")
+    assert found.decide(pod).node == "b1"
+    label(team="blue")
+    assert found.decide(pod).feasible == 2
+    # The other way round: the pod that is there keeps those of red namespaces away.
+    found.add_pods(testing.pod(node="b1", affinity={"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}))
+    stranger = testing.pod(namespace="other", labels={"app": "a"})
+    assert found.decide(stranger).feasible == 2
+    label(team="red")
+    assert found.decide(stranger).node == "a1"
+
+
+@pytest.mark.feature("SCH-KS-06")
+def test_labels_that_differ_within_a_stateful_set_share_a_shape_and_still_count() -> None:
+    found = world({"a1": "a", "b1": "b"})
+    name = "statefulset.kubernetes.io/pod-name"
+    first, second = (found.parser.parse(testing.pod(labels={"app": "a", name: f"web-{number}"})) for number in (0, 1))
+    assert first.shape is second.shape
+    assert (first.labels[name], second.labels[name]) == ("web-0", "web-1")
+    term = {"labelSelector": {"matchLabels": {name: "web-1"}}, "topologyKey": ZONE}
+    away = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    assert found.decide(second).feasible == 2
+    (guard,) = found.add_pods(testing.pod(node="a1", affinity=away))
+    assert found.decide(first).feasible == 2
+    assert found.decide(second).node == "b1"
+    # A pod whose own terms speak of the label keeps it in its shape.
+    own = [found.parser.parse(testing.pod(labels={name: f"web-{number}"}, affinity=away)) for number in (0, 1)]
+    assert own[0].shape is not own[1].shape
+    found.cluster.remove_pod(guard.uid)
+    found.add_pods(testing.pod(labels={"app": "a", name: "web-1"}, node="b1"))
+    assert found.decide(own[0]).node == "a1"
+
+
+def test_token_volumes_do_not_split_shapes() -> None:
+    found = world({"a1": "a"})
+    one, two, three = (
+        found.parser.parse(testing.pod(volumes=[volume]))
+        for volume in (
+            {"name": "kube-api-access-x"},
+            {"name": "kube-api-access-y"},
+            {"name": "d", "persistentVolumeClaim": {"claimName": "c"}},
+        )
+    )
+    assert one.shape is two.shape
+    assert one.shape is not three.shape
+    assert three.pod.spec.volumes[0].persistent_volume_claim.claim_name == "c"
