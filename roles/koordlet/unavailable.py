@@ -29,8 +29,7 @@ def _gate(name: str, missing: str) -> Asked:
 
 
 ROWS: tuple[Asked, ...] = (
-    _gate("CPICollector", "cycles per instruction are not collected"),
-    _gate("Libpfm4", "there is no CPI collector that could use libpfm"),
+    _gate("Libpfm4", "the CPI collector names its counters itself and always groups them"),
     _gate("Accelerators", "NVIDIA cards are not read by NVML; accelerators come from the files in --xpu-device-infos-dir only"),
     _gate("RDMADevices", "RDMA devices are not reported"),
     _gate("BlkIOReconcile", "local storage is not collected, disks are not limited"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from roles.koordlet.sensing.base import Collector, SensingContext
 from roles.koordlet.sensing.be import BECollector
 from roles.koordlet.sensing.coldmemory import ColdMemoryCollector
+from roles.koordlet.sensing.cpi import CPICollector
 from roles.koordlet.sensing.hostapps import HostAppsCollector
 from roles.koordlet.sensing.node import NodeCollector
 from roles.koordlet.sensing.nodeinfo import NodeInfoCollector
@@ -44,6 +45,7 @@ COLLECTORS: tuple[Factory, ...] = (
     lambda context, _: HostAppsCollector(context),
     lambda context, _: SystemCollector(context),
     lambda context, intervals: PsiCollector(context, intervals.psi),
+    lambda context, intervals: CPICollector(context, intervals.cpi, intervals.cpi_window),
     lambda context, intervals: ColdMemoryCollector(context, intervals.cold_page),
     lambda context, intervals: ResctrlCollector(context, intervals.resctrl),
 )
