@@ -6,11 +6,10 @@ import asyncio
 import contextlib
 import logging
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc.aio
 
-from koord.process.http import OpsServer
 from koord.process.life import Life
 from roles.runtime_proxy import metrics, sockets
 from roles.runtime_proxy.hookclient import HookClient
@@ -19,6 +18,9 @@ from roles.runtime_proxy.options import DOCKER, Options
 from roles.runtime_proxy.registration import RegistrationDirectory
 from roles.runtime_proxy.stages import HookRules, Stages
 from roles.runtime_proxy.store import Store
+
+if TYPE_CHECKING:
+    from koord.process.http import OpsServer  # 25 MiB, and most proxies run without a port
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from koord.protocols import cri_pb2 as cri
 from roles.runtime_proxy.hookclient import CHANNEL_OPTIONS
-from roles.runtime_proxy.hooktypes import RUNTIME_SERVICE, UNARY_METHODS
+from roles.runtime_proxy.hooktypes import RUNTIME_SERVICE, STREAM_METHODS, UNARY_METHODS
 from roles.runtime_proxy.interceptor import Engine, Interceptor
 from roles.runtime_proxy.stages import HookRefusal
 
@@ -81,11 +81,18 @@ class Forwarder(grpc.GenericRpcHandler):  # type: ignore[misc]
                     context.set_trailing_metadata(trailing)
                 return response
 
-            try:
+            async def hooks_and_engine() -> bytes:
                 if hooked is None:
-                    response = await forward(request)
-                else:
-                    response = await hooked(request, Engine(forward, self.sandbox_status), remaining(context))
+                    return await forward(request)
+                try:
+                    return await hooked(request, Engine(forward, self.sandbox_status), remaining(context))
+                except DecodeError as error:
+                    # No valid message: the engine, which was not asked yet, says so in its own words.
+                    log.warning("%s: the request cannot be decoded (%s); forwarded as it came", method, error)
+                    return await forward(request)
+
+            try:
+                response = await hooks_and_engine()
             except grpc.aio.AioRpcError as error:
                 self._observe(method, error.code().name, clock() - started)
                 context.set_trailing_metadata(forwarded_metadata(error.trailing_metadata()))
@@ -95,17 +102,13 @@ class Forwarder(grpc.GenericRpcHandler):  # type: ignore[misc]
                 self._observe(method, "UNKNOWN", clock() - started)
                 await context.abort(grpc.StatusCode.UNKNOWN, str(error))
                 raise
-            except DecodeError as error:
-                # A hooked request that is no valid message: the engine says so in its own words.
-                log.warning("%s: the request cannot be decoded (%s); forwarded as it came", method, error)
-                return await forward(request)
             self._observe(method, "OK", clock() - started)
             return response
 
         return handle
 
     def _stream_handler(self, path: str) -> Callable[[Any, Any], Any]:
-        method = path.rpartition("/")[2]
+        method = path.rpartition("/")[2] if path in STREAM_METHODS else "other"
 
         async def handle(requests: Any, context: Any) -> None:
             started = asyncio.get_running_loop().time()
@@ -128,9 +131,7 @@ class Forwarder(grpc.GenericRpcHandler):  # type: ignore[misc]
             finally:
                 upward.cancel()
                 call.cancel()
-                self._observe(
-                    method if path.startswith("/runtime.v1.") else "other", code.name, asyncio.get_running_loop().time() - started
-                )
+                self._observe(method, code.name, asyncio.get_running_loop().time() - started)
 
         return handle
 

@@ -21,6 +21,9 @@ CHANNEL_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2000),
     ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),  # kubelet repeats calls itself; keeping copies for retries costs every call
+    ("grpc.http2.bdp_probe", 0),  # bandwidth probes are for networks
+    ("grpc.optimization_target", "latency"),
 )
 _BREAK_AFTER = 3  # consecutive time-outs
 _BREAK_SECONDS = 10.0
@@ -48,6 +51,16 @@ class _Breaker:
             self.until = now + _BREAK_SECONDS
 
 
+def decode_answer(hook_type: str, raw: bytes) -> Any:
+    """A hook server's answer as a message. Raises HookError."""
+    answer: Any = hook.PodSandboxHookResponse() if hook_type in POD_HOOKS else hook.ContainerResourceHookResponse()
+    try:
+        answer.ParseFromString(raw)
+    except DecodeError as error:
+        raise HookError(f"the answer to {hook_type} cannot be decoded: {error}") from None
+    return answer
+
+
 class HookClient:
     """Connections to hook servers, one per endpoint."""
 
@@ -69,12 +82,7 @@ class HookClient:
             breaker.note(error.code() == grpc.StatusCode.DEADLINE_EXCEEDED, time.monotonic())
             raise HookError(f"{error.code().name}: {error.details()}") from None
         breaker.note(False, now)
-        answer: Any = hook.PodSandboxHookResponse() if hook_type in POD_HOOKS else hook.ContainerResourceHookResponse()
-        try:
-            answer.ParseFromString(raw)
-        except DecodeError as error:
-            raise HookError(f"the answer to {hook_type} cannot be decoded: {error}") from None
-        return answer
+        return decode_answer(hook_type, raw)
 
     def _method(self, endpoint: str, hook_type: str) -> Any:
         channel = self._channels.get(endpoint)

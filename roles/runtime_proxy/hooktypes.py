@@ -34,6 +34,20 @@ NEVER_FIRES = frozenset({"PreRemoveRunPodSandbox"})
 
 POD_HOOKS = frozenset({"PreRunPodSandbox", "PostStopPodSandbox"})
 
+# Streaming methods of CRI v1 by name, for metrics only: labels must not come from the caller.
+STREAM_METHODS: frozenset[str] = frozenset(
+    f"/runtime.v1.{method}"
+    for method in (
+        "RuntimeService/GetContainerEvents",
+        "RuntimeService/StreamPodSandboxes",
+        "RuntimeService/StreamContainers",
+        "RuntimeService/StreamContainerStats",
+        "RuntimeService/StreamPodSandboxStats",
+        "RuntimeService/StreamPodSandboxMetrics",
+        "ImageService/StreamImages",
+    )
+)
+
 # Server-streaming methods need no list (every call that is not known to be unary is carried as a stream);
 # these unary ones take the quicker unary path.
 UNARY_METHODS: frozenset[str] = frozenset(

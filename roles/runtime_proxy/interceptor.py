@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from koord.protocols import cri_pb2 as cri
 from roles.runtime_proxy import merge, recovery, store
 from roles.runtime_proxy.hooktypes import CALLS, HookedCall
@@ -28,7 +30,10 @@ class Engine:
 
 
 class Interceptor:
-    """Holds the store and decides, call by call, whom to ask and what to send on."""
+    """Holds the store and decides, call by call, whom to ask and what to send on.
+
+    A handler raises DecodeError for a request that is no valid message, always before the engine was asked.
+    """
 
     def __init__(self, stages: Stages) -> None:
         self.store = store.Store()
@@ -62,7 +67,7 @@ class Interceptor:
             merge.apply_pod_answer(record, answer)
             raw = request.SerializeToString()
         response = await engine.forward(raw)
-        if sandbox_id := cri.RunPodSandboxResponse.FromString(response).pod_sandbox_id:
+        if sandbox_id := _made(cri.RunPodSandboxResponse, "pod_sandbox_id", response):
             self.store.pods[sandbox_id] = record
         return response
 
@@ -79,8 +84,9 @@ class Interceptor:
         return response
 
     async def _remove_pod(self, raw: bytes, engine: Engine, deadline: float | None) -> bytes:
+        sandbox_id = cri.RemovePodSandboxRequest.FromString(raw).pod_sandbox_id
         response = await engine.forward(raw)
-        self.store.remove_pod(cri.RemovePodSandboxRequest.FromString(raw).pod_sandbox_id)
+        self.store.remove_pod(sandbox_id)
         return response
 
     # -- containers -----------------------------------------------------------------------------------------------------
@@ -100,7 +106,7 @@ class Interceptor:
             merge.apply_answer(record, answer)
             raw = request.SerializeToString()
         response = await engine.forward(raw)
-        if container_id := cri.CreateContainerResponse.FromString(response).container_id:
+        if container_id := _made(cri.CreateContainerResponse, "container_id", response):
             self.store.add_container(container_id, request.pod_sandbox_id, record)
         return response
 
@@ -160,6 +166,16 @@ class Interceptor:
         return response
 
     async def _remove(self, raw: bytes, engine: Engine, deadline: float | None) -> bytes:
+        container_id = cri.RemoveContainerRequest.FromString(raw).container_id
         response = await engine.forward(raw)
-        self.store.remove_container(cri.RemoveContainerRequest.FromString(raw).container_id)
+        self.store.remove_container(container_id)
         return response
+
+
+def _made(message: Any, field: str, response: bytes) -> str:
+    """The id in an engine's answer; empty, and said, when it cannot be read: the answer goes to the caller all the same."""
+    try:
+        return str(getattr(message.FromString(response), field))
+    except DecodeError as error:
+        log.warning("the engine's %s cannot be decoded (%s); the object is not known to hooks", message.DESCRIPTOR.name, error)
+        return ""

@@ -12,12 +12,13 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry if registry is not None else CollectorRegistry()
+        self._of_call: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
         self._requests = Counter(
-            "koord_runtime_proxy_requests", "CRI calls by method and gRPC code.", ("method", "code"), registry=self.registry
+            "koord_runtime_proxy_requests", "Calls by method and gRPC code or HTTP status.", ("method", "code"), registry=self.registry
         )
         self._seconds = Histogram(
             "koord_runtime_proxy_request_duration_seconds",
-            "Time of a CRI call, engine and hooks included.",
+            "Time of a call, engine and hooks included.",
             ("method",),
             buckets=_BUCKETS,
             registry=self.registry,
@@ -29,8 +30,11 @@ class Metrics:
         self._reloads = Counter("koord_runtime_proxy_registration_reloads", "Changes of the hook registrations.", registry=self.registry)
 
     def request(self, method: str, code: str, seconds: float) -> None:
-        self._requests.labels(method, code).inc()
-        self._seconds.labels(method).observe(seconds)
+        found = self._of_call.get((method, code))
+        if found is None:  # kept: looking labels up costs more than counting
+            found = self._of_call[method, code] = (self._requests.labels(method, code), self._seconds.labels(method))
+        found[0].inc()
+        found[1].observe(seconds)
 
     def hook(self, hook_type: str, server: str, result: str) -> None:
         self._hooks.labels(hook_type, server, result).inc()

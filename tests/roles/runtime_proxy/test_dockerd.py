@@ -47,7 +47,13 @@ class Docker:
     def start(self, dockerd: str) -> None:
         daemon = self.run(
             *(dockerd, f"--data-root={self.directory}/data", f"--exec-root={self.directory}/exec", f"--pidfile={self.directory}/pid"),
-            *(f"--host=unix://{self.engine}", "--iptables=false", "--bridge=none", "--storage-driver=vfs", f"--config-file={self.directory}/daemon.json"),
+            *(
+                f"--host=unix://{self.engine}",
+                "--iptables=false",
+                "--bridge=none",
+                "--storage-driver=vfs",
+                f"--config-file={self.directory}/daemon.json",
+            ),
         )
         end = time.monotonic() + 30
         while "Server Version" not in self.docker("info", direct=True, check=False).stdout.decode():

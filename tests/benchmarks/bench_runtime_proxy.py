@@ -1,0 +1,136 @@
+"""What the runtime proxy adds to a call: each call through it and directly, turn by turn in one run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import grpc.aio
+import uvloop
+
+from koord.protocols import cri_pb2 as cri
+from tests.benchmarks.table import Row, current_rss_mib, script
+from tests.support.processes import KOORD, process
+
+RUNTIME = "/runtime.v1.RuntimeService/"
+CALLERS = 64
+OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1))
+ENGINE = Path(__file__).with_name("runtime_engine.py")
+
+
+def create_request() -> bytes:
+    request = cri.CreateContainerRequest(pod_sandbox_id="sandbox")
+    request.config.metadata.name = "main"
+    for n in range(20):
+        request.config.envs.add(key=f"SERVICE_{n}_HOST", value=b"10.0.0.1")
+        request.config.annotations[f"example.com/annotation-{n}"] = "value"
+    request.config.linux.resources.cpu_shares = 1024
+    request.sandbox_config.linux.cgroup_parent = "/kubepods/burstable/pod-u"
+    return request.SerializeToString()
+
+
+class Way:
+    """One connection, as kubelet holds one."""
+
+    def __init__(self, socket: Path) -> None:
+        self.channel = grpc.aio.insecure_channel(f"unix:{socket}", options=OPTIONS)
+        self._calls: dict[str, grpc.aio.UnaryUnaryMultiCallable] = {}
+
+    async def call(self, method: str, raw: bytes) -> float:
+        send = self._calls.setdefault(method, self.channel.unary_unary(RUNTIME + method))
+        started = time.perf_counter()
+        await send(raw, timeout=10, wait_for_ready=True)
+        return (time.perf_counter() - started) * 1000
+
+
+async def turns(direct: Way, proxied: Way, method: str, raw: bytes, count: int) -> tuple[list[float], list[float]]:
+    """Milliseconds of `count` calls each way, alternating so that both meet the same machine."""
+    found: tuple[list[float], list[float]] = ([], [])
+    for n in range(count + 50):
+        for way, times in zip((direct, proxied), found, strict=True):
+            taken = await way.call(method, raw)
+            if n >= 50:
+                times.append(taken)
+    return found
+
+
+async def crowd(way: Way, method: str, raw: bytes, count: int) -> tuple[float, list[float]]:
+    """Calls per second and milliseconds of each, with CALLERS callers on one connection."""
+    times: list[float] = []
+
+    async def caller() -> None:
+        for _ in range(count // CALLERS):
+            times.append(await way.call(method, raw))
+
+    started = time.perf_counter()
+    await asyncio.gather(*(caller() for _ in range(CALLERS)))
+    return len(times) / (time.perf_counter() - started), times
+
+
+def percentile(times: list[float], share: float) -> float:
+    return sorted(times)[min(int(len(times) * share), len(times) - 1)]
+
+
+def added(direct: list[float], proxied: list[float], share: float) -> float:
+    """Milliseconds that a percentile through the proxy is above the direct one's."""
+    return percentile(proxied, share) - percentile(direct, share)
+
+
+async def measure(directory: Path, pid: int, quick: bool) -> list[Row]:
+    direct, proxied = Way(directory / "e.sock"), Way(directory / "p.sock")
+    count = 1000 if quick else 4000
+    rows = []
+    try:
+        await proxied.call("RunPodSandbox", cri.RunPodSandboxRequest().SerializeToString())
+        for what, method, raw, calls, goals in (
+            ("Version", "Version", b"", count, (0.7, 2.0)),
+            ("ListContainers of 200", "ListContainers", b"", count // 2, (0.7, 2.0)),
+            ("CreateContainer with a hook", "CreateContainer", create_request(), count // 2, (None, None)),
+        ):
+            found = await turns(direct, proxied, method, raw, calls)
+            note = f"direct {statistics.median(found[0]):.2f} ms, through the proxy {statistics.median(found[1]):.2f} ms"
+            rows.append(Row(f"runtime-proxy: added to {what}, p50", added(*found, 0.5), "ms", goals[0], note=note))
+            note = f"direct {percentile(found[0], 0.99):.2f} ms, through the proxy {percentile(found[1], 0.99):.2f} ms"
+            rows.append(Row(f"runtime-proxy: added to {what}, p99", added(*found, 0.99), "ms", goals[1], note=note))
+        straight, _ = await crowd(direct, "Version", b"", count * 2)
+        rate, times = await crowd(proxied, "Version", b"", count * 2)
+        rows.append(Row(f"runtime-proxy: calls with {CALLERS} callers", rate, "/s", None, "higher", f"direct {straight:.0f} /s"))
+        rows.append(Row(f"runtime-proxy: a call with {CALLERS} callers, p99", percentile(times, 0.99), "ms"))
+        rows.append(Row("runtime-proxy: memory after that", current_rss_mib(pid), "MiB", 64))
+    finally:
+        await direct.channel.close()
+        await proxied.channel.close()
+    return rows
+
+
+def rows(quick: bool) -> list[Row]:
+    with tempfile.TemporaryDirectory(prefix="kb-") as name:
+        directory = Path(name)
+        (directory / "hooks.d").mkdir()
+        registration = {"remote-endpoint": str(directory / "h.sock"), "runtime-hooks": ["PreCreateContainer"]}
+        (directory / "hooks.d" / "h.json").write_text(json.dumps(registration))
+        arguments = [
+            f"--koord-runtimeproxy-endpoint={directory}/p.sock",
+            f"--remote-runtime-service-endpoint={directory}/e.sock",
+            f"--runtime-hooks-config-path={directory}/hooks.d",
+        ]
+        root = str(Path(__file__).resolve().parent.parent.parent)
+        with (
+            process(str(ENGINE), str(directory / "e.sock"), str(directory / "h.sock"), program=sys.executable, PYTHONPATH=root),
+            process("runtime-proxy", *arguments, program=KOORD) as proxy,
+        ):
+            end = time.monotonic() + 20
+            while not (directory / "p.sock").exists():
+                if proxy.poll() is not None or time.monotonic() > end:
+                    raise RuntimeError("the runtime proxy does not serve its socket")
+                time.sleep(0.02)
+            return uvloop.run(measure(directory, proxy.pid, quick))
+
+
+if __name__ == "__main__":
+    script(rows)
