@@ -16,6 +16,7 @@ from cryptography import x509
 from koord.api.kinds import LEASES, MUTATINGWEBHOOKCONFIGURATIONS, NODEMETRICS, NODES, SECRETS, VALIDATINGWEBHOOKCONFIGURATIONS
 from koord.apiserver.testing import running_server
 from roles.manager.webhooks import certs
+from tests.support.processes import free_port
 
 MUTATING, VALIDATING = "koordinator-mutating-webhook-configuration", "koordinator-validating-webhook-configuration"
 UNREACHABLE = {
@@ -223,12 +224,12 @@ def test_the_process_serves_and_ends_in_order(tmp_path, make):
     async def main():
         async with running_server(crds=True) as server, server.client() as client:
             await client.create(NODES, make.node("n1"))
-            base = 20000 + os.getpid() % 20000
+            metrics, health, webhook = free_port(), free_port(), free_port()
             flags = [
-                f"--kubeconfig={server.kubeconfig_path}", f"--metrics-addr=127.0.0.1:{base}", f"--health-probe-addr=127.0.0.1:{base + 1}",
+                f"--kubeconfig={server.kubeconfig_path}", f"--metrics-addr=127.0.0.1:{metrics}", f"--health-probe-addr=127.0.0.1:{health}",
                 "--enable-pprof=false", "--enable-leader-election=false", "--sync-period=0",
             ]  # fmt: skip
-            process = koord_manager(*flags, WEBHOOK_PORT=str(base + 2), WEBHOOK_CERT_DIR=str(tmp_path / "certs"), POD_NAMESPACE="default")
+            process = koord_manager(*flags, WEBHOOK_PORT=str(webhook), WEBHOOK_CERT_DIR=str(tmp_path / "certs"), POD_NAMESPACE="default")
             try:
                 async with aiohttp.ClientSession() as session:
 
@@ -239,14 +240,14 @@ def test_the_process_serves_and_ends_in_order(tmp_path, make):
                         except aiohttp.ClientError:
                             return 0, ""
 
-                    for _ in range(200):
-                        if (await get(base + 1, "/healthz"))[0] == 200:
+                    for _ in range(600):
+                        if (await get(health, "/healthz"))[0] == 200:
                             break
                         await asyncio.sleep(0.05)
                     else:
                         pytest.fail("never healthy")
-                    for _ in range(100):
-                        status, text = await get(base, "/all-metrics")
+                    for _ in range(400):
+                        status, text = await get(metrics, "/all-metrics")
                         if 'slo_controller_nodemetric_reconcile_count{reason="createNodeMetric",status="succeeded"} 1' in text:
                             break
                         await asyncio.sleep(0.05)
