@@ -155,7 +155,7 @@ class KubeSchedulerConfiguration(ConfigModel):
     def _valid(self) -> KubeSchedulerConfiguration:
         if self.extenders:
             raise ConfigError(
-                "extenders", "HTTP extenders are not supported; write a plugin instead (see docs/plugins.md) or remove the list"
+                "extenders", "HTTP extenders are not supported; write a plugin instead (see docs/plugin-guide.md) or remove the list"
             )
         if self.pod_max_backoff_seconds < self.pod_initial_backoff_seconds:
             raise ConfigError("podMaxBackoffSeconds", "must not be less than podInitialBackoffSeconds")
