@@ -20,7 +20,9 @@ from roles.koordlet.report.nodemetric_loop import NodeMetricLoop
 from roles.koordlet.report.topology_loop import TopologyLoop
 from roles.koordlet.sensing.base import Round, SensingContext, Shared
 from roles.koordlet.sensing.loop import SensingLoop
+from roles.koordlet.sensing.rdma import RDMA
 from roles.koordlet.sensing.registry import CollectorSettings, make_collectors
+from roles.koordlet.sensing.xpu import XPU
 from roles.koordlet.states.kubelet import KubeletClient, KubeletOptions
 from roles.koordlet.states.model import HostState
 from roles.koordlet.states.nodestate import NodeState
@@ -148,12 +150,14 @@ def spawn_reports(
         publish=parts.gate("NodeTopologyReport"),
     )
     life.spawn(lambda: topology.run(stopping, lambda: state.synced and book.synced), "NodeResourceTopology report", restart=True)
-    if parts.gate("Accelerators"):
+    sources = tuple(name for gate, name in (("Accelerators", XPU), ("RDMADevices", RDMA)) if parts.gate(gate))
+    if sources:
         devices = DeviceLoop(
             client=parts.client,
             informers=parts.informers,
             state=state,
             store=parts.store,
             interval=options.node_topology_sync_interval,
+            sources=sources,
         )
         life.spawn(lambda: devices.run(stopping), "Device report", restart=True)

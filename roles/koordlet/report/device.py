@@ -13,6 +13,7 @@ from koord.api.kinds import DEVICES
 from koord.api.quantity import QuantityError, parse_milli
 from koord.api.times import format_time
 from roles.koordlet.report.topology import owner_reference
+from roles.koordlet.sensing.rdma import RDMADevice
 from roles.koordlet.sensing.xpu import XPUDevice, XPUStatus, XPUTopology
 
 if TYPE_CHECKING:
@@ -94,6 +95,21 @@ def xpu_device(entry: XPUDevice) -> Device:
         device["topology"] = _topology(entry.topology)
     if entry.status is not None:
         device["conditions"] = [_condition(entry.status)]
+    return device
+
+
+def rdma_device(card: RDMADevice) -> Device:
+    """One RDMA card in wire form."""
+    device: Device = {
+        "type": names.DEVICE_TYPE_RDMA,
+        "id": card.bus_id,
+        "minor": card.minor,
+        "health": card.healthy,
+        "resources": {names.RESOURCE_RDMA: "100"},
+        "topology": {"socketID": -1, "nodeID": card.numa_node, "pcieID": card.pcie_root, "busID": card.bus_id},
+    }
+    if card.functions:
+        device["vfGroups"] = [{"vfs": [{"minor": -1, "busID": function} for function in card.functions]}]
     return device
 
 

@@ -1,16 +1,16 @@
-"""Reports the Device object when something about it changed (KLO-DEV-04)."""
+"""Reports the Device object when something about it changed (KLO-DEV-04, KLO-DEV-02)."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from koord.api.kinds import DEVICES
 from koord.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
-from roles.koordlet.report.device import Device, difference, stamp, wanted_object
+from roles.koordlet.report.device import difference, rdma_device, stamp, wanted_object
+from roles.koordlet.sensing.rdma import RDMA
 from roles.koordlet.sensing.xpu import XPU
 from roles.koordlet.states.nodestate import NodeState
 from roles.koordlet.store.store import MetricStore
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class DeviceLoop:
-    """One look every ``interval``; ``others`` gives devices that are found by other means (RDMA)."""
+    """One look every ``interval``; ``sources`` are the snapshots that have to be there first (accelerators, RDMA cards)."""
 
     def __init__(
         self,
@@ -33,13 +33,13 @@ class DeviceLoop:
         state: NodeState,
         store: MetricStore,
         interval: float,
-        others: Callable[[], Sequence[Device]] = tuple,
+        sources: tuple[str, ...] = (XPU,),
     ) -> None:
         self._client = client
         self._state = state
         self._store = store
         self._interval = interval
-        self._others = others
+        self._sources = sources
         self._informer = informers.informer(DEVICES, dict, field_selector=f"metadata.name={state.node_name}", optional=True)
         self._complaint = ""
 
@@ -53,10 +53,11 @@ class DeviceLoop:
 
     async def step(self, now: float) -> None:
         """Create the object or write what differs; a failure is reported once and tried again in the next round."""
-        node, entries = self._state.node, self._store.snapshot(XPU)
-        if node is None or entries is None or not self._informer.synced:
+        node = self._state.node
+        found = {name: self._store.snapshot(name) for name in self._sources}
+        if node is None or None in found.values() or not self._informer.synced:
             return
-        wanted = wanted_object(node, entries, self._others())
+        wanted = wanted_object(node, found.get(XPU) or (), [rdma_device(card) for card in found.get(RDMA) or ()])
         existing = self._informer.get(self._state.node_name)
         try:
             if existing is None:

@@ -14,6 +14,7 @@ from roles.koordlet.sensing.node import NodeCollector
 from roles.koordlet.sensing.nodeinfo import NodeInfoCollector
 from roles.koordlet.sensing.pods import PodsCollector
 from roles.koordlet.sensing.psi import PsiCollector
+from roles.koordlet.sensing.rdma import RDMACollector
 from roles.koordlet.sensing.resctrl import ResctrlCollector
 from roles.koordlet.sensing.system import SystemCollector
 from roles.koordlet.sensing.throttled import ThrottledCollector
@@ -38,6 +39,7 @@ Factory = Callable[[SensingContext, CollectorSettings], Collector]
 COLLECTORS: tuple[Factory, ...] = (
     lambda context, intervals: XPUCollector(context, intervals.xpu_directory),
     lambda context, intervals: NodeInfoCollector(context, intervals.node_info),
+    lambda context, _: RDMACollector(context),
     lambda context, _: NodeCollector(context),
     lambda context, _: PodsCollector(context),
     lambda context, _: ThrottledCollector(context),

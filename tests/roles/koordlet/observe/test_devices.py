@@ -15,6 +15,7 @@ from koord.api.kinds import DEVICES
 from koord.kube.informers import InformerFactory
 from roles.koordlet.report.device import partitions, reason_of
 from roles.koordlet.report.device_loop import DeviceLoop
+from roles.koordlet.sensing.rdma import RDMA
 from roles.koordlet.sensing.xpu import XPU, P2PLink, XPUDevice, XPUTopology
 
 
@@ -48,6 +49,62 @@ def run(agent, kubelet, make_node, world):
         asyncio.run(main())
 
     return start
+
+
+def card(tree: Any, bus: str, name: str, *, number: int = 0, state: str = "4: ACTIVE", vfs: tuple[str, ...] = (), **files: str) -> None:
+    """A network card as sysfs shows it: a link to its place below a PCI root."""
+    place = f"sys/devices/pci0000:17/0000:17:01.0/{bus}"
+    for file, text in {"class": "0x020000", "numa_node": str(number), **files}.items():
+        tree.write(f"{place}/{file}", text + "\n")
+    if name:
+        tree.write(f"{place}/infiniband/{name}/node_type", "1: CA\n")
+        tree.write(f"sys/class/infiniband/{name}/ports/1/state", state + "\n")
+    if vfs:
+        tree.write(f"{place}/sriov_numvfs", f"{len(vfs)}\n")
+    devices = tree.root / "sys/bus/pci/devices"
+    devices.mkdir(parents=True, exist_ok=True)
+    (devices / bus).symlink_to(tree.root / place)
+    for i, function in enumerate(vfs):
+        card(tree, function, "")
+        (tree.root / f"sys/devices/pci0000:17/0000:17:01.0/{function}/physfn").symlink_to(tree.root / place)
+        (tree.root / place / f"virtfn{i}").symlink_to(devices / function)
+
+
+@pytest.mark.feature("KLO-DEV-02")
+def test_rdma_cards_in_the_device_object(agent, kubelet, make_node, world, host, caplog) -> None:
+    async def main() -> None:
+        tree = host()
+        card(tree, "0000:18:00.0", "mlx5_1", number=-1, state="1: DOWN")
+        card(tree, "0000:18:00.1", "mlx5_0", number=1, vfs=("0000:18:03.1", "0000:18:03.0"))
+        card(tree, "0000:19:00.0", "irdma1")
+        card(tree, "0000:1a:00.0", "mlx5_7", numa_node="none")
+        card(tree, "0000:1b:00.0", "mlx5_8", **{"class": "0x030000"})
+        card(tree, "0000:1c:00.0", "")
+        async with world(agent, kubelet, make_node(), tree=tree, gates="RDMADevices=true") as w:
+            informers = InformerFactory(w.client)
+            loop = DeviceLoop(client=w.client, informers=informers, state=w.state, store=w.agent.store, interval=3.0, sources=(RDMA,))
+            informers.start()
+            try:
+                await informers.wait_synced()
+                w.agent.tick()
+                await loop.step(1.0)
+            finally:
+                await informers.stop()
+            first, second = (await w.client.get(DEVICES, "n1"))["spec"]["devices"]
+            assert first == {
+                "type": "rdma",
+                "id": "0000:18:00.1",
+                "minor": 0,
+                "health": True,
+                "resources": {"koordinator.sh/rdma": "100"},
+                "topology": {"socketID": -1, "nodeID": 1, "pcieID": "pci0000:17", "busID": "0000:18:00.1"},
+                "vfGroups": [{"vfs": [{"minor": -1, "busID": "0000:18:03.0"}, {"minor": -1, "busID": "0000:18:03.1"}]}],
+            }
+            assert (second["minor"], second["health"], second["topology"]["nodeID"]) == (1, False, 0)
+            assert "irdma1 has the same number as mlx5_1" in caplog.text
+            assert "0000:1a:00.0 is left out" in caplog.text
+
+    asyncio.run(main())
 
 
 def put(w: Any, name: str, *entries: dict[str, Any]) -> None:

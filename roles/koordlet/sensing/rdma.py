@@ -1,0 +1,130 @@
+"""RDMA network cards from sysfs (KLO-DEV-02)."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+from roles.koordlet.host.errors import HostError, HostFileError, ParseError
+from roles.koordlet.host.root import HostRoot
+from roles.koordlet.sensing.base import Collector, Round
+
+#: Name of the snapshot in the store (KLO-TSDB-02).
+RDMA = "RDMA"
+_NETWORK_CLASS = "0x02"
+_MELLANOX = re.compile(r"mlx\d+_(\d+)")
+_TRAILING = re.compile(r".*?(\d+)")
+_ROOT = re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class RDMADevice:
+    """One PCI function with RDMA; ``functions`` are the bus ids of its virtual functions, empty when they are off."""
+
+    name: str
+    minor: int
+    bus_id: str
+    healthy: bool
+    numa_node: int
+    pcie_root: str
+    functions: tuple[str, ...] = ()
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError as error:
+        raise HostFileError(path, f"cannot be read: {error.strerror}") from error
+
+
+def _names(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def minor_of(name: str) -> int | None:
+    """The number that a card's name ends with: ``mlx5_3`` and ``irdma3`` are 3; None without one."""
+    found = _MELLANOX.fullmatch(name) or _TRAILING.fullmatch(name)
+    return int(found[1]) if found is not None and len(found[1]) <= 9 else None
+
+
+def is_active(root: HostRoot, name: str) -> bool:
+    """Whether there is a port and all ports are active."""
+    ports = root.sys_path("class/infiniband", name, "ports")
+    states = []
+    for port in _names(ports):
+        try:
+            states.append("ACTIVE" in _text(os.path.join(ports, port, "state")))
+        except HostFileError:
+            states.append(False)
+    return bool(states) and all(states)
+
+
+def _functions(directory: str) -> tuple[str, ...]:
+    """Bus ids of virtual functions while they are switched on."""
+    count = os.path.join(directory, "sriov_numvfs")
+    if not os.path.exists(count) or _text(count) in ("", "0"):
+        return ()
+    links = [n for n in _names(directory) if n.startswith("virtfn")]
+    return tuple(sorted(os.path.basename(os.path.realpath(os.path.join(directory, n))) for n in links))
+
+
+def read_device(root: HostRoot, bus_id: str) -> RDMADevice | None:
+    """The RDMA card at a PCI address; None for what is none. Raises HostFileError or ValueError when it cannot be placed."""
+    directory = root.sys_path("bus/pci/devices", bus_id)
+    if not _text(os.path.join(directory, "class")).startswith(_NETWORK_CLASS) or os.path.lexists(os.path.join(directory, "physfn")):
+        return None
+    name = next(iter(_names(os.path.join(directory, "infiniband"))), None)
+    if name is None:
+        return None
+    minor = minor_of(name)
+    if minor is None:
+        raise ParseError(directory, f"RDMA device {name!r} has no number in its name")
+    node_path = os.path.join(directory, "numa_node")
+    node = _text(node_path)
+    if not re.fullmatch(r"-?\d{1,9}", node):
+        raise ParseError(node_path, f"{node[:40]!r} is not a number")
+    found = _ROOT.search(os.path.realpath(directory))
+    if found is None:
+        raise ParseError(directory, "is below no PCI root")
+    return RDMADevice(name, minor, bus_id, is_active(root, name), max(int(node), 0), found[0], _functions(directory))
+
+
+class RDMACollector(Collector):
+    """Keeps the snapshot. A card that cannot be placed, or whose minor another card has, is left out and named."""
+
+    name: ClassVar[str] = "rdma"
+    #: Cards change by hand; their ports' state should show within a reporting period.
+    _PERIOD = 3.0
+
+    @property
+    def enabled(self) -> bool:
+        return self.context.gate("RDMADevices")
+
+    @property
+    def interval(self) -> float:
+        return max(self._PERIOD, self.context.interval)
+
+    def collect(self, at: Round) -> None:
+        root, store = self.context.host.root, self.context.store
+        found: dict[int, RDMADevice] = {}
+        for bus_id in _names(root.sys_path("bus/pci/devices")):
+            try:
+                device = read_device(root, bus_id)
+                if device is None:
+                    continue
+                other = found.setdefault(device.minor, device)
+                if other is not device:
+                    raise HostError(f"{device.name} has the same number as {other.name}")
+            except (HostError, ValueError) as error:
+                self.troubles.failed(bus_id, error)
+            else:
+                self.troubles.ok(bus_id)
+        devices = tuple(found[minor] for minor in sorted(found))
+        if devices != store.snapshot(RDMA):
+            store.put_snapshot(RDMA, devices)
