@@ -23,6 +23,7 @@ import orjson
 from koord.api.kinds import NODEMETRICS, NODES, NODESLOS, Kind
 from koord.apiserver.testing import running_server
 from tests.benchmarks.table import Row, current_rss_mib, script
+from tests.support.processes import free_port
 
 NODE = "bench-node"
 SUBSYSTEMS = ("cpu", "cpuacct", "cpuset", "memory", "blkio")
@@ -230,7 +231,7 @@ async def ready(port: int, process: subprocess.Popen[bytes]) -> float:
 async def measure(seconds: float, pods: int, machine: list[str], scratch: Path) -> dict[str, float]:
     async with running_server(crds=True) as server, server.client() as client, kubelet(pods) as kubelet_port:
         await cluster(client)
-        port = 20000 + os.getpid() % 20000
+        port = free_port()
         flags = [
             f"--kubeconfig={server.kubeconfig_path}", f"--node-name={NODE}", f"--addr=127.0.0.1:{port}", "--kubelet-insecure-tls",
             f"--kubelet-read-only-port={kubelet_port}", f"--tsdb-path={scratch}/tsdb", f"--audit-log-dir={scratch}/audit",
