@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -23,6 +26,15 @@ RESOURCES = {
     "CpusetCpus": "0-3",
     "CpusetMems": "0",
 }
+
+
+AS_NOBODY = """
+import os, socket, sys
+os.setuid(65534)
+with socket.socket(socket.AF_UNIX) as s:
+    s.connect(sys.argv[1])
+    print(s.recv(9))
+"""
 
 
 def answers(**given: object) -> HookServer:
@@ -302,5 +314,28 @@ def test_an_engine_that_goes_and_comes_back() -> None:
             assert (status, "cannot be reached" in answer["message"]) == (502, True)
             path.with_suffix(".away").rename(path)
             assert (await stack.call("GET", "/version"))[0] == 200
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-DKR-01")
+def test_other_users_and_too_many_connections_are_refused() -> None:
+    async def scenario() -> None:
+        async with docker_proxied(concurrency=1) as stack:
+            _, held = await asyncio.open_unix_connection(stack.directory / "proxy.sock")
+            await asyncio.sleep(0.1)
+            status, answer = await stack.call("GET", "/version")
+            assert (status, "more than 1 connections" in answer["message"]) == (503, True)
+            held.close()
+            await asyncio.sleep(0.1)
+            assert (await stack.call("GET", "/version"))[0] == 200
+            if os.geteuid() == 0:
+                os.chmod(stack.directory, 0o711)
+                os.chmod(stack.directory / "proxy.sock", 0o666)  # even if somebody opened the file's mode
+                done = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-c", AS_NOBODY, str(stack.directory / "proxy.sock")), stdout=subprocess.PIPE
+                )
+                assert (await done.communicate())[0] == b"b''\n"
+                assert not stack.engine.of("/")
 
     asyncio.run(scenario())

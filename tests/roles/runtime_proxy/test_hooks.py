@@ -262,3 +262,77 @@ def test_a_failed_stop_keeps_the_record_for_the_retry() -> None:
             assert not stack.app.store.containers
 
     asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-MRG-01")
+@pytest.mark.feature("RP-MRG-02")
+def test_only_annotations_that_are_allowed_may_be_set() -> None:
+    async def scenario() -> None:
+        answers = {
+            "PreRunPodSandboxHook": hook.PodSandboxHookResponse(annotations={"koordinator.sh/x": "1", "a": "other"}),
+            "PreCreateContainerHook": hook.ContainerResourceHookResponse(container_annotations={"exact": "1", "io.cri/y": "1"}),
+        }
+        async with (
+            proxied(hook_annotations=("koordinator.sh/*", "exact")) as stack,
+            stack.hook_server("h", HookServer(answers=answers), ["PreRunPodSandbox", "PreCreateContainer"]),
+        ):
+            await stack.call("RunPodSandbox", run_pod())
+            await stack.call("CreateContainer", create())
+            pod = cri.RunPodSandboxRequest.FromString(stack.engine.of("RunPodSandbox")[0])
+            assert dict(pod.config.annotations) == {"a": "1", "koordinator.sh/x": "1"}
+            container = cri.CreateContainerRequest.FromString(stack.engine.of("CreateContainer")[0])
+            assert dict(container.config.annotations) == {"c": "1", "exact": "1"}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-STO-02")
+def test_resources_that_the_engine_tells_are_known_after_a_restart() -> None:
+    async def scenario() -> None:
+        pods = cri.ListPodSandboxResponse(items=[cri.PodSandbox(id="sb-1", metadata=cri.PodSandboxMetadata(name="w", uid="u"))])
+        listed = cri.ListContainersResponse(containers=[cri.Container(id="c-1", pod_sandbox_id="sb-1")])
+        status = cri.ContainerStatusResponse(status=cri.ContainerStatus(id="c-1"))
+        status.status.resources.linux.cpu_shares = 300
+        status.status.resources.linux.memory_limit_in_bytes = status.status.resources.linux.memory_swap_limit_in_bytes = 1 << 28
+        engine = Engine(
+            answers={
+                "ListPodSandbox": pods.SerializeToString(),
+                "ListContainers": listed.SerializeToString(),
+                "ContainerStatus": status.SerializeToString(),
+            }
+        )
+        answer = hook.ContainerResourceHookResponse()
+        answer.container_resources.cpu_quota = 70000
+        server = HookServer(answers={"PreUpdateContainerResourcesHook": answer})
+        async with proxied(engine) as stack, stack.hook_server("h", server, ["PreUpdateContainerResources"]):
+            request = cri.UpdateContainerResourcesRequest(container_id="c-1", linux=cri.LinuxContainerResources(cpu_shares=400))
+            await stack.call("UpdateContainerResources", request)
+            linux = cri.UpdateContainerResourcesRequest.FromString(engine.of("UpdateContainerResources")[0]).linux
+            assert (linux.cpu_shares, linux.cpu_quota, linux.memory_limit_in_bytes) == (400, 70000, 1 << 28)
+            assert linux.memory_swap_limit_in_bytes == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-CRI-01")
+def test_no_more_calls_at_once_than_allowed() -> None:
+    async def scenario() -> None:
+        server = HookServer(answers={"PreRunPodSandboxHook": hook.PodSandboxHookResponse()}, delay=1.0)
+        async with proxied(concurrency=2) as stack, stack.hook_server("h", server, ["PreRunPodSandbox"]):
+            outcomes = await asyncio.gather(*(stack.call("RunPodSandbox", run_pod(f"u{n}")) for n in range(6)), return_exceptions=True)
+            refused = [o.code() for o in outcomes if isinstance(o, grpc.aio.AioRpcError)]
+            assert refused == [grpc.StatusCode.RESOURCE_EXHAUSTED] * 4
+            assert await stack.call("Version", b"")  # and it goes on afterwards
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-STO-01")
+def test_an_answer_that_cannot_be_read_is_passed_on_and_the_call_is_not_repeated() -> None:
+    async def scenario() -> None:
+        async with proxied(Engine(answers={"RunPodSandbox": b"\x0a\xff"})) as stack:
+            assert await stack.call("RunPodSandbox", run_pod()) == b"\x0a\xff"
+            assert len(stack.engine.of("RunPodSandbox")) == 1
+            assert not stack.app.store.pods
+
+    asyncio.run(scenario())

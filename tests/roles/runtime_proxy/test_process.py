@@ -1,0 +1,154 @@
+"""`koord runtime-proxy` as a process: its unit's command line, its readiness, its flags, and what it says when it cannot start."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from koord.protocols import cri_pb2 as cri
+from tests.roles.runtime_proxy.support import Engine, Handlers
+from tests.support.processes import KOORD, ROOT
+
+UNIT = ROOT / "packaging" / "systemd" / "koord-runtime-proxy.service"
+RUNTIME = "/runtime.v1.RuntimeService/"
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="kp-") as name:  # short: a socket's path is limited to 107 bytes
+        yield Path(name)
+
+
+@contextlib.asynccontextmanager
+async def engine_at(path: Path) -> AsyncIterator[Engine]:
+    engine = Engine()
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((Handlers(engine.handler),))
+    server.add_insecure_port(f"unix:{path}")
+    await server.start()
+    try:
+        yield engine
+    finally:
+        await server.stop(0)
+
+
+def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([KOORD, *arguments], stderr=subprocess.PIPE, text=True, env={**os.environ, **environment})
+
+
+def unit_settings() -> dict[str, str]:
+    lines = (line.strip() for line in UNIT.read_text().splitlines())
+    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+
+
+@pytest.mark.feature("RP-OPS-01")
+@pytest.mark.feature("RP-CLI-01")
+def test_the_units_command_is_ready_once_kubelet_may_call(directory: Path) -> None:
+    async def scenario() -> None:
+        settings = unit_settings()
+        assert (settings["Type"], settings["Restart"], settings["Before"]) == ("notify", "always", "kubelet.service")
+        program, *arguments = shlex.split(settings["ExecStart"])
+        assert program == "/usr/local/bin/koord"
+        words = [
+            word.replace("/run/koord-runtimeproxy/", f"unix://{directory}/sub/").replace(
+                "/run/containerd/containerd.sock", f"{directory}/c.sock"
+            )
+            for word in arguments
+        ]
+        manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        manager.bind(str(directory / "notify"))
+        manager.settimeout(20)
+        child = start(*words, f"--runtime-hooks-config-path={directory}/hooks.d", NOTIFY_SOCKET=str(directory / "notify"))
+        try:
+            listening = directory / "sub" / "runtimeproxy.sock"
+            await asyncio.sleep(1.5)
+            assert child.poll() is None
+            assert not listening.exists()  # no engine yet: kubelet must not find a socket that leads nowhere
+            async with engine_at(directory / "c.sock"):
+                assert await asyncio.to_thread(manager.recv, 100) == b"READY=1"
+                async with grpc.aio.insecure_channel(f"unix:{listening}") as channel:
+                    for method in ("Version", "Status"):  # what kubelet validates an endpoint with
+                        await channel.unary_unary(RUNTIME + method)(b"", timeout=5)
+                child.send_signal(signal.SIGTERM)
+                assert await asyncio.to_thread(manager.recv, 100) == b"STOPPING=1"
+                text = (await asyncio.to_thread(child.communicate, None, 10))[1]
+                assert (child.returncode, "shutting down" in text) == (0, True)
+            assert not listening.exists()
+        finally:
+            manager.close()
+            if child.poll() is None:
+                child.kill()
+                child.communicate()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-OPS-01")
+def test_systemd_understands_the_unit() -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("needs systemd-analyze on PATH")
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(UNIT)], capture_output=True, text=True, check=False)
+    complaints = [line for line in done.stderr.splitlines() if UNIT.name in line and "is not executable" not in line]
+    assert not complaints
+
+
+@pytest.mark.feature("RP-CLI-01")
+def test_older_spellings_and_a_stale_socket(directory: Path) -> None:
+    async def scenario() -> None:
+        listening = directory / "p.sock"
+        with socket.socket(socket.AF_UNIX) as stale:
+            stale.bind(str(listening))
+        async with engine_at(directory / "c.sock") as engine:
+            child = start(
+                "runtime-proxy",
+                f"-koord-runtimeproxy-endpoint={listening}",
+                "--remote-runtime-service-endpoint",
+                f"unix://{directory}/c.sock",
+                f"--remote-image-service-endpoint=unix://{directory}/c.sock",
+                "--backend-runtime-mode=Containerd",
+                f"--runtime-hooks-config-path={directory}/hooks.d",
+            )
+            try:
+                async with grpc.aio.insecure_channel(f"unix:{listening}") as channel:
+                    raw = cri.RunPodSandboxRequest().SerializeToString()
+                    await channel.unary_unary(RUNTIME + "RunPodSandbox")(raw, timeout=20, wait_for_ready=True)
+                assert engine.of("RunPodSandbox") == [raw]
+                assert (directory / "hooks.d").is_dir()
+            finally:
+                child.terminate()
+                child.communicate(timeout=10)
+            assert child.returncode == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-CLI-01")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--backend-runtime-mode=Podman"], "accepted: Containerd, Docker"),
+        (["--runtime-hook-timeout=0"], "--runtime-hook-timeout"),
+        (["--max-requests=0"], "--max-requests"),
+        (["--no-such-flag"], "no-such-flag"),
+        (["--koord-runtimeproxy-endpoint=/" + "x" * 120], "107 bytes"),
+        (["--koord-runtimeproxy-endpoint=/etc/hostname"], "is no socket"),
+    ],
+)
+def test_what_cannot_work_is_one_line_and_status_1(arguments: list[str], said: str) -> None:
+    child = start("runtime-proxy", *arguments)
+    _, text = child.communicate(timeout=20)
+    assert child.returncode == 1
+    assert said in text
+    assert "Traceback" not in text
