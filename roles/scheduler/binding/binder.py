@@ -59,6 +59,7 @@ class Binder:
         self._ready = asyncio.Event()
         self._busy = 0
         self._tasks: list[asyncio.Task[None]] = []
+        self._alone: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Start the workers on the running loop."""
@@ -67,14 +68,21 @@ class Binder:
 
     async def stop(self) -> None:
         """Cancel what is under way; pods that were not bound are found pending by the next leader."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._alone]
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks)
         self._tasks = []
 
     def submit(self, task: Task) -> None:
-        """Bind a pod as soon as a worker is free."""
+        """Bind a pod as soon as a worker is free, at once if something outside must be waited for."""
+        decision = task.decision
+        if any(plugin.waits(decision.ctx) for plugin in decision.framework.pre_binds):
+            alone = asyncio.get_running_loop().create_task(self._run(task), name=f"binding of {decision.pod.key}")
+            self._alone.add(alone)
+            alone.add_done_callback(self._alone.discard)
+            return
         self._queue.append(task)
         self._ready.set()
 
@@ -88,13 +96,15 @@ class Binder:
             while not self._queue:
                 self._ready.clear()
                 await self._ready.wait()
-            task = self._queue.popleft()
-            self._busy += 1
-            try:
-                outcome, status = await self._carry_out(task)
-            finally:
-                self._busy -= 1
-            self._finished(task, outcome, status)
+            await self._run(self._queue.popleft())
+
+    async def _run(self, task: Task) -> None:
+        self._busy += 1
+        try:
+            outcome, status = await self._carry_out(task)
+        finally:
+            self._busy -= 1
+        self._finished(task, outcome, status)
 
     async def _carry_out(self, task: Task) -> tuple[Outcome, Status]:
         """Bind one pod. Never raises but for cancellation: a defect in a plugin costs that pod an attempt, not the scheduler."""

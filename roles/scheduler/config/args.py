@@ -211,3 +211,10 @@ class LoadAwareSchedulingArgs(PluginArgs):
             if name not in self.estimated_scaling_factors:
                 raise ConfigError(f"resourceWeights.{name}", "needs an entry in estimatedScalingFactors too")
         return self
+
+
+class VolumeBindingArgs(PluginArgs):
+    """VolumeBinding: seconds to wait for claims to be bound, 0 for no limit. `shape` scores storage capacity and is accepted only empty."""
+
+    bind_timeout_seconds: int = Field(default=600, ge=0)
+    shape: list[UtilizationShapePoint] = Field(default_factory=list, max_length=0)

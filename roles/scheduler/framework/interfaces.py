@@ -239,6 +239,10 @@ class Permit(Plugin):
 class PreBind(Plugin):
     """Prepares the binding: writes into the draft, or waits for something outside."""
 
+    def waits(self, ctx: CycleContext) -> bool:
+        """Whether `pre_bind` may take long for this pod: it then keeps no worker from binding others."""
+        return False
+
     async def pre_bind(self, ctx: CycleContext, node: str, draft: BindDraft) -> Status:
         raise NotImplementedError
 

@@ -16,6 +16,8 @@ from roles.scheduler.plugins.node_ports import NodePorts
 from roles.scheduler.plugins.node_resources import NodeResourcesBalancedAllocation, NodeResourcesFit
 from roles.scheduler.plugins.pod_topology_spread import PodTopologySpread
 from roles.scheduler.plugins.taint_toleration import TaintToleration
+from roles.scheduler.plugins.volumes.binding import VolumeBinding
+from roles.scheduler.plugins.volumes.filters import NodeVolumeLimits, VolumeRestrictions, VolumeZone
 
 PLUGINS: tuple[type[Plugin], ...] = (
     SchedulingGates,
@@ -27,6 +29,10 @@ PLUGINS: tuple[type[Plugin], ...] = (
     NodePorts,
     NodeResourcesFit,
     NodeResourcesBalancedAllocation,
+    VolumeRestrictions,
+    NodeVolumeLimits,
+    VolumeBinding,
+    VolumeZone,
     PodTopologySpread,
     InterPodAffinity,
     ImageLocality,
@@ -39,7 +45,7 @@ PLUGINS: tuple[type[Plugin], ...] = (
 # Names of upstream's profiles that this build has no plugin for. A configuration that lists them starts, with a warning for each.
 ABSENT: frozenset[str] = frozenset(
     (
-        "VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone", "DynamicResources", "Reservation",
+        "DynamicResources", "Reservation",
         "NodeNUMAResource", "DeviceShare", "Coscheduling", "SchedulingHint", "DefaultPreBind",
         "NodeResourcesFitPlus", "ScarceResourceAvoidance",
     )

@@ -1,0 +1,1 @@
+"""Volumes: binding, attach limits, zones, conflicts (SCH-KS-09)."""

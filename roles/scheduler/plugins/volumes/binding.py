@@ -1,0 +1,225 @@
+"""VolumeBinding: pods go where their volumes are or can be, and unbound claims are bound before the pod is (SCH-KS-09)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from koord.api.kinds import (
+    CSIDRIVERS,
+    CSINODES,
+    CSISTORAGECAPACITIES,
+    PERSISTENTVOLUMECLAIMS,
+    PERSISTENTVOLUMES,
+    STORAGECLASSES,
+)
+from koord.kube.errors import Conflict
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.config.args import VolumeBindingArgs
+from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
+from roles.scheduler.framework.events import NODE, Action, Subscription
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.interfaces import Codes, Feed, Filter, PreBind, PreFilter, Rejection, Reserve
+from roles.scheduler.framework.status import SKIP, SUCCESS, Status, error, unresolvable
+from roles.scheduler.plugins.volumes.matching import NO_SPACE, NO_VOLUME, NODE_CONFLICT, Choices, judge
+from roles.scheduler.plugins.volumes.store import BIND_COMPLETED, SELECTED_NODE, VolumeColumns, claim_keys, volumes_of
+
+_REJECTIONS = {
+    NODE_CONFLICT: Rejection(("node(s) had volume node affinity conflict",), resolvable=False),
+    NO_VOLUME: Rejection(("node(s) didn't find available persistent volumes to bind",), resolvable=False),
+    NO_SPACE: Rejection(("node(s) did not have enough free storage",), resolvable=False),
+}
+_POLL = 0.1  # seconds between looks at claims that are being bound
+_BOUND_BY = "pv.kubernetes.io/bound-by-controller"
+
+STORAGE_EVENTS = tuple(
+    Subscription(kind.kind, Action.ADD | Action.UPDATE)
+    for kind in (PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, STORAGECLASSES, CSINODES, CSIDRIVERS, CSISTORAGECAPACITIES)
+)
+
+
+class Assumed:
+    """What a pod's claims are to get: volumes by claim, and claims to be provisioned for a node."""
+
+    __slots__ = ("node", "provisioned", "volumes")
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.volumes: dict[str, str] = {}
+        self.provisioned: list[str] = []
+
+
+class VolumeBinding(PreFilter, Filter, Reserve, PreBind):
+    """Codes as in `matching`."""
+
+    name = "VolumeBinding"
+    Args = VolumeBindingArgs
+    per_pod = True
+    reads = 0  # the stamp moves with every node and every storage object
+
+    def __init__(self, args: VolumeBindingArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self.store = handle.cluster.register("Volumes", VolumeColumns())
+        self._assumed: dict[str, Assumed] = {}
+
+    def feeds(self) -> Sequence[Feed]:
+        return self.store.feeds()
+
+    def subscriptions(self) -> Sequence[Subscription]:
+        return (*STORAGE_EVENTS, Subscription(NODE, Action.ADD | Action.UPDATE_LABELS))
+
+    def shape_key(self, pod: PodInfo) -> Hashable:
+        """Claims of ephemeral volumes are named after the pod."""
+        return pod.name if volumes_of(pod.shape).ephemeral else None
+
+    # ---------------------------------------------------------------- deciding
+
+    def pre_filter(self, ctx: CycleContext) -> Status:
+        pod = ctx.pod
+        volumes = volumes_of(pod.shape)
+        if not volumes.any_claim:
+            return SKIP
+        for index, key in enumerate(claim_keys(pod)):
+            refusal = self._refusal(pod, key, ephemeral=index >= len(volumes.claims))
+            if refusal:
+                return unresolvable(refusal)
+        return SUCCESS
+
+    def _refusal(self, pod: PodInfo, key: str, *, ephemeral: bool) -> str:
+        """Why a claim keeps the pod from every node, "" if it does not."""
+        name = key.partition("/")[2]
+        claim = self.store.claims.get(key)
+        if claim is None:
+            waiting = "waiting for ephemeral volume controller to create the " if ephemeral else ""
+            return f'{waiting}persistentvolumeclaim "{name}"' + ("" if ephemeral else " not found")
+        if claim.metadata.deletion_timestamp is not None:
+            return f'persistentvolumeclaim "{name}" is being deleted'
+        if ephemeral and all(owner.uid != pod.uid for owner in claim.metadata.owner_references):
+            return f'PVC "{key}" was not created for pod "{pod.key}" (pod is not owner)'
+        if claim.status.phase == "Lost":
+            return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{claim.spec.volume_name}"'
+        volume = claim.spec.volume_name
+        if volume:
+            return "" if volume in self.store.volumes else f'persistentvolume "{volume}" of persistentvolumeclaim "{name}" not found'
+        return "" if self.store.waits(claim) else "pod has unbound immediate PersistentVolumeClaims"
+
+    def filter_stamp(self, ctx: CycleContext) -> Any:
+        return (self.store.version, ctx.cluster.node_version) if volumes_of(ctx.pod.shape).any_claim else None
+
+    def _choices(self, ctx: CycleContext) -> Choices | None:
+        """All rows; kept until a node or a storage object changes."""
+        stamp = self.filter_stamp(ctx)
+        if stamp is None:
+            return None
+        known = ctx.data.get(self.name)
+        if known is None or known[0] != stamp:
+            keys = claim_keys(ctx.pod)
+            found = judge(ctx, self.store, keys) if all(key in self.store.claims for key in keys) else None
+            known = ctx.data[self.name] = (stamp, found)
+        choices: Choices | None = known[1]
+        return choices
+
+    def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
+        choices = self._choices(ctx)
+        return None if choices is None else choices.codes[rows].copy()
+
+    def filter_row(self, ctx: CycleContext, slot: int) -> int:
+        choices = self._choices(ctx)
+        return 0 if choices is None else int(choices.codes[slot])
+
+    def rejection(self, ctx: CycleContext, code: int) -> Rejection:
+        return _REJECTIONS[code]
+
+    # ---------------------------------------------------------------- carrying out
+
+    def reserve(self, ctx: CycleContext, slot: int) -> Status:
+        """Set aside what the claims get on the node, so that the next pod does not choose it too."""
+        choices = self._choices(ctx)
+        if choices is None or not choices.claims:
+            return SUCCESS
+        assumed = Assumed(ctx.cluster.name_of(slot))
+        for key, volumes, chosen in zip(choices.claims, choices.candidates, choices.chosen, strict=True):
+            index = int(chosen[slot])
+            if index >= 0:
+                assumed.volumes[key] = volumes[index].metadata.name
+                self.store.assumed_volumes[volumes[index].metadata.name] = key
+            else:
+                assumed.provisioned.append(key)
+                self.store.assumed_nodes[key] = assumed.node
+        self._assumed[ctx.pod.uid] = assumed
+        self.store.changed()
+        return SUCCESS
+
+    def unreserve(self, ctx: CycleContext, slot: int) -> None:
+        assumed = self._assumed.pop(ctx.pod.uid, None)
+        if assumed is None:
+            return
+        for key, volume in assumed.volumes.items():
+            if self.store.assumed_volumes.get(volume) == key:
+                del self.store.assumed_volumes[volume]
+        for key in assumed.provisioned:
+            self.store.assumed_nodes.pop(key, None)
+        self.store.changed()
+
+    def waits(self, ctx: CycleContext) -> bool:
+        return ctx.pod.uid in self._assumed
+
+    async def pre_bind(self, ctx: CycleContext, node: str, draft: BindDraft) -> Status:
+        """Bind the chosen volumes, ask for those to be provisioned, and wait until every claim has its volume."""
+        assumed = self._assumed.get(ctx.pod.uid)
+        if assumed is None:
+            return SUCCESS
+        try:
+            for key, volume in assumed.volumes.items():
+                await self._bind(key, volume)
+            for key in assumed.provisioned:
+                await self._provision(key, node)
+        except Conflict as failure:
+            return error(f"binding volumes: {failure}")
+        status = await self._bound(assumed)
+        if status.ok:
+            self._assumed.pop(ctx.pod.uid, None)
+        return status
+
+    async def _bind(self, key: str, volume: str) -> None:
+        meta = self.store.claims[key].metadata
+        claim = {
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": meta.namespace, "name": meta.name,
+            "uid": meta.uid, "resourceVersion": meta.resource_version,
+        }  # fmt: skip
+        known = self.store.volumes[volume].metadata
+        body = {
+            "metadata": {"uid": known.uid, "resourceVersion": known.resource_version, "annotations": {_BOUND_BY: "yes"}},
+            "spec": {"claimRef": claim},
+        }
+        await self.handle.client.patch(PERSISTENTVOLUMES, volume, body)
+
+    async def _provision(self, key: str, node: str) -> None:
+        meta = self.store.claims[key].metadata
+        body = {"metadata": {"uid": meta.uid, "annotations": {SELECTED_NODE: node}}}
+        await self.handle.client.patch(PERSISTENTVOLUMECLAIMS, meta.name, body, meta.namespace)
+
+    async def _bound(self, assumed: Assumed) -> Status:
+        keys = (*assumed.volumes, *assumed.provisioned)
+        seen: set[str] = set()
+        try:
+            async with asyncio.timeout(self.args.bind_timeout_seconds or None):
+                while True:
+                    waiting = 0
+                    for key in keys:
+                        claim = self.store.claims.get(key)
+                        if claim is None or claim.metadata.deletion_timestamp is not None:
+                            return error(f"binding volumes: persistentvolumeclaim {key} is gone")
+                        waiting += not (claim.spec.volume_name and BIND_COMPLETED in claim.metadata.annotations)
+                        if key in assumed.provisioned and not claim.spec.volume_name:
+                            # The provisioner takes the node off a claim that it cannot provide there.
+                            if claim.metadata.annotations.get(SELECTED_NODE) == assumed.node:
+                                seen.add(key)
+                            elif key in seen:
+                                return error(f"binding volumes: provisioning failed for persistentvolumeclaim {key}")
+                    if not waiting:
+                        return SUCCESS
+                    await asyncio.sleep(_POLL)
+        except TimeoutError:
+            return error(f"binding volumes: timed out after {self.args.bind_timeout_seconds} s")

@@ -1,0 +1,178 @@
+"""VolumeRestrictions, NodeVolumeLimits and VolumeZone (SCH-KS-09)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roles.scheduler.cluster.changes import PODS
+from roles.scheduler.cluster.labels import ABSENT
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.context import ALL_ROWS, CycleContext, Rows
+from roles.scheduler.framework.events import ASSIGNED_POD, NODE, Action, Subscription
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.interfaces import Codes, Feed, Filter, Rejection
+from roles.scheduler.plugins.volumes.binding import STORAGE_EVENTS
+from roles.scheduler.plugins.volumes.store import VolumeColumns, claim_keys, volumes_of
+
+_ONE_POD = "ReadWriteOncePod"
+_ZONES = (
+    ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"),
+    ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"),
+)
+
+
+class _VolumeFilter(Filter):
+    """What the three have in common."""
+
+    reads = PODS
+
+    def __init__(self, args: None, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self.store = handle.cluster.register("Volumes", VolumeColumns())
+
+    def feeds(self) -> Sequence[Feed]:
+        return self.store.feeds()
+
+    def shape_key(self, pod: PodInfo) -> Hashable:
+        return pod.name if volumes_of(pod.shape).ephemeral else None
+
+    def subscriptions(self) -> Sequence[Subscription]:
+        return (*STORAGE_EVENTS, Subscription(ASSIGNED_POD, Action.DELETE), Subscription(NODE, Action.ADD | Action.UPDATE_LABELS))
+
+
+class VolumeRestrictions(_VolumeFilter):
+    """Code 1: a disk is in use on the node; 2: a claim that one pod only may use is in use somewhere."""
+
+    name = "VolumeRestrictions"
+
+    def _exclusive(self, ctx: CycleContext) -> bool:
+        """Whether a ReadWriteOncePod claim of the pod is in use."""
+        store = self.store
+        return any(
+            store.in_use.get(key) and key in store.claims and _ONE_POD in store.claims[key].spec.access_modes for key in claim_keys(ctx.pod)
+        )
+
+    def filter_stamp(self, ctx: CycleContext) -> Any:
+        return (self.store.version, self.store.users) if volumes_of(ctx.pod.shape).any_claim else None
+
+    def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
+        if self._exclusive(ctx):
+            return np.full(ctx.cluster.capacity, 2, dtype=np.int32)[rows]
+        taken = [slot for disk, read_only in volumes_of(ctx.pod.shape).disks for slot in self.store.conflicts(disk, read_only)]
+        if not taken:
+            return None
+        codes = np.zeros(ctx.cluster.capacity, dtype=np.int32)
+        codes[taken] = 1
+        return codes[rows]
+
+    def filter_row(self, ctx: CycleContext, slot: int) -> int:
+        if self._exclusive(ctx):
+            return 2
+        return int(any(self.store.conflict(disk, read_only, slot) for disk, read_only in volumes_of(ctx.pod.shape).disks))
+
+    def rejection(self, ctx: CycleContext, code: int) -> Rejection:
+        if code == 2:
+            return Rejection(("node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode",))
+        return Rejection(("node(s) had no available disk",))
+
+
+class NodeVolumeLimits(_VolumeFilter):
+    """Refuses nodes on which a CSI driver takes no more volumes (CSINode)."""
+
+    name = "NodeVolumeLimits"
+
+    def _wanted(self, ctx: CycleContext) -> dict[str, set[str]]:
+        """Volumes of the pod by driver."""
+        wanted: dict[str, set[str]] = {}
+        for key in claim_keys(ctx.pod):
+            handle = self.store.handle_of(key)
+            if handle is not None:
+                wanted.setdefault(handle[0], set()).add(handle[1])
+        return wanted
+
+    def filter_stamp(self, ctx: CycleContext) -> Any:
+        return (self.store.version, ctx.cluster.node_version) if volumes_of(ctx.pod.shape).any_claim else None
+
+    def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
+        wanted = self._wanted(ctx)
+        if not wanted:
+            return None
+        codes = np.zeros(ctx.cluster.capacity, dtype=np.bool_)
+        for name in self.store.nodes:
+            slot = ctx.cluster.slot_of(name)
+            if slot >= 0:
+                codes[slot] = self._over(name, slot, wanted)
+        return codes[rows]
+
+    def filter_row(self, ctx: CycleContext, slot: int) -> int:
+        wanted = self._wanted(ctx)
+        return int(bool(wanted) and self._over(ctx.cluster.name_of(slot), slot, wanted))
+
+    def _over(self, node: str, slot: int, wanted: dict[str, set[str]]) -> bool:
+        found = self.store.nodes.get(node)
+        for driver in found.spec.drivers if found is not None else ():
+            limit = driver.allocatable.count if driver.allocatable is not None else None
+            volumes = wanted.get(driver.name)
+            if limit is None or not volumes:
+                continue
+            there = self.store.attached(slot).get(driver.name, set())
+            if volumes - there and len(there | volumes) > limit:
+                return True
+        return False
+
+    def rejection(self, ctx: CycleContext, code: int) -> Rejection:
+        return Rejection(("node(s) exceed max volume count",))
+
+
+class VolumeZone(_VolumeFilter):
+    """Refuses nodes of another zone or region than a bound volume's labels name; nodes without such labels pass."""
+
+    name = "VolumeZone"
+    reads = 0
+
+    def filter_stamp(self, ctx: CycleContext) -> Any:
+        return (self.store.version, ctx.cluster.node_version) if volumes_of(ctx.pod.shape).any_claim else None
+
+    def _demands(self, ctx: CycleContext) -> Iterator[tuple[tuple[str, str], frozenset[str]]]:
+        """(keys of a node's label, accepted values) of every bound volume."""
+        for key in claim_keys(ctx.pod):
+            claim = self.store.claims.get(key)
+            volume = self.store.volumes.get(claim.spec.volume_name) if claim is not None and claim.spec.volume_name else None
+            for keys in _ZONES if volume is not None else ():
+                assert volume is not None
+                value = next((volume.metadata.labels[name] for name in keys if name in volume.metadata.labels), "")
+                if value:
+                    yield keys, frozenset(value.split("__"))
+
+    def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
+        demands = list(self._demands(ctx))
+        if not demands:
+            return None
+        labels = ctx.cluster.labels
+        labelled = np.zeros(ctx.cluster.capacity, dtype=np.bool_)
+        for keys in _ZONES:
+            for key in keys:
+                np.logical_or(labelled, labels.column(key).ids != ABSENT, out=labelled)
+        refused = np.zeros(ctx.cluster.capacity, dtype=np.bool_)
+        for keys, values in demands:
+            accepted = self._accepted(ctx, keys[0], values)
+            legacy = np.logical_and(labels.column(keys[0]).ids == ABSENT, self._accepted(ctx, keys[1], values))
+            np.logical_or(refused, ~np.logical_or(accepted, legacy), out=refused)
+        return np.logical_and(refused, labelled)[rows]
+
+    @staticmethod
+    def _accepted(ctx: CycleContext, key: str, values: frozenset[str]) -> NDArray[np.bool_]:
+        column = ctx.cluster.labels.column(key)
+        table = np.fromiter((value in values for value in column.values), np.bool_, len(column.values))
+        return np.take(table, column.ids)
+
+    def filter_row(self, ctx: CycleContext, slot: int) -> int:
+        codes = self.filter(ctx, ALL_ROWS)
+        return 0 if codes is None else int(codes[slot])
+
+    def rejection(self, ctx: CycleContext, code: int) -> Rejection:
+        return Rejection(("node(s) had no available volume zone",), resolvable=False)

@@ -1,0 +1,164 @@
+"""Which nodes can give a pod its volumes: bound volumes' affinity, free volumes to bind, room to provision. Pure (SCH-KS-09)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord.api.names import RESOURCE_STORAGE
+from koord.api.objects import PersistentVolume, PersistentVolumeClaim
+from koord.api.quantity import QuantityError, parse_value
+from roles.scheduler.cluster.labels import BoolVector
+from roles.scheduler.cluster.terms import IN, NodeTerm, Requirement, label_selector, node_term, selects
+from roles.scheduler.framework.context import ALL_ROWS, CycleContext
+from roles.scheduler.plugins.node_affinity import any_term
+from roles.scheduler.plugins.volumes.store import SELECTED_NODE, VolumeColumns
+
+FITS, NODE_CONFLICT, NO_VOLUME, NO_SPACE = 0, 1, 2, 3
+_NO_PROVISIONER = "kubernetes.io/no-provisioner"
+
+
+class Choices(NamedTuple):
+    """For each unbound claim and row: which of `candidates` it would get, -1 where it would be provisioned. `codes` by row."""
+
+    codes: NDArray[np.int32]
+    claims: tuple[str, ...]
+    candidates: tuple[tuple[PersistentVolume, ...], ...]
+    chosen: tuple[NDArray[np.intp], ...]
+
+
+def judge(ctx: CycleContext, store: VolumeColumns, keys: tuple[str, ...]) -> Choices:
+    """Every row for the claims `keys`, all of which exist."""
+    codes = np.zeros(ctx.cluster.capacity, dtype=np.int32)
+    waiting = []
+    for key in keys:
+        name = store.claims[key].spec.volume_name or _assumed(store, key)
+        volume = store.volumes.get(name) if name else None
+        if volume is None:
+            waiting.append(key)
+        else:
+            _mark(codes, ~reachable(ctx, volume), NODE_CONFLICT)
+    # The claim with the least choice first, as a larger one could use what a smaller one needs.
+    waiting.sort(key=lambda key: (requested(store.claims[key]), key))
+    candidates = tuple(_candidates(store, key) for key in waiting)
+    chosen: list[NDArray[np.intp]] = []
+    taken: list[tuple[tuple[PersistentVolume, ...], NDArray[np.intp]]] = []
+    for key, volumes in zip(waiting, candidates, strict=True):
+        one = _choose(ctx, volumes, taken)
+        taken.append((volumes, one))
+        chosen.append(one)
+        _mark_unbound(ctx, store, key, one, codes)
+    return Choices(codes, tuple(waiting), candidates, tuple(chosen))
+
+
+def _assumed(store: VolumeColumns, key: str) -> str:
+    return next((name for name, claim in store.assumed_volumes.items() if claim == key), "")
+
+
+def _mark(codes: NDArray[np.int32], refused: BoolVector, code: int) -> None:
+    codes[np.logical_and(refused, codes == FITS)] = code
+
+
+def reachable(ctx: CycleContext, volume: PersistentVolume) -> BoolVector:
+    """Rows from which a volume can be used."""
+    affinity = volume.spec.node_affinity
+    if affinity is None or affinity.required is None:
+        return np.ones(ctx.cluster.capacity, dtype=np.bool_)
+    return any_term(ctx, [node_term(term) for term in affinity.required.node_selector_terms], ALL_ROWS)
+
+
+def _choose(
+    ctx: CycleContext, volumes: tuple[PersistentVolume, ...], taken: list[tuple[tuple[PersistentVolume, ...], NDArray[np.intp]]]
+) -> NDArray[np.intp]:
+    """By row the first volume that is reachable and that no earlier claim of the pod takes there."""
+    chosen = np.full(ctx.cluster.capacity, -1, dtype=np.intp)
+    for index, volume in enumerate(volumes):
+        free = np.logical_and(chosen == -1, reachable(ctx, volume))
+        for others, by_row in taken:
+            for number, other in enumerate(others):
+                if other.metadata.name == volume.metadata.name:
+                    np.logical_and(free, by_row != number, out=free)
+        chosen[free] = index
+    return chosen
+
+
+def _mark_unbound(ctx: CycleContext, store: VolumeColumns, key: str, chosen: NDArray[np.intp], codes: NDArray[np.int32]) -> None:
+    """Rows where a claim finds no volume must be able to provision one."""
+    claim = store.claims[key]
+    without = chosen == -1
+    selected = store.assumed_nodes.get(key) or claim.metadata.annotations.get(SELECTED_NODE, "")
+    if selected:
+        elsewhere = np.ones(len(codes), dtype=np.bool_)
+        slot = ctx.cluster.slot_of(selected)
+        if slot >= 0:
+            elsewhere[slot] = False
+        _mark(codes, elsewhere, NO_VOLUME)
+    found = store.classes.get(store.class_of(claim))
+    if found is None or not found.provisioner or found.provisioner == _NO_PROVISIONER:
+        _mark(codes, without, NO_VOLUME)
+        return
+    if found.allowed_topologies:
+        terms = [_topology(term) for term in found.allowed_topologies]
+        _mark(codes, np.logical_and(without, ~any_term(ctx, terms, ALL_ROWS)), NO_VOLUME)
+    driver = store.drivers.get(found.provisioner)
+    if driver is not None and driver.spec.storage_capacity:
+        _mark(codes, np.logical_and(without, ~_has_room(ctx, store, found.metadata.name, requested(claim))), NO_SPACE)
+
+
+def _topology(term: Any) -> NodeTerm:
+    return NodeTerm(tuple(Requirement(item.key, IN, tuple(sorted(item.values))) for item in term.match_label_expressions), ())
+
+
+def _has_room(ctx: CycleContext, store: VolumeColumns, class_name: str, size: int) -> BoolVector:
+    result = np.zeros(ctx.cluster.capacity, dtype=np.bool_)
+    for capacity in store.capacities.values():
+        limit = capacity.maximum_volume_size if capacity.maximum_volume_size is not None else capacity.capacity
+        selector = label_selector(capacity.node_topology)
+        if capacity.storage_class_name != class_name or limit is None or selector is None or amount(limit) < size:
+            continue
+        rows = ctx.cluster.labels.match_all(selector, ALL_ROWS)
+        if rows is None:
+            return np.ones(ctx.cluster.capacity, dtype=np.bool_)
+        np.logical_or(result, rows, out=result)
+    return result
+
+
+def amount(quantity: str | int | float) -> int:
+    """Bytes; 0 for what cannot be read."""
+    try:
+        return parse_value(quantity)
+    except QuantityError:
+        return 0
+
+
+def requested(claim: PersistentVolumeClaim) -> int:
+    """Bytes that a claim asks for."""
+    return amount(claim.spec.resources.requests.get(RESOURCE_STORAGE, 0))
+
+
+def _candidates(store: VolumeColumns, key: str) -> tuple[PersistentVolume, ...]:
+    """Volumes that a claim could be bound to, one that is meant for it first, then the smallest."""
+    claim = store.claims[key]
+    found = [volume for volume in store.volumes.values() if _suits(store, volume, claim, key)]
+    found.sort(key=lambda v: (v.spec.claim_ref is None, amount(v.spec.capacity.get(RESOURCE_STORAGE, 0)), v.metadata.name))
+    return tuple(found)
+
+
+def _suits(store: VolumeColumns, volume: PersistentVolume, claim: PersistentVolumeClaim, key: str) -> bool:
+    spec, wanted = volume.spec, claim.spec
+    if volume.metadata.deletion_timestamp is not None or volume.status.phase not in ("Available", ""):
+        return False
+    if store.assumed_volumes.get(volume.metadata.name, key) != key:
+        return False
+    if spec.claim_ref is not None:
+        meta = claim.metadata
+        return (spec.claim_ref.namespace, spec.claim_ref.name) == (meta.namespace, meta.name) and spec.claim_ref.uid in ("", meta.uid)
+    return (
+        spec.storage_class_name == store.class_of(claim)
+        and (spec.volume_mode or "Filesystem") == (wanted.volume_mode or "Filesystem")
+        and set(wanted.access_modes) <= set(spec.access_modes)
+        and amount(spec.capacity.get(RESOURCE_STORAGE, 0)) >= requested(claim)
+        and (wanted.selector is None or selects(label_selector(wanted.selector), volume.metadata.labels))
+    )

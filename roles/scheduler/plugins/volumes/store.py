@@ -1,0 +1,232 @@
+"""What the volume plugins know: claims, volumes, classes, drivers, and which pods use what on which node (SCH-KS-09)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from koord.api.kinds import (
+    CSIDRIVERS,
+    CSINODES,
+    CSISTORAGECAPACITIES,
+    PERSISTENTVOLUMECLAIMS,
+    PERSISTENTVOLUMES,
+    STORAGECLASSES,
+)
+from koord.api.objects import CSIDriver, CSINode, CSIStorageCapacity, PersistentVolume, PersistentVolumeClaim, StorageClass, Volume
+from roles.scheduler.cluster.cluster import Cluster
+from roles.scheduler.cluster.columns import Columns
+from roles.scheduler.cluster.podinfo import PodInfo, PodShape
+from roles.scheduler.framework.interfaces import Feed
+
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
+_CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
+_ALWAYS = "ebs"  # a disk of this sort is never shared
+
+
+class Use(NamedTuple):
+    """A disk that pods name directly, and whether this one only reads it."""
+
+    disk: tuple[str, ...]
+    read_only: bool
+
+
+class PodVolumes(NamedTuple):
+    """What placing looks at in the volumes of a shape: claim names, volume names of ephemeral claims, and disks."""
+
+    claims: tuple[str, ...]
+    ephemeral: tuple[str, ...]
+    disks: tuple[Use, ...]
+
+    @property
+    def any_claim(self) -> bool:
+        """Whether there is a claim at all."""
+        return bool(self.claims or self.ephemeral)
+
+
+def volumes_of(shape: PodShape) -> PodVolumes:
+    """Kept with the shape."""
+    known: PodVolumes | None = shape.memo.get("volumes")
+    if known is None:
+        claims = {volume.persistent_volume_claim.claim_name for volume in shape.volumes if volume.persistent_volume_claim is not None}
+        ephemeral = tuple(volume.name for volume in shape.volumes if volume.ephemeral is not None)
+        disks = tuple(use for volume in shape.volumes for use in _disks(volume))
+        known = shape.memo["volumes"] = PodVolumes(tuple(sorted(claims)), ephemeral, disks)
+    return known
+
+
+def claim_keys(pod: PodInfo) -> tuple[str, ...]:
+    """ "namespace/name" of every claim of a pod; an ephemeral volume's claim is named after pod and volume."""
+    volumes = volumes_of(pod.shape)
+    if not volumes.any_claim:
+        return ()
+    return (
+        *(f"{pod.namespace}/{name}" for name in volumes.claims),
+        *(f"{pod.namespace}/{pod.name}-{name}" for name in volumes.ephemeral),
+    )
+
+
+def _disks(volume: Volume) -> list[Use]:
+    if volume.gce_persistent_disk is not None:
+        return [Use(("gce", volume.gce_persistent_disk.pd_name), volume.gce_persistent_disk.read_only)]
+    if volume.aws_elastic_block_store is not None:
+        return [Use((_ALWAYS, volume.aws_elastic_block_store.volume_id), False)]
+    if volume.iscsi is not None:
+        return [Use(("iscsi", volume.iscsi.iqn), volume.iscsi.read_only)]
+    if volume.rbd is not None:
+        source = volume.rbd
+        return [Use(("rbd", monitor, source.pool or "rbd", source.image), source.read_only) for monitor in source.monitors]
+    return []
+
+
+class VolumeColumns(Columns):
+    """`version` moves when a storage object or an assumption changes, `users` when a pod with claims comes or goes."""
+
+    def __init__(self) -> None:
+        self.claims: dict[str, PersistentVolumeClaim] = {}
+        self.volumes: dict[str, PersistentVolume] = {}
+        self.classes: dict[str, StorageClass] = {}
+        self.drivers: dict[str, CSIDriver] = {}
+        self.nodes: dict[str, CSINode] = {}
+        self.capacities: dict[str, CSIStorageCapacity] = {}
+        self.assumed_volumes: dict[str, str] = {}  # volume name -> key of the claim that is to get it
+        self.assumed_nodes: dict[str, str] = {}  # claim key -> node for which it is to be provisioned
+        self.version = 0
+        self.users = 0
+        self.in_use: Counter[str] = Counter()  # claim key -> pods on nodes that use it
+        self._pods: dict[int, dict[str, PodInfo]] = {}
+        self._disks: dict[tuple[str, ...], dict[int, list[int]]] = {}  # disk -> slot -> [readers, writers]
+        self._attached: dict[int, dict[str, set[str]]] = {}
+
+    def attach(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    # ---------------------------------------------------------------- objects
+
+    def feeds(self) -> Sequence[Feed]:
+        """Everything that must be observed; the same bound methods for each plugin, so that each kind is told once."""
+        return (
+            Feed(PERSISTENTVOLUMECLAIMS, PersistentVolumeClaim, self.claim_set),
+            Feed(PERSISTENTVOLUMES, PersistentVolume, self.volume_set),
+            Feed(STORAGECLASSES, StorageClass, self.class_set),
+            Feed(CSIDRIVERS, CSIDriver, self.driver_set),
+            Feed(CSINODES, CSINode, self.node_object_set),
+            Feed(CSISTORAGECAPACITIES, CSIStorageCapacity, self.capacity_set),
+        )
+
+    def claim_set(self, old: Any, new: Any) -> None:
+        """A claim appeared, changed or went."""
+        self._put(self.claims, old, new, lambda meta: f"{meta.namespace}/{meta.name}")
+        if new is not None and new.spec.volume_name:
+            key = f"{new.metadata.namespace}/{new.metadata.name}"
+            self.assumed_nodes.pop(key, None)
+            if self.assumed_volumes.get(new.spec.volume_name) == key:
+                del self.assumed_volumes[new.spec.volume_name]
+
+    def volume_set(self, old: Any, new: Any) -> None:
+        """A PersistentVolume."""
+        self._put(self.volumes, old, new, lambda meta: str(meta.name))
+
+    def class_set(self, old: Any, new: Any) -> None:
+        """A StorageClass."""
+        self._put(self.classes, old, new, lambda meta: str(meta.name))
+
+    def driver_set(self, old: Any, new: Any) -> None:
+        """A CSIDriver."""
+        self._put(self.drivers, old, new, lambda meta: str(meta.name))
+
+    def node_object_set(self, old: Any, new: Any) -> None:
+        """A CSINode, named after its node."""
+        self._put(self.nodes, old, new, lambda meta: str(meta.name))
+
+    def capacity_set(self, old: Any, new: Any) -> None:
+        """A CSIStorageCapacity."""
+        self._put(self.capacities, old, new, lambda meta: f"{meta.namespace}/{meta.name}")
+
+    def _put(self, table: dict[str, Any], old: Any, new: Any, key: Callable[[Any], str]) -> None:
+        name = key((new or old).metadata)
+        if new is None:
+            table.pop(name, None)
+        else:
+            table[name] = new
+        self.version += 1
+        self._attached.clear()
+
+    def class_of(self, claim: PersistentVolumeClaim) -> str:
+        """Name of the claim's storage class, "" for none."""
+        return claim.metadata.annotations.get(_CLASS_ANNOTATION) or claim.spec.storage_class_name or ""
+
+    def waits(self, claim: PersistentVolumeClaim) -> bool:
+        """Whether the claim is bound only when a pod that uses it was placed."""
+        found = self.classes.get(self.class_of(claim))
+        return found is not None and found.volume_binding_mode == "WaitForFirstConsumer"
+
+    def changed(self) -> None:
+        """An assumption was made or dropped."""
+        self.version += 1
+
+    # ---------------------------------------------------------------- pods
+
+    def pod_added(self, slot: int, pod: PodInfo) -> None:
+        self._count(slot, pod, 1)
+
+    def pod_removed(self, slot: int, pod: PodInfo) -> None:
+        self._count(slot, pod, -1)
+
+    def _count(self, slot: int, pod: PodInfo, step: int) -> None:
+        volumes = volumes_of(pod.shape)
+        for disk, read_only in volumes.disks:
+            counts = self._disks.setdefault(disk, {}).setdefault(slot, [0, 0])
+            counts[not read_only] += step
+            if counts == [0, 0]:
+                del self._disks[disk][slot]
+        if not volumes.any_claim:
+            return
+        self.users += 1
+        self._attached.pop(slot, None)
+        for key in claim_keys(pod):
+            self.in_use[key] += step
+            if not self.in_use[key]:
+                del self.in_use[key]
+        row = self._pods.setdefault(slot, {})
+        if step > 0:
+            row[pod.uid] = pod
+        else:
+            row.pop(pod.uid, None)
+
+    def conflicts(self, disk: tuple[str, ...], read_only: bool) -> list[int]:
+        """Slots where a disk is in use in a way that excludes this use."""
+        return [slot for slot in self._disks.get(disk, {}) if self.conflict(disk, read_only, slot)]
+
+    def conflict(self, disk: tuple[str, ...], read_only: bool, slot: int) -> bool:
+        """Whether a disk is in use on a slot in a way that excludes this use: only readers may share."""
+        counts = self._disks.get(disk, {}).get(slot)
+        return counts is not None and (counts[1] > 0 or not read_only)
+
+    def attached(self, slot: int) -> dict[str, set[str]]:
+        """By CSI driver the volumes that pods of a slot have attached; a volume counts once."""
+        known = self._attached.get(slot)
+        if known is None:
+            known = self._attached[slot] = {}
+            for pod in self._pods.get(slot, {}).values():
+                for key in claim_keys(pod):
+                    handle = self.handle_of(key)
+                    if handle is not None:
+                        known.setdefault(handle[0], set()).add(handle[1])
+        return known
+
+    def handle_of(self, key: str) -> tuple[str, str] | None:
+        """(CSI driver, volume) of a claim; a claim that is not bound yet stands for itself. None when no CSI driver is concerned."""
+        claim = self.claims.get(key)
+        if claim is None:
+            return None
+        volume = self.volumes.get(claim.spec.volume_name) if claim.spec.volume_name else None
+        if volume is not None:
+            return (volume.spec.csi.driver, volume.spec.csi.volume_handle) if volume.spec.csi is not None else None
+        found = self.classes.get(self.class_of(claim))
+        return (found.provisioner, key) if found is not None and found.provisioner in self._known_drivers() else None
+
+    def _known_drivers(self) -> set[str]:
+        return {driver.name for node in self.nodes.values() for driver in node.spec.drivers} | self.drivers.keys()

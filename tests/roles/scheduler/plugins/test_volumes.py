@@ -1,0 +1,227 @@
+"""Pods with claims and disks (SCH-KS-09)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from koord.api.kinds import PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, STORAGECLASSES
+from roles.scheduler import testing
+
+ZONE = "topology.kubernetes.io/zone"
+WAIT = {"metadata": {"name": "wait"}, "provisioner": "csi.example.com", "volumeBindingMode": "WaitForFirstConsumer"}
+LOCAL = {"metadata": {"name": "local"}, "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
+
+pytestmark = pytest.mark.feature("SCH-KS-09")
+
+
+def world() -> testing.World:
+    found = testing.World()
+    found.add_nodes(*(testing.node(name, labels={ZONE: zone}) for name, zone in (("a1", "a"), ("a2", "a"), ("b1", "b"))))
+    return found
+
+
+def claim(name: str, *, volume: str = "", storage_class: str = "wait", size: str = "1Gi", modes: tuple[str, ...] = ("ReadWriteOnce",),
+          phase: str = "", **meta: Any) -> dict[str, Any]:  # fmt: skip
+    return {
+        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}", **meta},
+        "spec": {
+            "volumeName": volume,
+            "storageClassName": storage_class,
+            "accessModes": modes,
+            "resources": {"requests": {"storage": size}},
+        },
+        "status": {"phase": phase or ("Bound" if volume else "Pending")},
+    }
+
+
+def volume(
+    name: str, *, zone: str = "", node: str = "", storage_class: str = "local", size: str = "1Gi", driver: str = "", **meta: Any
+) -> Any:
+    expressions = [{"key": ZONE if zone else "kubernetes.io/hostname", "operator": "In", "values": [zone or node]}]
+    affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": expressions}]}} if zone or node else None
+    source = {"csi": {"driver": driver, "volumeHandle": name}} if driver else {}
+    spec = {
+        "capacity": {"storage": size},
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": storage_class,
+        "nodeAffinity": affinity,
+        **source,
+    }
+    return {"metadata": {"name": name, "uid": f"uid-{name}", **meta}, "spec": spec, "status": {"phase": "Available"}}
+
+
+def using(*names: str, **more: Any) -> Any:
+    return testing.pod(volumes=[{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in names], **more)
+
+
+def feed(found: testing.World, **objects: list[dict[str, Any]]) -> None:
+    kinds = {"classes": "StorageClass", "claims": "PersistentVolumeClaim", "volumes": "PersistentVolume"}
+    for kind, items in objects.items():
+        for item in items:
+            found.feed(kinds.get(kind, kind), item)
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        (None, 'persistentvolumeclaim "c" not found'),
+        (claim("c", storage_class="now"), "pod has unbound immediate PersistentVolumeClaims"),
+        (claim("c", deletionTimestamp="2026-01-01T00:00:00Z"), 'persistentvolumeclaim "c" is being deleted'),
+        (claim("c", volume="gone", phase="Lost"), 'persistentvolumeclaim "c" bound to non-existent persistentvolume "gone"'),
+        (claim("c", volume="unknown"), 'persistentvolume "unknown" of persistentvolumeclaim "c" not found'),
+    ],
+)
+def test_claims_that_keep_a_pod_from_every_node(item: dict[str, Any] | None, said: str) -> None:
+    found = world()
+    feed(found, classes=[WAIT, {"metadata": {"name": "now"}, "provisioner": "csi.example.com"}], claims=[item] if item else [])
+    decision = found.decide(using("c"))
+    assert decision.message().startswith(f"0/3 nodes are available: {said}.")
+    assert decision.rejected_by == {"VolumeBinding"}
+    assert decision.nominate in (None, "")
+    feed(found, claims=[claim("c", volume="v")], volumes=[volume("v")])
+    assert found.decide(using("c")).scheduled
+
+
+def test_a_bound_volume_leads_the_pod_to_its_nodes() -> None:
+    found = world()
+    feed(
+        found, claims=[claim("c", volume="v"), claim("z", volume="w")], volumes=[volume("v", zone="b"), volume("w", labels={ZONE: "a__c"})]
+    )
+    assert found.decide(using("c")).node == "b1"
+    assert found.decide(using("z")).node in ("a1", "a2")
+    both = found.decide(using("c", "z"))
+    assert "2 node(s) had volume node affinity conflict" in both.message()
+    assert "1 node(s) had no available volume zone" in both.message()
+
+
+def test_local_volumes_are_chosen_smallest_first_and_not_twice() -> None:
+    found = world()
+    feed(
+        found,
+        classes=[LOCAL],
+        claims=[claim(name, storage_class="local", size="2Gi") for name in ("one", "two", "three")],
+        volumes=[volume("small", node="a1"), volume("fits", node="a1", size="3Gi"), volume("large", node="b1", size="9Gi")],
+    )
+    nodes = {found.schedule(using(name)).node for name in ("one", "two")}
+    assert nodes == {"a1", "b1"}
+    refused = found.decide(using("three"))
+    assert "3 node(s) didn't find available persistent volumes to bind" in refused.message()
+    # Two claims of one pod need two volumes of one node.
+    other = world()
+    feed(other, classes=[LOCAL], claims=[claim(name, storage_class="local") for name in ("x", "y")],
+         volumes=[volume("a", node="a1"), volume("b", node="b1"), volume("c", node="b1", size="2Gi")])  # fmt: skip
+    assert other.decide(using("x", "y")).node == "b1"
+
+
+def test_unreserve_gives_the_volumes_back() -> None:
+    found = world()
+    feed(
+        found,
+        classes=[LOCAL],
+        claims=[claim("one", storage_class="local"), claim("two", storage_class="local")],
+        volumes=[volume("v", node="a2")],
+    )
+    first = found.schedule(using("one"))
+    assert not found.decide(using("two")).scheduled
+    found.framework.run_unreserve(first.ctx, first.slot)
+    found.cluster.remove_pod(first.pod.uid)
+    assert found.decide(using("two")).node == "a2"
+
+
+def test_provisioning_keeps_to_topologies_and_free_capacity() -> None:
+    found = world()
+    topology = [{"matchLabelExpressions": [{"key": ZONE, "values": ["b"]}]}]
+    feed(found, classes=[WAIT, {**WAIT, "metadata": {"name": "zonal"}, "allowedTopologies": topology}],
+         claims=[claim("c"), claim("z", storage_class="zonal"), claim("big", size="100Gi")])  # fmt: skip
+    assert found.decide(using("c")).feasible == 3
+    assert found.decide(using("z")).node == "b1"
+    feed(found, CSIDriver=[{"metadata": {"name": "csi.example.com"}, "spec": {"storageCapacity": True}}])
+    assert "3 node(s) did not have enough free storage" in found.decide(using("c")).message()
+    room = {"metadata": {"name": "r", "namespace": "kube-system"}, "storageClassName": "wait", "capacity": "50Gi"}
+    feed(found, CSIStorageCapacity=[{**room, "nodeTopology": {"matchLabels": {ZONE: "a"}}}])
+    assert found.decide(using("c")).feasible == 2
+    assert not found.decide(using("big")).scheduled
+
+
+def test_a_driver_takes_only_so_many_volumes() -> None:
+    found = world()
+    limit = {"spec": {"drivers": [{"name": "d", "nodeID": "x", "allocatable": {"count": 1}}]}}
+    feed(found, CSINode=[{"metadata": {"name": name}, **limit} for name in ("a1", "a2", "b1")])
+    feed(found, claims=[claim(f"c{n}", volume=f"v{n}") for n in range(5)], volumes=[volume(f"v{n}", driver="d") for n in range(5)])
+    assert {found.schedule(using(f"c{n}")).node for n in range(3)} == {"a1", "a2", "b1"}
+    assert "3 node(s) exceed max volume count" in found.decide(using("c3")).message()
+    again = found.decide(using("c0"))
+    assert again.feasible == 1  # a volume that is attached there already is no further one
+
+
+def test_one_pod_only_and_disks_that_are_not_shared() -> None:
+    found = world()
+    feed(found, claims=[claim("c", volume="v", modes=("ReadWriteOncePod",))], volumes=[volume("v")])
+    user = found.schedule(using("c"))
+    assert user.scheduled
+    text = "3 node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+    assert text in found.decide(using("c")).message()
+    found.cluster.remove_pod(user.pod.uid)
+    assert found.decide(using("c")).scheduled
+
+    def disk(read_only: bool) -> Any:
+        return testing.pod(volumes=[{"name": "d", "gcePersistentDisk": {"pdName": "pd", "readOnly": read_only}}])
+
+    first = found.schedule(disk(True))
+    assert found.decide(disk(True)).feasible == 3
+    assert found.decide(disk(False)).feasible == 2
+    found.cluster.remove_pod(first.pod.uid)
+    assert found.decide(disk(False)).feasible == 3
+
+
+def test_ephemeral_claims_belong_to_their_pod() -> None:
+    found = world()
+    template = {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}
+    pods = [testing.pod(name, uid=f"u-{name}", volumes=[template]) for name in ("p", "q")]
+    feed(found, classes=[WAIT])
+    assert 'waiting for ephemeral volume controller to create the persistentvolumeclaim "p-scratch"' in found.decide(pods[0]).message()
+    owner = {"kind": "Pod", "name": "p", "uid": "u-p", "apiVersion": "v1"}
+    feed(found, claims=[claim("p-scratch", ownerReferences=[owner]), claim("q-scratch", ownerReferences=[owner])])
+    assert found.decide(pods[0]).scheduled
+    assert "was not created for pod" in found.decide(pods[1]).message()
+
+
+def test_claims_are_bound_before_the_pod_and_slow_ones_hold_nobody_up(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler(binders=1) as live:
+            await live.node("n")
+            for kind, item in ((STORAGECLASSES, LOCAL), (STORAGECLASSES, WAIT)):
+                await live.client.create(kind, {"apiVersion": "storage.k8s.io/v1", "kind": kind.kind, **item})
+            await live.client.create(PERSISTENTVOLUMES, {"apiVersion": "v1", "kind": "PersistentVolume", **volume("v", node="n")})
+            await live.client.patch(PERSISTENTVOLUMES, "v", {"status": {"phase": "Available"}}, subresource="status")
+            for name, storage in (("static", "local"), ("dynamic", "wait")):
+                await live.client.create(
+                    PERSISTENTVOLUMECLAIMS,
+                    {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim(name, storage_class=storage)},
+                    "default",
+                )
+            for name in ("static", "dynamic"):
+                await live.pod(name, volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": name}}])
+            await live.pod("quick")
+            assert await live.bound("quick") == "n"
+            for _ in range(200):
+                found = await live.client.get(PERSISTENTVOLUMES, "v")
+                asked = await live.client.get(PERSISTENTVOLUMECLAIMS, "dynamic", "default")
+                if found["spec"].get("claimRef") and asked["metadata"].get("annotations"):
+                    break
+                await asyncio.sleep(0.02)
+            assert found["spec"]["claimRef"]["name"] == "static"
+            assert asked["metadata"]["annotations"] == {"volume.kubernetes.io/selected-node": "n"}
+            assert not (await live.get("static"))["spec"].get("nodeName")
+            await live.client.create(
+                PERSISTENTVOLUMES, {"apiVersion": "v1", "kind": "PersistentVolume", **volume("made", storage_class="wait")}
+            )
+            for name, bound in (("static", "v"), ("dynamic", "made")):
+                done = {"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}, "spec": {"volumeName": bound}}
+                await live.client.patch(PERSISTENTVOLUMECLAIMS, name, done, "default")
+                assert await live.bound(name) == "n"
+
+    asyncio.run(run())
