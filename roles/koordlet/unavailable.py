@@ -34,8 +34,6 @@ ROWS: tuple[Asked, ...] = (
     _gate("BlkIOReconcile", "local storage is not collected, disks are not limited"),
     _gate("PodResourcesProxy", "there is no socket in --pod-resources-proxy-path"),
     _gate("PerCPUMetric", "metrics of single CPUs are not exported"),
-    _gate("TCNetworkQoS", "network traffic is not shaped"),
-    _gate("Resctrl", "pods have no resctrl groups of their own"),
     Asked("--qos-extension-plugins", "there are no extension plugins", lambda options, _, __: bool(options.qos_extension_plugins)),
     Asked(
         "--enable-nri-runtime-hook with an NRI socket on the node",
