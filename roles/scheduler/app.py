@@ -99,6 +99,7 @@ class App:
         self.observer = Observer(
             engine.state, self.cache, self.queue, self.waiting, engine.frameworks,
             clock=self._clock, changed=self._wake, gone=self.reporter.forget,
+            foreign_nominations=options.gates.get("CrossSchedulerNomination", False),
         )  # fmt: skip
         self.binder = Binder(
             workers=options.binders,

@@ -9,6 +9,7 @@ from typing import Any
 from koord.config.scheduler import KubeSchedulerConfiguration
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.podinfo import PodInfo, PodParser
+from roles.scheduler.cluster.transform import transforms
 from roles.scheduler.cluster.vocabulary import Vocabulary
 from roles.scheduler.cycle.cycle import Cycle
 from roles.scheduler.framework.context import State
@@ -48,7 +49,7 @@ class Engine:
         self.config = config
         self.vocabulary = Vocabulary()
         self.cluster = Cluster(self.vocabulary)
-        self.parser = PodParser(self.vocabulary)
+        self.parser = PodParser(self.vocabulary, transforms(gates or {}))
         self.state = State(self.cluster, seed=seed)
         self.frameworks: dict[str, Framework] = {}
         self.handles: dict[str, Handle] = {}

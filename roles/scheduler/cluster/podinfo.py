@@ -28,6 +28,7 @@ from roles.scheduler.cluster.terms import (
     pod_term,
 )
 from roles.scheduler.cluster.tolerations import Toleration, compile_tolerations
+from roles.scheduler.cluster.transform import Transform
 from roles.scheduler.cluster.vocabulary import Vocabulary
 
 T = TypeVar("T")
@@ -150,14 +151,17 @@ class PodParser:
     Raises `koord.api.quantity.QuantityError` for a pod with a malformed quantity.
     """
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, transforms: tuple[Transform, ...] = ()) -> None:
         self.vocabulary = vocabulary
+        self._transforms = transforms
         self._shapes: WeakValueDictionary[bytes, PodShape] = WeakValueDictionary()
         self._encode = msgspec.msgpack.Encoder().encode
 
     def parse(self, pod: Pod) -> PodInfo:
         """The PodInfo of a pod as it stands."""
         rewrite_pod(pod)
+        for transform in self._transforms:
+            pod = transform(pod)
         digest = self._digest(pod)
         shape = self._shapes.get(digest)
         if shape is None:

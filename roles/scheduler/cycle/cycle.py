@@ -203,8 +203,7 @@ class Cycle:
             slot = cluster.slot_of(node)
             if slot < 0 or not evaluation.feasible[slot]:
                 continue
-            others = [other for other in self.state.nominations.on(node) if other.uid != pod.uid and other.priority >= pod.priority]
-            others = [other for other in others if cluster.slot_of_pod(other.uid) < 0]
+            others = [other for other in self.state.nominations.ahead_of(pod, node) if cluster.slot_of_pod(other.uid) < 0]
             if not others:
                 continue
             with self.state.suppose() as supposed:

@@ -24,17 +24,21 @@ class Nominations:
     def __init__(self) -> None:
         self._by_node: dict[str, dict[str, PodInfo]] = {}
         self._node_of: dict[str, str] = {}
+        self._foreign: set[str] = set()
 
-    def add(self, pod: PodInfo, node: str) -> None:
-        """Record a nomination, replacing the pod's former one."""
+    def add(self, pod: PodInfo, node: str, *, foreign: bool = False) -> None:
+        """Record a nomination, replacing the pod's former one. `foreign` is a pod that another scheduler places."""
         self.remove(pod.uid)
         if node:
+            if foreign:
+                self._foreign.add(pod.uid)
             self._by_node.setdefault(node, {})[pod.uid] = pod
             self._node_of[pod.uid] = node
 
     def remove(self, uid: str) -> None:
         """Drop a pod's nomination."""
         node = self._node_of.pop(uid, None)
+        self._foreign.discard(uid)
         if node is not None:
             pods = self._by_node[node]
             del pods[uid]
@@ -48,6 +52,11 @@ class Nominations:
     def on(self, node: str) -> Iterable[PodInfo]:
         """Pods nominated to a node."""
         return self._by_node.get(node, {}).values()
+
+    def ahead_of(self, pod: PodInfo, node: str) -> list[PodInfo]:
+        """Pods nominated to a node that count before this one: of its priority or higher, foreign ones of higher priority only."""
+        least = {True: pod.priority + 1, False: pod.priority}
+        return [other for other in self.on(node) if other.uid != pod.uid and other.priority >= least[other.uid in self._foreign]]
 
     def nodes(self) -> Iterable[str]:
         """Nodes to which pods are nominated."""

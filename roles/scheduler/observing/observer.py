@@ -40,6 +40,7 @@ class Observer:
         clock: Callable[[], float],
         changed: Callable[[], None],
         gone: Callable[[str], None],
+        foreign_nominations: bool = False,
     ) -> None:
         self._state = state
         self._cache = cache
@@ -49,6 +50,7 @@ class Observer:
         self._clock = clock
         self._changed = changed
         self._gone = gone
+        self._foreign_nominations = foreign_nominations
         self._pods: Any = None
         self._watching = [plugin for fw in frameworks.values() for plugin in fw.plugins.values() if isinstance(plugin, PodObserver)]
         self.attached = False
@@ -162,7 +164,9 @@ class Observer:
         self._seen(info)
         if info.node_name:
             self._assigned(info)
-        elif info.shape.scheduler_name in self._frameworks and not self._cache.is_assumed(info.uid):
+        elif info.shape.scheduler_name not in self._frameworks:
+            self._foreign(info)
+        elif not self._cache.is_assumed(info.uid):
             if info.nominated:
                 self._state.nominations.add(info, info.nominated)
             self._queue.add(info, self._state.now)
@@ -198,6 +202,15 @@ class Observer:
         if counted is not None:
             self._event(ClusterEvent(ASSIGNED_POD, Action.DELETE, counted, None))
 
+    def _foreign(self, info: PodInfo) -> None:
+        """A pending pod of another scheduler: its nomination counts with the gate CrossSchedulerNomination (SCH-FW-11)."""
+        nominations = self._state.nominations
+        if self._foreign_nominations and info.nominated:
+            nominations.add(info, info.nominated, foreign=True)
+        elif nominations.node_of(info.uid):
+            nominations.remove(info.uid)
+            self._changed()
+
     def _seen(self, info: PodInfo) -> None:
         for plugin in self._watching:
             plugin.pod_seen(info)
@@ -221,7 +234,7 @@ class Observer:
         entry = self._queue.get(info.uid)
         if info.shape.scheduler_name not in self._frameworks:
             self._queue.delete(info.uid)
-            self._state.nominations.remove(info.uid)
+            self._foreign(info)
             return
         if entry is None:
             self._queue.add(info, now)

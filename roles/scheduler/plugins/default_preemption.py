@@ -142,8 +142,8 @@ class DefaultPreemption(PostFilter):
         lower.sort(key=_importance)
         violating, others = self._split_by_budget(lower)
         with ctx.state.suppose() as supposed:
-            for other in ctx.state.nominations.on(row.name):
-                if other.uid != ctx.pod.uid and other.priority >= ctx.pod.priority and ctx.cluster.slot_of_pod(other.uid) < 0:
+            for other in ctx.state.nominations.ahead_of(ctx.pod, row.name):
+                if ctx.cluster.slot_of_pod(other.uid) < 0:
                     supposed.add(other, slot)
             for pod in lower:
                 supposed.remove(pod.uid)

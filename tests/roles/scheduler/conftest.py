@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -22,11 +22,11 @@ from roles.scheduler.app import App, Options
 Obj = dict[str, Any]
 
 
-class Live:
-    """A running scheduler, the API server it works on, and short ways to use both."""
+class Objects:
+    """Short ways to make nodes and pods at an API server."""
 
-    def __init__(self, client: Client, app: App, life: Life, ops: OpsServer, running: asyncio.Task[None], url: str) -> None:
-        self.client, self.app, self.life, self.ops, self.running, self.url = client, app, life, ops, running, url
+    def __init__(self, client: Client) -> None:
+        self.client = client
 
     async def node(self, name: str, *, cpu: str = "4", memory: str = "8Gi", taints: list[Obj] | None = None, **meta: Any) -> None:
         body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}, **meta}}
@@ -40,6 +40,14 @@ class Live:
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **(meta or {})}}
         body["spec"] = {"schedulerName": scheduler, "containers": [container], **spec}
         return await self.client.create(PODS, body, "default")
+
+
+class Live(Objects):
+    """A running scheduler, the API server it works on, and short ways to use both."""
+
+    def __init__(self, client: Client, app: App, life: Life, ops: OpsServer, running: asyncio.Task[None], url: str) -> None:
+        super().__init__(client)
+        self.app, self.life, self.ops, self.running, self.url = app, life, ops, running, url
 
     async def get(self, name: str) -> Obj:
         return await self.client.get(PODS, name, "default")
@@ -71,7 +79,9 @@ def condition(pod: Obj) -> Obj | None:
 
 
 @contextlib.asynccontextmanager
-async def live(config: Obj | None = None, *, leader_elect: bool = False, crds: bool = False, **options: Any) -> AsyncIterator[Live]:
+async def live(config: Obj | None = None, *, leader_elect: bool = False, crds: bool = False,
+    before: Callable[[Objects], Awaitable[None]] | None = None, **options: Any,
+) -> AsyncIterator[Live]:  # fmt: skip
     content: Obj = {
         "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
         "leaderElection": {"leaderElect": False}, "profiles": [{"schedulerName": "koord-scheduler"}], **(config or {}),
@@ -80,6 +90,8 @@ async def live(config: Obj | None = None, *, leader_elect: bool = False, crds: b
         for name in ("default", "kube-system"):
             with contextlib.suppress(Exception):
                 await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        if before is not None:
+            await before(Objects(client))
         informers, recorder, life = InformerFactory(client), Recorder("scheduler"), Life()
         ops = OpsServer("127.0.0.1", 0, recorder=recorder, role="scheduler")
         app = App(
