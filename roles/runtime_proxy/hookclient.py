@@ -21,9 +21,7 @@ CHANNEL_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2000),
     ("grpc.enable_http_proxy", 0),
-    ("grpc.enable_retries", 0),  # kubelet repeats calls itself; keeping copies for retries costs every call
-    ("grpc.http2.bdp_probe", 0),  # bandwidth probes are for networks
-    ("grpc.optimization_target", "latency"),
+    ("grpc.enable_retries", 0),  # kubelet repeats calls itself, and knows which may be repeated
 )
 _BREAK_AFTER = 3  # consecutive time-outs
 _BREAK_SECONDS = 10.0
