@@ -173,11 +173,15 @@ class PodParser:
         meta, spec = pod.metadata, pod.spec
         # Constraints are encoded by themselves: a unique label that one of them speaks of belongs to the shape.
         terms = self._encode((spec.affinity, spec.topology_spread_constraints)) if _has_terms(spec) else b""
+        volumes = _placing_volumes(spec.volumes)
+        # Claims of ephemeral volumes are named after the pod: such a pod has a shape of its own.
+        own_name = meta.name if any(volume.ephemeral is not None for volume in volumes) else ""
         parts = (
-            meta.namespace, _shape_labels(meta.labels, terms), terms, _relevant(meta.annotations), spec.containers, spec.init_containers,
+            meta.namespace, own_name, _shape_labels(meta.labels, terms), terms, _relevant(meta.annotations),
+            spec.containers, spec.init_containers,
             spec.overhead,
             spec.resources, spec.node_selector, spec.tolerations, spec.priority, spec.scheduler_name, spec.preemption_policy,
-            spec.scheduling_gates, _placing_volumes(spec.volumes), spec.host_network,
+            spec.scheduling_gates, volumes, spec.host_network,
             [owner.kind for owner in meta.owner_references],
             [(s.name, s.allocated_resources, s.resources) for s in pod.status.container_statuses if s.resources or s.allocated_resources],
             pod.status.resize,

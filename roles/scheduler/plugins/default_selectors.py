@@ -90,6 +90,8 @@ class DefaultSelectors:
 
     def selector(self, pod: PodInfo) -> Selector:
         """The labels that services selecting the pod ask for, and what its owner asks for; () when there is neither."""
+        if not self._services and not self._owners:
+            return ()
         owner = pod.metadata.controller
         kind = owner.kind if owner is not None and owner.kind in _OWNERS else ""
         key = (pod.shape.digest, kind, owner.name if owner is not None and kind else "", tuple(pod.unique_labels.items()))

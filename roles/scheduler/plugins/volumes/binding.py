@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from koord.api.kinds import (
@@ -68,10 +68,6 @@ class VolumeBinding(PreFilter, Filter, Reserve, PreBind):
 
     def subscriptions(self) -> Sequence[Subscription]:
         return (*STORAGE_EVENTS, Subscription(NODE, Action.ADD | Action.UPDATE_LABELS))
-
-    def shape_key(self, pod: PodInfo) -> Hashable:
-        """Claims of ephemeral volumes are named after the pod."""
-        return pod.name if volumes_of(pod.shape).ephemeral else None
 
     # ---------------------------------------------------------------- deciding
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from roles.scheduler.cluster.changes import PODS
 from roles.scheduler.cluster.labels import ABSENT
-from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.context import ALL_ROWS, CycleContext, Rows
 from roles.scheduler.framework.events import ASSIGNED_POD, NODE, Action, Subscription
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.framework.interfaces import Codes, Feed, Filter, Rejection
+from roles.scheduler.framework.interfaces import Codes, Feed, Filter, PreFilter, Rejection
+from roles.scheduler.framework.status import SKIP, SUCCESS, Status
 from roles.scheduler.plugins.volumes.binding import STORAGE_EVENTS
 from roles.scheduler.plugins.volumes.store import VolumeColumns, claim_keys, volumes_of
 
@@ -25,7 +25,7 @@ _ZONES = (
 )
 
 
-class _VolumeFilter(Filter):
+class _VolumeFilter(PreFilter, Filter):
     """What the three have in common."""
 
     reads = PODS
@@ -37,8 +37,9 @@ class _VolumeFilter(Filter):
     def feeds(self) -> Sequence[Feed]:
         return self.store.feeds()
 
-    def shape_key(self, pod: PodInfo) -> Hashable:
-        return pod.name if volumes_of(pod.shape).ephemeral else None
+    def pre_filter(self, ctx: CycleContext) -> Status:
+        volumes = volumes_of(ctx.pod.shape)
+        return SUCCESS if volumes.any_claim or volumes.disks else SKIP
 
     def subscriptions(self) -> Sequence[Subscription]:
         return (*STORAGE_EVENTS, Subscription(ASSIGNED_POD, Action.DELETE), Subscription(NODE, Action.ADD | Action.UPDATE_LABELS))

@@ -157,3 +157,31 @@ def test_columns_that_follow_pods_equal_columns_built_afresh(plan: list[tuple[st
         for name in ("used", "limit", "room"):
             for left, right in zip(getattr(mine, name), getattr(other, name), strict=True):
                 assert np.isclose(left[a], right[b], rtol=0, atol=0, equal_nan=True), name
+
+
+@pytest.mark.feature("SCH-LA-06")
+@pytest.mark.parametrize(
+    ("pod_of", "percent"),
+    [
+        ({"cpu": "2"}, 17),  # 85 % of the request
+        ({"cpu": "1", "limits": {"cpu": "4"}}, 34),  # 85 % of the larger limit
+        ({"cpu": None, "memory": None}, 2.5),  # 250m when nothing is asked for
+        ({"cpu": "2", "annotations": {"scheduling.koordinator.sh/load-estimated-scaling-factors": '{"cpu": 50}'}}, 10),
+        (
+            {
+                "cpu": None, "memory": None, "labels": {"koordinator.sh/qosClass": "BE", "koordinator.sh/priority-class": "koord-batch"},
+                "requests": {"kubernetes.io/batch-cpu": "3000"}, "limits": {"kubernetes.io/batch-cpu": "3000"},
+            },
+            25.5,
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_pod_will_use_is_estimated_from_what_it_asks_for(pod_of: dict[str, Any], percent: float) -> None:
+    """The highest usage that still lets the pod in tells the estimate: usage + estimate must round to 50 % of ten CPUs at most."""
+    found = world(usageThresholds={"cpu": 50}, allowCustomizeEstimation=True)
+    found.add_nodes(testing.node("n", cpu="10", memory="10Gi", **{"kubernetes.io/batch-cpu": "10000"}))
+    room = 5000 - int(percent * 100)
+    found.feed("NodeMetric", metric(cpu=f"{room + 49}m"))
+    assert found.decide(testing.pod(**pod_of)).scheduled
+    found.feed("NodeMetric", metric(cpu=f"{room + 51}m"))
+    assert "1 node(s) cpu usage exceed threshold" in found.decide(testing.pod(**pod_of)).message()
