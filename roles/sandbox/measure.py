@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 REACTION_WINDOW = 0.2
-REACTION_HOLD = 0.4
+REACTION_HOLD = 1.0
+# a mean after the step above this share of the mean before it is no fall
+LEAST_FALL = 0.9
 BASELINE_SECONDS = 3.0
 
 
@@ -116,7 +118,7 @@ class PhaseResult:
 
 @dataclass(frozen=True, slots=True)
 class Reaction:
-    """The best-effort tier around a step up of the service's load. `seconds` is None when its CPU was not halved in time."""
+    """The best-effort tier around a step up of the service's load. `seconds` is None when its CPU did not fall in time."""
 
     before_cores: float
     after_cores: float
@@ -134,23 +136,28 @@ def rate(samples: Sequence[Sample], begin: float, end: float) -> float | None:
 
 
 def reaction(samples: Sequence[Sample], step: float, *, within: float = 8.0) -> Reaction | None:
-    """Time from a load step to the best-effort tier at half its CPU, held for 0.4 s. None without a baseline to compare with.
+    """Time from a load step until the best-effort tier's CPU has made half of its fall, and stays there for a second.
 
-    The time counts to the end of the first 0.2 s window at or below half of the mean of the three seconds before the step.
+    Where it ends depends on what the service takes, so the way is measured, not the end: from the mean of the three seconds before
+    the step to the mean of the seconds after it. The time counts to the end of the first 0.2 s window at or below the middle.
+    None without a baseline to compare with.
     """
     before = rate(samples, step - BASELINE_SECONDS, step)
     after = rate(samples, step + 1.0, step + within)
     if before is None or after is None or before < 0.05:
         return None
     later = [s for s in samples if step < s.time <= step + within and s.be_ns is not None]
-    halved: float | None = None
+    middle = (before + after) / 2
+    fell: float | None = None
+    if after > before * LEAST_FALL:
+        later = []
     for one in later:
         short = rate(samples, one.time - REACTION_WINDOW, one.time)
         held = rate(samples, one.time, one.time + REACTION_HOLD)
-        if one.time - REACTION_WINDOW >= step and short is not None and held is not None and max(short, held) <= before / 2:
-            halved = one.time - step
+        if one.time - REACTION_WINDOW >= step and short is not None and held is not None and max(short, held) <= middle:
+            fell = one.time - step
             break
-    return Reaction(before, after, halved, _first_cut(samples, step, within))
+    return Reaction(before, after, fell, _first_cut(samples, step, within))
 
 
 def _first_cut(samples: Sequence[Sample], step: float, within: float) -> float | None:

@@ -99,7 +99,9 @@ def _summary(facts: Facts, phases: Sequence[PhaseResult]) -> str:
     times = [r.seconds for r in reactions if r.seconds is not None]
     if reactions:
         told = f"within **{max(times):.2f} s**" if len(times) == len(reactions) else f"in {len(times)} of {len(reactions)} cases"
-        lines.append(f"* When the service's load rose, the batch tier's CPU was halved {told}.")
+        cuts = [r.quota_seconds for r in reactions if r.quota_seconds is not None]
+        cut = f"koordlet lowered the batch tier's quota within **{max(cuts):.2f} s** and " if len(cuts) == len(reactions) else ""
+        lines.append(f"* When the service's load rose, {cut}{'its' if cut else 'the batch tier’s'} CPU had made half of its fall {told}.")
     return "\n".join(lines)
 
 
@@ -159,13 +161,13 @@ def _reactions(phases: Sequence[PhaseResult]) -> str:
         return "No step up was seen while batch pods ran under koord."
     rows = []
     for index, one in enumerate(reactions, 1):
-        halved = f"{one.seconds:.2f} s" if one.seconds is not None else "not halved"
+        fell = f"{one.seconds:.2f} s" if one.seconds is not None else "it did not fall"
         cut = f"{one.quota_seconds:.2f} s" if one.quota_seconds is not None else "–"
-        rows.append([str(index), f"{one.before_cores:.2f}", f"{one.after_cores:.2f}", halved, cut])
-    head = ["Step up", "batch CPU before", "batch CPU after", "until halved", "until the quota was lowered"]
+        rows.append([str(index), f"{one.before_cores:.2f}", f"{one.after_cores:.2f}", fell, cut])
+    head = ["Step up", "batch CPU before", "batch CPU after", "until half of the fall", "until the quota was lowered"]
     return (
         _table(head, rows) + "\n\nCPU in cores: the mean of the 3 s before the step, and of 1–8 s after it. "
-        "Halved means at or below half of the mean before, over 0.2 s and held for 0.4 s."
+        "Half of the fall is the middle of both, reached over 0.2 s and held for a second."
     )
 
 

