@@ -11,7 +11,7 @@ done
 [ -n "$py" ] || { echo "koord needs Python 3.11 or newer; found: $(python3 --version 2>&1 || echo none)" >&2; exit 1; }
 if [ ! -x "$dir/bin/pip" ]; then
   rm -rf "$dir"
-  "$py" -m venv "$dir" 2>/dev/null || {
+  "$py" -m venv "$dir" >/dev/null 2>&1 || {
     rm -rf "$dir"
     "$py" -m virtualenv --version >/dev/null 2>&1 || "$py" -m pip install --quiet --user --break-system-packages virtualenv 2>/dev/null \
       || "$py" -m pip install --quiet --user virtualenv
