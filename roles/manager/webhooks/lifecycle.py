@@ -96,7 +96,8 @@ class WebhookLifecycle:
         context = ssl.create_default_context(cafile=self.folder.ca_file)
         async with (
             ClientSession(connector=TCPConnector(ssl=context), timeout=ClientTimeout(total=3)) as session,
-            session.get(f"https://localhost:{self.server.port}/healthz") as response,
+            # By address: a bare container has no /etc/hosts that knows "localhost". The certificate is for the name.
+            session.get(f"https://127.0.0.1:{self.server.port}/healthz", server_hostname="localhost") as response,
         ):
             response.raise_for_status()
 
