@@ -7,6 +7,7 @@ bind mounts in a mount namespace of our own, so that nobody else sees it and the
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from pathlib import Path
 
@@ -34,7 +35,10 @@ def private_namespace() -> None:
     """Give this process (and its children) a mount namespace of its own. Raises `LayoutError` where that is not allowed."""
     libc = _libc()
     _check(libc.unshare(CLONE_NEWNS), "cannot have a mount namespace of our own")
-    _check(libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None), "cannot make the mounts private")
+    result = libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None)
+    # In a bare chroot the mounts cannot be told from those of the system around it, which must not see ours.
+    chroot = " (/ is not a mount point, as in a chroot; use a container or a virtual machine)" if ctypes.get_errno() == errno.EINVAL else ""
+    _check(result, f"cannot make the mounts private{chroot}")
 
 
 def bind(source: Path, target: Path) -> None:

@@ -64,6 +64,8 @@ def render(facts: Facts, phases: Sequence[PhaseResult], plot: str | None) -> str
 
 
 def _machine(facts: Facts) -> str:
+    if not facts.cpus:
+        return f"{facts.date}; Linux {facts.kernel}. This machine was not used as a node: what follows is simulated, and the notes say why."
     return (
         f"{facts.date}; Linux {facts.kernel}, {facts.cpus} CPUs, {facts.memory / 2**30:.1f} GiB, "
         f"cgroup v{facts.cgroup_version}. All roles of koord ran in one process beside the workloads."

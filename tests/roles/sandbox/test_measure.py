@@ -109,10 +109,11 @@ def test_a_loud_neighbour_is_told() -> None:
 
 
 def test_report_without_a_local_node() -> None:
-    facts = text.Facts("T", "today", "6.1", 2, 2**34, 1, 3, 9, 12_000, 75, "1200m", 0, None, ("not root",))
+    facts = text.Facts("T", "today", "6.1", 0, 0, 0, 3, 9, 12_000, 75, "1200m", 0, None, ("not root",))
     out = text.render(facts, [], None)
     assert "not root" in out
     assert "p99" not in out
+    assert "0 CPUs" not in out  # nothing was looked at: nothing is claimed
 
 
 def test_a_failed_restore_is_not_hidden() -> None:
