@@ -115,13 +115,14 @@ async def over_tls(app: App, body: bytes, count: int) -> tuple[list[float], floa
     """Latencies of `count` posts, sixteen at a time, and the seconds that all took."""
     context = ssl.create_default_context(cafile=app.webhooks.folder.ca_file)
     latencies: list[float] = []
-    url = f"https://localhost:{app.webhooks.server.port}/mutate-pod"
+    url = f"https://127.0.0.1:{app.webhooks.server.port}/mutate-pod"
+    headers = {"Content-Type": "application/json"}
     left = iter(range(count))
 
     async def worker(session: aiohttp.ClientSession) -> None:
         for _ in left:
             started = time.perf_counter()
-            async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as response:
+            async with session.post(url, data=body, headers=headers, server_hostname="localhost") as response:
                 await response.read()
             latencies.append(time.perf_counter() - started)
 

@@ -26,6 +26,8 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("dist")
     environment = {**os.environ, "DIST": str(directory / "dist"), "BUILD": str(directory / "build")}
     built = subprocess.run([str(ROOT / "packaging" / "dist.sh")], env=environment, capture_output=True, text=True, check=False)
+    if built.returncode == 3:
+        pytest.skip(built.stderr.strip())
     assert built.returncode == 0, built.stderr[-2000:]
     return directory / "dist"
 

@@ -77,7 +77,7 @@ class Manager:
         context = ssl.create_default_context(cafile=self.app.webhooks.folder.ca_file)
         async with (
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session,
-            session.post(f"https://localhost:{self.port}{path}", data=io.BytesIO(body.encode())) as response,
+            session.post(f"https://127.0.0.1:{self.port}{path}", data=io.BytesIO(body.encode()), server_hostname="localhost") as response,
         ):
             text = await response.read()
             return response.status, json.loads(text) if text.startswith(b"{") else text
