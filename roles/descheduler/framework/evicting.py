@@ -1,0 +1,120 @@
+"""The door through which pods leave: what an Evict or Filter plugin of a profile is (DS-FW-02).
+
+A profile has exactly one Evict plugin and any number of Filter plugins; a pod may leave when every filter lets it. MigrationController is
+both (its `evict` makes a PodMigrationJob, its controller carries jobs out), DefaultEvictor is both (its `evict` asks the Eviction API).
+
+Deciding stays pure: `filter` and `pre_eviction_filter` answer from memory, at once, and `evict` is only called by the round that carries
+decisions out. A plugin is made once for each profile that names it, by its row in `roles/descheduler/registry.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from koord.api.objects import Pod
+
+if TYPE_CHECKING:
+    from koord.config.gates import FeatureGates
+    from koord.decisions.recorder import Recorder
+    from koord.kube.client import Client
+    from koord.kube.events import EventRecorder
+    from koord.kube.informers import InformerFactory
+    from koord.kube.leases import Leadership
+    from roles.descheduler.metrics import Metrics
+    from roles.descheduler.workloads import Workloads
+    from roles.descheduler.world import World
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class EvictOptions:
+    """Who wants a pod to leave, and why. `plugin` becomes the trigger of a migration and the strategy of the metric."""
+
+    plugin: str
+    reason: str
+    delete_options: dict[str, Any] | None = None  # metav1.DeleteOptions on the wire; None: the plugin's own default
+
+
+@dataclass(frozen=True, slots=True)
+class EvictResult:
+    """What became of one eviction. `message` says what was done, or why nothing was; it stands in the pod's decision record."""
+
+    accepted: bool
+    message: str = ""
+
+
+class Evicting(Protocol):
+    """An Evict and/or Filter plugin of one profile."""
+
+    name: str
+
+    async def prepare(self, pods: Iterable[Pod]) -> None:
+        """Called before each round with the pods on the profile's nodes: the time to fetch what `filter` must know and caches do not
+        hold. Errors are logged by the round; the round goes on, and what is not known must make `filter` refuse."""
+
+    def filter(self, pod: Pod) -> str:
+        """Why the pod may not leave, "" when it may. From memory; asked several times a round."""
+
+    def pre_eviction_filter(self, pod: Pod) -> str:
+        """The last question before an eviction, for what is too costly to ask of every pod (node fit): why not, "" when it may."""
+
+    async def evict(self, pod: Pod, options: EvictOptions) -> EvictResult:
+        """Take the pod away, or begin to. Limits of the round and the global dry run have been dealt with. An ApiError is a refusal."""
+
+    def controllers(self) -> Sequence[Controller]:
+        """What must run beside the rounds, on the leader only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """A coroutine that runs while this process leads: started once before the first round, cancelled when leading ends.
+
+    It is given the leadership (None without leader election) and must check `leadership.held` before each write. An exception that it
+    raises ends the process.
+    """
+
+    name: str
+    run: Callable[[Leadership | None], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Setup:
+    """What an Evict or Filter plugin is made with. `profile` is the profile's name and the reporting component of `events`."""
+
+    profile: str
+    dry_run: bool  # the configuration's own; evict is not called then
+    client: Client
+    informers: InformerFactory
+    world: World
+    workloads: Workloads
+    recorder: Recorder
+    events: EventRecorder
+    metrics: Metrics
+    gates: FeatureGates
+    clock: Callable[[], float]  # seconds since the epoch
+    shared: dict[str, Any] = field(default_factory=dict)  # one for the whole process
+
+    def once(self, key: str, make: Callable[[], T]) -> T:
+        """What belongs to the process and not to a profile (a controller of all jobs, a limiter of all evictions): made by the first."""
+        if key not in self.shared:
+            self.shared[key] = make()
+        made: T = self.shared[key]
+        return made
+
+
+class NoController:
+    """What most plugins answer."""
+
+    async def prepare(self, pods: Iterable[Pod]) -> None:
+        """Nothing to fetch."""
+
+    def pre_eviction_filter(self, pod: Pod) -> str:
+        """No further question."""
+        return ""
+
+    def controllers(self) -> Sequence[Controller]:
+        """None."""
+        return ()

@@ -1,0 +1,41 @@
+"""What the descheduler sees of the cluster: the caches that rounds, filters and controllers share."""
+
+from __future__ import annotations
+
+from koord.api import kinds
+from koord.api.objects import Node, NodeMetric, Pod, PriorityClassObject
+from koord.kube.informers import InformerFactory
+
+
+class World:
+    """Typed informers with their indexes. Pods are found by their node and by the uids of their owners."""
+
+    def __init__(self, informers: InformerFactory) -> None:
+        self.nodes = informers.informer(kinds.NODES, Node)
+        self.pods = informers.informer(kinds.PODS, Pod)
+        self.node_metrics = informers.informer(kinds.NODEMETRICS, NodeMetric, optional=True)
+        self.priority_classes = informers.informer(kinds.PRIORITYCLASSES, PriorityClassObject)
+        self.pods.index("node", lambda pod: pod.spec.node_name or None)
+        self.pods.index("owner", lambda pod: [owner.uid for owner in pod.metadata.owner_references if owner.uid])
+
+    async def wait_synced(self) -> None:
+        """Wait for the first list of each cache."""
+        for informer in (self.nodes, self.pods, self.node_metrics, self.priority_classes):
+            await informer.wait_synced()
+
+    def pods_on(self, node: str) -> list[Pod]:
+        """Pods of all phases that are bound to a node."""
+        return self.pods.by_index("node", node)
+
+    def pods_of_owner(self, uid: str, namespace: str) -> list[Pod]:
+        """Pods of a namespace that have this uid among their owner references."""
+        return [pod for pod in self.pods.by_index("owner", uid) if pod.metadata.namespace == namespace]
+
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        """A pod by its name."""
+        return self.pods.get(f"{namespace}/{name}")
+
+    def priority_of(self, class_name: str) -> int | None:
+        """The value of a PriorityClass, None when there is no such class."""
+        found = self.priority_classes.get(class_name)
+        return None if found is None else found.value
