@@ -247,6 +247,9 @@ ANNOTATION_EVICT_REASON = "koordinator.sh/evict-reason"
 ANNOTATION_EVICT_TRIGGER = "koordinator.sh/evict-trigger"
 ANNOTATION_JOB_CREATED_BY = "koordinator.sh/job-created-by"
 ANNOTATION_PASSED_ARBITRATION = "descheduler.koordinator.sh/passed-arbitration"
+# koord's own: whose arguments a migration follows, and which workload its pod belonged to
+ANNOTATION_MIGRATION_PROFILE = "descheduler.koordinator.sh/profile"
+ANNOTATION_MIGRATION_WORKLOAD = "descheduler.koordinator.sh/workload"
 ANNOTATION_POD_ARBITRATING = "descheduler.koordinator.sh/pod-arbitrating"
 ANNOTATION_RECOMMENDATION_BOUNDS = "analysis.koordinator.sh/bounds"  # Recommendations
 

@@ -271,16 +271,20 @@ class Client:
         grace_period_seconds: int | None = None,
         preconditions: Mapping[str, str] | None = None,
         propagation: str | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> Object:
-        """Delete an object; `preconditions` are uid and resourceVersion. Returns the object or a Status."""
-        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        """Delete an object; `preconditions` are uid and resourceVersion. Returns the object or a Status.
+
+        `options` is a whole metav1.DeleteOptions that the other arguments are laid over.
+        """
+        body: Object = {**(options or {}), "apiVersion": "v1", "kind": "DeleteOptions"}
         if grace_period_seconds is not None:
-            options["gracePeriodSeconds"] = grace_period_seconds
+            body["gracePeriodSeconds"] = grace_period_seconds
         if preconditions:
-            options["preconditions"] = dict(preconditions)
+            body["preconditions"] = {**(body.get("preconditions") or {}), **preconditions}
         if propagation:
-            options["propagationPolicy"] = propagation
-        return await self._call("DELETE", kind.path(namespace, name), options)
+            body["propagationPolicy"] = propagation
+        return await self._call("DELETE", kind.path(namespace, name), body)
 
     async def bind(self, namespace: str, pod: str, node: str, uid: str | None = None) -> None:
         """Bind a pod to a node. Raises Conflict if the pod is bound, deleted, or (with `uid`) another one by now."""
@@ -295,14 +299,25 @@ class Client:
         }
         await self._call("POST", PODS.path(namespace, pod, "binding"), binding)
 
-    async def evict(self, namespace: str, pod: str, *, grace_period_seconds: int | None = None, uid: str | None = None) -> None:
-        """Evict a pod through the eviction API. Raises TooManyRequests at once if a disruption budget does not allow it now."""
-        options: Object = {}
+    async def evict(
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        grace_period_seconds: int | None = None,
+        uid: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Evict a pod through the eviction API. Raises TooManyRequests at once if a disruption budget does not allow it now.
+
+        `options` is a whole metav1.DeleteOptions that the other arguments are laid over.
+        """
+        wanted: Object = dict(options or {})
         if grace_period_seconds is not None:
-            options["gracePeriodSeconds"] = grace_period_seconds
+            wanted["gracePeriodSeconds"] = grace_period_seconds
         if uid:
-            options["preconditions"] = {"uid": uid}
-        eviction: Object = {"kind": "Eviction", "metadata": {"name": pod, "namespace": namespace}, "deleteOptions": options}
+            wanted["preconditions"] = {**(wanted.get("preconditions") or {}), "uid": uid}
+        eviction: Object = {"kind": "Eviction", "metadata": {"name": pod, "namespace": namespace}, "deleteOptions": wanted}
         path = PODS.path(namespace, pod, "eviction")
         try:
             await self._call("POST", path, {"apiVersion": self._eviction_version, **eviction}, retry_429=False)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from koord.api import names
 from koord.api.objects import Pod
 from koord.config.selectors import LabelSelector
-from roles.descheduler.config import CRITICAL_PRIORITY, MigrationControllerArgs
+from roles.descheduler.migration.args import CRITICAL_PRIORITY, MigrationControllerArgs
 from roles.descheduler.plugins.lownodeload.order import eviction_cost
 
 NEVER = 2**31 - 1

@@ -7,7 +7,7 @@ import logging
 from abc import ABC, abstractmethod
 
 from koord.kube.errors import ApiError
-from roles.manager.controllers.queue import WorkQueue
+from koord.kube.workqueue import WorkQueue
 from roles.manager.controllers.writer import NotLeading
 
 log = logging.getLogger("koord.manager")

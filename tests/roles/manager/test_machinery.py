@@ -6,7 +6,7 @@ import pytest
 
 from koord.api.kinds import NODERESOURCETOPOLOGIES
 from koord.kube.errors import AlreadyExists, Conflict, NotFound, TooManyRequests
-from roles.manager.controllers.queue import MAX_DELAY, WorkQueue
+from koord.kube.workqueue import MAX_DELAY, WorkQueue
 from roles.manager.controllers.writer import NotLeading, Writer
 from roles.manager.options import check_list, selected
 

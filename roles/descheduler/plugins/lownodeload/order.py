@@ -59,18 +59,25 @@ def usage_score(view: PodView, excess: Mapping[str, int], weights: Mapping[str, 
     return total / weight_sum if weight_sum else 0.0
 
 
+def pod_rank(pod: Pod, priority_class: PriorityClass) -> tuple[int, ...]:
+    """Who leaves first, by importance: the keys that come before the usage score. Also the order in which migrations begin (DS-ARB-01)."""
+    return (
+        _CLASS_ORDER[priority_class],
+        pod.spec.priority or 0,
+        _KUBERNETES_ORDER.get(kubernetes_qos(pod), 1),
+        _QOS_ORDER[pod_qos_raw(pod)],
+        canonical_int32(pod.metadata.annotations.get(names.ANNOTATION_POD_DELETION_COST)) or 0,
+        eviction_cost(pod),
+    )
+
+
 def leaving_order(pods: list[PodView], excess: Vector, weights: Mapping[str, int]) -> list[PodView]:
     """Candidates in the order in which they leave; among equals a pod without a metric comes last."""
 
     def key(view: PodView) -> tuple[object, ...]:
         pod = view.pod
         return (
-            _CLASS_ORDER[view.priority_class],
-            pod.spec.priority or 0,
-            _KUBERNETES_ORDER.get(kubernetes_qos(pod), 1),
-            _QOS_ORDER[pod_qos_raw(pod)],
-            canonical_int32(pod.metadata.annotations.get(names.ANNOTATION_POD_DELETION_COST)) or 0,
-            eviction_cost(pod),
+            pod_rank(pod, view.priority_class),
             -usage_score(view, excess, weights),
             -parse_time(pod.metadata.creation_timestamp) if pod.metadata.creation_timestamp else 0.0,
             view.key,

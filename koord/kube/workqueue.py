@@ -1,4 +1,4 @@
-"""A work queue of keys: each key once, failures back off exponentially (5 ms doubling, at most 1000 s)."""
+"""A work queue of keys: each key once, failures back off exponentially (5 ms doubling, at most 1000 s unless told otherwise)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ FIRST_DELAY, MAX_DELAY = 0.005, 1000.0
 class WorkQueue:
     """Keys to work on, for one event loop. A key that is added while it is worked on comes again afterwards."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, longest: float = MAX_DELAY) -> None:
         self.name = name
+        self.longest = longest  # seconds that a key which keeps failing waits at most
         self._ready: dict[str, None] = {}
         self._working: set[str] = set()
         self._again: set[str] = set()
@@ -73,7 +74,7 @@ class WorkQueue:
         count = self._failures.get(key, 0)
         self._failures[key] = count + 1
         self.retries += 1
-        delay = min(FIRST_DELAY * 2.0 ** min(count, 30), MAX_DELAY)
+        delay = min(FIRST_DELAY * 2.0 ** min(count, 30), self.longest)
         self._release(key)
         self.add_after(key, delay)
         return delay
@@ -83,6 +84,15 @@ class WorkQueue:
         if key in self._again:
             self._again.discard(key)
             self.add(key)
+
+    def forget(self, key: str) -> None:
+        """The key is of no interest any more: no timer and no memory of failures stays."""
+        self._failures.pop(key, None)
+        self._ready.pop(key, None)
+        self._again.discard(key)
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
 
     def close(self) -> None:
         """Cancel the timers."""
