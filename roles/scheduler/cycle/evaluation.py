@@ -18,7 +18,7 @@ from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cycle.vectors import FilterVector, ScoreVector, own
 from roles.scheduler.framework.context import ALL_ROWS, CycleContext
 from roles.scheduler.framework.framework import Framework
-from roles.scheduler.framework.interfaces import Codes, Filter, Rejection
+from roles.scheduler.framework.interfaces import ASK, Codes, Filter, Rejection
 from roles.scheduler.framework.status import Code, Status
 
 INFEASIBLE = -np.inf
@@ -173,12 +173,16 @@ class Evaluation:
         self.skipped = frozenset(skipped)
 
     def _row_filter(self, ctx: CycleContext, plugin: Filter, feasible: NDArray[np.bool_]) -> None:
-        codes = np.zeros(self.cluster.capacity, dtype=np.int32)
-        for slot in np.flatnonzero(feasible).tolist():
-            code = plugin.filter_row(ctx, slot)
-            if code:
-                codes[slot] = code
-                feasible[slot] = False
+        """Ask a row-wise filter about the rows that passed everything before, and of those only where its columns do not decide."""
+        coarse = plugin.coarse(ctx, ALL_ROWS)
+        if coarse is None:
+            codes, asked = np.zeros(self.cluster.capacity, dtype=np.int32), np.flatnonzero(feasible)
+        else:
+            codes = np.where(feasible, coarse, 0).astype(np.int32)
+            asked = np.flatnonzero(codes == ASK)
+        for slot in asked.tolist():
+            codes[slot] = plugin.filter_row(ctx, slot)
+        np.putmask(feasible, codes != 0, False)
         self.row_filters.append(FilterVector(plugin, codes, None))
 
     def _score(self, ctx: CycleContext) -> None:

@@ -31,6 +31,7 @@ class Handle:
     network_topology: bool = False
     metrics: Any = None  # the process's collector registry
     may_write: Callable[[], bool] = bool  # False in a what-if and on a standby
+    shared: dict[str, Any] = field(default_factory=dict)  # what plugins of the profile have in common, by a name they agree on
 
     @property
     def cluster(self) -> Cluster:

@@ -112,6 +112,10 @@ class QueueSort(Plugin):
         raise NotImplementedError
 
 
+ASK = -1
+"""Answer of `Filter.coarse`: the columns do not decide this row, `filter_row` does."""
+
+
 class NodeSet(NamedTuple):
     """A preFilter's restriction to named nodes."""
 
@@ -150,6 +154,11 @@ class Filter(Plugin):
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
         """Codes of the rows; None when all of them pass."""
         raise NotImplementedError
+
+    def coarse(self, ctx: CycleContext, rows: Rows) -> Codes | None:
+        """For `row_wise` filters, what the columns say without asking row by row: 0 passes, ASK is left to `filter_row`, anything
+        else rejects. None asks every row. Must agree with `filter_row`."""
+        return None
 
     def filter_row(self, ctx: CycleContext, slot: int) -> int:
         """Code of one row. Override where plain Python beats numpy on one row; must agree with `filter`."""

@@ -1,0 +1,144 @@
+"""The topology manager: asks the providers for hints, merges them and lets each check the result (SCH-NUMA-07).
+
+One per profile. NodeNUMAResource says which policy applies where; NodeNUMAResource and DeviceShare give hints. What comes out is kept
+with the pod's shape for as long as no provider's state of the node moves.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping
+from typing import Any, NamedTuple
+
+from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.status import SUCCESS, Status, unschedulable
+from roles.scheduler.plugins.topology_manager.hints import Hints, NodeUse, Policy, merge
+
+_KEY = "TopologyManager"
+
+
+class Wanted(NamedTuple):
+    """What applies to a pod on a node: the policy (never NONE), the mask of the node's NUMA nodes, and how CPU-bound pods use them
+    where the pod requires exclusive use (None where it does not)."""
+
+    policy: Policy
+    nodes: int
+    use: Mapping[int, NodeUse] | None = None
+
+
+class Admission(NamedTuple):
+    """The outcome on a node. `affinity` is the mask of NUMA nodes to stay on, None where nothing restricts the pod."""
+
+    affinity: int | None = None
+    status: Status = SUCCESS
+
+
+NO_RESTRICTION = Admission()
+
+
+class HintProvider(ABC):
+    """A plugin that hands out what is tied to NUMA nodes. Nothing here changes any state."""
+
+    @abstractmethod
+    def hints(self, ctx: CycleContext, slot: int) -> Hints | Status:
+        """By resource the masks on which the pod's request can be had; {} for a provider that does not care. A refusing status
+        refuses the node with its reasons."""
+
+    @abstractmethod
+    def allocate_check(self, ctx: CycleContext, slot: int, affinity: int | None) -> Status:
+        """Whether everything of this provider can be had within the affinity. The provider's own `reserve` takes it, on the affinity
+        that `TopologyManager.at_reserve` gives."""
+
+    @abstractmethod
+    def version(self, slot: int) -> Hashable:
+        """Moves whenever what the provider knows of the node moves."""
+
+
+class PolicySource(ABC):
+    """Who knows the policies of nodes and pods."""
+
+    @abstractmethod
+    def numa_policy(self, ctx: CycleContext, slot: int) -> Wanted | Status | None:
+        """The policy of a pod on a node; None for none, a refusing status where node and pod contradict each other."""
+
+
+class TopologyManager:
+    """Agreements by pod shape and node. Get the profile's with `TopologyManager.of(handle)`."""
+
+    def __init__(self) -> None:
+        self.source: PolicySource | None = None
+        self._providers: dict[str, HintProvider] = {}
+
+    @classmethod
+    def of(cls, handle: Handle) -> TopologyManager:
+        """The one of a profile."""
+        found: TopologyManager = handle.shared.setdefault(_KEY, cls())
+        return found
+
+    def add_provider(self, name: str, provider: HintProvider) -> None:
+        """Take part in every agreement from now on; the order of names decides the order of asking."""
+        self._providers[name] = provider
+        self._providers = dict(sorted(self._providers.items(), reverse=True))  # NodeNUMAResource before DeviceShare
+
+    def at_filter(self, ctx: CycleContext, slot: int) -> Admission:
+        """The agreement as filters and scores see it: BestEffort is evaluated at reserve only and restricts nothing before."""
+        wanted = self._wanted(ctx, slot)
+        if isinstance(wanted, Status):
+            return Admission(None, wanted)
+        if wanted is None or wanted.policy is Policy.BEST_EFFORT:
+            return NO_RESTRICTION
+        return self._kept(ctx, slot, wanted)
+
+    def at_reserve(self, ctx: CycleContext, slot: int) -> Admission:
+        """The agreement on the node that was chosen; whichever provider asks first has it worked out."""
+        wanted = self._wanted(ctx, slot)
+        if isinstance(wanted, Status):
+            return Admission(None, wanted)
+        return NO_RESTRICTION if wanted is None else self._kept(ctx, slot, wanted, reserving=True)
+
+    # ---------------------------------------------------------------- inside
+
+    def _wanted(self, ctx: CycleContext, slot: int) -> Wanted | Status | None:
+        return None if self.source is None else self.source.numa_policy(ctx, slot)
+
+    def _kept(self, ctx: CycleContext, slot: int, wanted: Wanted, *, reserving: bool = False) -> Admission:
+        kept: dict[int, tuple[Hashable, str, Admission]] = ctx.data.setdefault(_KEY, {})
+        before = kept.get(slot)
+        if reserving and before is not None and before[1] == ctx.pod.uid:
+            # Reserving has begun: a provider that has taken its part must not change what the others agreed to.
+            return before[2]
+        stamp = (reserving, wanted.policy, *(provider.version(slot) for provider in self._providers.values()), restored(ctx, slot))
+        if before is None or before[0] != stamp:
+            before = kept[slot] = (stamp, ctx.pod.uid if reserving else "", self._agree(ctx, slot, wanted))
+        elif reserving:
+            kept[slot] = (stamp, ctx.pod.uid, before[2])
+        return before[2]
+
+    def forget(self, ctx: CycleContext, slot: int) -> None:
+        """The pod's reservation on the node was made or taken back: the next asks anew."""
+        kept = ctx.data.get(_KEY)
+        if kept is not None:
+            kept.pop(slot, None)
+
+    def _agree(self, ctx: CycleContext, slot: int, wanted: Wanted) -> Admission:
+        found: list[Hints] = []
+        for provider in self._providers.values():
+            hints = provider.hints(ctx, slot)
+            if isinstance(hints, Status):
+                return Admission(None, hints)
+            found.append(hints)
+        merged = merge(wanted.policy, wanted.nodes, found, wanted.use)
+        if not merged.admitted:
+            return Admission(None, unschedulable(*merged.reasons))
+        for provider in self._providers.values():
+            status = provider.allocate_check(ctx, slot, merged.affinity)
+            if not status.ok:
+                return Admission(None, status)
+        return Admission(merged.affinity)
+
+
+def restored(ctx: CycleContext, slot: int) -> Any:
+    """What the pod may use of reservations on the node, as far as the cycle knows any."""
+    table = getattr(ctx, "restored", None)
+    return table.get(slot) if table else None
