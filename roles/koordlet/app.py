@@ -30,6 +30,7 @@ from roles.koordlet.observing import Parts, make_kubelet, make_sensing, spawn_re
 from roles.koordlet.options import Options
 from roles.koordlet.sensing.base import Round
 from roles.koordlet.sensing.nodeinfo import CPU_INFO
+from roles.koordlet.sensing.storage import STORAGE
 from roles.koordlet.states.callbacks import Callbacks, StateKind
 from roles.koordlet.states.driver import kubelet_driver
 from roles.koordlet.states.model import HostState, Snapshot
@@ -250,6 +251,8 @@ class App:
             metrics=MetricsView(self.store, now, options.collect_res_used_interval),
             collect_interval=options.collect_res_used_interval,
             pods_synced=self.book.synced,
+            storage=self.store.snapshot(STORAGE),
+            volume_of_claim=self.volumes.volume_name if self.volumes is not None else lambda namespace, claim: "",
         )
 
     def _watch_pressure(self) -> list[PressureTrigger]:

@@ -83,6 +83,7 @@ def make_sensing(parts: Parts, host: HostState, book: PodBook, on_tick: Callable
     )
     settings = CollectorSettings(
         node_info=options.collect_node_cpu_info_interval,
+        storage=options.collect_node_storage_info_interval,
         psi=options.psi_collector_interval,
         cold_page=options.coldpage_collector_interval,
         resctrl=options.resctrl_collector_interval,

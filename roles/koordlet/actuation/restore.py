@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from roles.koordlet.actuation import kernel
+from roles.koordlet.actuation import disklines, kernel
 from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.journal import NAME, Entry, Journal, JournalError, Undo, directory_inode
 from roles.koordlet.actuation.values import MERGE_OF, merged, same
@@ -166,12 +166,17 @@ def _missing(entry: Entry, current: str) -> list[str]:
         now = {line.partition(":")[0].strip(): line.strip() for line in current.splitlines()}
         old_lines = [line.strip() for line in entry.value.splitlines() if line.strip()]
         return [line for line in old_lines if now.get(line.partition(":")[0].strip()) != line]
-    have = {line.strip() for line in current.splitlines()}
-    lines = [line.strip() for line in entry.value.splitlines() if line.strip() and line.strip() not in have]
     if entry.undo is Undo.DEVICES:
-        old = {line.split(None, 1)[0] for line in entry.value.splitlines() if line.strip()}
-        lines += [f"{line.split(None, 1)[0]} 0" for line in sorted(have) if line and line.split(None, 1)[0] not in old]
-    return lines
+        return _disk_lines(entry, current)
+    have = {line.strip() for line in current.splitlines()}
+    return [line.strip() for line in entry.value.splitlines() if line.strip() and line.strip() not in have]
+
+
+def _disk_lines(entry: Entry, current: str) -> list[str]:
+    """Old lines of disks that say something else now, and nothing for disks that had no line."""
+    old = disklines.by_disk(entry.value)
+    lines = [f"{disk} {rest}" for disk, rest in old.items() if not disklines.says(entry.resource, current, f"{disk} {rest}")]
+    return lines + [disklines.without(entry.resource, disk) for disk in disklines.by_disk(current) if disk not in old]
 
 
 __all__ = ["JournalError", "Restored", "journal_path", "put_back", "restore"]

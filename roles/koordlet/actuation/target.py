@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from roles.koordlet.actuation import kernel
+from roles.koordlet.actuation import disklines, kernel
 from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.journal import Entry, Undo, directory_inode
 from roles.koordlet.actuation.systemfiles import FILES
@@ -54,6 +54,8 @@ class Target:
             return kernel.is_mounted(self.path, self.write.resource)
         if kind is Kind.LINE:
             return _has_line(self.write.resource, self.current, self.text)
+        if self.write.resource.startswith(disklines.PREFIXES):
+            return disklines.says(self.write.resource, self.current, self.text)
         return same(self.write.resource, self.basis, self.text)
 
     def merged_text(self) -> str | None:
@@ -75,7 +77,7 @@ class Target:
             return Entry(self.path, "", Undo.REMOVE) if not os.path.lexists(self.path) else Entry(self.path, self.current, Undo.REPLACE)
         if kind is Kind.DIRECTORY:
             return None if os.path.isdir(self.path) else Entry(self.path, "", Undo.REMOVE_DIRECTORY)
-        undo = Undo.DEVICES if resource.startswith("blkio.") else _UNDO_BY_RESOURCE.get(resource, Undo.WRITE)
+        undo = Undo.DEVICES if resource.startswith(disklines.PREFIXES) else _UNDO_BY_RESOURCE.get(resource, Undo.WRITE)
         return Entry(self.path, self.current, undo, resource, directory_inode(self.path) if kind is Kind.CGROUP else 0)
 
     def put(self, text: str) -> None:

@@ -259,4 +259,5 @@ class Cgroups:
             case _:
                 if resource not in self._kubepods_has and os.path.exists(self.file(resource, self.kubepods)):
                     self._kubepods_has.add(resource)
-                return resource in self._kubepods_has
+                # a kernel that has the file in the very directory has it, whoever made kubepods without it
+                return resource in self._kubepods_has or os.path.exists(self.file(resource, directory))

@@ -70,6 +70,10 @@ def _device_number(low: int, high: int) -> Validator:
     return check
 
 
+def _io_max(value: str) -> str | None:
+    return _fields(value.split()[1:], ("rbps", "wbps", "riops", "wiops"), 1)
+
+
 def _cost_qos(value: str) -> str | None:
     tokens = value.split()
     if len(tokens) != 7:
@@ -235,9 +239,14 @@ ROWS: tuple[CgroupResource, ...] = (
         for way in ("read", "write")
         for unit in ("iops", "bps")
     ),
-    _row("blkio.cost.weight", FileSpec("blkio", "blkio.cost.weight", _K, _device_number(1, 100)), None),
-    _row("blkio.cost.qos", FileSpec("blkio", "blkio.cost.qos", _R, _cost_qos), None),
-    _row("blkio.cost.model", FileSpec("blkio", "blkio.cost.model", _R, _cost_model), None),
+    _row("io.max", None, FileSpec("blkio", "io.max", _F, _io_max)),
+    _row(
+        "blkio.cost.weight",
+        FileSpec("blkio", "blkio.cost.weight", _K, _device_number(1, 100)),
+        FileSpec("blkio", "io.weight", _F, _device_number(1, 100)),
+    ),
+    _row("blkio.cost.qos", FileSpec("blkio", "blkio.cost.qos", _R, _cost_qos), FileSpec("blkio", "io.cost.qos", _R, _cost_qos)),
+    _row("blkio.cost.model", FileSpec("blkio", "blkio.cost.model", _R, _cost_model), FileSpec("blkio", "io.cost.model", _R, _cost_model)),
     _row(
         "net_cls.classid",
         FileSpec("net_cls", "net_cls.classid", _K, _classid, v1_layout=True),

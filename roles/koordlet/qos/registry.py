@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from roles.koordlet.options import Options
+from roles.koordlet.qos.blkio import BlkIOReconcile
 from roles.koordlet.qos.burst import CPUBurst
 from roles.koordlet.qos.cpuevict import CPUEvict
 from roles.koordlet.qos.memevict import MemoryEvict
@@ -22,6 +23,7 @@ STRATEGIES: tuple[type[Strategy[Any]], ...] = (
     CPUBurst,
     MemoryQoS,
     RdtResctrl,
+    BlkIOReconcile,
     SystemConfig,
 )
 

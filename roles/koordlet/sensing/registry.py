@@ -16,6 +16,7 @@ from roles.koordlet.sensing.pods import PodsCollector
 from roles.koordlet.sensing.psi import PsiCollector
 from roles.koordlet.sensing.rdma import RDMACollector
 from roles.koordlet.sensing.resctrl import ResctrlCollector
+from roles.koordlet.sensing.storage import StorageCollector
 from roles.koordlet.sensing.system import SystemCollector
 from roles.koordlet.sensing.throttled import ThrottledCollector
 from roles.koordlet.sensing.xpu import XPUCollector
@@ -26,6 +27,7 @@ class CollectorSettings:
     """Periods of collectors that have their own, in seconds, and the one directory that a collector reads."""
 
     node_info: float = 60.0
+    storage: float = 1.0
     psi: float = 10.0
     cold_page: float = 5.0
     resctrl: float = 10.0
@@ -39,6 +41,7 @@ Factory = Callable[[SensingContext, CollectorSettings], Collector]
 COLLECTORS: tuple[Factory, ...] = (
     lambda context, intervals: XPUCollector(context, intervals.xpu_directory),
     lambda context, intervals: NodeInfoCollector(context, intervals.node_info),
+    lambda context, intervals: StorageCollector(context, intervals.storage),
     lambda context, _: RDMACollector(context),
     lambda context, _: NodeCollector(context),
     lambda context, _: PodsCollector(context),

@@ -15,12 +15,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from koord.api.objects import Container, ContainerStatus, Node, Pod
     from koord.api.priority import PriorityClass
     from koord.api.qos import QoSClass
     from roles.koordlet.host.cgroup import Cgroups
     from roles.koordlet.host.files import HostFiles
     from roles.koordlet.host.root import HostRoot
+    from roles.koordlet.host.storage import LocalStorage
     from roles.koordlet.host.topology import CPUTopology
     from roles.koordlet.states.slo import SLO
     from roles.koordlet.store.view import Series
@@ -143,6 +146,10 @@ class Snapshot:
     """Seconds between two samples of the node and pod series."""
     pods_synced: bool
     """Whether the kubelet answered at least once; without that an empty ``pods`` means nothing."""
+    storage: LocalStorage | None = None
+    """Disks and what lies on them; only with gate BlkIOReconcile."""
+    volume_of_claim: Callable[[str, str], str] = lambda namespace, claim: ""
+    """Name of the volume that a claim (namespace, name) is bound to, "" when it is not known."""
 
     def pod(self, uid: str) -> PodState | None:
         for pod in self.pods:

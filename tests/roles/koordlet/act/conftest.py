@@ -20,6 +20,7 @@ from roles.koordlet.actuation.restore import journal_path
 from roles.koordlet.host.cgroup import Cgroups
 from roles.koordlet.host.files import HostFiles
 from roles.koordlet.host.root import HostRoot
+from roles.koordlet.host.storage import LocalStorage
 from roles.koordlet.host.topology import CPU, CPUTopology, make_topology
 from roles.koordlet.metrics.registry import Metrics
 from roles.koordlet.qos.outcome import Outcome, Strategy
@@ -169,6 +170,7 @@ class World:
         self.spec: dict[str, Any] | None = {}
         self.topology: CPUTopology | None = flat_topology()
         self.nrt: dict[str, str] | None = {}
+        self.storage: LocalStorage | None = None
 
     def sample(self, kind: str, value: float, *properties: str, ago: float = 0.0) -> None:
         self.store.append(self.now - ago, [(kind, properties, value)])
@@ -207,6 +209,7 @@ class World:
             metrics=MetricsView(self.store, self.now),
             collect_interval=1.0,
             pods_synced=True,
+            storage=self.storage,
         )
 
     def decide(self, strategy: Strategy[Any], state: Any = None) -> Outcome[Any]:

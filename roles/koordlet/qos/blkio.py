@@ -1,0 +1,196 @@
+"""Limits, weights and latency targets of disks: for best-effort pods as a whole, for single pods, for the machine (KA-BLK-01).
+
+A target whose configuration names a disk that cannot be found is left as it is: half a configuration would be worse than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import msgspec
+
+from koord.api.annotations import AnnotationError, parse_blkio_qos
+from koord.api.names import ANNOTATION_BLKIO_QOS
+from koord.api.qos import QoSClass
+from koord.decisions.record import Record, Subject
+from roles.koordlet.actuation.disklines import by_disk
+from roles.koordlet.actuation.writes import NODE, About, Batch, Write, sequence
+from roles.koordlet.host.cgroup import BESTEFFORT
+from roles.koordlet.host.errors import CgroupGoneError, HostError
+from roles.koordlet.host.storage import LocalStorage
+from roles.koordlet.qos.blkio_lines import COST_MODEL, COST_QOS, IO_MAX, THROTTLES, UNLIMITED, WEIGHT, group_lines, root_lines, root_off
+from roles.koordlet.qos.outcome import Outcome, Strategy
+from roles.koordlet.states.model import HostState, PodState, Snapshot
+from roles.koordlet.states.slo import SLO, BlkIOQOS, BlockCfg, IOCfg
+
+DEVICE, VOLUME_GROUP, POD_VOLUME = "device", "volumegroup", "podvolume"
+TYPES = (DEVICE, VOLUME_GROUP, POD_VOLUME)
+_GROUP_FILES = (*THROTTLES, IO_MAX, WEIGHT)
+_ROOT_FILES = (COST_QOS, COST_MODEL)
+
+Lines = Callable[[str, IOCfg], list[tuple[str, str]]]
+
+
+class BlockError(ValueError):
+    """A block cannot be brought about."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlkIOState:
+    """``configured``: pods by uid that had limits, so that what is taken from the annotation is taken from the disks."""
+
+    configured: frozenset[str] = frozenset()
+    told: frozenset[str] = frozenset()
+
+
+def pod_blocks(pod: PodState) -> tuple[BlockCfg, ...] | None:
+    """Blocks of a pod's annotation; None without one. Raises BlockError."""
+    try:
+        given = parse_blkio_qos(pod.annotations)
+        config = msgspec.convert(given, BlkIOQOS) if given is not None else None
+    except (AnnotationError, msgspec.ValidationError) as error:
+        text = str(error)
+        raise BlockError(text if ANNOTATION_BLKIO_QOS in text else f"annotation {ANNOTATION_BLKIO_QOS}: {text}") from None
+    if config is None or given is None:
+        return None
+    return () if given.get("enable") is False else config.blocks
+
+
+def disk_of(block: BlockCfg, pod: PodState | None, snapshot: Snapshot, storage: LocalStorage) -> str:
+    """``major:minor`` of the disk that a block means. Raises BlockError."""
+    if block.type == DEVICE:
+        number = storage.number_of_device(block.name)
+    elif block.type == VOLUME_GROUP:
+        number = storage.number_of_group(block.name)
+    elif block.type == POD_VOLUME:
+        number = storage.number_of_mount(_mount_point(block.name, pod, snapshot))
+    else:
+        raise BlockError(f"block {block.name!r}: type {block.type!r} is not one of {', '.join(TYPES)}")
+    if number is None:
+        raise BlockError(f"block {block.name!r}: no disk of this machine carries that {block.type}")
+    return number
+
+
+def _mount_point(name: str, pod: PodState | None, snapshot: Snapshot) -> str:
+    if pod is None:
+        raise BlockError(f"block {name!r}: {POD_VOLUME} is only for pods")
+    volume = next((v for v in pod.pod.spec.volumes if v.name == name), None)
+    if volume is None:
+        raise BlockError(f"block {name!r}: the pod has no volume of that name")
+    inside = name
+    if volume.persistent_volume_claim is not None or volume.ephemeral is not None:
+        claim = volume.persistent_volume_claim.claim_name if volume.persistent_volume_claim is not None else f"{pod.name}-{name}"
+        inside = snapshot.volume_of_claim(pod.namespace, claim)
+        if not inside:
+            raise BlockError(f"block {name!r}: claim {pod.namespace}/{claim} is not bound to a volume that is known here")
+    elif volume.csi is None:
+        raise BlockError(f"block {name!r}: the volume is neither a claim nor a CSI volume")
+    return snapshot.host.root.kubelet_path("pods", pod.uid, "volumes/kubernetes.io~csi", inside, "mount")
+
+
+def present(host: HostState, files: Iterable[str], directory: str) -> dict[str, set[str]]:
+    """Disks that the files of a directory name, for each file that this kernel has. Raises HostError when one cannot be read."""
+    found: dict[str, set[str]] = {}
+    for file in files:
+        if host.cgroups.supported(file, directory):
+            text = host.files.read(host.cgroups.file(file, directory)).decode("utf-8", "replace")
+            found[file] = set(by_disk(text))
+    return found
+
+
+class BlkIOReconcile(Strategy[BlkIOState]):
+    """See the module."""
+
+    name: ClassVar[str] = "BlkIOReconcile"
+    features: ClassVar[tuple[str, ...]] = ("KA-BLK-01",)
+
+    @property
+    def enabled(self) -> bool:
+        return self.gate("BlkIOReconcile")
+
+    @property
+    def interval(self) -> float:
+        return self.options.reconcile_interval_seconds
+
+    def initial(self) -> BlkIOState:
+        return BlkIOState()
+
+    def decide(self, snapshot: Snapshot, slo: SLO, state: BlkIOState, now: float) -> Outcome[BlkIOState]:
+        if snapshot.storage is None:
+            return Outcome(state)
+        batches: list[Batch] = []
+        problems: dict[str, Record] = {}
+
+        def attempt(about: About, build: Callable[[], list[Write]]) -> None:
+            try:
+                batches.append(sequence(*build()))
+            except CgroupGoneError:
+                # not made yet, or just removed
+                return
+            except (BlockError, HostError) as error:
+                who = Subject("Pod", about.namespace, about.name, about.uid) if about.uid else Subject("Node", name=snapshot.node_name)
+                text = f"{about.name or 'node'}: {error}"
+                problems[text] = Record("koordlet", who, now, "Skipped", rule=self.name, message=str(error), features=self.features)
+
+        tier, root = slo.qos.be.blkio, slo.qos.cgroup_root.blkio
+        directory = snapshot.host.cgroups.qos_dir(BESTEFFORT)
+        attempt(About("group", name="besteffort"), lambda: self._group(snapshot, directory, _blocks(tier), None, NODE))
+        attempt(About("group", name="root"), lambda: self._root(snapshot, _blocks(root)))
+        configured = set()
+        for pod in snapshot.pods:
+            if pod.phase != "Running" or pod.qos_label is QoSClass.NONE or not pod.cgroup_dir:
+                continue
+            if ANNOTATION_BLKIO_QOS not in pod.annotations and pod.uid not in state.configured:
+                continue
+            configured.add(pod.uid)
+            about = About("pod", pod.namespace, pod.name, "", pod.uid)
+            attempt(about, lambda pod=pod, about=about: self._pod(snapshot, pod, about))  # type: ignore[misc]
+        records = tuple(record for text, record in problems.items() if text not in state.told)
+        return Outcome(BlkIOState(frozenset(configured), frozenset(problems)), batches=tuple(b for b in batches if b), records=records)
+
+    # -- targets -------------------------------------------------------------------------------------------------------------
+
+    def _pod(self, snapshot: Snapshot, pod: PodState, about: About) -> list[Write]:
+        return self._group(snapshot, pod.cgroup_dir, pod_blocks(pod) or (), pod, about)
+
+    def _group(self, snapshot: Snapshot, directory: str, blocks: tuple[BlockCfg, ...], pod: PodState | None, about: About) -> list[Write]:
+        files = present(snapshot.host, _GROUP_FILES, directory)
+        wanted = _wanted(blocks, pod, snapshot, group_lines)
+        for disk in sorted(set().union(*files.values()) - wanted.keys() if files else ()):
+            wanted[disk] = group_lines(disk, UNLIMITED)
+        return _writes(wanted, files, directory, about)
+
+    def _root(self, snapshot: Snapshot, blocks: tuple[BlockCfg, ...]) -> list[Write]:
+        files = present(snapshot.host, _ROOT_FILES, "")
+        wanted = _wanted(blocks, None, snapshot, root_lines)
+        for disk in sorted(files.get(COST_QOS, set()) - wanted.keys()):
+            wanted[disk] = root_off(disk)
+        return _writes(wanted, files, "", NODE)
+
+
+def _blocks(config: BlkIOQOS) -> tuple[BlockCfg, ...]:
+    return config.blocks if config.enable else ()
+
+
+def _wanted(blocks: tuple[BlockCfg, ...], pod: PodState | None, snapshot: Snapshot, lines: Lines) -> dict[str, list[tuple[str, str]]]:
+    """Lines by disk. Raises BlockError."""
+    storage = snapshot.storage or LocalStorage()
+    return {(disk := disk_of(block, pod, snapshot, storage)): lines(disk, block.io_cfg) for block in blocks}
+
+
+def _writes(wanted: dict[str, list[tuple[str, str]]], files: dict[str, set[str]], directory: str, about: About) -> list[Write]:
+    """What this kernel has a file for. What sets no limit is only written where a line would have to go."""
+    return [
+        Write(file, directory, line, about=about, device=disk)
+        for disk, lines in wanted.items()
+        for file, line in lines
+        if file in files and (disk in files[file] or not _free(line))
+    ]
+
+
+def _free(line: str) -> bool:
+    """Whether a line sets no limit."""
+    _, *values = line.split()
+    return values == ["0"] or all(value.endswith("=max") for value in values)

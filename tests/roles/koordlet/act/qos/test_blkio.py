@@ -1,0 +1,268 @@
+"""Limits, weights and latency targets of disks (KA-BLK-01), and finding the disks (KLO-SYS-07)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord.api.kinds import NODESLOS, PERSISTENTVOLUMECLAIMS, PODS
+from roles.koordlet.actuation.disklines import by_disk, says
+from roles.koordlet.actuation.restore import restore
+from roles.koordlet.app import restore as restore_command
+from roles.koordlet.host.cgroup_files import TABLE
+from roles.koordlet.host.errors import ParseError
+from roles.koordlet.host.storage import LocalStorage, parse_storage
+from roles.koordlet.options import Options
+from roles.koordlet.qos.blkio import BlkIOReconcile
+from roles.koordlet.qos.blkio_lines import group_lines
+from roles.koordlet.states.slo import IOCfg
+from tests.support.koordlet import BE_TIER, Cluster, agent, run, until
+
+LSBLK = """NAME="sda" TYPE="disk" MAJ:MIN="8:0"
+NAME="sda1" TYPE="part" MAJ:MIN="8:1"
+NAME="sdb" TYPE="disk" MAJ:MIN="8:16"
+NAME="vg--data-lv" TYPE="lvm" MAJ:MIN="253:0"
+NAME="nvme0n1" TYPE="disk" MAJ:MIN="259:0"
+NAME="nvme0n1p3" TYPE="part" MAJ:MIN="259:7"
+NAME="loop0" TYPE="loop" MAJ:MIN="7:0"
+"""
+VGS = "  vg-data  1 /dev/sdb\n  wide  2 /dev/sdc\n  wide  2 /dev/sdd\n"
+LVS = "  lv vg-data\n"
+THROTTLES = [f"blkio.throttle.{way}_{unit}_device" for way in ("read", "write") for unit in ("iops", "bps")]
+
+
+def findmnt(base: str, uid: str = "uid-db") -> str:
+    mount = f"{base}/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~csi"
+    return (
+        'TARGET="/" SOURCE="/dev/sda1"\n'
+        f'TARGET="{mount}/pv-7/mount" SOURCE="/dev/mapper/vg--data-lv"\n'
+        f'TARGET="{mount}/scratch/mount" SOURCE="/dev/nvme0n1p3[/some/dir]"\n'
+        'TARGET="/proc" SOURCE="proc"\n'
+    )
+
+
+@pytest.fixture
+def strategy(gates):
+    return BlkIOReconcile(Options(), gates("BlkIOReconcile"))
+
+
+class TestStorage:
+    @pytest.mark.feature("KLO-SYS-07")
+    def test_disks_behind_everything(self) -> None:
+        storage = parse_storage(LSBLK, VGS, LVS, findmnt("/m"))
+        assert storage.number_of_device("/dev/sda") == "8:0"
+        assert storage.number_of_device("sda1") == "8:0"
+        assert storage.number_of_device("/dev/nvme0n1p3") == "259:0"
+        assert storage.number_of_device("/dev/loop0") is None
+        assert storage.number_of_group("vg-data") == "8:16"
+        assert storage.number_of_group("wide") is None, "two physical volumes"
+        mounts = "/m/var/lib/kubelet/pods/uid-db/volumes/kubernetes.io~csi"
+        assert storage.number_of_mount(f"{mounts}/pv-7/mount/") == "8:16"
+        assert storage.number_of_mount(f"{mounts}/scratch/mount") == "259:0"
+        assert storage.number_of_mount("/proc") is None
+
+    @pytest.mark.parametrize(
+        ("texts", "said"),
+        [
+            (('NAME="sda" TYPE="disk"\n', "", "", ""), "lsblk: line 1"),
+            (('NAME="sda" TYPE="disk" MAJ:MIN="8"\n', "", "", ""), "wanted major:minor"),
+            ((LSBLK, "vg 1\n", "", ""), "vgs: line 1"),
+            ((LSBLK, VGS, "a b c\n", ""), "lvs: line 1"),
+            ((LSBLK, VGS, LVS, "/ /dev/sda1\n"), "findmnt: line 1"),
+        ],
+    )
+    def test_a_line_that_is_no_row_fails_the_round(self, texts, said) -> None:
+        with pytest.raises(ParseError, match=said):
+            parse_storage(*texts)
+
+    @given(st.text(), st.text(), st.text(), st.text())
+    def test_fuzz_any_text_is_storage_or_one_error(self, lsblk, vgs, lvs, mounts) -> None:
+        with contextlib.suppress(ParseError):
+            parse_storage(lsblk, vgs, lvs, mounts)
+
+
+class TestLines:
+    def test_the_kernels_spelling_counts_as_ours(self) -> None:
+        current = "8:0 enable=1 ctrl=user rpct=95.00 rlat=3000 wpct=95.00 wlat=3000 min=50.00 max=150.00\n"
+        assert says("blkio.cost.qos", current, "8:0 enable=1 ctrl=user rpct=95 rlat=3000 wpct=95 wlat=3000")
+        assert not says("blkio.cost.qos", current, "8:0 enable=0")
+        assert says("blkio.cost.weight", "default 100\n8:0 80\n", "8:0 80")
+        assert says("blkio.throttle.read_bps_device", "", "8:0 0")
+        assert not says("blkio.throttle.read_bps_device", "", "8:0 1")
+
+    limits = st.integers(0, 10**12)
+
+    @given(limits, limits, limits, limits, st.integers(1, 100))
+    def test_property_a_written_line_counts_as_written(self, riops, rbps, wiops, wbps, weight) -> None:
+        config = IOCfg(read_iops=riops, read_bps=rbps, write_iops=wiops, write_bps=wbps, io_weight_percent=weight)
+        for file, line in group_lines("8:0", config):
+            assert says(file, line, line)
+            assert TABLE[file].v1 is None or TABLE[file].v1.encode(line) == line
+            assert TABLE[file].v2 is None or TABLE[file].v2.encode(line) == line
+
+
+def disks(world: Any, **numbers: str) -> None:
+    world.storage = LocalStorage(disks={f"/dev/{name}": number for name, number in numbers.items()})
+
+
+def files(world: Any, directory: str, **own: str) -> None:
+    for name in ("kubepods.slice", directory):
+        for file in (*THROTTLES, "blkio.cost.weight"):
+            world.machine.put(file, name, own.get(file, ""))
+
+
+def block(name: str, **config: Any) -> dict[str, Any]:
+    return {"name": name, "type": "device", "ioCfg": config}
+
+
+def written(world: Any, strategy: Any, state: Any = None) -> list[str]:
+    outcome = world.decide(strategy, state)
+    applied = world.machine.executor.apply(outcome.batches, rule=strategy.name, now=world.now)
+    assert applied.failed == []
+    return [f"{w.resource.removeprefix('blkio.').removesuffix('_device')} {w.value}" for w in applied.written]
+
+
+class TestStrategy:
+    def test_every_limit_and_what_is_no_longer_configured(self, world, strategy) -> None:
+        disks(world, sda="8:0", sdb="8:16")
+        files(world, BE_TIER, **{"blkio.throttle.read_bps_device": "8:16 500"})
+        config = block("/dev/sda", readIOPS=10, readBPS=20, writeIOPS=30, ioWeightPercent=60)
+        world.spec = {"resourceQOSStrategy": {"beClass": {"blkioQOS": {"enable": True, "blocks": [config]}}}}
+        assert written(world, strategy) == [
+            "throttle.read_iops 8:0 10", "throttle.read_bps 8:0 20", "throttle.write_iops 8:0 30", "cost.weight 8:0 60",
+            "throttle.read_bps 8:16 0", "cost.weight 8:16 100",
+        ]  # fmt: skip
+
+    def test_disabled_takes_everything_away(self, world, strategy) -> None:
+        disks(world, sda="8:0")
+        files(world, BE_TIER, **{"blkio.throttle.write_iops_device": "8:0 30"})
+        config = block("/dev/sda", writeIOPS=30)
+        world.spec = {"resourceQOSStrategy": {"beClass": {"blkioQOS": {"enable": False, "blocks": [config]}}}}
+        assert "throttle.write_iops 8:0 0" in written(world, strategy)
+
+    def test_a_disk_that_is_not_there_leaves_the_target_alone_and_is_told_once(self, world, strategy) -> None:
+        disks(world, sda="8:0")
+        files(world, BE_TIER)
+        blocks = [block("/dev/sda", readIOPS=1), block("/dev/sdz", readIOPS=1)]
+        world.spec = {"resourceQOSStrategy": {"beClass": {"blkioQOS": {"enable": True, "blocks": blocks}}}}
+        first = world.decide(strategy)
+        assert not any(first.batches)
+        assert "sdz" in first.records[0].message
+        assert world.decide(strategy, first.state).records == ()
+
+    def test_the_whole_machine(self, world, strategy) -> None:
+        disks(world, sda="8:0", sdb="8:16")
+        world.machine.put("blkio.cost.qos", "", "8:16 enable=1 ctrl=user rpct=1.00 rlat=1 wpct=1.00 wlat=1")
+        world.machine.put("blkio.cost.model", "", "")
+        model = {"modelReadBPS": 1, "modelWriteBPS": 2, "modelReadSeqIOPS": 3, "modelWriteSeqIOPS": 4, "modelReadRandIOPS": 5}
+        config = block("sda", readLatency=100, readLatencyPercent=90, enableUserModel=True, **model)
+        world.spec = {"resourceQOSStrategy": {"cgroupRoot": {"blkioQOS": {"enable": True, "blocks": [config]}}}}
+        assert written(world, strategy) == [
+            "cost.qos 8:0 enable=1 ctrl=user rpct=90 rlat=100 wpct=95 wlat=3000",
+            "cost.model 8:0 ctrl=user rbps=1 rseqiops=3 rrandiops=5 wbps=2 wseqiops=4 wrandiops=1",
+            "cost.qos 8:16 enable=0",
+        ]
+
+    def test_v2_writes_one_line_a_disk_and_restores_it(self, world_v2, strategy) -> None:
+        world = world_v2
+        disks(world, sda="8:0")
+        tier = "kubepods.slice/kubepods-besteffort.slice"
+        before = "8:0 rbps=max wbps=max riops=77 wiops=max"
+        path = Path(world.machine.root.cgroup, tier, "io.max")
+        path.parent.mkdir(parents=True)
+        path.write_text(before + "\n")
+        (path.parent / "io.weight").write_text("default 100\n")
+        config = block("/dev/sda", readBPS=4096, writeIOPS=9, ioWeightPercent=40)
+        world.spec = {"resourceQOSStrategy": {"beClass": {"blkioQOS": {"enable": True, "blocks": [config]}}}}
+        written(world, strategy)
+        assert path.read_text() == "8:0 riops=max rbps=4096 wiops=9 wbps=max"
+        assert (path.parent / "io.weight").read_text() == "8:0 40"
+        path.write_text(path.read_text() + "\n")
+        assert restore(world.machine.root).failed == []
+        assert set(by_disk(path.read_text())["8:0"].split()) == set(before.split()[1:])
+
+    def test_bad_annotations_are_one_record(self, world, strategy) -> None:
+        disks(world, sda="8:0")
+        for name, text in (("a", "[]"), ("b", '{"blocks": [{"name": "x", "type": "tape"}]}'), ("c", '{"blocks": [{"ioCfg": 3}]}')):
+            pod = world.pod(name, qos="LS", annotations={"koordinator.sh/blkioQOS": text})
+            files(world, pod.cgroup_dir)
+        records = world.decide(strategy).records
+        assert [r.subject.name for r in records] == ["a", "b", "c"]
+        assert all("koordinator.sh/blkioQOS" in r.message or "tape" in r.message for r in records)
+
+
+@pytest.fixture
+def tools(tmp_path, monkeypatch):
+    """The four tools on PATH, answering from files."""
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    for name in ("lsblk", "vgs", "lvs", "findmnt"):
+        (directory / name).write_text(f"#!/bin/sh\ncat {directory}/{name}.txt\n")
+        (directory / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{directory}{os.pathsep}{os.environ['PATH']}")
+    return directory
+
+
+@pytest.mark.feature("KA-BLK-01")
+@pytest.mark.feature("KLO-SYS-07")
+@pytest.mark.feature("KLO-COL-13")
+@pytest.mark.feature("KLO-SI-06")
+def test_disks_of_a_tier_and_of_a_pods_claim(tmp_path, tools) -> None:
+    """NodeSLO and annotation in; lines in the files out; everything back in the end."""
+
+    async def story(c: Cluster) -> None:
+        blocks = [block("/dev/sda", readIOPS=1000, writeBPS=1 << 20)]
+        await c.node({"resourceQOSStrategy": {"beClass": {"blkioQOS": {"enable": True, "blocks": blocks}}}})
+        claim = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "data", "namespace": "default"},
+            "spec": {"volumeName": "pv-7", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+        }
+        await c.client.create(PERSISTENTVOLUMECLAIMS, claim)
+        wanted = [
+            {"name": "store", "type": "podvolume", "ioCfg": {"readBPS": 2048}},
+            {"name": "tmp", "type": "podvolume", "ioCfg": {"readBPS": 1}},
+        ]
+        volumes = [
+            {"name": "store", "persistentVolumeClaim": {"claimName": "data"}},
+            {"name": "tmp", "csi": {"driver": "x"}},
+        ]
+        pod = await c.pod(
+            "db",
+            qos="LS",
+            kube_qos="Burstable",
+            volumes=volumes,
+            annotations={"koordinator.sh/blkioQOS": orjson.dumps({"blocks": wanted}).decode()},
+        )
+        mounts = findmnt(str(c.base), pod["metadata"]["uid"]).replace("/scratch/", "/tmp/")
+        for name, text in (("lsblk", LSBLK), ("vgs", VGS), ("lvs", LVS), ("findmnt", mounts)):
+            (tools / f"{name}.txt").write_text(text)
+        directory = c.dirs(pod)[0]
+        for where in ("kubepods.slice", BE_TIER, directory):
+            for file in (*THROTTLES, "blkio.cost.weight"):
+                c.cgroup("blkio", where, file, "")
+        async with agent(c, "BlkIOReconcile") as app:
+            await until(lambda: c.read("blkio", BE_TIER, THROTTLES[0]) == "8:0 1000", "the limit of the tier")
+            assert c.read("blkio", BE_TIER, "blkio.throttle.write_bps_device") == "8:0 1048576"
+            # a plain file keeps the last line only: the second volume's
+            await until(lambda: c.read("blkio", directory, "blkio.throttle.read_bps_device") == "259:0 1", "the limits of the pod")
+            told = [r.message for r in app.recorder.ring.find("CgroupFile") if "read_bps" in r.subject.name]
+            assert any("8:16 2048" in text for text in told)
+            assert 'koordlet_collect_node_local_storage_info_status{node="n1",status="succeeded"}' in app.metrics.internal_text()
+
+            await c.client.patch(PODS, "db", {"metadata": {"annotations": {"koordinator.sh/blkioQOS": None}}}, "default")
+            await until(lambda: c.read("blkio", directory, "blkio.throttle.read_bps_device") == "259:0 0", "the pod set free")
+            off = {"resourceQOSStrategy": {"beClass": {"blkioQOS": {"enable": False}}}}
+            await c.client.patch(NODESLOS, "n1", {"spec": off})
+            await until(lambda: c.read("blkio", BE_TIER, THROTTLES[0]) == "8:0 0", "the tier set free")
+        assert restore_command(c.options) == 0
+
+    run(tmp_path, story)

@@ -1,0 +1,255 @@
+"""A node for whole-agent tests: an API server, a kubelet, a machine of plain files, and koordlet between them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from koord.api.kinds import NODERESOURCETOPOLOGIES, NODES, NODESLOS, PODS
+from koord.apiserver.testing import running_server
+from koord.decisions.recorder import Recorder
+from koord.kube.informers import InformerFactory
+from koord.process.http import OpsServer
+from koord.process.life import Life
+from roles.koordlet.app import App
+from roles.koordlet.options import Options
+
+CPUS = 16
+GI = 1 << 30
+BE_TIER = "kubepods.slice/kubepods-besteffort.slice"
+OFF = ("BECPUSuppress", "CPUBurst", "RdtResctrl", "GroupIdentity", "CPUSetAllocator", "BatchResource", "NodeTopologyReport")
+
+
+class Cluster:
+    """An API server with one node, its kubelet, and its machine."""
+
+    def __init__(self, base: Path, client: Any) -> None:
+        self.base, self.client = base, client
+        self.pods: list[dict[str, Any]] = []
+        self.use: dict[str, float] = {"node": 1.0}
+        self.started = time.monotonic()
+
+    # -- the machine ---------------------------------------------------------------------------------------------------------
+
+    def file(self, path: str, text: str) -> None:
+        made = self.base / path
+        made.parent.mkdir(parents=True, exist_ok=True)
+        made.write_text(text)
+
+    def cgroup(self, controller: str, directory: str, name: str, text: str) -> None:
+        self.file(f"sys/fs/cgroup/{controller}/{directory}/{name}", text)
+
+    def read(self, controller: str, directory: str, name: str) -> str:
+        return (self.base / "sys/fs/cgroup" / controller / directory / name).read_text().strip()
+
+    def machine(self) -> None:
+        for cpu in range(CPUS):
+            top = f"sys/devices/system/cpu/cpu{cpu}/topology"
+            pair = f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}"
+            for name, text in (("core_id", str(cpu // 2)), ("physical_package_id", "0"), ("core_cpus_list", pair)):
+                self.file(f"{top}/{name}", text)
+            self.file(f"{top}/package_cpus_list", f"0-{CPUS - 1}")
+        self.file("sys/devices/system/cpu/online", f"0-{CPUS - 1}")
+        self.file("sys/devices/system/node/node0/cpulist", f"0-{CPUS - 1}")
+        self.file("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal: 67108864 kB\nNode 0 MemFree: 60000000 kB\n")
+        self.memory(10)
+        for directory in ("kubepods.slice", BE_TIER, "kubepods.slice/kubepods-burstable.slice"):
+            self.directory(directory)
+        (self.base / "var/run/koordlet").mkdir(parents=True)
+
+    def memory(self, used_percent: int) -> None:
+        total = 64 * 1024 * 1024
+        self.file("proc/meminfo", f"MemTotal: {total} kB\nMemFree: 1 kB\nMemAvailable: {total * (100 - used_percent) // 100} kB\n")
+
+    def directory(self, directory: str, quota: int = -1, memory: int = 0) -> None:
+        self.cgroup("cpu", directory, "cpu.cfs_quota_us", str(quota))
+        self.cgroup("cpu", directory, "cpu.cfs_period_us", "100000")
+        self.cgroup("cpu", directory, "cpu.cfs_burst_us", "0")
+        self.cgroup("cpu", directory, "cpu.shares", "1024")
+        self.cgroup("cpuset", directory, "cpuset.cpus", f"0-{CPUS - 1}")
+        self.cgroup(
+            "memory",
+            directory,
+            "memory.stat",
+            f"total_active_anon {memory}\n"
+            + "".join(f"total_{k} 0\n" for k in ("cache", "rss", "inactive_file", "active_file", "inactive_anon", "unevictable")),
+        )
+        for name in ("memory.min", "memory.low", "memory.high"):
+            self.cgroup("memory", directory, name, "0")
+
+    def counters(self) -> None:
+        """Everything that counts up, as of now."""
+        seconds = time.monotonic() - self.started
+        ticks = int(self.use["node"] * seconds * 100)
+        self.file("proc/stat", f"cpu  {100_000 + ticks} 0 0 {1_000_000 + int((CPUS - self.use['node']) * seconds * 100)} 0 0 0 0 0 0\n")
+        self.cgroup("cpuacct", BE_TIER, "cpuacct.usage", str(int(10**10 + self.use.get("tier", 0.0) * seconds * 1e9)))
+        for pod in self.pods:
+            name = pod["metadata"]["name"]
+            used = int(10**10 + self.use.get(name, 0.0) * seconds * 1e9)
+            throttled = int(1000 * seconds * self.use.get(f"{name}.throttled", 0.0))
+            for directory in self.dirs(pod):
+                self.cgroup("cpuacct", directory, "cpuacct.usage", str(used))
+                self.cgroup("cpu", directory, "cpu.stat", f"nr_periods {int(1000 * seconds)}\nnr_throttled {throttled}\nthrottled_time 0\n")
+
+    def dirs(self, pod: dict[str, Any]) -> tuple[str, str]:
+        uid = pod["metadata"]["uid"].replace("-", "_")
+        tier = pod["status"]["qosClass"].lower()
+        parent = f"kubepods.slice/kubepods-{tier}.slice/kubepods-{tier}-pod{uid}.slice"
+        return parent, f"{parent}/cri-containerd-{pod['metadata']['name']}.scope"
+
+    def values(self) -> dict[str, str]:
+        """All files that the agent may write, but not those that count."""
+        skipped = {"cpuacct.usage", "cpu.stat", "memory.stat"}
+        root = self.base / "sys/fs/cgroup"
+        return {str(p): p.read_text().strip() for p in root.rglob("*") if p.is_file() and p.name not in skipped}
+
+    # -- objects -------------------------------------------------------------------------------------------------------------
+
+    async def node(self, slo: dict[str, Any], **extended: str) -> None:
+        resources = {"cpu": str(CPUS), "memory": "64Gi", "pods": "110", **{f"kubernetes.io/{k}": v for k, v in extended.items()}}
+        await self.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+        status = {
+            "capacity": resources,
+            "allocatable": resources,
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        }
+        await self.client.patch(NODES, "n1", {"status": status}, subresource="status")
+        await self.client.create(
+            NODESLOS, {"apiVersion": NODESLOS.api_version, "kind": NODESLOS.kind, "metadata": {"name": "n1"}, "spec": slo}
+        )
+        nrt = {"apiVersion": NODERESOURCETOPOLOGIES.api_version, "kind": NODERESOURCETOPOLOGIES.kind, "metadata": {"name": "n1"}}
+        await self.client.create(NODERESOURCETOPOLOGIES, {**nrt, "topologyPolicies": ["None"], "zones": []})
+
+    async def pod(
+        self,
+        name: str,
+        *,
+        qos: str,
+        kube_qos: str,
+        quota: int = -1,
+        memory: int = 0,
+        resources: Any = None,
+        annotations: dict[str, str] | None = None,
+        volumes: list[Any] | None = None,
+        **labels: str,
+    ) -> Any:
+        meta = {"name": name, "namespace": "default", "labels": {"koordinator.sh/qosClass": qos, **labels}}
+        wire = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {**meta, "annotations": annotations or {}},
+            "spec": {
+                "nodeName": "n1",
+                "containers": [{"name": "main", "image": "i", "resources": resources or {}}],
+                "volumes": volumes or [],
+            },
+        }
+        made = await self.client.create(PODS, wire)
+        status = {
+            "phase": "Running",
+            "qosClass": kube_qos,
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [
+                {"name": "main", "containerID": f"containerd://{name}", "image": "i", "imageID": "i", "ready": True, "restartCount": 0,
+                 "state": {"running": {}}}
+            ],
+        }  # fmt: skip
+        made = await self.client.patch(PODS, name, {"status": status}, "default", subresource="status")
+        self.pods.append(made)
+        for directory in self.dirs(made):
+            self.directory(directory, quota, memory)
+        return made
+
+    async def evicted(self, name: str) -> bool:
+        pod = await self.client.get(PODS, name, "default")
+        return pod["metadata"].get("deletionTimestamp") is not None
+
+
+@contextlib.asynccontextmanager
+async def kubelet(cluster: Cluster) -> AsyncIterator[int]:
+    async def pods(_: web.Request) -> web.Response:
+        listed = [p for p in (await cluster.client.list(PODS)).items if p["spec"].get("nodeName") == "n1"]
+        return web.Response(body=orjson.dumps({"kind": "PodList", "items": listed}))
+
+    async def config(_: web.Request) -> web.Response:
+        return web.json_response({"kubeletconfig": {"cpuManagerPolicy": "none"}})
+
+    app = web.Application()
+    app.router.add_get("/pods/", pods)
+    app.router.add_get("/configz", config)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def agent(cluster: Cluster, *gates: str, **options: Any) -> AsyncIterator[App]:
+    """A running koordlet with only the given gates on."""
+    async with kubelet(cluster) as port:
+        opts = Options(
+            host_root=str(cluster.base),
+            node_name="n1",
+            kubelet_insecure_tls=True,
+            kubelet_read_only_port=port,
+            kubelet_sync_interval=1.0,
+            tsdb_path="",
+            prediction_checkpoint_filepath=str(cluster.base / "checkpoints"),
+            runtime_hooks_addr=str(cluster.base / "var/run/koordlet/koordlet.sock"),
+            only_evict_by_api=True,
+            feature_gates=",".join([*(f"{g}=false" for g in OFF if g not in gates), *(f"{g}=true" for g in gates)]),
+            **options,
+        )
+        informers, life = InformerFactory(cluster.client), Life()
+        app = App(opts, client=cluster.client, informers=informers, recorder=Recorder("koordlet"), ops=OpsServer("127.0.0.1", 0))
+
+        async def move() -> None:
+            while True:
+                cluster.counters()
+                await asyncio.sleep(0.1)
+
+        mover = asyncio.create_task(move())
+        running = asyncio.create_task(app.run(life))
+        try:
+            yield app
+        finally:
+            life.stop()
+            await asyncio.wait_for(running, 10)
+            await life.finish()
+            mover.cancel()
+            await informers.stop()
+        assert life.failure == ""
+        cluster.options = opts
+
+
+async def until(check: Callable[[], Any], what: str, seconds: float = 15.0) -> None:
+    end = time.monotonic() + seconds
+    while True:
+        result = check()
+        if asyncio.iscoroutine(result):
+            result = await result
+        if result:
+            return
+        assert time.monotonic() < end, f"{what} did not come about"
+        await asyncio.sleep(0.1)
+
+
+def run(tmp_path: Path, story: Callable[[Cluster], Any]) -> None:
+    async def main() -> None:
+        async with running_server(crds=True) as server, server.client() as client:
+            cluster = Cluster(tmp_path, client)
+            cluster.machine()
+            await story(cluster)
+
+    asyncio.run(main())
