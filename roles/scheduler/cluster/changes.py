@@ -40,6 +40,12 @@ class ChangeLog:
             del self._kinds[:drop]
             self._base += drop
 
+    def rewind(self, position: int) -> None:
+        """Forget what was noted since a position: all of it was undone, and nobody has looked meanwhile."""
+        start = max(0, position - self._base)
+        del self._slots[start:]
+        del self._kinds[start:]
+
     def resized(self) -> None:
         """Record that every vector has a new length."""
         self.epoch += 1

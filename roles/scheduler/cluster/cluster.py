@@ -69,6 +69,7 @@ class Cluster:
         self._where: dict[str, int] = {}
         self._columns: dict[str, Columns] = {}
         self._next_kind = FIRST_FREE_KIND
+        self._quiet = 0
         self._hooks: dict[str, list[Columns]] = {name: [] for name in _HOOKS}
         self._ensure_resources()
 
@@ -195,6 +196,36 @@ class Cluster:
         if not row.pods and row.view is None:
             self._release_if_empty(row)
         return pod
+
+    def swap_pod(self, pod: PodInfo) -> None:
+        """Count another version of a pod, with other amounts, in its place; the row is not given up in between."""
+        slot = self._where[pod.uid]
+        row = self.row(slot)
+        old = row.pods.pop(pod.uid)
+        self._charge(slot, old, 1.0)
+        for columns in self._hooks["pod_removed"]:
+            columns.pod_removed(slot, old)
+        row.pods[pod.uid] = pod
+        self._charge(slot, pod, -1.0)
+        self.changes.note(slot, PODS)
+        for columns in self._hooks["pod_added"]:
+            columns.pod_added(slot, pod)
+
+    def begin_quiet(self) -> int:
+        """A what-if begins that will leave no trace; returns what `end_quiet` wants. They may be nested."""
+        self._quiet += 1
+        if self._quiet == 1:
+            for columns in self._hooks["quiet_begins"]:
+                columns.quiet_begins()
+        return self.changes.position
+
+    def end_quiet(self, position: int) -> None:
+        """Everything is as it was when the what-if began."""
+        self.changes.rewind(position)
+        self._quiet -= 1
+        if not self._quiet:
+            for columns in self._hooks["quiet_ends"]:
+                columns.quiet_ends()
 
     # ---------------------------------------------------------------- columns of plugins
 
@@ -329,4 +360,4 @@ class Cluster:
                 self.providers[resource] += step
 
 
-_HOOKS = ("node_set", "node_removed", "pod_added", "pod_removed", "pod_replaced", "namespace_changed")
+_HOOKS = ("node_set", "node_removed", "pod_added", "pod_removed", "pod_replaced", "namespace_changed", "quiet_begins", "quiet_ends")

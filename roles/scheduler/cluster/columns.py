@@ -45,6 +45,12 @@ class Columns:
     def pod_replaced(self, slot: int, old: PodInfo, new: PodInfo) -> None:
         """A pod of the node changed without changing its shape (status, results in annotations)."""
 
+    def quiet_begins(self) -> None:
+        """Until `quiet_ends` pods are taken off and put back exactly. What tells versions apart may come back as well."""
+
+    def quiet_ends(self) -> None:
+        """Everything is as it was at `quiet_begins`."""
+
     def namespace_changed(self, name: str) -> None:
         """The labels of a namespace changed, or it appeared or went."""
 

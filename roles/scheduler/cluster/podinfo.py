@@ -44,7 +44,7 @@ _RESULTS = frozenset(
         names.ANNOTATION_RESOURCE_STATUS, names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_RESERVATION_ALLOCATED,
         names.ANNOTATION_BIND_GANG_GROUP_ID, names.ANNOTATION_BIND_GANG_GROUP_ID_DEPRECATED,
         names.ANNOTATION_BIND_GANG_MEMBER_COUNT, names.ANNOTATION_BIND_GANG_MEMBER_COUNT_DEPRECATED,
-        names.ANNOTATION_BIND_TIMESTAMP, names.ANNOTATION_GPU_MINORS,
+        names.ANNOTATION_BIND_TIMESTAMP, names.ANNOTATION_GPU_MINORS, names.ANNOTATION_RESERVATION_NAME,
     )
 )  # fmt: skip
 
@@ -107,11 +107,15 @@ class PodShape:
 
 class PodInfo:
     """One pod. Everything that placing needs is on `shape`; `pod` is the projection, cut down to what the scheduler still reads when it
-    came from a PodParser: without container statuses, volumes that do not matter and annotations of others. `labels` are all labels."""
+    came from a PodParser: without container statuses, volumes that do not matter and annotations of others. `labels` are all labels.
 
-    __slots__ = ("deleting", "key", "labels", "name", "namespace", "node_name", "nominated", "pod", "shape", "terminated", "uid")
+    `reservation` is the Reservation's name if the pod stands for one (a reserve pod, framework/restoring.py), "" for a real pod."""
 
-    def __init__(self, pod: Pod, shape: PodShape) -> None:
+    __slots__ = (
+        "deleting", "key", "labels", "name", "namespace", "node_name", "nominated", "pod", "reservation", "shape", "terminated", "uid",
+    )  # fmt: skip
+
+    def __init__(self, pod: Pod, shape: PodShape, reservation: str = "") -> None:
         meta, spec, status = pod.metadata, pod.spec, pod.status
         self.labels = meta.labels
         self.namespace = meta.namespace
@@ -124,6 +128,7 @@ class PodInfo:
         self.terminated = status.phase in _TERMINATED
         self.pod = pod
         self.shape = shape
+        self.reservation = reservation
 
     @property
     def metadata(self) -> ObjectMeta:
@@ -157,8 +162,8 @@ class PodParser:
         self._shapes: WeakValueDictionary[bytes, PodShape] = WeakValueDictionary()
         self._encode = msgspec.msgpack.Encoder().encode
 
-    def parse(self, pod: Pod) -> PodInfo:
-        """The PodInfo of a pod as it stands."""
+    def parse(self, pod: Pod, *, reservation: str = "") -> PodInfo:
+        """The PodInfo of a pod as it stands; `reservation` names the Reservation that it stands for."""
         rewrite_pod(pod)
         for transform in self._transforms:
             pod = transform(pod)
@@ -167,7 +172,7 @@ class PodParser:
         if shape is None:
             shape = self._shape(pod, digest)
             self._shapes[digest] = shape
-        return PodInfo(_slim(pod, shape), shape)
+        return PodInfo(_slim(pod, shape), shape, reservation)
 
     def _digest(self, pod: Pod) -> bytes:
         meta, spec = pod.metadata, pod.spec

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import ERROR, NO_NODES, SCHEDULED, UNSCHEDULABLE, Decision, FitFailure
-from roles.scheduler.cycle.evaluation import INFEASIBLE, Evaluation
+from roles.scheduler.cycle.evaluation import Evaluation
+from roles.scheduler.cycle.judgement import INFEASIBLE
 from roles.scheduler.framework.context import CycleContext, State
 from roles.scheduler.framework.framework import Framework
-from roles.scheduler.framework.interfaces import NodeSet, PostFilterResult, Rejection
+from roles.scheduler.framework.interfaces import NodeMask, NodeSet, PostFilterResult, Rejection
 from roles.scheduler.framework.status import SUCCESS, Code, Status, error, unresolvable
 
 _CACHE_BYTES = 48 << 20
@@ -39,7 +40,10 @@ class Restriction:
         allowed = np.zeros(cluster.capacity, dtype=np.bool_)
         slots = [slot for slot in (cluster.slot_of(name) for name in names) if slot >= 0]
         allowed[slots] = True
-        allowed &= cluster.alive
+        self.keep(plugin, allowed & cluster.alive)
+
+    def keep(self, plugin: str, allowed: Mask) -> None:
+        """Keep only these slots of those still allowed."""
         self.mask = allowed if self.mask is None else self.mask & allowed
         self.plugins.append(plugin)
 
@@ -102,8 +106,11 @@ class Cycle:
         if answers or framework.per_pod_pre_filters:
             for plugin in framework.pre_filters if answers else framework.per_pod_pre_filters:
                 answer = plugin.pre_filter(ctx) if plugin.per_pod else answers.get(plugin.name)
-                if isinstance(answer, NodeSet):
-                    restriction.add(plugin.name, answer.names, self.state)
+                if isinstance(answer, (NodeSet, NodeMask)):
+                    if isinstance(answer, NodeSet):
+                        restriction.add(plugin.name, answer.names, self.state)
+                    else:
+                        restriction.keep(plugin.name, answer.mask)
                     if restriction.mask is not None and not restriction.mask.any():
                         return unresolvable(
                             f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(restriction.plugins))}] simultaneously"
@@ -149,6 +156,8 @@ class Cycle:
         decision.slot = slot
         decision.node = cluster.name_of(slot)
         decision.total = float(totals[slot])
+        if framework.restorer is not None and slot in ctx.restored:
+            ctx.reservation = framework.restorer.nominate(ctx, slot)
         return decision
 
     def _preferred(self, ctx: CycleContext, framework: Framework, totals: Vector, restriction: Restriction) -> int:

@@ -14,45 +14,35 @@ from numpy.typing import NDArray
 
 from roles.scheduler.cluster.changes import NODE
 from roles.scheduler.cluster.cluster import Cluster
-from roles.scheduler.cluster.columns import Vector
+from roles.scheduler.cycle.judgement import INFEASIBLE
+from roles.scheduler.cycle.restored import ALL, RestoredRows
 from roles.scheduler.cycle.vectors import FilterVector, ScoreVector, own
 from roles.scheduler.framework.context import ALL_ROWS, CycleContext
 from roles.scheduler.framework.framework import Framework
-from roles.scheduler.framework.interfaces import ASK, Codes, Filter, Rejection
+from roles.scheduler.framework.interfaces import ASK, Filter
 from roles.scheduler.framework.status import Code, Status
 
-INFEASIBLE = -np.inf
 _FEW_ROWS = 48  # up to here changed rows are redone one at a time in Python, beyond that the vectors are built anew
 
 _NO_ROWS: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 
 
-class Evaluation:
-    """The judgement of one shape under one profile. `totals` is -inf for rows that are not feasible."""
+class Evaluation(RestoredRows):
+    """The judgement of one shape under one profile, kept current."""
 
     __slots__ = (
-        "_best", "_current", "_epoch", "_outdated", "_plans", "_position", "_scored", "_stamped", "_varying", "cluster", "count", "data",
-        "feasible", "filters", "framework", "pre_filter", "row_filters", "scores", "skipped",  "totals", "version",
+        "_best", "_current", "_epoch", "_plans", "_position", "_scored", "_stamped", "data", "pre_filter", "skipped", "version",
     )  # fmt: skip
 
     def __init__(self, framework: Framework, cluster: Cluster) -> None:
-        self.framework = framework
-        self.cluster = cluster
+        super().__init__(framework, cluster)
         self.data: dict[str, Any] = {}
-        self.filters: list[FilterVector] = []
-        self.row_filters: list[FilterVector] = []
-        self.scores: list[ScoreVector] = []
         self.pre_filter: dict[str, Any] = {}
         self.skipped: frozenset[str] = frozenset()
-        self.feasible: NDArray[np.bool_] = cluster.alive
-        self.totals: Vector = np.zeros(0)
-        self.count = 0
         self.version = 0
         self._best: list[int] | None = None  # slots with the highest total, in order; None when unknown
         # By kinds of change: filters to ask, vectors of the others, scores to ask.
         self._plans: dict[int, tuple[list[FilterVector], list[FilterVector], list[ScoreVector]]] = {}
-        self._varying: tuple[float, list[ScoreVector]] | None = None  # sum of the scores that are one number, and the others
-        self._outdated: set[int] = set()  # rows whose raw scores were not kept up while they were not feasible
         self._stamped: tuple[list[FilterVector], list[ScoreVector]] = ([], [])
         self._epoch = -1
         self._position = -1
@@ -70,10 +60,13 @@ class Evaluation:
         position = changes.position
         ctx.data = self.data
         ctx.feasible = self.feasible
+        ctx.restored = self.restored
         stale_filters, stale_scores = self._stale(ctx)
         if position == self._position and not stale_filters and not stale_scores:
             return
         rows = changes.since(self._position)
+        if rows is not None and self._restores:
+            self._follow(ctx, rows)
         if rows is None or len(rows) > _FEW_ROWS:
             self._build(ctx)
             return
@@ -95,8 +88,9 @@ class Evaluation:
         many = False
         for vector in stale:
             codes = vector.plugin.filter(ctx, ALL_ROWS)
-            codes = None if codes is None else own(codes)
-            before, vector.codes = vector.codes, codes
+            before, vector.codes = vector.codes, None if codes is None else own(codes)
+            self._restored_codes(ctx, (vector,))
+            codes = vector.codes
             vector.stamp = vector.plugin.filter_stamp(ctx)
             if before is None:
                 turned = np.flatnonzero(codes) if codes is not None else _NO_ROWS
@@ -121,6 +115,7 @@ class Evaluation:
         self.version += 1
         self.data = ctx.data = {}
         self.scores = []
+        self._restore(ctx)
         self._pre_filter(ctx)
         self.filters = []
         self.row_filters = []
@@ -131,6 +126,9 @@ class Evaluation:
             codes = plugin.filter(ctx, ALL_ROWS)
             vector = FilterVector(plugin, None if codes is None else own(codes), plugin.filter_stamp(ctx))
             self.filters.append(vector)
+        self._restored_codes(ctx, self.filters)
+        for vector in self.filters:
+            codes = vector.codes
             if codes is not None:
                 np.greater(feasible, codes if codes.dtype == np.bool_ else codes != 0, out=feasible)
         for plugin in self.framework.row_filters:
@@ -150,8 +148,8 @@ class Evaluation:
     def _plan(self, kinds: int) -> tuple[list[FilterVector], list[FilterVector], list[ScoreVector]]:
         plan = self._plans.get(kinds)
         if plan is None:
-            asked = [vector for vector in self.filters if vector.plugin.reads & kinds]
-            others = [vector for vector in self.filters if not vector.plugin.reads & kinds and vector.codes is not None]
+            asked = [vector for vector in self.filters if kinds == ALL or vector.plugin.reads & kinds]
+            others = [vector for vector in self.filters if vector not in asked and vector.codes is not None]
             plan = self._plans[kinds] = (asked, others, [vector for vector in self.scores if vector.plugin.score_reads & kinds])
         return plan
 
@@ -179,9 +177,10 @@ class Evaluation:
             codes, asked = np.zeros(self.cluster.capacity, dtype=np.int32), np.flatnonzero(feasible)
         else:
             codes = np.where(feasible, coarse, 0).astype(np.int32)
+            codes[[slot for slot in self.restored if feasible[slot]]] = ASK
             asked = np.flatnonzero(codes == ASK)
         for slot in asked.tolist():
-            codes[slot] = plugin.filter_row(ctx, slot)
+            codes[slot] = self._ask(ctx, plugin, slot)
         np.putmask(feasible, codes != 0, False)
         self.row_filters.append(FilterVector(plugin, codes, None))
 
@@ -196,9 +195,11 @@ class Evaluation:
             if plugin.name in skipped:
                 continue
             raw = plugin.score(ctx, ALL_ROWS)
-            vector = ScoreVector(plugin, weight, float(raw) if isinstance(raw, (int, float)) else own(raw), plugin.score_stamp(ctx))
+            raw = float(raw) if isinstance(raw, (int, float)) else own(raw)
+            self.scores.append(ScoreVector(plugin, weight, raw, plugin.score_stamp(ctx), plugin.normalizer_of(ctx)))
+        self._restored_scores(ctx)
+        for vector in self.scores:
             vector.set_extremes(self.feasible)
-            self.scores.append(vector)
         self._replan()
         self._sum()
 
@@ -307,7 +308,7 @@ class Evaluation:
             return
         if slot in self._outdated:
             self._outdated.discard(slot)
-            kinds = -1
+            kinds = ALL
         if kinds:
             self._score_row(ctx, slot, kinds)
 
@@ -328,6 +329,8 @@ class Evaluation:
             self._varying = None
             vector.stamp = vector.plugin.score_stamp(ctx)
             vector.touched = True
+        if stale:
+            self._restored_scores(ctx, [vector for vector in stale if vector.plugin.score_reads])
         for vector in self.scores:
             if (flipped or vector.touched) and vector.set_extremes(self.feasible):
                 resum = True
@@ -349,20 +352,20 @@ class Evaluation:
         if not self.cluster.alive[slot]:
             return False
         if kinds & NODE:
-            kinds = -1  # the node may have been gone for a while, and with it everybody's answers
+            kinds = ALL  # the node may have been gone for a while, and with it everybody's answers
+        if slot in self.restored:
+            with ctx.restoring(slot):
+                return self._judge_row(ctx, slot, kinds)
+        return self._judge_row(ctx, slot, kinds)
+
+    def _judge_row(self, ctx: CycleContext, slot: int, kinds: int) -> bool:
         passes = True
         asked, others, _ = self._plan(kinds)
         for vector in asked:
             code = vector.plugin.filter_row(ctx, slot)
-            codes = vector.codes
-            if codes is None:
-                if not code:
-                    continue
-                codes = vector.codes = np.zeros(self.cluster.capacity, dtype=np.int32)
+            if vector.codes is None and code:
                 self._plans = {}
-            elif code > 1 and codes.dtype == np.bool_:
-                codes = vector.codes = codes.astype(np.int32)
-            codes[slot] = code
+            vector.set_code(slot, code, self.cluster.capacity)
             if code:
                 passes = False
         for vector in others:
@@ -380,48 +383,8 @@ class Evaluation:
         return passes
 
     def _score_row(self, ctx: CycleContext, slot: int, kinds: int) -> None:
-        for vector in self._plan(kinds)[2]:
-            raw = vector.plugin.score_row(ctx, slot)
-            if isinstance(vector.raw, float):
-                if raw == vector.raw:
-                    continue
-                vector.raw = np.full(self.cluster.capacity, vector.raw)
-                self._varying = None
-            if vector.raw[slot] != raw:
-                vector.raw[slot] = raw
-                vector.touched = True
-
-    # ---------------------------------------------------------------- reading it
-
-    def check_row(self, ctx: CycleContext, slot: int) -> tuple[str, Rejection] | None:
-        """Ask every filter about one row as it is now (inside a what-if), keeping nothing; the first refusal, or None."""
-        if not self.cluster.alive[slot]:
-            raise IndexError(f"slot {slot} holds no node")
-        for vector in (*self.filters, *self.row_filters):
-            code = vector.plugin.filter_row(ctx, slot)
-            if code:
-                refined = vector.plugin.refine(ctx, np.array((slot,), dtype=np.intp), np.array((code,)))
-                return vector.plugin.name, vector.plugin.rejection(ctx, int(refined[0]))
-        return None
-
-    def passes(self, ctx: CycleContext, slot: int) -> bool:
-        """As `check_row`, without the reason."""
-        return not any(vector.plugin.filter_row(ctx, slot) for vector in (*self.filters, *self.row_filters))
-
-    def first_codes(self, ctx: CycleContext) -> list[tuple[Filter, NDArray[np.intp], Codes]]:
-        """Per filter the rows that it was the first to refuse, with their refined codes."""
-        left = self.cluster.alive.copy()
-        result: list[tuple[Filter, NDArray[np.intp], Codes]] = []
-        for vector in (*self.filters, *self.row_filters):
-            if vector.codes is None:
-                continue
-            refused = np.logical_and(left, vector.codes)
-            slots = np.flatnonzero(refused)
-            if len(slots):
-                result.append((vector.plugin, slots, vector.plugin.refine(ctx, slots, vector.codes[slots])))
-                np.greater(left, refused, out=left)
-        return result
-
-    def terms(self, slot: int) -> tuple[tuple[str, float], ...]:
-        """Weighted score by plugin of a row."""
-        return tuple((vector.plugin.name, vector.value(slot)) for vector in self.scores)
+        if slot in self.restored:
+            with ctx.restoring(slot):
+                self._raw_row(ctx, slot, self._plan(kinds)[2])
+        else:
+            self._raw_row(ctx, slot, self._plan(kinds)[2])

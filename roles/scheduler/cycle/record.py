@@ -7,7 +7,7 @@ import numpy as np
 from koord.decisions.record import Number, Record, Subject, Term
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import SCHEDULED, Decision
-from roles.scheduler.cycle.evaluation import INFEASIBLE
+from roles.scheduler.cycle.judgement import INFEASIBLE
 
 ROLE = "scheduler"
 FEATURES = ("SCH-FW-06",)

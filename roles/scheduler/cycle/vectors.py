@@ -31,16 +31,27 @@ class FilterVector:
         """The code of a row."""
         return 0 if self.codes is None else int(self.codes[slot])
 
+    def set_code(self, slot: int, code: int, capacity: int) -> None:
+        """A new code of a row."""
+        codes = self.codes
+        if codes is None:
+            if not code:
+                return
+            codes = self.codes = np.zeros(capacity, dtype=np.int32)
+        elif code > 1 and codes.dtype == np.bool_:
+            codes = self.codes = codes.astype(np.int32)
+        codes[slot] = code
+
 
 class ScoreVector:
     """One score's raw values (or the one value of all rows) with the extremes they were normalized by."""
 
     __slots__ = ("fixed", "high", "low", "normalizer", "plugin", "raw", "stamp", "touched", "weight")
 
-    def __init__(self, plugin: Score, weight: float, raw: Vector | float, stamp: Any) -> None:
+    def __init__(self, plugin: Score, weight: float, raw: Vector | float, stamp: Any, normalizer: Normalizer | None) -> None:
         self.plugin = plugin
         self.weight = weight
-        self.normalizer: Normalizer | None = plugin.normalizer
+        self.normalizer = normalizer
         self.raw = raw
         self.stamp = stamp
         self.low = self.high = 0.0
@@ -55,6 +66,19 @@ class ScoreVector:
         if self.normalizer is None:
             return raw.item(slot) * self.weight
         return float(self.normalizer.apply(raw.item(slot), self.low, self.high)) * self.weight
+
+    def set_raw(self, slot: int, raw: float, capacity: int) -> bool:
+        """A new raw value of a row; True when it was one number for all rows until now."""
+        spread = False
+        if isinstance(self.raw, float):
+            if raw == self.raw:
+                return False
+            self.raw = np.full(capacity, self.raw)
+            spread = True
+        if self.raw[slot] != raw:
+            self.raw[slot] = raw
+            self.touched = True
+        return spread
 
     def contribution(self) -> Any:
         """Weighted, normalized scores of all rows, or one number for all."""

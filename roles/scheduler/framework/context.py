@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.hypothesis import Hypothesis
 from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.restoring import NOTHING, Holdings, NoHoldings, Restored, RestoredNode, RestoredReservation
 
 Rows = slice | NDArray[np.intp]
 ALL_ROWS = slice(None)
@@ -69,14 +70,16 @@ class Nominations:
 class State:
     """The read-only world of one cycle. Plugins read `cluster`; only the planner changes it, after the cycle.
 
-    `now` is the time of the cycle in seconds since the epoch; `random` decides ties and where preemption begins to look.
+    `now` is the time of the cycle in seconds since the epoch; `random` decides ties and where preemption begins to look. `holdings` are
+    what reservations hold.
     """
 
-    __slots__ = ("cluster", "namespaces", "next_start", "nominations", "now", "random")
+    __slots__ = ("cluster", "holdings", "namespaces", "next_start", "nominations", "now", "random")
 
     def __init__(self, cluster: Cluster, *, now: float = 0.0, seed: int | None = None) -> None:
         self.cluster = cluster
         self.nominations = Nominations()
+        self.holdings: Holdings = NoHoldings()
         self.namespaces: dict[str, dict[str, str]] = {}
         self.now = now
         self.random = random.Random(seed)
@@ -89,9 +92,13 @@ class State:
 
 class CycleContext:
     """One pod's cycle. `data` is for plugins, keyed by plugin name; what a plugin with `per_pod = False` keeps there is shared by
-    all pods of the shape, so it must depend on the shape and the columns only."""
+    all pods of the shape, so it must depend on the shape and the columns only.
 
-    __slots__ = ("cluster", "data", "feasible", "now", "pod", "state")
+    `restored` are the reservations that the pod may use, by slot, before the first plugin is asked. Filters and scores of such a row are
+    asked inside `restoring(slot)`. `reservation` is the one it will use on the node that was chosen, set before Reserve; None for none.
+    """
+
+    __slots__ = ("cluster", "data", "feasible", "now", "pod", "reservation", "restored", "state")
 
     def __init__(self, state: State, pod: PodInfo, data: dict[str, Any] | None = None) -> None:
         self.state = state
@@ -101,6 +108,12 @@ class CycleContext:
         # Rows that passed all filters; for scores with `uses_feasible`.
         self.feasible: NDArray[np.bool_] = state.cluster.alive
         self.data: dict[str, Any] = {} if data is None else data
+        self.restored: Restored = NOTHING
+        self.reservation: RestoredReservation | None = None
+
+    def restoring(self, slot: int) -> RestoredNode:
+        """A what-if in which the reservations of the slot that the pod may use are taken off; Reserve plugins open it themselves."""
+        return RestoredNode(self.cluster, self.restored.get(slot, ()))
 
 
 @dataclass(slots=True)

@@ -63,6 +63,8 @@ class Framework:
         self.next_pod = next((p for p in self.plugins.values() if isinstance(p, api.NextPod)), None)
         self.resizers = [p for p in self.plugins.values() if isinstance(p, api.ResizePod)]
         self.forgets = [p for p in self.plugins.values() if isinstance(p, api.Forget)]
+        self.restorer = next((p for p in self.plugins.values() if isinstance(p, api.Restorer)), None)
+        self.reservation_filters = [p for p in self.plugins.values() if isinstance(p, api.ReservationFilter)]
         self.keyed = [p for p in self.plugins.values() if type(p).shape_key is not Plugin.shape_key]
         self.subscriptions: dict[str, tuple[Subscription, ...]] = {
             name: tuple(plugin.subscriptions()) for name, plugin in self.plugins.items()

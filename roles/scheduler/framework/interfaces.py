@@ -21,6 +21,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
 from roles.scheduler.framework.events import Subscription
 from roles.scheduler.framework.normalize import Normalizer
+from roles.scheduler.framework.restoring import RestoredReservation
 from roles.scheduler.framework.status import SUCCESS, Status
 
 if TYPE_CHECKING:
@@ -132,6 +133,12 @@ class Transformer(Plugin):
         return SUCCESS
 
 
+class NodeMask(NamedTuple):
+    """A preFilter's restriction to the slots that are true."""
+
+    mask: NDArray[np.bool_]
+
+
 class PreFilter(Plugin):
     """Looks at the pod once per cycle. SKIP also switches the plugin's filter off for this cycle.
 
@@ -141,7 +148,7 @@ class PreFilter(Plugin):
 
     per_pod: ClassVar[bool] = False
 
-    def pre_filter(self, ctx: CycleContext) -> Status | NodeSet:
+    def pre_filter(self, ctx: CycleContext) -> Status | NodeSet | NodeMask:
         raise NotImplementedError
 
 
@@ -227,6 +234,10 @@ class Score(Plugin):
         """As `Filter.filter_stamp`."""
         return None
 
+    def normalizer_of(self, ctx: CycleContext) -> Normalizer | None:
+        """Which normalizer pods of this shape get."""
+        return self.normalizer
+
 
 class Reserve(Plugin):
     """Takes what the pod needs on the chosen node; `unreserve` gives it back and must bear being called without a reserve."""
@@ -274,6 +285,33 @@ class PostBind(Plugin):
     """Told after a successful bind."""
 
     def post_bind(self, ctx: CycleContext, node: str) -> None:
+        raise NotImplementedError
+
+
+class Restorer(Plugin):
+    """Knows which reservations a pod may use (framework/restoring.py; one plugin in a profile). Answers may depend on what `shape_key`
+    tells apart, and on the rows' changes in `restore_reads`: a change of a reservation must be noted for its row."""
+
+    restore_reads: int = NODE
+
+    def restored_rows(self, ctx: CycleContext) -> dict[int, tuple[RestoredReservation, ...]] | None:
+        """Usable reservations by slot; None when pods of this shape and key can never use any."""
+        raise NotImplementedError
+
+    def restored_row(self, ctx: CycleContext, slot: int) -> tuple[RestoredReservation, ...]:
+        """Usable reservations of one slot; the same object as before where nothing changed."""
+        raise NotImplementedError
+
+    def nominate(self, ctx: CycleContext, slot: int) -> RestoredReservation | None:
+        """The reservation that the pod will use on the slot that was chosen, of those that pass `fits_reservation` of all plugins."""
+        raise NotImplementedError
+
+
+class ReservationFilter(Plugin):
+    """Says whether a pod could take what it needs with the help of one reservation; a node passes when one reservation does."""
+
+    def fits_reservation(self, ctx: CycleContext, slot: int, reservation: RestoredReservation) -> tuple[str, ...]:
+        """Reasons why not, each as it is told to users; () when it could. Called inside `ctx.restoring(slot)`."""
         raise NotImplementedError
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
@@ -37,7 +38,9 @@ class TermColumns(Columns):
     def __init__(self) -> None:
         self.anti: dict[PodTerm, Vector] = {}
         self.preferred: dict[tuple[int, PodTerm], Vector] = {}
-        self.version = 0
+        self.version = 0  # names the state: the same one never stands for two
+        self._versions = itertools.count(1)
+        self._before: int | None = None
         self.unique = 0  # how many terms on nodes speak of labels that are another on each pod of a template
 
     def attach(self, cluster: Cluster) -> None:
@@ -48,6 +51,13 @@ class TermColumns(Columns):
         self.anti = {term: grown(counts, capacity) for term, counts in self.anti.items()}
         self.preferred = {key: grown(counts, capacity) for key, counts in self.preferred.items()}
 
+    def quiet_begins(self) -> None:
+        self._before = self.version
+
+    def quiet_ends(self) -> None:
+        assert self._before is not None
+        self.version = self._before
+
     def pod_added(self, slot: int, pod: PodInfo) -> None:
         self._count(slot, pod.shape, 1.0)
 
@@ -57,7 +67,7 @@ class TermColumns(Columns):
     def _count(self, slot: int, shape: PodShape, sign: float) -> None:
         if not (shape.anti_affinity or shape.affinity or shape.preferred_affinity):
             return
-        self.version += 1
+        self.version = next(self._versions)
         if speaks_of_unique(shape):
             self.unique += int(sign)
         for term in shape.anti_affinity:

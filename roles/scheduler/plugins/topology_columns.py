@@ -5,6 +5,7 @@ A counter is built when a pod first asks for it and follows every pod from then 
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
@@ -21,7 +22,7 @@ Matches = Callable[[PodInfo], float]
 
 
 class Counter:
-    """How much the pods of each slot count; `version` moves when any does."""
+    """How much the pods of each slot count; `version` names the state: the same one never stands for two."""
 
     __slots__ = ("by_slot", "matches", "namespace", "version")
 
@@ -39,6 +40,16 @@ class CountColumns(Columns):
         self._counters: OrderedDict[Hashable, Counter] = OrderedDict()
         # By the only namespace whose pods can match, "" for counters over several: most pods need not be asked about most counters.
         self._by_namespace: dict[str, list[Counter]] = {}
+        self._versions = itertools.count(1)
+        self._before: dict[Counter, int] | None = None  # versions at the start of a what-if that leaves no trace
+
+    def quiet_begins(self) -> None:
+        self._before = {}
+
+    def quiet_ends(self) -> None:
+        for counter, version in (self._before or {}).items():
+            counter.version = version
+        self._before = None
 
     def attach(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -62,7 +73,7 @@ class CountColumns(Columns):
         """Counters over several namespaces may choose them by label."""
         for counter in self._by_namespace.get("", ()):
             counter.by_slot[:] = 0.0
-            counter.version += 1
+            counter.version = next(self._versions)
             self._fill(counter)
 
     def _fill(self, counter: Counter) -> None:
@@ -75,7 +86,9 @@ class CountColumns(Columns):
             amount = counter.matches(pod)
             if amount:
                 counter.by_slot[slot] += sign * amount
-                counter.version += 1
+                if self._before is not None:
+                    self._before.setdefault(counter, counter.version)
+                counter.version = next(self._versions)
 
     def counter(self, key: Hashable, matches: Matches, namespace: str = "") -> Counter:
         """The counter of a key; `matches(pod)` is how much a pod counts, which must depend on the key and the pod only.
@@ -85,6 +98,9 @@ class CountColumns(Columns):
         counter = self._counters.get(key)
         if counter is None:
             counter = self._counters[key] = Counter(matches, self.cluster.capacity, namespace)
+            counter.version = next(self._versions)
+            if self._before is not None:
+                self._before[counter] = next(self._versions)
             self._by_namespace.setdefault(namespace, []).append(counter)
             self._fill(counter)
             if len(self._counters) > _KEPT:

@@ -321,6 +321,8 @@ class QuotaBook(Columns):
         member.tree.charge_used(member.quota, _negative(member.amount), preemptible=member.preemptible)
 
     def _counts(self, pod: PodInfo, now: float) -> bool:
+        if pod.reservation:
+            return False  # what is reserved is charged to the pods that use it
         if not pod.deleting:
             return True
         if self.rules.drop_terminating:

@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from koord.accounting.estimate import estimate_resource
-from koord.api import names
 from koord.api.annotations import (
     AnnotationError,
     estimated_seconds_after_initialized,
@@ -119,11 +118,6 @@ def condition_time(pod: Pod, kind: str) -> float:
             except ValueError:
                 return 0.0
     return 0.0
-
-
-def is_reserve_pod(pod: PodInfo) -> bool:
-    """Whether the pod stands for a Reservation: usage belongs to the real owners."""
-    return names.ANNOTATION_RESERVE_POD in pod.shape.annotations
 
 
 class AssignTimes:

@@ -22,7 +22,7 @@ from roles.scheduler.cluster.nodeview import NodeView
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.config.args import LoadAwareSchedulingArgs
 from roles.scheduler.framework.context import State
-from roles.scheduler.plugins.load_aware.charges import AssignTimes, Charge, Estimator, is_reserve_pod
+from roles.scheduler.plugins.load_aware.charges import AssignTimes, Charge, Estimator
 from roles.scheduler.plugins.load_aware.metric import Metric, Usage
 from roles.scheduler.plugins.load_aware.thresholds import Thresholds, of_args, of_node
 
@@ -145,7 +145,7 @@ class LoadColumns(Columns):
             self.cluster.changes.note(slot, self.kind)
 
     def pod_added(self, slot: int, pod: PodInfo) -> None:
-        if is_reserve_pod(pod):
+        if pod.reservation:  # usage belongs to the real owners
             return
         load = self._load(slot)
         charge = load.charges[pod.uid] = Charge(pod, self.estimator, self._times.enter(pod.uid, self._state.now))
@@ -159,7 +159,7 @@ class LoadColumns(Columns):
             self._shift(slot, load, charge, -1.0)
 
     def pod_replaced(self, slot: int, old: PodInfo, new: PodInfo) -> None:
-        if old.pod.status.conditions == new.pod.status.conditions or is_reserve_pod(new):
+        if old.pod.status.conditions == new.pod.status.conditions or new.reservation:
             return
         load = self._load(slot)
         before = load.charges.get(new.uid)

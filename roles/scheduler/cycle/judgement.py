@@ -1,0 +1,80 @@
+"""How one pod shape was judged on all nodes, and reading it: who refused what and why, which scores won."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roles.scheduler.cluster.cluster import Cluster
+from roles.scheduler.cluster.columns import Vector
+from roles.scheduler.cycle.vectors import FilterVector, ScoreVector
+from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.framework.interfaces import Codes, Filter, Rejection
+from roles.scheduler.framework.restoring import NOTHING, Restored
+
+INFEASIBLE = -np.inf
+
+
+class Judgement:
+    """`totals` is -inf for rows that are not feasible, `count` how many are; `restored` are the reservations that the shape may use."""
+
+    __slots__ = ("cluster", "count", "feasible", "filters", "restored", "row_filters", "scores", "totals")
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.filters: list[FilterVector] = []
+        self.row_filters: list[FilterVector] = []
+        self.scores: list[ScoreVector] = []
+        self.feasible: NDArray[np.bool_] = cluster.alive
+        self.totals: Vector = np.zeros(0)
+        self.count = 0
+        self.restored: Restored = NOTHING
+
+    def check_row(self, ctx: CycleContext, slot: int) -> tuple[str, Rejection] | None:
+        """Ask every filter about one row as it is now (inside a what-if), keeping nothing; the first refusal, or None."""
+        if not self.cluster.alive[slot]:
+            raise IndexError(f"slot {slot} holds no node")
+        with ctx.restoring(slot):
+            for vector in (*self.filters, *self.row_filters):
+                code = vector.plugin.filter_row(ctx, slot)
+                if code:
+                    refined = vector.plugin.refine(ctx, np.array((slot,), dtype=np.intp), np.array((code,)))
+                    return vector.plugin.name, vector.plugin.rejection(ctx, int(refined[0]))
+        return None
+
+    def passes(self, ctx: CycleContext, slot: int) -> bool:
+        """As `check_row`, without the reason."""
+        with ctx.restoring(slot):
+            return not any(vector.plugin.filter_row(ctx, slot) for vector in (*self.filters, *self.row_filters))
+
+    def first_codes(self, ctx: CycleContext) -> list[tuple[Filter, NDArray[np.intp], Codes]]:
+        """Per filter the rows that it was the first to refuse, with their refined codes."""
+        left = self.cluster.alive.copy()
+        result: list[tuple[Filter, NDArray[np.intp], Codes]] = []
+        for vector in (*self.filters, *self.row_filters):
+            if vector.codes is None:
+                continue
+            refused = np.logical_and(left, vector.codes)
+            slots = np.flatnonzero(refused)
+            if len(slots):
+                result.append((vector.plugin, slots, self._refine(ctx, vector, slots)))
+                np.greater(left, refused, out=left)
+        return result
+
+    def _refine(self, ctx: CycleContext, vector: FilterVector, slots: NDArray[np.intp]) -> Codes:
+        """Refined codes of refused rows; those with usable reservations are looked at without them."""
+        assert vector.codes is not None
+        codes = vector.codes[slots]
+        refined = vector.plugin.refine(ctx, slots, codes)
+        for index, slot in enumerate(slots.tolist() if self.restored else ()):
+            if slot in self.restored:
+                with ctx.restoring(slot):
+                    one = vector.plugin.refine(ctx, slots[index : index + 1], codes[index : index + 1])
+                if refined is codes or refined.dtype != one.dtype:
+                    refined = refined.astype(one.dtype)
+                refined[index] = one[0]
+        return refined
+
+    def terms(self, slot: int) -> tuple[tuple[str, float], ...]:
+        """Weighted score by plugin of a row."""
+        return tuple((vector.plugin.name, vector.value(slot)) for vector in self.scores)
