@@ -6,6 +6,7 @@ from roles.scheduler.framework.interfaces import Plugin
 from roles.scheduler.framework.registry import Registry
 from roles.scheduler.plugins.basic import NodeName, NodeUnschedulable, PrioritySort, SchedulingGates
 from roles.scheduler.plugins.default_binder import DefaultBinder
+from roles.scheduler.plugins.default_pre_bind import DefaultPreBind
 from roles.scheduler.plugins.default_preemption import DefaultPreemption
 from roles.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from roles.scheduler.plugins.image_locality import ImageLocality
@@ -37,6 +38,7 @@ PLUGINS: tuple[type[Plugin], ...] = (
     InterPodAffinity,
     ImageLocality,
     DefaultBinder,
+    DefaultPreBind,
     LoadAwareScheduling,
     DefaultPreemption,
     ElasticQuota,
@@ -46,7 +48,7 @@ PLUGINS: tuple[type[Plugin], ...] = (
 ABSENT: frozenset[str] = frozenset(
     (
         "DynamicResources", "Reservation",
-        "NodeNUMAResource", "DeviceShare", "Coscheduling", "SchedulingHint", "DefaultPreBind",
+        "NodeNUMAResource", "DeviceShare", "Coscheduling", "SchedulingHint",
         "NodeResourcesFitPlus", "ScarceResourceAvoidance",
     )
 )  # fmt: skip
