@@ -101,7 +101,8 @@ class App:
             max_megabytes=options.audit_max_disk_space_mb,
             enabled=self.gates.enabled("AuditEvents"),
         )
-        self.state = NodeState(options.node_name, informers, self.metrics, self.callbacks)
+        publishes = self.gates.enabled("NodeTopologyReport")
+        self.state = NodeState(options.node_name, informers, self.metrics, self.callbacks, publishes=publishes)
         self.volumes = ClaimVolumes(informers) if self.gates.enabled("BlkIOReconcile") else None
         self.parts = Parts(options, client, informers, self.gates.enabled, self.state, self.store, self.metrics)
         self._lock = NodeLock(options.lock_file or os.path.join(self.root.var_run, "koordlet", "koordlet.lock"))

@@ -32,7 +32,6 @@ ROWS: tuple[Asked, ...] = (
     _gate("Libpfm4", "the CPI collector names its counters itself and always groups them"),
     _gate("Accelerators", "NVIDIA cards are not read by NVML; accelerators come from the files in --xpu-device-infos-dir only"),
     _gate("PodResourcesProxy", "there is no socket in --pod-resources-proxy-path"),
-    _gate("PerCPUMetric", "metrics of single CPUs are not exported"),
     Asked("--qos-extension-plugins", "there are no extension plugins", lambda options, _, __: bool(options.qos_extension_plugins)),
     Asked(
         "--enable-nri-runtime-hook with an NRI socket on the node",

@@ -5,6 +5,7 @@ By the scheduler's allocation if there is one, else by the share pools that the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,19 +22,20 @@ from koord.api.names import RESOURCE_BATCH_CPU, RESOURCE_CPU
 from koord.api.qos import QoSClass
 from koord.api.quantity import parse_milli
 from roles.koordlet.hooks.context import Answer, ContainerContext, HostAppContext, PodContext, Stage
-from roles.koordlet.hooks.hook import Hook, RuleError
+from roles.koordlet.hooks.hook import Hook, Pods, RuleError
 from roles.koordlet.host.cgroup import BESTEFFORT
+from roles.koordlet.qos.outcome import Sample
 from roles.koordlet.states.model import Snapshot
 
-Pools = tuple[tuple[int, str], ...]
+NodePools = tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PoolRule:
     """Share pools by NUMA node as the node published them, in its order."""
 
-    pools: Pools = ()
-    be_pools: Pools = ()
+    pools: NodePools = ()
+    be_pools: NodePools = ()
     policy: str = ""
     """Of the kubelet's CPU manager."""
     system: str = ""
@@ -66,6 +68,7 @@ class CPUSetAllocator(Hook[PoolRule]):
     features: ClassVar[tuple[str, ...]] = ("KA-HK-02", "KA-HST-01")
     pod_stages: ClassVar[tuple[Stage, ...]] = (Stage.PRE_RUN_POD_SANDBOX,)
     container_stages: ClassVar[tuple[Stage, ...]] = (Stage.PRE_CREATE_CONTAINER, Stage.PRE_UPDATE_CONTAINER)
+    rebuilds: ClassVar[tuple[str, ...]] = ("share_pool_info", "be_share_pool_info")
 
     def learn(self, snapshot: Snapshot, rule: PoolRule | None) -> PoolRule | None:
         if snapshot.nrt is None:
@@ -95,6 +98,15 @@ class CPUSetAllocator(Hook[PoolRule]):
 
     def host_app(self, app: HostAppContext, rule: PoolRule | None) -> Answer | None:
         return Answer(cpuset=rule.shared) if rule is not None and app.qos is QoSClass.LS else None
+
+    def samples(self, rule: PoolRule | None, pods: Pods) -> Iterator[Sample]:
+        if rule is None:
+            return
+        for prefix, pools in (("share_pool", rule.pools), ("be_share_pool", rule.be_pools)):
+            cpus = CPUSet.parse(",".join(cpus for _, cpus in pools))
+            yield Sample(f"{prefix}_cores", len(cpus))
+            if self.gate("PerCPUMetric"):
+                yield from (Sample(f"{prefix}_info", 1, (str(cpu),)) for cpu in cpus)
 
     def _unlimited(self, status: ResourceStatus | None) -> bool:
         """Bound pods need no quota, which would only throttle them on their own CPUs."""
@@ -126,7 +138,7 @@ def _checked(cpus: str) -> str:
     return cpus
 
 
-def _pools(annotations: dict[str, str], *, best_effort: bool) -> Pools:
+def _pools(annotations: dict[str, str], *, best_effort: bool) -> NodePools:
     pools = parse_cpu_shared_pools(annotations, best_effort=best_effort) or ()
     for pool in pools:
         try:

@@ -48,6 +48,8 @@ class Hook(ABC, Generic[R]):
     """Whether it only makes sense in a runtime's request: the reconciler leaves it out."""
 
     walks_always: ClassVar[bool] = False
+    rebuilds: ClassVar[tuple[str, ...]] = ()
+    """Gauge families that :meth:`samples` gives whole: series that it no longer names are forgotten."""
 
     def __init__(self, options: Options, gate: Callable[[str], bool]) -> None:
         self.options = options

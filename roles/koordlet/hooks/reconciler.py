@@ -171,14 +171,16 @@ class Reconciler:
                     self._carry_out(Job(hook.name, sequence(*hook.walk(snapshot, rule, listed))), "allpods", snapshot, done)
                 if self._modes(hook.name) is Mode.ENFORCE:
                     hook.act(snapshot, rule, listed, self._metrics)
-                self._gauge(hook.samples(rule, listed))
+                self._gauge(hook, hook.samples(rule, listed))
                 self._asking.well(hook.name, "all pods")
             except Exception as error:
                 self._asking.trouble(hook.name, "all pods", error)
 
-    def _gauge(self, samples: Iterable[Sample]) -> None:
+    def _gauge(self, hook: Hook[Any], samples: Iterable[Sample]) -> None:
         if self._metrics is None:
             return
+        for family in hook.rebuilds:
+            getattr(self._metrics, family).clear()
         for sample in samples:
             if sample.value is not None:
                 getattr(self._metrics, sample.family).set(sample.value, *sample.labels)

@@ -35,8 +35,11 @@ class NodeState:
     A NodeSLO or NodeMetric spec that cannot be used leaves the last good one in force.
     """
 
-    def __init__(self, node_name: str, informers: InformerFactory, metrics: Metrics, callbacks: Callbacks) -> None:
+    def __init__(
+        self, node_name: str, informers: InformerFactory, metrics: Metrics, callbacks: Callbacks, *, publishes: bool = True
+    ) -> None:
         self.node_name = node_name
+        self._publishes = publishes
         self._metrics = metrics
         self._callbacks = callbacks
         self.node: Node | None = None
@@ -46,6 +49,7 @@ class NodeState:
         self.nrt: dict[str, Any] | None = None
         self.local_topology: TopologyState | None = None
         """What this agent last computed, published or not."""
+        self._merged: tuple[dict[str, Any], TopologyState | None, TopologyState] | None = None
         self._slo_spec: dict[str, Any] | None = None
         self._metric_spec: dict[str, Any] | None = None
         mine = f"metadata.name={node_name}"
@@ -78,13 +82,16 @@ class NodeState:
 
     @property
     def topology(self) -> TopologyState | None:
-        """The local computation if there is one, else what the API server has."""
-        if self.local_topology is not None:
-            return self.local_topology
-        if self.nrt is None:
-            return None
-        metadata = self.nrt.get("metadata") or {}
-        return TopologyState(dict(metadata.get("annotations") or {}), dict(metadata.get("labels") or {}))
+        """What this agent publishes, once it is computed. An agent that does not publish only fills in what the object lacks."""
+        local = self.local_topology
+        if self.nrt is None or (self._publishes and local is not None):
+            return local
+        if self._merged is None or self._merged[0] is not self.nrt or self._merged[1] is not local:
+            metadata = self.nrt.get("metadata") or {}
+            own = local or TopologyState({}, {})
+            annotations = {**own.annotations, **(metadata.get("annotations") or {})}
+            self._merged = (self.nrt, local, TopologyState(annotations, {**own.labels, **(metadata.get("labels") or {})}))
+        return self._merged[2]
 
     def _mine(self, name: str | None) -> bool:
         # a server that does not know the field selector sends all objects; only ours may count
@@ -144,7 +151,7 @@ class NodeState:
     def _on_topology(self, obj: dict[str, Any]) -> None:
         if self._mine(obj["metadata"].get("name")):
             self.nrt = obj
-            if self.local_topology is None:
+            if self.local_topology is None or not self._publishes:
                 self._callbacks.emit(StateKind.NODE_TOPOLOGY)
 
     def _on_topology_gone(self, obj: dict[str, Any]) -> None:

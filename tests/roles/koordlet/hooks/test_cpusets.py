@@ -108,6 +108,26 @@ class TestCPUSets:
         node.run()
         assert (cpus(node, bound), quotas(node, bound)) == ("2,10", ["200000"] * 2)
 
+    @pytest.mark.feature("KA-MET-01")
+    def test_metrics_of_the_pools(self, hooked) -> None:
+        node = hooked("CPUSetAllocator", "PerCPUMetric")
+        node.world.nrt = nrt()
+        node.run()
+        metrics = node.machine.metrics
+        assert (metrics.share_pool_cores.get(), metrics.be_share_pool_cores.get()) == (14, 16)
+        assert metrics.share_pool_info.get("5") == 1
+        assert metrics.share_pool_info.get("6") is None
+        assert metrics.be_share_pool_info.get("7") == 1
+        node.world.nrt = nrt() | {"node.koordinator.sh/cpu-shared-pools": '[{"socket":0,"node":0,"cpuset":"0-4"}]'}
+        node.run()
+        assert (metrics.share_pool_cores.get(), metrics.share_pool_info.get("5")) == (5, None)
+
+    def test_no_metrics_of_single_cpus_unless_asked(self, hooked) -> None:
+        node = hooked("CPUSetAllocator")
+        node.world.nrt = nrt()
+        node.run()
+        assert node.machine.metrics.share_pool_info.get("5") is None
+
     @pytest.mark.feature("KA-HST-01")
     def test_host_applications(self, hooked) -> None:
         node = hooked("CPUSetAllocator")
