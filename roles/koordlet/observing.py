@@ -17,6 +17,7 @@ from roles.koordlet.prediction.models import Models, PredictionOptions
 from roles.koordlet.prediction.reclaimable import ReclaimableReporter
 from roles.koordlet.report.device_loop import DeviceLoop
 from roles.koordlet.report.nodemetric_loop import NodeMetricLoop
+from roles.koordlet.report.podresources import KUBELET_SOCKET, PodResourcesProxy
 from roles.koordlet.report.topology_loop import TopologyLoop
 from roles.koordlet.sensing.base import Round, SensingContext, Shared
 from roles.koordlet.sensing.loop import SensingLoop
@@ -137,6 +138,9 @@ def spawn_reports(
             cold_memory=lambda: parts.shared.cold_memory,
         )
         life.spawn(lambda: report.run(stopping, synced), "NodeMetric report", restart=True)
+    if parts.gate("PodResourcesProxy"):
+        proxy = PodResourcesProxy(options.pod_resources_proxy_path, root.kubelet_path(KUBELET_SOCKET), lambda: book.pods)
+        life.spawn(lambda: proxy.run(stopping), "PodResources proxy", restart=True)
     if options.node_topology_sync_interval <= 0:
         return
     topology = TopologyLoop(
