@@ -38,13 +38,14 @@ _replace = msgspec.structs.replace
 DEFAULT_SCHEDULER = "default-scheduler"
 _TERMINATED = ("Succeeded", "Failed")
 
-# Results that are written on a pod when it is bound: they differ from pod to pod and are not read to place it.
+# Annotations that differ from pod to pod of one template and do not decide where it can be: mostly results written when it is bound.
 _RESULTS = frozenset(
     (
         names.ANNOTATION_RESOURCE_STATUS, names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_RESERVATION_ALLOCATED,
         names.ANNOTATION_BIND_GANG_GROUP_ID, names.ANNOTATION_BIND_GANG_GROUP_ID_DEPRECATED,
         names.ANNOTATION_BIND_GANG_MEMBER_COUNT, names.ANNOTATION_BIND_GANG_MEMBER_COUNT_DEPRECATED,
         names.ANNOTATION_BIND_TIMESTAMP, names.ANNOTATION_GPU_MINORS, names.ANNOTATION_RESERVATION_NAME,
+        names.ANNOTATION_GANG_NETWORK_TOPOLOGY_INDEX,  # its rank among its gang, read from the pod
     )
 )  # fmt: skip
 
@@ -267,7 +268,7 @@ def _slim(pod: Pod, shape: PodShape) -> Pod:
     """The projection with the parts that decide the shape shared with the first pod of the shape, and without what nobody reads."""
     meta, spec, status, first = pod.metadata, pod.spec, pod.status, shape.template.spec
     model = shape.template
-    annotations = {key: value for key, value in meta.annotations.items() if names.DOMAIN in key} if meta.annotations else meta.annotations
+    annotations = {key: value for key, value in meta.annotations.items() if _kept(key)} if meta.annotations else meta.annotations
     slim = _replace(
         pod,
         metadata=_replace(
@@ -315,7 +316,12 @@ def _slim(pod: Pod, shape: PodShape) -> Pod:
 def _relevant(annotations: dict[str, str] | None) -> dict[str, str]:
     if not annotations:
         return {}
-    return {key: value for key, value in annotations.items() if names.DOMAIN in key and key not in _RESULTS}
+    return {key: value for key, value in annotations.items() if _kept(key) and key not in _RESULTS}
+
+
+def _kept(key: str) -> bool:
+    """Whether an annotation of this key is read by anybody."""
+    return names.DOMAIN in key or key == names.ANNOTATION_GANG_MATCH_POLICY_ALIAS
 
 
 def _host_ports(pod: Pod) -> tuple[tuple[str, str, int], ...]:

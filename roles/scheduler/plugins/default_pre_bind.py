@@ -5,10 +5,12 @@ A pod is patched as a pod; what is drafted for a reserve pod goes to the Reserva
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from koord.api.kinds import PODS, RESERVATIONS
 from koord.kube.errors import Conflict
+from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.context import BindDraft, CycleContext
 from roles.scheduler.framework.interfaces import PreBindPatch
 from roles.scheduler.framework.status import SUCCESS, Status, error
@@ -25,12 +27,9 @@ class DefaultPreBind(PreBindPatch):
         client, pod = self.handle.client, ctx.pod
         if client is None:
             return error("no API server to write to")
-        metadata: dict[str, Any] = {"uid": pod.pod.metadata.uid}
-        if draft.annotations:
-            metadata["annotations"] = draft.annotations
-        if draft.labels:
-            metadata["labels"] = draft.labels
-        body = {"metadata": metadata}
+        body = _body(pod, draft)
+        if body is None:
+            return SUCCESS
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 if pod.reservation:
@@ -38,10 +37,28 @@ class DefaultPreBind(PreBindPatch):
                 else:
                     written = await client.patch(PODS, pod.name, body, pod.namespace, type="strategic")
                 break
-            except Conflict:
-                if attempt == _ATTEMPTS:
-                    raise
+            except Conflict as failure:
+                if attempt == _ATTEMPTS or "uid" in failure.message.lower():
+                    raise  # (another object has the name by now)
         if written["metadata"].get("deletionTimestamp"):
             what = f"reservation {pod.reservation}" if pod.reservation else f"pod {pod.key}"
             return error(f"{what} is being deleted")
         return SUCCESS
+
+
+def _body(pod: PodInfo, draft: BindDraft) -> dict[str, Any] | None:
+    """The patch with the object's UID; None when a pod shows all of it already."""
+    metadata: dict[str, Any] = {}
+    for field, wanted, present in (
+        ("annotations", draft.annotations, pod.pod.metadata.annotations or {}),
+        ("labels", draft.labels, pod.labels),
+    ):
+        found = dict(wanted) if pod.reservation else _changes(wanted, present)
+        if found:
+            metadata[field] = found
+    return {"metadata": {"uid": pod.pod.metadata.uid, **metadata}} if metadata else None
+
+
+def _changes(wanted: Mapping[str, str | None], present: Mapping[str, str]) -> dict[str, str | None]:
+    """Entries that differ from what is there: None removes a key, and one that is not there need not be removed."""
+    return {key: value for key, value in wanted.items() if present.get(key) != value}

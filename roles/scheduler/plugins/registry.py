@@ -16,6 +16,7 @@ from roles.scheduler.plugins.node_affinity import NodeAffinity
 from roles.scheduler.plugins.node_ports import NodePorts
 from roles.scheduler.plugins.node_resources import NodeResourcesBalancedAllocation, NodeResourcesFit
 from roles.scheduler.plugins.pod_topology_spread import PodTopologySpread
+from roles.scheduler.plugins.scheduling_hint import SchedulingHint
 from roles.scheduler.plugins.taint_toleration import TaintToleration
 from roles.scheduler.plugins.volumes.binding import VolumeBinding
 from roles.scheduler.plugins.volumes.filters import NodeVolumeLimits, VolumeRestrictions, VolumeZone
@@ -42,13 +43,14 @@ PLUGINS: tuple[type[Plugin], ...] = (
     LoadAwareScheduling,
     DefaultPreemption,
     ElasticQuota,
+    SchedulingHint,
 )
 
 # Names of upstream's profiles that this build has no plugin for. A configuration that lists them starts, with a warning for each.
 ABSENT: frozenset[str] = frozenset(
     (
         "DynamicResources", "Reservation",
-        "NodeNUMAResource", "DeviceShare", "Coscheduling", "SchedulingHint",
+        "NodeNUMAResource", "DeviceShare", "Coscheduling",
         "NodeResourcesFitPlus", "ScarceResourceAvoidance",
     )
 )  # fmt: skip
