@@ -28,7 +28,7 @@ from roles.runtime_proxy.store import Store
 from tests.roles.runtime_proxy.support import create, run_pod
 from tests.roles.runtime_proxy.support_docker import container, sandbox
 
-ROUNDS = 300_000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 30_000
+ROUNDS = 1_000_000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 30_000
 UNKNOWN = bytes.fromhex("b83e07")  # field 999
 HOOKS = tuple(HOOK_METHODS)
 
