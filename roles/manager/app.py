@@ -16,6 +16,7 @@ from koord.api.kinds import (
     MUTATINGWEBHOOKCONFIGURATIONS,
     NAMESPACES,
     PRIORITYCLASSES,
+    RECOMMENDATIONS,
     SECRETS,
     VALIDATINGWEBHOOKCONFIGURATIONS,
 )
@@ -27,6 +28,7 @@ from koord.api.objects import (
     Namespace,
     Object,
     PriorityClassObject,
+    Recommendation,
 )
 from koord.config import slo_schema
 from koord.config.errors import ConfigError
@@ -167,6 +169,8 @@ class App:
         quotas = informers.informer(ELASTICQUOTAS, ElasticQuota, optional=True)
         view.quota_objects = quotas
         quotas.add_handler(view.quotas.on_quota, lambda old, new: view.quotas.on_quota(new), view.quotas.on_quota_gone)
+        if self.options.gates.enabled("Recommender"):
+            view.recommendations = informers.informer(RECOMMENDATIONS, Recommendation, optional=True)
         self.world.config_maps.add_handler(self._on_config_map, lambda old, new: self._on_config_map(new), self._on_config_map_gone)
 
     def _on_config_map(self, config_map: ConfigMap) -> None:

@@ -66,6 +66,16 @@ _PLUGINS = ("CPUNormalization", "ResourceAmplification", "MidResource", "BatchRe
 @duration_option("--colocation-profile-expire-pod-cache-duration", default=600.0, help="How often the memory of handled pods is swept.")
 @click.option("--colocation-profile-update-pod-qps", type=float, default=10.0, show_default=True, help="Pods changed a second.")
 @click.option("--colocation-profile-update-pod-burst", type=int, default=100, show_default=True, help="Pods changed at once.")
+@duration_option("--recommender-interval", default=60.0, help="How often usage is looked at.")
+@click.option(
+    "--recommender-cpu-percentile", type=float, default=0.9, show_default=True, help="Share of CPU samples that the target covers."
+)
+@click.option("--recommender-memory-percentile", type=float, default=0.9, show_default=True, help="Share of daily memory peaks it covers.")
+@click.option("--recommendation-margin-fraction", type=float, default=0.15, show_default=True, help="What is put on top, as a share.")
+@duration_option("--recommender-half-life", default=86400.0, help="After how long a sample counts half.")
+@click.option("--recommender-min-cpu-millicores", type=int, default=25, show_default=True, help="Least CPU of a pod.")
+@click.option("--recommender-min-memory-mb", type=int, default=250, show_default=True, help="Least memory of a pod, MiB.")
+@click.option("--recommender-prometheus-address", default="", help="Prometheus that is asked for eight days of history, http(s)://...")
 @bool_option("--disable-no-deepcopy", default=False, help="Accepted for compatibility: caches are never copied.")
 def command(**flags: Any) -> None:
     """Run the co-location controllers and the admission webhooks."""

@@ -17,6 +17,7 @@ from koord.process.life import Life
 from roles.manager.app import App
 from roles.manager.noderesource.plan import PLUGIN_NAMES
 from roles.manager.options import CONTROLLERS, Options, check_list, webhook_options
+from roles.manager.recommender.policy import Policy, checked
 
 log = logging.getLogger("koord.manager")
 
@@ -53,6 +54,18 @@ def options_of(flags: dict[str, Any], gates: FeatureGates) -> Options:
         "controllers": check_list("--controllers", known["controllers"], CONTROLLERS),
         "noderesource_plugins": check_list("--noderesource-plugins", known["noderesource_plugins"], PLUGIN_NAMES),
         "gates": gates,
+        "recommender": checked(
+            Policy(
+                interval=flags["recommender_interval"],
+                cpu_percentile=flags["recommender_cpu_percentile"],
+                memory_percentile=flags["recommender_memory_percentile"],
+                margin=flags["recommendation_margin_fraction"],
+                half_life=flags["recommender_half_life"],
+                min_cpu=flags["recommender_min_cpu_millicores"],
+                min_memory=flags["recommender_min_memory_mb"] << 20,
+                prometheus=flags["recommender_prometheus_address"],
+            )
+        ),
         "webhook": webhook_options(),
     }
     return Options(**known)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from koord.config.errors import ConfigError, did_you_mean
 from koord.config.gates import MANAGER, FeatureGates
+from roles.manager.recommender.policy import Policy
 
-CONTROLLERS = ("nodemetric", "noderesource", "nodeslo", "quotaprofile", "colocationprofile")
+CONTROLLERS = ("nodemetric", "noderesource", "nodeslo", "quotaprofile", "colocationprofile", "recommender")
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Options:
     profile_expire_cache_duration: float = 600.0
     profile_update_qps: float = 10.0
     profile_update_burst: int = 100
+    recommender: Policy = field(default_factory=Policy)
     gates: FeatureGates = field(default_factory=lambda: FeatureGates(MANAGER))
     webhook: WebhookOptions = field(default_factory=WebhookOptions)
 

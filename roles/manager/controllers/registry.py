@@ -14,6 +14,7 @@ from roles.manager.controllers.nodemetric import NodeMetricController
 from roles.manager.controllers.noderesource import NodeResourceController
 from roles.manager.controllers.nodeslo import NodeSLOController
 from roles.manager.controllers.quotaprofile import QuotaProfileController
+from roles.manager.controllers.recommender import RecommenderController
 from roles.manager.controllers.world import World
 from roles.manager.controllers.writer import Writer
 from roles.manager.metrics import Metrics
@@ -56,6 +57,11 @@ def _colocationprofile(parts: Parts) -> Controller:
     return ColocationProfileController(parts.world, parts.informers, parts.writer, parts.options, parts.draw)
 
 
+def _recommender(parts: Parts) -> Controller:
+    options = parts.options
+    return RecommenderController(parts.world, parts.informers, parts.writer, parts.recorder, options.recommender, options.webhook.namespace)
+
+
 # name, gate that must be on ("" for none), how it is made
 CONTROLLERS: tuple[tuple[str, str, Callable[[Parts], Controller]], ...] = (
     ("nodemetric", "", _nodemetric),
@@ -63,6 +69,7 @@ CONTROLLERS: tuple[tuple[str, str, Callable[[Parts], Controller]], ...] = (
     ("nodeslo", "", _nodeslo),
     ("quotaprofile", "", _quotaprofile),
     ("colocationprofile", "ColocationProfileController", _colocationprofile),
+    ("recommender", "Recommender", _recommender),
 )
 
 

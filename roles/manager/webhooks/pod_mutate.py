@@ -12,6 +12,7 @@ from koord.api.objects import Pod, PriorityClassObject, convert
 from koord.api.priority import pod_priority_class
 from koord.api.quantity import QuantityError
 from koord.kube.patch import copy_json
+from roles.manager.recommender import apply
 from roles.manager.webhooks import gpu_resources, profiles, quota_affinity
 from roles.manager.webhooks.profiles import Profile
 from roles.manager.webhooks.review import Refusal, Request
@@ -107,8 +108,24 @@ async def device_resources(pod: dict[str, Any], request: Request, view: View) ->
     return pod
 
 
+async def recommendation(pod: dict[str, Any], request: Request, view: View) -> dict[str, Any]:
+    """Requests that were learnt, for pods whose owner asked for them (14)."""
+    if view.recommendations is None:
+        return pod
+    metadata = pod.get("metadata") or {}
+    namespace = metadata.get("namespace") or request.namespace
+    found = apply.fitting(view.recommendations.list(), namespace, metadata.get("labels") or {})
+    if found is not None:
+        done = apply.apply(pod, found)
+        if done:
+            told = ", ".join(f"{where}={value}" for where, value in done.items())
+            request.notes.append(f"recommendation {found.metadata.name} applied: {told}")
+    return pod
+
+
 # In the order that they run; the name is the metric's plugin_name.
 STEPS: tuple[tuple[str, Step], ...] = (
+    ("Recommendation", recommendation),  # first: profiles translate what is requested
     ("ClusterColocationProfile", colocation_profile),
     ("ExtendedResourceSpec", extended_spec),
     ("MultiQuotaTree", quota_tree_affinity),

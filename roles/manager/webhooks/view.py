@@ -43,6 +43,7 @@ class View:
         self.nodes: Store | None = None
         self.pods: Store | None = None
         self.quota_profiles: Store | None = None
+        self.recommendations: Store | None = None
         self.slo_data: Mapping[str, str] | None = None
         self.on_binding_decision: Callable[[str], None] | None = None
         self.on_shared_weight: Callable[[str, str, int], None] | None = None

@@ -1,0 +1,249 @@
+"""Recommender: learns what containers use and says what they should request (MGR-REC-01, MGR-REC-02, manager.md 14)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from koord.api.kinds import CONFIGMAPS, RECOMMENDATIONS
+from koord.api.objects import Pod, Recommendation
+from koord.api.v1alpha1.recommendation import CONDITION_CONFIG_UNSUPPORTED, CONDITION_FETCHING_HISTORY, CONDITION_NO_OBJECTS_MATCHED
+from koord.decisions.record import Record, Subject
+from koord.decisions.recorder import Recorder
+from koord.kube.errors import AlreadyExists, NotFound
+from koord.kube.informers import Informer, InformerFactory
+from roles.manager.controllers.base import Controller, log
+from roles.manager.controllers.world import World
+from roles.manager.controllers.writer import Writer
+from roles.manager.recommender import checkpoint, history, samples, status
+from roles.manager.recommender.apply import ANNOTATION_SELECTOR, Mode, mode_of
+from roles.manager.recommender.estimate import Estimate, estimates
+from roles.manager.recommender.group import ContainerGroup
+from roles.manager.recommender.policy import Policy
+from roles.manager.recommender.resolve import Missing, Target, Unsupported, resolve
+from roles.manager.recommender.sources import MetricsAPI, NodeMetrics, of_pod_metrics
+from roles.manager.recommender.status import Finding
+
+BY_NAMESPACE = "namespace"
+CHECKPOINT_EVERY = 60.0
+_ENDED = frozenset(("Succeeded", "Failed"))
+
+
+@dataclass(slots=True)
+class Learnt:
+    """What is known of one Recommendation."""
+
+    uid: str
+    groups: dict[str, ContainerGroup]
+    stored: bool  # whether a checkpoint stands
+    changed: bool = False
+    saved: float = float("-inf")
+    loading: asyncio.Task[list[history.Point]] | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+
+class RecommenderController(Controller):
+    """Keys are Recommendations; each comes again every interval."""
+
+    name = "recommender"
+
+    def __init__(
+        self,
+        world: World,
+        informers: InformerFactory,
+        writer: Writer,
+        recorder: Recorder,
+        policy: Policy,
+        namespace: str,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__()
+        self.world, self.writer, self.recorder = world, writer, recorder
+        self.policy, self.namespace, self.clock = policy, namespace, clock
+        self.recommendations: Informer[Recommendation] = informers.informer(RECOMMENDATIONS, Recommendation, optional=True)
+        self._metrics_api = MetricsAPI(writer.client)
+        self._node_metrics = NodeMetrics(world.node_metrics)
+        self._learnt: dict[str, Learnt] = {}
+
+    def attach(self) -> None:
+        """Listen."""
+        self.world.pods.index(BY_NAMESPACE, lambda pod: pod.metadata.namespace)
+        self.recommendations.add_handler(
+            on_add=lambda obj: self.queue.add(obj.key),
+            on_update=lambda old, new: self.queue.add(new.key) if (old.spec, _asked(old)) != (new.spec, _asked(new)) else None,
+            on_delete=lambda obj: self.queue.add(obj.key),
+        )
+
+    async def reconcile(self, key: str) -> float | None:
+        """Feed what was measured since the last time, and write what follows from it."""
+        recommendation = self.recommendations.get(key)
+        known = self._learnt.get(key)
+        if known is not None and (recommendation is None or recommendation.metadata.uid != known.uid):
+            await self._drop(key, known)
+        if recommendation is None:
+            return None
+        if mode_of(recommendation) is Mode.OFF:
+            return self.policy.interval
+        learnt = self._learnt.get(key) or await self._load(key, recommendation)
+        learnt.findings = []
+        target = await self._resolve(recommendation, learnt)
+        if target is not None:
+            pods = [pod for pod in self.world.pods.by_index(BY_NAMESPACE, recommendation.metadata.namespace) if _counts(pod, target)]
+            if not pods:
+                learnt.findings.append(Finding(CONDITION_NO_OBJECTS_MATCHED, "NoPods", "no pod matches the target"))
+            await self._learn_history(recommendation, learnt, pods)
+            await self._feed(recommendation, learnt, pods)
+            self._expire(learnt, pods)
+        await self._write(recommendation, learnt, target)
+        await self._save(recommendation, learnt)
+        return self.policy.interval
+
+    # ---------------------------------------------------------------- observing
+
+    async def _resolve(self, recommendation: Recommendation, learnt: Learnt) -> Target | None:
+        try:
+            return await resolve(self.writer.client, recommendation)
+        except Unsupported as error:
+            learnt.findings.append(Finding(CONDITION_CONFIG_UNSUPPORTED, "TargetUnsupported", str(error)))
+        except Missing as error:
+            learnt.findings.append(Finding(CONDITION_NO_OBJECTS_MATCHED, "WorkloadMissing", str(error)))
+        return None
+
+    async def _feed(self, recommendation: Recommendation, learnt: Learnt, pods: list[Pod]) -> None:
+        measured = await self._metrics_api.of_namespace(recommendation.metadata.namespace) if pods else None
+        for pod in pods:
+            item = (measured or {}).get(pod.metadata.name)
+            for sample in of_pod_metrics(pod, item) if item is not None else self._node_metrics.of_pod(pod):
+                group = self._group(learnt, sample.container)
+                fed = group.add(sample.replica, sample.time, cpu=sample.cpu, memory=sample.memory, cpu_request=sample.cpu_request)
+                learnt.changed = learnt.changed or fed
+            for kill in samples.kills(pod):
+                fed = self._group(learnt, kill.container).out_of_memory(kill.replica, kill.time, request=kill.request)
+                learnt.changed = learnt.changed or fed
+
+    def _group(self, learnt: Learnt, container: str) -> ContainerGroup:
+        if container not in learnt.groups:
+            learnt.groups[container] = ContainerGroup(self.policy.half_life)
+        return learnt.groups[container]
+
+    def _expire(self, learnt: Learnt, pods: list[Pod]) -> None:
+        present, now = frozenset(pod.metadata.uid for pod in pods), self.clock()
+        for name, group in list(learnt.groups.items()):
+            group.forget_replicas(present)
+            if group.expired(now):
+                del learnt.groups[name]
+                learnt.changed = True
+
+    async def _learn_history(self, recommendation: Recommendation, learnt: Learnt, pods: list[Pod]) -> None:
+        """Eight days of Prometheus for a Recommendation that is new; fetched beside everything else."""
+        if self.policy.prometheus and pods and not learnt.stored and learnt.loading is None:
+            pattern = history.pods_pattern(recommendation, [pod.metadata.name for pod in pods])
+            fetching = history.fetch(self.policy.prometheus, recommendation.metadata.namespace, pattern, self.clock())
+            learnt.loading = asyncio.create_task(fetching, name=f"history of {recommendation.key}")
+            await asyncio.sleep(0)
+        if learnt.loading is None or learnt.stored:
+            return
+        if not learnt.loading.done():
+            learnt.findings.append(Finding(CONDITION_FETCHING_HISTORY, "Loading", f"from {self.policy.prometheus}"))
+            self.queue.add_after(recommendation.key, 1.0)
+            return
+        requests = {c.name: samples.request(c, "cpu") for pod in pods for c in samples.watched(pod)}
+        try:
+            for point in learnt.loading.result():
+                if point.container in requests:
+                    group, replica = self._group(learnt, point.container), f"history/{point.pod}"
+                    group.add(replica, point.time, cpu=point.cpu, memory=point.memory, cpu_request=requests[point.container])
+                    learnt.changed = True
+        except history.HistoryError as error:
+            log.warning("recommendation %s: no history from %s: %s; it starts without", recommendation.key, self.policy.prometheus, error)
+        learnt.stored = True  # asked once: what comes from now on is measured here
+
+    # ---------------------------------------------------------------- writing
+
+    async def _write(self, recommendation: Recommendation, learnt: Learnt, target: Target | None) -> None:
+        found, now, meta = estimates(learnt.groups, self.policy), self.clock(), recommendation.metadata
+        low = status.low_confidence(found)
+        body = status.patch(recommendation, found, [*learnt.findings, low] if low else learnt.findings, now)
+        if body:
+            await self.writer.patch(RECOMMENDATIONS, meta.name, body, meta.namespace, subresource="status")
+            self._record(recommendation, found, now)
+        wanted = {status.ANNOTATION_BOUNDS: status.bounds(found)} if found and "podStatus" in body.get("status", {}) else {}
+        if target is not None and mode_of(recommendation) is Mode.APPLY_ON_CREATE:
+            # Webhooks of every replica match new pods with what the leader found out.
+            wanted[ANNOTATION_SELECTOR] = ";".join(sorted(str(selector) for selector in target.selectors))
+        changed = {key: value for key, value in wanted.items() if meta.annotations.get(key) != value}
+        if changed:
+            await self.writer.patch(RECOMMENDATIONS, meta.name, {"metadata": {"annotations": changed}}, meta.namespace)
+
+    def _record(self, recommendation: Recommendation, found: dict[str, Estimate], now: float) -> None:
+        meta = recommendation.metadata
+        numbers: dict[str, float | int | str] = {}
+        for name, estimate in found.items():
+            numbers |= {f"{name}.{resource}": text for resource, text in estimate.target.resources().items()}
+            numbers |= {f"{name}.days": round(estimate.confidence, 3), f"{name}.samples": estimate.samples}
+        self.recorder.record(
+            Record(
+                role="manager",
+                subject=Subject("Recommendation", meta.namespace, meta.name, meta.uid),
+                time=now,
+                verdict="Recommended" if found else "NoRecommendation",
+                rule="recommender",
+                message=f"p{self.policy.cpu_percentile * 100:g} of CPU and p{self.policy.memory_percentile * 100:g} of memory peaks, "
+                f"and {self.policy.margin:.0%} on top",
+                numbers=numbers,
+                features=("MGR-REC-02",),
+            )
+        )
+
+    # ---------------------------------------------------------------- checkpoints
+
+    async def _load(self, key: str, recommendation: Recommendation) -> Learnt:
+        uid = recommendation.metadata.uid
+        groups: dict[str, ContainerGroup] = {}
+        stored = False
+        try:
+            found = await self.writer.client.get(CONFIGMAPS, checkpoint.name_of(uid), self.namespace)
+        except NotFound:
+            pass
+        else:
+            groups, errors = checkpoint.groups_of(found.get("data") or {}, self.policy.half_life)
+            stored = True
+            for error in errors:
+                log.error("checkpoint %s/%s: %s; that part starts anew", self.namespace, checkpoint.name_of(uid), error)
+        learnt = self._learnt[key] = Learnt(uid, groups, stored)
+        return learnt
+
+    async def _save(self, recommendation: Recommendation, learnt: Learnt) -> None:
+        now = self.clock()
+        if not learnt.changed or now - learnt.saved < CHECKPOINT_EVERY:
+            return
+        name = checkpoint.name_of(learnt.uid)
+        body = checkpoint.body_of(learnt.uid, self.namespace, recommendation.key, learnt.groups)
+        try:
+            current = await self.writer.client.get(CONFIGMAPS, name, self.namespace)
+        except NotFound:
+            with contextlib.suppress(AlreadyExists):
+                await self.writer.create(CONFIGMAPS, body, self.namespace)
+        else:
+            gone = {key: None for key in (current.get("data") or {}) if key not in body["data"]}
+            await self.writer.patch(CONFIGMAPS, name, {"data": {**body["data"], **gone}}, self.namespace)
+        learnt.saved, learnt.changed = now, False
+
+    async def _drop(self, key: str, learnt: Learnt) -> None:
+        """The Recommendation is gone: so is what was learnt for it."""
+        if learnt.loading is not None:
+            learnt.loading.cancel()
+        with contextlib.suppress(NotFound):
+            await self.writer.delete(CONFIGMAPS, checkpoint.name_of(learnt.uid), self.namespace)
+        self._learnt.pop(key, None)
+
+
+def _asked(recommendation: Recommendation) -> Mode:
+    return mode_of(recommendation)
+
+
+def _counts(pod: Pod, target: Target) -> bool:
+    return pod.status.phase not in _ENDED and target.matches(pod)

@@ -1,0 +1,133 @@
+"""What is remembered of one container of a workload: histograms of its usage, shared by all replicas (MGR-REC-01, manager.md 14)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from koord.accounting.histogram import RECOMMENDER_CPU, RECOMMENDER_MEMORY, CheckpointError, DecayingHistogram
+from roles.manager.recommender.policy import DAY, EXPIRES_AFTER, SAMPLES_A_DAY
+
+MIN_CPU_WEIGHT = 0.1
+OOM_FACTOR = 1.2
+OOM_BUMP = 100e6  # bytes
+
+
+@dataclass(slots=True)
+class _Peak:
+    """The highest memory of one replica's container in its present window of a day."""
+
+    begin: float
+    value: float
+    time: float
+
+
+class ContainerGroup:
+    """All replicas of one container. Times are seconds since the epoch; replicas are told apart by pod uid."""
+
+    def __init__(self, half_life: float) -> None:
+        self.cpu = DecayingHistogram(RECOMMENDER_CPU, half_life)
+        self.memory = DecayingHistogram(RECOMMENDER_MEMORY, half_life)
+        self.first = 0.0
+        self.last = 0.0
+        self.samples = 0
+        self._newest: dict[str, float] = {}
+        self._peaks: dict[str, _Peak] = {}
+        self._kills: dict[str, float] = {}
+
+    def add(self, replica: str, time: float, *, cpu: float, memory: float, cpu_request: float) -> bool:
+        """A usage sample: CPU and its request in cores, memory in bytes. False when it is not newer than the replica's last one."""
+        if time <= self._newest.get(replica, float("-inf")):
+            return False
+        self._newest[replica] = time
+        self.cpu.add(cpu, max(cpu_request, MIN_CPU_WEIGHT), time)
+        self._remember_peak(replica, memory, time)
+        self.first = min(self.first, time) if self.samples else time
+        self.last = max(self.last, time)
+        self.samples += 1
+        return True
+
+    def out_of_memory(self, replica: str, time: float, *, request: float) -> bool:
+        """The kernel killed the container: it needed more than it had, so its peak is raised. `request` in bytes.
+
+        False when that kill is known: a pod's status tells of it until the next one.
+        """
+        if time <= self._kills.get(replica, 0.0):
+            return False
+        self._kills[replica] = time
+        peak = self._peaks.get(replica)
+        seen = max(peak.value if peak is not None else 0.0, request)
+        self._remember_peak(replica, max(seen * OOM_FACTOR, seen + OOM_BUMP), time)
+        self.last = max(self.last, time)
+        return True
+
+    def _remember_peak(self, replica: str, value: float, time: float) -> None:
+        peak = self._peaks.get(replica)
+        if peak is None or time >= peak.begin + DAY:
+            self._peaks[replica] = _Peak(time, value, time)
+        elif value > peak.value:
+            self.memory.subtract(peak.value, 1.0, peak.time)
+            peak.value, peak.time = value, time
+        else:
+            return
+        self.memory.add(value, 1.0, time)
+
+    def forget_replicas(self, present: frozenset[str]) -> None:
+        """Drop what is kept of each replica that is gone; its samples stay in the histograms."""
+        for table in (self._newest, self._peaks, self._kills):
+            for replica in table.keys() - present:
+                del table[replica]
+
+    def expired(self, now: float) -> bool:
+        """Whether there was no sample for eight days."""
+        return now - self.last > EXPIRES_AFTER
+
+    @property
+    def confidence(self) -> float:
+        """Days of history, as far as they are covered by a sample a minute."""
+        return min((self.last - self.first) / DAY, self.samples / SAMPLES_A_DAY) if self.samples else 0.0
+
+    # ---------------------------------------------------------------- checkpoints
+
+    def to_checkpoint(self) -> dict[str, Any]:
+        """A JSON-able copy."""
+        return {
+            "cpu": self.cpu.to_checkpoint(),
+            "memory": self.memory.to_checkpoint(),
+            "first": self.first,
+            "last": self.last,
+            "samples": self.samples,
+            "newest": dict(self._newest),
+            "kills": dict(self._kills),
+            "peaks": {replica: [peak.begin, peak.value, peak.time] for replica, peak in self._peaks.items()},
+        }
+
+    @classmethod
+    def from_checkpoint(cls, half_life: float, data: Mapping[str, Any]) -> ContainerGroup:
+        """The group of a checkpoint. Raises CheckpointError saying what is wrong with it."""
+        group = cls(half_life)
+        group.cpu = DecayingHistogram.from_checkpoint(RECOMMENDER_CPU, half_life, _part(data, "cpu"))
+        group.memory = DecayingHistogram.from_checkpoint(RECOMMENDER_MEMORY, half_life, _part(data, "memory"))
+        group.first, group.last = _number(data.get("first"), "first"), _number(data.get("last"), "last")
+        group.samples = int(_number(data.get("samples"), "samples"))
+        for name, table in (("newest", group._newest), ("kills", group._kills)):
+            table.update({replica: _number(time, f"{name}.{replica}") for replica, time in _part(data, name).items()})
+        for replica, numbers in _part(data, "peaks").items():
+            if not isinstance(numbers, list) or len(numbers) != 3:
+                raise CheckpointError(f"peaks.{replica}: a list of three numbers is wanted")
+            group._peaks[replica] = _Peak(*(_number(number, f"peaks.{replica}") for number in numbers))
+        return group
+
+
+def _part(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = data.get(name, {})
+    if not isinstance(found, Mapping):
+        raise CheckpointError(f"{name}: a map is wanted, not {type(found).__name__}")
+    return found
+
+
+def _number(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise CheckpointError(f"{where}: {value!r} is not a number of at least 0")
+    return float(value)

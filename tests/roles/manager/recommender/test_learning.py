@@ -1,0 +1,178 @@
+"""What is learnt from samples, and what follows from it: the pure part (manager.md 14)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord.accounting.histogram import CheckpointError
+from koord.api.objects import Pod, Recommendation, convert
+from roles.manager.recommender import apply, checkpoint, samples, status
+from roles.manager.recommender.estimate import estimates
+from roles.manager.recommender.group import ContainerGroup
+from roles.manager.recommender.policy import DAY, Policy
+
+START = 1_700_000_000.0
+EXACT = Policy(min_cpu=0, min_memory=0)
+
+
+def group(cpu: float = 0.195, memory: float = 5e8, *, days: float = 4.0, samples: int = 5760) -> ContainerGroup:
+    made = ContainerGroup(DAY)
+    for n in range(samples):
+        made.add("r", START + n * days * DAY / max(samples - 1, 1), cpu=cpu, memory=memory, cpu_request=1.0)
+    return made
+
+
+@pytest.mark.feature("MGR-REC-02")
+def test_the_worked_example() -> None:
+    made = group()
+    end = made.cpu.percentile(0.9)
+    found = estimates({"main": made}, EXACT)["main"]
+    assert found.confidence == pytest.approx(4.0)
+    assert found.target.cpu == pytest.approx(end * 1.15)
+    assert found.lower.cpu == pytest.approx(end * 1.15 * (1 + 0.001 / 4) ** -2)
+    assert found.upper.cpu == pytest.approx(end * 1.15 * 1.25)
+    assert 0.195 <= end < 0.195 * 1.06, "the end of the bucket, not the value"
+
+
+@pytest.mark.feature("MGR-REC-02")
+def test_floors_are_of_the_pod_and_values_are_rounded_up() -> None:
+    found = estimates({"a": group(cpu=0.001, memory=1e6), "b": group(cpu=0.001, memory=1e6)}, Policy())
+    assert found["a"].target.resources() == {"cpu": "13m", "memory": "131072k"}
+    assert estimates({"a": ContainerGroup(DAY)}, Policy()) == {}, "no sample, no entry"
+
+
+@pytest.mark.feature("MGR-REC-02")
+def test_one_sample_bounds_nothing_from_above() -> None:
+    found = estimates({"a": group(samples=1)}, Policy())["a"]
+    assert found.upper.resources() == {}
+    assert found.lower.resources() == {"cpu": "25m", "memory": "262144k"}, "nothing is known below the floor"
+    low = status.low_confidence({"a": found})
+    assert low is not None
+    assert "1 samples, 0.00 days" in low.message
+
+
+@pytest.mark.feature("MGR-REC-01")
+def test_memory_is_the_peak_of_a_day_and_old_samples_are_dropped() -> None:
+    made = ContainerGroup(DAY)
+    for minute, memory in enumerate((3e8, 9e8, 2e8)):
+        assert made.add("r", START + 60 * minute, cpu=0.1, memory=memory, cpu_request=0)
+    assert not made.add("r", START + 60, cpu=9.0, memory=9e9, cpu_request=0), "older than the last"
+    assert made.add("other", START + 60, cpu=0.1, memory=1e8, cpu_request=0), "a replica of its own"
+    assert made.memory.percentile(1.0) == pytest.approx(9e8, rel=0.06)
+    made.add("r", START + DAY, cpu=0.1, memory=1e8, cpu_request=0)
+    assert made.memory.percentile(0.3) < 2e8, "the next day has a peak of its own"
+
+
+@pytest.mark.feature("MGR-REC-01")
+def test_a_kill_raises_the_peak_once() -> None:
+    made = group(memory=4e8, samples=10, days=0.1)
+    assert made.out_of_memory("r", START + DAY, request=5e8)
+    assert not made.out_of_memory("r", START + DAY, request=5e8), "the status tells of it for as long as it is the last"
+    assert made.memory.percentile(1.0) == pytest.approx(6e8, rel=0.06), "max(5e8 * 1.2, 5e8 + 1e8)"
+    assert made.out_of_memory("r", START + DAY + 60, request=5e8)
+    assert made.memory.percentile(1.0) == pytest.approx(7.2e8, rel=0.06), "it grows from kill to kill"
+
+
+@pytest.mark.feature("MGR-REC-01")
+def test_a_pod_is_shared_out_by_requests() -> None:
+    def container(name: str, cpu: str = "") -> dict[str, object]:
+        return {"name": name, "resources": {"requests": {"cpu": cpu} if cpu else {}}}
+
+    spec = {
+        "containers": [container("a", "1"), container("b", "500m")],
+        "initContainers": [container("setup", "4"), {**container("side", "500m"), "restartPolicy": "Always"}],
+    }
+    pod = convert({"metadata": {"name": "p", "uid": "u"}, "spec": spec}, Pod)
+    found = {s.container: s for s in samples.of_pod(pod, START, 1.0, 300.0)}
+    assert {name: s.cpu for name, s in found.items()} == {"a": 0.5, "b": 0.25, "side": 0.25}
+    assert {name: s.memory for name, s in found.items()} == {"a": 100.0, "b": 100.0, "side": 100.0}, "no memory requests: equally"
+
+
+USES = st.lists(
+    st.tuples(st.sampled_from("ab"), st.floats(0, 3 * DAY), st.floats(0, 64), st.floats(0, 1e11), st.booleans()), min_size=1, max_size=40
+)
+
+
+@pytest.mark.feature("MGR-REC-02")
+@given(USES)
+def test_property_bounds_enclose_the_target_and_checkpoints_keep_it(uses: list[tuple[str, float, float, float, bool]]) -> None:
+    made = ContainerGroup(DAY)
+    for replica, after, cpu, memory, killed in sorted(uses, key=lambda use: use[1]):
+        made.add(replica, START + after, cpu=cpu, memory=memory, cpu_request=0.5)
+        if killed:
+            made.out_of_memory(replica, START + after, request=memory)
+    before = estimates({"c": made}, Policy())["c"]
+    for low, mid, high in (
+        (before.lower.cpu, before.target.cpu, before.upper.cpu),
+        (*(a.memory for a in (before.lower, before.target)), before.upper.memory),
+    ):
+        assert low <= mid <= high
+    again, errors = checkpoint.groups_of(checkpoint.data_of({"c": made}), DAY)
+    assert errors == []
+    after_restart = estimates(again, Policy())["c"]
+    assert after_restart.confidence == before.confidence
+    assert after_restart.target.cpu == pytest.approx(before.target.cpu, rel=0.06)
+    assert after_restart.target.memory == pytest.approx(before.target.memory, rel=0.06)
+    assert again["c"].add("a", START, cpu=1, memory=1, cpu_request=1) is (made._newest.get("a", 0.0) < START)
+
+
+@pytest.mark.feature("MGR-REC-02")
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"cpu": []}, "cpu: a map is wanted"),
+        ({"samples": -1}, "samples"),
+        ({"peaks": {"r": [1]}}, "peaks.r"),
+        ({"newest": {"r": "x"}}, "newest.r"),
+        ({"memory": {"bucketWeights": {"99999": 1}, "totalWeight": 1}}, "bucket"),
+    ],
+)
+def test_a_bad_checkpoint_is_named(change: dict[str, object], said: str) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        ContainerGroup.from_checkpoint(DAY, {**group(samples=3).to_checkpoint(), **change})
+
+
+def recommendation(**annotations: str) -> Recommendation:
+    return convert(
+        {
+            "metadata": {
+                "name": "r",
+                "namespace": "shop",
+                "annotations": {f"analysis.koordinator.sh/{k}": v for k, v in annotations.items()},
+            },
+            "status": {
+                "conditions": [{"type": "LowConfidence", "status": "False"}],
+                "podStatus": {"containerStatuses": [{"containerName": "main", "resources": {"cpu": "300m", "memory": "2Gi"}}]},
+            },
+        },
+        Recommendation,
+    )
+
+
+@pytest.mark.feature("MGR-REC-02")
+def test_applying_keeps_limits_and_the_quality_of_service() -> None:
+    def pod(requests: dict[str, str], limits: dict[str, str]) -> dict[str, object]:
+        return {"spec": {"containers": [{"name": "main", "resources": {"requests": requests, "limits": limits}}]}}
+
+    burstable = pod({"cpu": "2", "memory": "1Gi"}, {"memory": "1536Mi"})
+    assert apply.apply(burstable, recommendation()) == {"main.cpu": "300m", "main.memory": "1536Mi"}
+    guaranteed = pod({"cpu": "2", "memory": "1Gi"}, {"cpu": "2", "memory": "1Gi"})
+    apply.apply(guaranteed, recommendation())
+    resources = guaranteed["spec"]["containers"][0]["resources"]  # type: ignore[index]
+    assert resources["requests"] == resources["limits"] == {"cpu": "300m", "memory": "2Gi"}
+    nothing = pod({}, {})
+    assert apply.apply(nothing, recommendation()) == {}
+    assert nothing == pod({}, {})
+
+
+@pytest.mark.feature("MGR-REC-02")
+def test_who_is_followed() -> None:
+    asked = recommendation(mode="apply-on-create", selector="app=web;job-name=j")
+    assert apply.fitting([asked], "shop", {"app": "web"}) is asked
+    assert apply.fitting([asked], "shop", {"job-name": "j"}) is asked
+    assert apply.fitting([asked], "other", {"app": "web"}) is None
+    assert apply.fitting([asked], "shop", {"app": "db"}) is None
+    assert apply.fitting([recommendation(selector="app=web")], "shop", {"app": "web"}) is None, "nobody asked"
+    assert apply.fitting([recommendation(mode="Apply-On-Create", selector="app=web")], "shop", {"app": "web"}) is None, "a typing error"
