@@ -1,4 +1,4 @@
-"""Wiring of the descheduler: informers in, rounds at an interval, records out."""
+"""Wiring of the descheduler: informers in, rounds at an interval and controllers beside them, on the leader only."""
 
 from __future__ import annotations
 
@@ -7,36 +7,34 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
-from koord.api import kinds, objects
-from koord.api.quantity import QuantityError
-from koord.config.errors import ConfigError, InvalidConfig
+from koord.config.gates import DESCHEDULER, FeatureGates
+from koord.config.model import wire
 from koord.decisions.recorder import Recorder
 from koord.kube.client import Client
+from koord.kube.events import EventRecorder
 from koord.kube.informers import InformerFactory
 from koord.kube.leases import LeaderElector, Leadership, Timing
 from koord.process.errors import FatalError
 from koord.process.http import OpsServer
 from koord.process.life import Life
-from roles.descheduler import registry
-from roles.descheduler.config import DeschedulerConfiguration, ResolvedProfile, check_plugins
-from roles.descheduler.framework.round import Outcome, Rounds
+from roles.descheduler import build
+from roles.descheduler.acting import ClusterActing
+from roles.descheduler.build import Options
+from roles.descheduler.framework.evicting import Controller, Setup
+from roles.descheduler.framework.round import Outcome
 from roles.descheduler.metrics import Metrics
-from roles.descheduler.picture import NodeView, node_view
+from roles.descheduler.observing import Observer
+from roles.descheduler.placement import Placements
+from roles.descheduler.workloads import Workloads
+from roles.descheduler.world import World
+
+__all__ = ["App", "Options"]
 
 log = logging.getLogger(__name__)
 
-
-class Options:
-    """A checked configuration. Raises InvalidConfig when a plugin does not exist, or when the file asks for real evictions."""
-
-    def __init__(self, config: DeschedulerConfiguration, profiles: list[ResolvedProfile], source: str) -> None:
-        check_plugins(profiles, registry.POINTS, source)
-        if not config.dry_run:
-            message = "must be true: this version lists what it would evict and evicts nothing"
-            raise InvalidConfig(source, [ConfigError("dryRun", message)])
-        self.config = config
-        self.profiles = profiles
+COMPONENT = "koord-descheduler"
 
 
 class App:
@@ -53,37 +51,80 @@ class App:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._config = options.config
-        self._rounds = Rounds(options.config, options.profiles)
         self._recorder = recorder
         self._client = client
         self._ops = ops
+        self._clock = clock
+        self._informers = informers
+        self.metrics = Metrics(ops.registry if ops is not None else None)
+        self._world = World(informers)
+        self._workloads = Workloads(client, informers, self._world)
+        self._gates = FeatureGates(DESCHEDULER)
+        for name, value in options.gates.items():
+            self._gates.set(name, value)
+        self._shared: dict[str, Any] = {}
+        self._events: dict[str, EventRecorder] = {}
+        self._rounds = build.rounds(options, self._setup)
+        self._controllers = build.controllers(self._rounds.profiles)
+        self._observer = Observer(self._world, self._rounds.profiles)
+        self._placements = Placements(informers, self._world) if build.lists_only(options) else None
+        self._leadership: Leadership | None = None
+        self._acting = ClusterActing(client, self.may_write, self._where)
         if ops is not None:
             ops.health.register("caches", gate=True)
-        self._clock = clock
-        self.metrics = Metrics(ops.registry if ops is not None else None)
-        self._informers = informers
-        self._nodes = informers.informer(kinds.NODES, objects.Node)
-        self._pods = informers.informer(kinds.PODS, objects.Pod)
-        self._metrics = informers.informer(kinds.NODEMETRICS, objects.NodeMetric)
-        self._classes = informers.informer(kinds.PRIORITYCLASSES, objects.PriorityClassObject)
-        self._pods.index("node", lambda pod: [pod.spec.node_name] if pod.spec.node_name else [])
+            self.install(ops)
+
+    def _setup(self, profile: str) -> Setup:
+        events = self._events[profile] = EventRecorder(self._client, profile)
+        return Setup(
+            profile=profile,
+            dry_run=self._config.dry_run,
+            client=self._client,
+            informers=self._informers,
+            world=self._world,
+            workloads=self._workloads,
+            recorder=self._recorder,
+            events=events,
+            metrics=self.metrics,
+            gates=self._gates,
+            clock=self._clock,
+            shared=self._shared,
+        )
+
+    def install(self, server: OpsServer) -> None:
+        """Routes of the role on one more HTTP port."""
+        server.json("/configz", lambda: {"componentconfig": wire(self._config)})
+        if self._config.enable_profiling:
+            server.enable_profiling()
+
+    def may_write(self) -> bool:
+        """Whether this process still leads (or needs not)."""
+        return self._leadership is None or self._leadership.held
 
     async def run(self, life: Life) -> None:
-        """Rounds, start to start at the interval; an interval of 0 is exactly one round. Raises FatalError when the lease is lost."""
+        """Lead, then rounds and controllers until told to stop. Raises FatalError when the lease is lost."""
         self._informers.start()
-        for informer in (self._nodes, self._pods, self._metrics, self._classes):
-            await informer.wait_synced()
+        await self._world.wait_synced()
+        await self._workloads.wait_synced()
         if self._ops is not None:
             self._ops.health.set("caches", True, "informer caches are synced")
+        try:
+            await self._compete(life)
+        finally:
+            for events in self._events.values():
+                await events.stop()
+
+    async def _compete(self, life: Life) -> None:
         election = self._config.leader_election
         if not election.leader_elect:
-            await self._rounds_until(life, None)
+            await self._lead(life, None)
             return
         timing = Timing(election.lease_duration, election.renew_deadline, election.retry_period)
-        elector = LeaderElector(self._client, election.resource_namespace, election.resource_name, timing=timing)
+        events = self._events.setdefault(COMPONENT, EventRecorder(self._client, COMPONENT))
+        elector = LeaderElector(self._client, election.resource_namespace, election.resource_name, timing=timing, events=events)
         if self._ops is not None:
             self._ops.health.register("leader-election", live=True, probe=elector.healthy)
-        competing = asyncio.ensure_future(elector.run(lambda leadership: self._rounds_until(life, leadership)))
+        competing = asyncio.ensure_future(elector.run(lambda leadership: self._lead(life, leadership)))
         stopping = asyncio.ensure_future(life.stopping.wait())
         await asyncio.wait({competing, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -93,41 +134,55 @@ class App:
         elif not competing.result() and not life.stopping.is_set():
             raise FatalError("lost lease")
 
-    async def _rounds_until(self, life: Life, leadership: Leadership | None) -> None:
+    async def _lead(self, life: Life, leadership: Leadership | None) -> None:
+        """Rounds and controllers, until the process stops; a controller that fails ends all."""
+        self._leadership = leadership
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._control(controller, leadership), name=controller.name) for controller in self._controllers]
+                tasks.append(group.create_task(self._rounds_until(life), name="rounds"))
+                await life.stopping.wait()
+                for task in tasks:
+                    task.cancel()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+    @staticmethod
+    async def _control(controller: Controller, leadership: Leadership | None) -> None:
+        await controller.run(leadership)
+
+    async def _rounds_until(self, life: Life) -> None:
+        """Rounds, start to start at the interval; an interval of 0 is exactly one round, after which only controllers work."""
         interval = self._config.descheduling_interval
         loop = asyncio.get_running_loop()
-        while not life.stopping.is_set() and (leadership is None or leadership.held):
+        while not life.stopping.is_set() and self.may_write():
             started = loop.time()
-            self.round()
+            await self.round()
             if interval <= 0:
+                log.info("deschedulingInterval is 0: this was the only round")
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(life.stopping.wait(), max(0.0, started + interval - loop.time()))
 
-    def round(self) -> Outcome:
+    async def round(self) -> Outcome:
         """One round on what the caches hold now."""
         now = self._clock()
+        if self._placements is not None:
+            self._placements.forget()
         with self.metrics.time_round():
-            outcome = self._rounds.run(self._views(now), now, self._priority_of)
+            outcome = await self._rounds.run(await self._observer.views(now), now, self._acting)
         for record in outcome.records:
             self._recorder.record(record)
         self.metrics.round_done(outcome)
+        for error in outcome.errors:
+            log.error("the round ended early: %s", error)
         if outcome.skipped:
             log.error("round skipped: %s", outcome.skipped)
         else:
-            log.info("round over %d nodes: %d pods would be evicted", outcome.nodes, outcome.would_evict)
+            log.info(
+                "round over %d nodes: %d pods %s", outcome.nodes, outcome.evicted, "listed" if self._config.dry_run else "told to leave"
+            )
         return outcome
 
-    def _views(self, now: float) -> list[NodeView]:
-        views = []
-        for node in sorted(self._nodes.list(), key=lambda node: node.metadata.name):
-            name = node.metadata.name
-            try:
-                views.append(node_view(node, self._pods.by_index("node", name), self._metrics.get(name), now=now))
-            except (QuantityError, ValueError) as error:
-                log.error("node %s is left out of this round, a value cannot be read: %s", name, error)
-        return views
-
-    def _priority_of(self, name: str) -> int | None:
-        found = self._classes.get(name)
-        return None if found is None else found.value
+    async def _where(self, pod: Any) -> str:
+        return "" if self._placements is None else await self._placements.where(pod, self._clock())

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import ipaddress
+import logging
+import socket
+from collections.abc import Mapping
+from typing import Any
 
 from pydantic import Field, model_validator
 
 from koord.config.errors import ConfigError, InvalidConfig, did_you_mean
 from koord.config.loader import decode, validate, validate_model
 from koord.config.model import ConfigModel, Seconds
-from roles.descheduler.migration.args import MigrationControllerArgs
-from roles.descheduler.plugins.lownodeload.args import LowNodeLoadArgs
+from koord.config.model import wire as on_the_wire
+from koord.config.selectors import LabelSelector
+from roles.descheduler import registry
+
+log = logging.getLogger(__name__)
 
 API_VERSION = "descheduler/v1alpha2"
 KIND = "DeschedulerConfiguration"
@@ -104,8 +111,6 @@ class Profile(ConfigModel):
 class DeschedulerConfiguration(ConfigModel):
     """The whole file. Times are seconds; unset limits are None."""
 
-    ARGS: ClassVar[dict[str, type[ConfigModel]]] = {"LowNodeLoad": LowNodeLoadArgs, "MigrationController": MigrationControllerArgs}
-
     api_version: str = API_VERSION
     kind: str = KIND
     leader_election: LeaderElection = LeaderElection()
@@ -135,22 +140,42 @@ class DeschedulerConfiguration(ConfigModel):
             if profile.name in names:
                 raise ConfigError(f"profiles[{index}].name", f"{profile.name!r} is already used; names must be unique")
             names.add(profile.name)
+        if self.node_selector is not None:
+            LabelSelector.compile(self.node_selector)
+        for index, profile in enumerate(self.profiles):
+            if profile.node_selector is not None:
+                LabelSelector.compile(profile.node_selector, f"profiles[{index}].nodeSelector")
         self.healthz_bind_address = _address("healthzBindAddress", self.healthz_bind_address)
         self.metrics_bind_address = _address("metricsBindAddress", self.metrics_bind_address)
         return self
 
 
 def _address(field: str, text: str) -> str:
+    """host:port with what may be left out: a bare IP gets the default port, an empty host means all addresses."""
     host, colon, port = text.rpartition(":")
-    if not colon:
+    if _is_ip(text):
         host, port = text, str(DEFAULT_PORT)
-    if not text or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(field, f"{text!r} must be host:port or an address")
-    return f"{host or '0.0.0.0'}:{port}"
+    elif not colon or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(field, f"{text!r} must be host:port or an IP address")
+    host = host.removeprefix("[").removesuffix("]") or "0.0.0.0"
+    if not _is_ip(host):
+        try:
+            socket.getaddrinfo(host, None)
+        except (OSError, UnicodeError):
+            raise ConfigError(field, f"host {host!r} is no IP address and cannot be resolved") from None
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 class ResolvedProfile:
-    """A profile with its plugin lists merged and its arguments decoded."""
+    """A profile with its plugin lists merged and its arguments decoded; `profile` is completed with both."""
 
     def __init__(self, profile: Profile, index: int, source: str) -> None:
         self.name = profile.name
@@ -163,44 +188,77 @@ class ResolvedProfile:
             if entry.name in self.args:
                 raise InvalidConfig(source, [ConfigError(where, f"arguments of {entry.name} are given twice")])
             self.args[entry.name] = _decode_args(entry, f"{where}.args", source)
-        for name in {name for names in self.plugins.values() for name in names}:
-            if name not in self.args and (model := DeschedulerConfiguration.ARGS.get(name)):
-                self.args[name] = model()
+        for name in dict.fromkeys(name for names in self.plugins.values() for name in names):
+            if name not in self.args and (model := registry.ARGS.get(name)):
+                self.args[name] = validate_model({}, model, source, f"profiles[{index}].pluginConfig: arguments of {name}")
+        self._complete(profile)
+
+    def _complete(self, profile: Profile) -> None:
+        """What `--write-config-to` and `/configz` show."""
+        for point in POINTS:
+            getattr(profile.plugins, point).enabled = [PluginName(name=name) for name in self.plugins[point]]
+        profile.plugin_config = [
+            PluginConfig(name=name, args=on_the_wire(args) if isinstance(args, ConfigModel) else args) for name, args in self.args.items()
+        ]
 
 
 def _decode_args(entry: PluginConfig, where: str, source: str) -> Any:
-    model = DeschedulerConfiguration.ARGS.get(entry.name)
+    model = registry.ARGS.get(entry.name)
     if model is None:
         return dict(entry.args)
     args = dict(entry.args)
-    version, kind = args.pop("apiVersion", API_VERSION), args.pop("kind", f"{entry.name}Args")
-    if (version, kind) != (API_VERSION, f"{entry.name}Args"):
-        raise InvalidConfig(
-            source, [ConfigError(where, f"{version} {kind} does not belong here; accepted: {API_VERSION} {entry.name}Args")]
-        )
+    if entry.name in registry.LENIENT:
+        args = _known_only(args, model, entry.name, where)
+    else:
+        version, kind = args.pop("apiVersion", API_VERSION), args.pop("kind", f"{entry.name}Args")
+        if (version, kind) != (API_VERSION, f"{entry.name}Args"):
+            message = f"{version} {kind} does not belong here; accepted: {API_VERSION} {entry.name}Args"
+            raise InvalidConfig(source, [ConfigError(where, message)])
     return validate_model(args, model, source, where)
 
 
-def parse(text: str, source: str) -> tuple[DeschedulerConfiguration, list[ResolvedProfile]]:
-    """Decode, default and validate a configuration file's text. Raises InvalidConfig with every path."""
-    config = validate(decode(text, source), {(API_VERSION, KIND): DeschedulerConfiguration}, source)
-    return config, [ResolvedProfile(profile, index, source) for index, profile in enumerate(config.profiles)]
+def _known_only(args: Mapping[str, Any], model: type[ConfigModel], name: str, where: str) -> dict[str, Any]:
+    """Arguments of an adapted community plugin: a field that it does not know is left out, as upstream does, but not in silence."""
+    known = [field.alias or key for key, field in model.model_fields.items()]
+    for key in args:
+        if key not in known and key not in ("apiVersion", "kind"):
+            log.warning("%s.%s: %s does not know this argument%s; it is ignored", where, key, name, did_you_mean(key, known))
+    return {key: value for key, value in args.items() if key in known}
 
 
-def check_plugins(profiles: list[ResolvedProfile], registered: dict[str, frozenset[str]], source: str) -> None:
-    """Refuse plugins that do not exist, do not implement the point, or stand there twice; require exactly one Evict plugin."""
+def parse_configuration(text: str, source: str) -> DeschedulerConfiguration:
+    """Decode, default and validate a configuration file's text, but for the arguments of plugins. Raises InvalidConfig with every path."""
+    return validate(_without_nulls(decode(text, source)), {(API_VERSION, KIND): DeschedulerConfiguration}, source)
+
+
+def resolve(config: DeschedulerConfiguration, source: str) -> list[ResolvedProfile]:
+    """The profiles with everything decoded, every plugin known and one that evicts. Raises InvalidConfig."""
+    profiles = [ResolvedProfile(profile, index, source) for index, profile in enumerate(config.profiles)]
     for index, profile in enumerate(profiles):
-        for point, names in profile.plugins.items():
-            for name in names:
-                if problem := _plugin_problem(name, point, names, registered):
-                    raise InvalidConfig(source, [ConfigError(f"profiles[{index}].plugins.{point}.enabled", problem)])
-        if (count := len(profile.plugins["evict"])) != 1:
-            raise InvalidConfig(
-                source, [ConfigError(f"profiles[{index}].plugins.evict", f"exactly one plugin must be enabled, found {count}")]
-            )
+        _check_plugins(profile, index, source)
+    return profiles
 
 
-def _plugin_problem(name: str, point: str, names: list[str], registered: dict[str, frozenset[str]]) -> str:
+def _without_nulls(value: Any) -> Any:
+    """A null is a field that was left out."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _check_plugins(profile: ResolvedProfile, index: int, source: str) -> None:
+    """Refuse plugins that do not exist, do not implement the point, or stand there twice; require exactly one Evict plugin."""
+    for point, names in profile.plugins.items():
+        for name in names:
+            if problem := _plugin_problem(name, point, names):
+                raise InvalidConfig(source, [ConfigError(f"profiles[{index}].plugins.{point}.enabled", problem)])
+    if (count := len(profile.plugins["evict"])) != 1:
+        message = f"exactly one plugin must be enabled, found {count}"
+        raise InvalidConfig(source, [ConfigError(f"profiles[{index}].plugins.evict", message)])
+
+
+def _plugin_problem(name: str, point: str, names: list[str]) -> str:
+    registered = registry.POINTS
     if name not in registered:
         return f"plugin {name!r} does not exist{did_you_mean(name, registered)}; accepted: {', '.join(sorted(registered))}"
     if point not in registered[name]:

@@ -1,15 +1,15 @@
-"""Whether a pod could run on another node (DS-FIT-01), by the community's rule. Pure."""
+"""Whether a pod could run on another node: the rule of Koordinator's plugins (DS-FIT-01) and the community's (descheduler.md 9.1). Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from koord.accounting.resources import fits
-from koord.api.objects import Node, Pod, Taint, Toleration
-from koord.kube.selectors import node_selector
+from koord.api.objects import Node, Pod, PodAffinityTerm, Taint, Toleration
+from koord.kube.selectors import NodeSelector, SelectorError, from_label_selector, node_selector
 from roles.descheduler.picture import NodeView, PodView
 
-_HARD = ("NoSchedule", "NoExecute")
+HARD = ("NoSchedule", "NoExecute")
 
 
 def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
@@ -24,27 +24,132 @@ def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
     return False
 
 
-def affinity_matches(pod: Pod, node: Node) -> bool:
-    """spec.nodeSelector and required node affinity."""
-    labels = node.metadata.labels
-    if any(labels.get(key) != value for key, value in pod.spec.node_selector.items()):
-        return False
+def untolerated(pod: Pod, node: Node, relevant: Callable[[Taint], bool] | None = None) -> Taint | None:
+    """The first relevant taint (hard ones, if not said otherwise) that the pod does not tolerate."""
+    for taint in node.spec.taints:
+        wanted = taint.effect in HARD if relevant is None else relevant(taint)
+        if wanted and not tolerates(pod.spec.tolerations, taint):
+            return taint
+    return None
+
+
+def required_affinity(pod: Pod) -> NodeSelector | None:
+    """Required node affinity, compiled; None when the pod has none. Raises SelectorError."""
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
-    if affinity is None or affinity.required is None:
-        return True
-    return node_selector(affinity.required).matches(labels, node.metadata.name)
+    return None if affinity is None or affinity.required is None else node_selector(affinity.required)
+
+
+def affinity_matches(pod: Pod, node: Node) -> bool:
+    """spec.nodeSelector and required node affinity. An affinity that cannot be read matches nothing."""
+    return not Placeable.affinity_problem(pod, node, _compiled(pod))
+
+
+def _compiled(pod: Pod) -> NodeSelector | None:
+    try:
+        return required_affinity(pod)
+    except SelectorError:
+        return NodeSelector(())
+
+
+class Placeable:
+    """A pod that looks for a node; what it asks for is compiled once."""
+
+    def __init__(self, view: PodView) -> None:
+        self.view = view
+        self._affinity = _compiled(view.pod)
+
+    @staticmethod
+    def affinity_problem(pod: Pod, node: Node, affinity: NodeSelector | None) -> str:
+        """Why the node's labels do not suit the pod, "" when they do."""
+        labels = node.metadata.labels
+        if any(labels.get(key) != value for key, value in pod.spec.node_selector.items()):
+            return "its labels do not match the pod's node selector"
+        if affinity is not None and not affinity.matches(labels, node.metadata.name):
+            return "it does not match the pod's node affinity"
+        return ""
+
+    def unfit(self, target: NodeView, placed: Mapping[str, int] | None = None) -> str:
+        """Why the pod does not fit by the rule of Koordinator's plugins, "" when it does.
+
+        `placed` is what earlier pods of this round are expected to take there."""
+        if target.node.spec.unschedulable:
+            return "it is cordoned"
+        return self._labels_and_taints(target) or self._room(target, placed)
+
+    def community_unfit(self, target: NodeView) -> str:
+        """Why the pod does not fit by the community's rule, "" when it does: as above, and its own required anti-affinity against the
+        node's pods, and a free pod slot. On its own node it needs no room."""
+        if target.node.spec.unschedulable:
+            return "it is cordoned"
+        pod = self.view.pod
+        if problem := self._labels_and_taints(target):
+            return problem
+        if other := anti_affine(pod, target):
+            return f"pod {other.metadata.namespace}/{other.metadata.name} is there, which the pod's anti-affinity excludes"
+        if pod.spec.node_name == target.name:
+            return ""
+        if problem := self._room(target, None):
+            return problem
+        return "it has no free pod slot" if target.allocatable.get("pods", 0) - len(target.pods) < 1 else ""
+
+    def _labels_and_taints(self, target: NodeView) -> str:
+        pod, node = self.view.pod, target.node
+        if problem := self.affinity_problem(pod, node, self._affinity):
+            return problem
+        taint = untolerated(pod, node)
+        return f"it has taint {taint.key}, which the pod does not tolerate" if taint is not None else ""
+
+    def _room(self, target: NodeView, placed: Mapping[str, int] | None) -> str:
+        wanted, taken = self.view.requests, placed or {}
+        free = {name: target.allocatable.get(name, 0) - target.requested.get(name, 0) - taken.get(name, 0) for name in wanted}
+        lacking = fits(wanted, free)
+        return f"it lacks {', '.join(lacking)}" if lacking else ""
 
 
 def unfit(view: PodView, target: NodeView, placed: Mapping[str, int] | None = None) -> str:
-    """Why the pod does not fit the node, "" when it does. `placed` is what earlier pods of this round are expected to take there."""
-    pod, node = view.pod, target.node
-    if node.spec.unschedulable:
-        return "it is cordoned"
-    if not affinity_matches(pod, node):
-        return "its labels do not match the pod's node selector or affinity"
-    for taint in node.spec.taints:
-        if taint.effect in _HARD and not tolerates(pod.spec.tolerations, taint):
-            return f"it has taint {taint.key}, which the pod does not tolerate"
-    free = {name: target.allocatable.get(name, 0) - target.requested.get(name, 0) - (placed or {}).get(name, 0) for name in view.requests}
-    lacking = fits(view.requests, free)
-    return f"it lacks {', '.join(lacking)}" if lacking else ""
+    """One question of `Placeable.unfit`."""
+    return Placeable(view).unfit(target, placed)
+
+
+def fitting_other(view: PodView, nodes: Sequence[NodeView]) -> str:
+    """A node other than its own that the pod fits, "" when there is none."""
+    pod = Placeable(view)
+    return next((node.name for node in nodes if node.name != view.pod.spec.node_name and not pod.unfit(node)), "")
+
+
+def community_fitting(view: PodView, nodes: Sequence[NodeView], *, other: bool) -> str:
+    """A node that the pod fits by the community's rule (`other`: not its own), "" when there is none."""
+    pod = Placeable(view)
+    return next((node.name for node in nodes if not (other and node.name == view.pod.spec.node_name) and not pod.community_unfit(node)), "")
+
+
+# ---------------------------------------------------------------- anti-affinity
+
+
+def anti_affinity_terms(pod: Pod) -> tuple[PodAffinityTerm, ...]:
+    """The pod's required anti-affinity."""
+    affinity = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity else None
+    return () if affinity is None else affinity.required
+
+
+def term_matches(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
+    """Whether another pod is one that the term means: of its namespaces (none: the owner's own) and labels. A selector that cannot be
+    read means none."""
+    namespaces = term.namespaces or (owner.metadata.namespace,)
+    if other.metadata.namespace not in namespaces:
+        return False
+    try:
+        return from_label_selector(term.label_selector).matches(other.metadata.labels)
+    except SelectorError:
+        return False
+
+
+def anti_affine(pod: Pod, target: NodeView) -> Pod | None:
+    """A pod of the node that the pod's required anti-affinity excludes there; the node must have the term's topology key."""
+    for term in anti_affinity_terms(pod):
+        if term.topology_key not in target.node.metadata.labels:
+            continue
+        for other in target.pods:
+            if other.pod.metadata.uid != pod.metadata.uid and term_matches(term, pod, other.pod):
+                return other.pod
+    return None

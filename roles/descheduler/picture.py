@@ -1,11 +1,11 @@
 """What one round decides on: nodes and pods with their loads as plain values.
 
-Built anew for each round and owned by it: evictions decided in a round lower the usage that its later decisions see.
+Built anew for each round and owned by it: a pod that leaves is taken from its node, so that later decisions of the round see it gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import orjson
@@ -24,12 +24,15 @@ FINISHED = frozenset({"Succeeded", "Failed"})
 
 @dataclass(slots=True)
 class PodView:
-    """An active pod on a node. `usage` is None where the node's metrics do not list it. Base units: milli-CPU, bytes."""
+    """An active pod on a node. `usage` is None where the node's metrics do not list it. Base units: milli-CPU, bytes.
+
+    `leaving`: it has been told to go, so its load does not count any more, though it is still there."""
 
     pod: Pod
     requests: Vector
     usage: Vector | None
     priority_class: PriorityClass
+    leaving: bool = False
 
     @property
     def key(self) -> str:
@@ -42,7 +45,10 @@ class PodView:
 
 @dataclass(slots=True)
 class NodeView:
-    """A node with its active pods. `usage` and `prod_usage` are None when it has no metrics; `metric_age` is in seconds."""
+    """A node with its active pods; `everyone` are its pods of all phases.
+
+    `allocatable` is the node's own word, `capacity` what it has before amplification. `usage` and `prod_usage` are None when it has no
+    metrics; `metric_age` is in seconds. `requested` are the requests of the active pods."""
 
     node: Node
     allocatable: Vector
@@ -51,10 +57,39 @@ class NodeView:
     prod_usage: Vector | None = None
     metric_age: float = 0.0
     requested: Vector = field(default_factory=dict)
+    capacity: Vector = field(default_factory=dict)
+    everyone: list[Pod] = field(default_factory=list)
 
     @property
     def name(self) -> str:
         return self.node.metadata.name
+
+    def take(self, uid: str) -> Callable[[], None]:
+        """Take a pod off the node: its requests, its usage and its place. Returns what puts it back."""
+        before = (self.pods, self.everyone, dict(self.requested), _copy(self.usage), _copy(self.prod_usage))
+        view = next((view for view in self.pods if view.pod.metadata.uid == uid), None)
+        self.everyone = [pod for pod in self.everyone if pod.metadata.uid != uid]
+        if view is not None:
+            self.pods = [other for other in self.pods if other is not view]
+            resources.sub_into(self.requested, view.requests)
+            if not view.leaving:
+                _discount(self.usage, view)
+                if view.is_prod:
+                    _discount(self.prod_usage, view)
+
+        def put_back() -> None:
+            self.pods, self.everyone, self.requested, self.usage, self.prod_usage = before
+
+        return put_back
+
+
+def _copy(vector: Vector | None) -> Vector | None:
+    return None if vector is None else dict(vector)
+
+
+def _discount(usage: Vector | None, view: PodView) -> None:
+    if usage is not None:
+        resources.sub_into(usage, {**(view.usage or {}), "pods": 1})
 
 
 def is_ready(node: Node) -> bool:
@@ -62,7 +97,7 @@ def is_ready(node: Node) -> bool:
     return all(condition.status == "True" for condition in node.status.conditions if condition.type == "Ready")
 
 
-def allocatable(node: Node) -> Vector:
+def capacity(node: Node) -> Vector:
     """What the node can hold before amplification (DS-LNL-08). A raw-allocatable annotation that cannot be read is ignored."""
     raw = node.metadata.annotations.get(names.ANNOTATION_NODE_RAW_ALLOCATABLE)
     if raw:
@@ -79,28 +114,67 @@ def pod_view(pod: Pod, usage: Vector | None) -> PodView:
     return PodView(pod, pod_requests(pod), usage, pod_priority_class(pod))
 
 
-def node_view(node: Node, pods: Iterable[Pod], metric: NodeMetric | None, *, now: float) -> NodeView:
-    """One node as the plugins see it (DS-LNL-08). Usage of pods that are no longer on the node does not count.
+class Pictures:
+    """Makes node views, remembering what it read from an object as long as the caches hold that very object."""
 
-    `now` is in seconds. Raises QuantityError or ValueError for a node, pod or metric whose values cannot be read.
-    """
-    active = [pod for pod in pods if pod.status.phase not in FINISHED]
-    capacity = allocatable(node)
-    if metric is None or metric.status.node_metric is None or metric.status.update_time is None:
-        views = [pod_view(pod, None) for pod in active]
-        return NodeView(node, capacity, views, requested=_requested(views))
-    reported = {(item.namespace, item.name): resources.parse(item.pod_usage.resources) for item in metric.status.pods_metric}
-    views = [pod_view(pod, reported.get((pod.metadata.namespace, pod.metadata.name))) for pod in active]
-    usage = resources.parse(metric.status.node_metric.system_usage.resources)
+    def __init__(self, leaving: Callable[[Pod], bool] | None = None) -> None:
+        self._leaving = leaving or (lambda pod: False)
+        self._pods: dict[str, tuple[Pod, Vector, PriorityClass]] = {}
+        self._seen: dict[str, tuple[Pod, Vector, PriorityClass]] = {}
+
+    def begin(self) -> None:
+        """A new round: forget the pods that the last one did not see."""
+        self._pods, self._seen = self._seen, {}
+
+    def node(self, node: Node, pods: Iterable[Pod], metric: NodeMetric | None, *, now: float) -> NodeView:
+        """One node as the plugins see it (DS-LNL-08). Usage of pods that left or are leaving does not count.
+
+        `now` is in seconds. Raises QuantityError or ValueError for a node, pod or metric whose values cannot be read.
+        """
+        everyone = list(pods)
+        active = [pod for pod in everyone if pod.status.phase not in FINISHED]
+        reported = _reported(metric)
+        views = [self._pod(pod, reported.get((pod.metadata.namespace, pod.metadata.name))) for pod in active]
+        view = NodeView(node, resources.parse(node.status.allocatable), views, requested=_requested(views), everyone=everyone)
+        view.capacity = capacity(node)
+        if metric is not None and metric.status.node_metric is not None and metric.status.update_time is not None:
+            view.metric_age = now - parse_time(metric.status.update_time)
+            view.usage, view.prod_usage = _usage(views, resources.parse(metric.status.node_metric.system_usage.resources))
+        return view
+
+    def _pod(self, pod: Pod, usage: Vector | None) -> PodView:
+        known = self._pods.get(pod.metadata.uid)
+        if known is None or known[0] is not pod:
+            known = (pod, pod_requests(pod), pod_priority_class(pod))
+        self._seen[pod.metadata.uid] = known
+        return PodView(pod, known[1], usage, known[2], pod.metadata.deletion_timestamp is not None or self._leaving(pod))
+
+
+def node_view(node: Node, pods: Iterable[Pod], metric: NodeMetric | None, *, now: float) -> NodeView:
+    """One node on its own; see `Pictures.node`."""
+    return Pictures().node(node, pods, metric, now=now)
+
+
+def _reported(metric: NodeMetric | None) -> dict[tuple[str, str], Vector]:
+    if metric is None:
+        return {}
+    return {(item.namespace, item.name): resources.parse(item.pod_usage.resources) for item in metric.status.pods_metric}
+
+
+def _usage(views: Iterable[PodView], usage: Vector) -> tuple[Vector, Vector]:
+    """System usage and that of the pods that stay; the same of Prod pods alone."""
     prod_usage: Vector = {}
+    count = prod_count = 0
     for view in views:
+        if view.leaving:
+            continue
+        count, prod_count = count + 1, prod_count + view.is_prod
         if view.usage is not None:
             resources.add_into(usage, view.usage)
             if view.is_prod:
                 resources.add_into(prod_usage, view.usage)
-    usage["pods"], prod_usage["pods"] = len(views), sum(view.is_prod for view in views)
-    age = now - parse_time(metric.status.update_time)
-    return NodeView(node, capacity, views, usage, prod_usage, age, _requested(views))
+    usage["pods"], prod_usage["pods"] = count, prod_count
+    return usage, prod_usage
 
 
 def _requested(views: Iterable[PodView]) -> Vector:

@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from koord.config.model import ConfigModel
+from roles.descheduler.filteronly import FilterOnly
+from roles.descheduler.framework.evicting import Evicting, Setup
+from roles.descheduler.framework.plugin import PluginType
+from roles.descheduler.migration.args import MigrationControllerArgs
+from roles.descheduler.plugins.defaultevictor.args import DefaultEvictorArgs
+from roles.descheduler.plugins.defaultevictor.plugin import DefaultEvictor
+from roles.descheduler.plugins.lownodeload.args import LowNodeLoadArgs
 from roles.descheduler.plugins.lownodeload.plugin import LowNodeLoad
 
-# Plugins that run in a round: name -> how it is made from its arguments and the interval between rounds, in seconds.
-PLUGINS: tuple[tuple[str, frozenset[str], Any], ...] = ((LowNodeLoad.name, LowNodeLoad.points, LowNodeLoad),)
 
-# MigrationController has no turn of its own in a round: it says which pods may leave (filter) and takes them away (evict).
+@dataclass(frozen=True, slots=True)
+class EvictorType:
+    """A plugin that says which pods may leave (filter) and takes them away (evict). `make(args, setup)` makes it for one profile."""
+
+    name: str
+    args: type[ConfigModel]
+    make: Callable[[Any, Setup], Evicting]
+    lenient: bool = False
+
+
+EVICTORS: tuple[EvictorType, ...] = (
+    EvictorType("MigrationController", MigrationControllerArgs, FilterOnly),
+    EvictorType(DefaultEvictor.name, DefaultEvictorArgs, DefaultEvictor, lenient=True),
+)
+
+PLUGINS: tuple[PluginType, ...] = (PluginType(LowNodeLoad.name, LowNodeLoad.point, LowNodeLoadArgs, LowNodeLoad),)
+
+
+EVICTOR_TYPES: dict[str, EvictorType] = {row.name: row for row in EVICTORS}
+PLUGIN_TYPES: dict[str, PluginType] = {row.name: row for row in PLUGINS}
 POINTS: dict[str, frozenset[str]] = {
-    **{name: points for name, points, _ in PLUGINS},
-    "MigrationController": frozenset({"evict", "filter"}),
+    **{row.name: frozenset({"evict", "filter"}) for row in EVICTORS},
+    **{row.name: frozenset({row.point}) for row in PLUGINS},
 }
+ARGS: dict[str, type[ConfigModel]] = {row.name: row.args for row in EVICTORS} | {row.name: row.args for row in PLUGINS}
+LENIENT = frozenset(row.name for row in EVICTORS if row.lenient) | frozenset(row.name for row in PLUGINS if row.lenient)

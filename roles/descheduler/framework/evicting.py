@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from koord.api.objects import Pod
 
@@ -49,7 +49,9 @@ class EvictResult:
 class Evicting(Protocol):
     """An Evict and/or Filter plugin of one profile."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The name by which configurations know it."""
 
     async def prepare(self, pods: Iterable[Pod]) -> None:
         """Called before each round with the pods on the profile's nodes: the time to fetch what `filter` must know and caches do not
@@ -103,6 +105,14 @@ class Setup:
             self.shared[key] = make()
         made: T = self.shared[key]
         return made
+
+
+@runtime_checkable
+class KnowsLeaving(Protocol):
+    """A door that begins evictions which take time (migrations)."""
+
+    def leaving(self, pod: Pod) -> bool:
+        """Whether an eviction of this pod is under way. Its usage then counts no more: the next round must not relieve its node again."""
 
 
 class NoController:

@@ -1,76 +1,245 @@
-"""One round: every profile's Deschedule plugins, then every profile's Balance plugins (DS-FW-01). Pure: a picture in, records out."""
+"""One round: every profile's Deschedule plugins, then every profile's Balance plugins (DS-FW-01).
+
+Plugins decide; what they ask for is checked against the round's limits here (DS-FW-03) and handed to `Acting`, which carries it out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from koord.api.objects import Pod
+from koord.api.objects import Node, Pod
 from koord.config.selectors import LabelSelector
 from koord.decisions.record import Record
-from roles.descheduler import registry
-from roles.descheduler.config import DeschedulerConfiguration, ResolvedProfile
-from roles.descheduler.evictability import evictability
-from roles.descheduler.framework.handle import Counts, Handle, Limits
-from roles.descheduler.picture import NodeView, PodView, is_ready
+from roles.descheduler.framework.effects import Annotate, Cordon, Effect, Evict, PluginError
+from roles.descheduler.framework.evicting import Evicting, EvictOptions, EvictResult
+from roles.descheduler.framework.handle import Handle, node_subject, pod_subject
+from roles.descheduler.framework.limits import Counts, Limits
+from roles.descheduler.framework.plugin import BALANCE, DESCHEDULE, Plugin
+from roles.descheduler.picture import NodeView, is_ready
+
+log = logging.getLogger(__name__)
+
+
+class Acting(Protocol):
+    """Carries out what was decided. Refusals are answers, not exceptions."""
+
+    def may_write(self) -> bool:
+        """Whether this process still leads."""
+
+    async def evict(self, door: Evicting, pod: Pod, options: EvictOptions) -> EvictResult:
+        """Through the profile's Evict plugin."""
+
+    async def cordon(self, node: Node, on: bool) -> EvictResult:
+        """Set or clear spec.unschedulable."""
+
+    async def annotate(self, pod: Pod, key: str, value: str) -> EvictResult:
+        """Set one annotation."""
+
+    async def where(self, pod: Pod) -> str:
+        """Where the scheduler would put the pod if it left now, in words; "" when nobody asks. Asked in dry runs only."""
+
+
+@dataclass(slots=True)
+class Profile:
+    """A profile with its plugins made; they keep their memory (detectors) from round to round."""
+
+    name: str
+    selector: LabelSelector | None
+    door: Evicting
+    filters: Sequence[Evicting]
+    plugins: dict[str, list[Plugin]]
+
+    def doors(self) -> list[Evicting]:
+        """The Evict plugin and the filters, each once."""
+        found: list[Evicting] = []
+        for door in (self.door, *self.filters):
+            if all(door is not other for other in found):
+                found.append(door)
+        return found
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a round decided, or why there was none."""
+    """What a round did, or why there was none."""
 
-    records: list[Record]
-    nodes: int
-    would_evict: int
+    records: list[Record] = field(default_factory=list)
+    nodes: int = 0
+    evicted: int = 0
     skipped: str = ""
-
-
-class Profile:
-    """A profile with its plugins made; they keep their memory (detectors) from round to round."""
-
-    def __init__(self, profile: ResolvedProfile, interval: float) -> None:
-        self.name = profile.name
-        self.selector = LabelSelector.compile(profile.node_selector) if profile.node_selector is not None else None
-        self.filter_args = profile.args["MigrationController"]
-        made = {name: factory(profile.args[name], interval) for name, _, factory in registry.PLUGINS if name in profile.args}
-        self.plugins: dict[str, list[Any]] = {
-            point: [made[name] for name in profile.plugins[point] if name in made] for point in ("deschedule", "balance")
-        }
+    errors: list[str] = field(default_factory=list)
 
 
 class Rounds:
     """Runs rounds over pictures. Holds no connection and no clock."""
 
-    def __init__(self, config: DeschedulerConfiguration, profiles: Iterable[ResolvedProfile]) -> None:
-        self._selector = LabelSelector.compile(config.node_selector) if config.node_selector is not None else None
-        self._limits = Limits(
-            config.max_no_of_pods_to_evict_per_node, config.max_no_of_pods_to_evict_per_namespace, config.max_no_of_pods_to_evict_total
-        )
-        self._profiles = [Profile(profile, config.descheduling_interval) for profile in profiles]
+    def __init__(self, profiles: Sequence[Profile], *, selector: LabelSelector | None, limits: Limits, dry_run: bool) -> None:
+        self.profiles = profiles
+        self._selector = selector
+        self._limits = limits
+        self._dry_run = dry_run
 
-    def run(self, nodes: list[NodeView], now: float, priority_of_class: Callable[[str], int | None]) -> Outcome:
+    async def run(self, nodes: Iterable[NodeView], now: float, acting: Acting) -> Outcome:
         """One round. `now` is in seconds since the epoch."""
         chosen = [node for node in nodes if is_ready(node.node) and _matches(self._selector, node)]
         if len(chosen) <= 1:
-            return Outcome([], len(chosen), 0, f"{len(chosen)} ready nodes match, at least two are needed to move anything")
+            return Outcome(nodes=len(chosen), skipped=f"{len(chosen)} ready nodes match, at least two are needed to move anything")
+        outcome = Outcome(nodes=len(chosen))
         counts = Counts()
-        handles = {profile.name: self._handle(profile, now, counts, priority_of_class) for profile in self._profiles}
-        for point in ("deschedule", "balance"):
-            for profile in self._profiles:
+        for profile in self.profiles:
+            await _prepare(profile, [node for node in chosen if _matches(profile.selector, node)])
+        for point in (DESCHEDULE, BALANCE):
+            for profile in self.profiles:
                 mine = [node for node in chosen if _matches(profile.selector, node)]
                 for plugin in profile.plugins[point]:
-                    getattr(plugin, point)(mine, handles[profile.name])
-        records = [record for handle in handles.values() for record in handle.records]
-        return Outcome(records, len(chosen), counts.total)
+                    turn = _Turn(profile, plugin, chosen, now, self._limits, counts, self._dry_run, acting)
+                    if error := await turn.run(mine):
+                        outcome.errors.append(f"profile {profile.name}: {plugin.name}: {error}")
+                    outcome.records += turn.handle.records
+                if outcome.errors:
+                    outcome.evicted = counts.total
+                    return outcome
+        outcome.evicted = counts.total
+        return outcome
 
-    def _handle(self, profile: Profile, now: float, counts: Counts, priority_of_class: Callable[[str], int | None]) -> Handle:
-        why_not: Callable[[Pod], str] = evictability(profile.filter_args, priority_of_class)
 
-        def of_view(view: PodView) -> str:
-            return why_not(view.pod)
+async def _prepare(profile: Profile, nodes: list[NodeView]) -> None:
+    pods = [pod for node in nodes for pod in node.everyone]
+    for door in profile.doors():
+        try:
+            await door.prepare(pods)
+        except Exception:  # what it does not know now it refuses later
+            log.exception("profile %s: %s could not prepare the round", profile.name, door.name)
 
-        return Handle(profile.name, now, self._limits, counts, of_view)
+
+class _Turn:
+    """One plugin's turn: drives its generator and answers each effect."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        plugin: Plugin,
+        cluster: Sequence[NodeView],
+        now: float,
+        limits: Limits,
+        counts: Counts,
+        dry_run: bool,
+        acting: Acting,
+    ) -> None:
+        self.handle = Handle(profile.name, plugin.name, now, profile.filters, cluster)
+        self._profile, self._plugin, self._acting = profile, plugin, acting
+        self._limits, self._counts, self._dry_run = limits, counts, dry_run
+        self._observed: Counts | None = None  # evictions that the plugin's own dry run only lists
+        self._nodes = {node.name: node for node in cluster}
+        self._put_back: list[Callable[[], None]] = []
+
+    async def run(self, nodes: list[NodeView]) -> str:
+        """Returns what went wrong, "" when nothing did."""
+        generator = self._plugin.turn(nodes, self.handle)
+        try:
+            effect = next(generator, None)
+            while effect is not None:
+                await asyncio.sleep(0)  # deciding takes its time; renewing the lease must have its turn
+                answer = await self._perform(effect)
+                try:
+                    effect = generator.send(answer)
+                except StopIteration:
+                    effect = None
+        except PluginError as error:
+            self.handle.note(f"failed: {error}")
+            return str(error)
+        except Exception as error:  # a plugin's mistake ends the round, not the process
+            log.exception("plugin %s failed in profile %s", self._plugin.name, self._profile.name)
+            self.handle.note(f"failed: {type(error).__name__}: {error}")
+            return f"{type(error).__name__}: {error}"
+        finally:
+            generator.close()
+            for put_back in reversed(self._put_back):
+                put_back()
+        return ""
+
+    async def _perform(self, effect: Effect) -> bool:
+        if isinstance(effect, Evict):
+            return await self._evict(effect)
+        switch = self._switch(effect.dry_run)
+        if isinstance(effect, Cordon):
+            what = "Cordoned" if effect.on else "Uncordoned"
+            subject = node_subject(self._nodes[effect.node.metadata.name])
+            result = None if switch else await self._write(self._acting.cordon(effect.node, effect.on))
+            would = "WouldCordon" if effect.on else "WouldUncordon"
+        else:
+            what, would, subject = "Annotated", "WouldAnnotate", pod_subject(effect.pod)
+            result = None if switch else await self._write(self._acting.annotate(effect.pod, effect.key, effect.value))
+        numbers: dict[str, float | int | str] = {effect.key: effect.value} if isinstance(effect, Annotate) else {}
+        if result is None:
+            self.handle.record(subject, would, f"{effect.reason}; dry run{switch}", numbers)
+            return True
+        if not result.accepted:
+            self.handle.record(subject, f"Not{what}", result.message, numbers)
+            return False
+        self.handle.record(subject, what, effect.reason, numbers)
+        return True
+
+    async def _write(self, call: object) -> EvictResult:
+        result = await call  # type: ignore[misc]
+        assert isinstance(result, EvictResult)
+        return result
+
+    def _switch(self, own: bool) -> str:
+        """Which dry-run switch is on, in words; "" for none."""
+        if self._dry_run:
+            return " by the configuration"
+        return f" by the arguments of {self._plugin.name}" if own else ""
+
+    async def _evict(self, effect: Evict) -> bool:
+        pod = effect.pod
+        node, namespace = pod.spec.node_name, pod.metadata.namespace
+        counts = self._counts_of(effect)
+        if why := counts.exceeded(self._limits, node, namespace):
+            self._told(effect, "NotEvicted", why)
+            return False
+        if why := self.handle.pre_eviction_filter(pod):
+            self._told(effect, "NotEvicted", why)
+            return False
+        switch = self._switch(effect.dry_run)
+        counts.add(node, namespace)
+        if switch:
+            found = await self._acting.where(pod)
+            where = f"; it would fit {effect.target}" if effect.target else ""
+            where += f"; {found}" if found else ""
+            self._told(effect, "WouldEvict", f"{effect.reason}; dry run{switch}{where}")
+        else:
+            result = await self._acting.evict(self._profile.door, pod, EvictOptions(self._plugin.name, effect.reason))
+            if not result.accepted:
+                counts.take_back(node, namespace)
+                self._told(effect, "NotEvicted", f"{effect.reason}, but {result.message}")
+                return False
+            self._told(effect, "Evicted", f"{effect.reason}; {result.message}" if result.message else effect.reason)
+        if node in self._nodes:
+            put_back = self._nodes[node].take(pod.metadata.uid)
+            if effect.dry_run and not self._dry_run:
+                self._put_back.append(put_back)
+        return True
+
+    def _counts_of(self, effect: Evict) -> Counts:
+        """A plugin that only lists must not use up what others may really evict."""
+        if self._dry_run or not effect.dry_run:
+            return self._counts
+        if self._observed is None:
+            self._observed = self._counts.copy()
+        return self._observed
+
+    def _told(self, effect: Evict, verdict: str, message: str) -> None:
+        pod = effect.pod
+        self.handle.record(
+            pod_subject(pod),
+            verdict,
+            message,
+            {**effect.numbers, "target": effect.target, "node": pod.spec.node_name, "reason": effect.reason},
+        )
 
 
 def _matches(selector: LabelSelector | None, node: NodeView) -> bool:

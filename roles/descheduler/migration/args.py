@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel, Seconds
-from roles.descheduler.plugins.lownodeload.args import Namespaces
+from roles.descheduler.selection import Namespaces
 
 CRITICAL_PRIORITY = 2_000_000_000
 EVICTORS = ("Eviction", "Delete", "SoftEviction")

@@ -44,6 +44,7 @@ def pod(name: str, cpu: str = "1", **spec: object) -> objects.Pod:
 def view(name: str, used_milli: int, *, prod_milli: int = 0, unschedulable: bool = False) -> NodeView:
     usage = {"cpu": used_milli, "memory": 0, "pods": 0}
     found = NodeView(node(name, unschedulable=unschedulable), {"cpu": 10000, "memory": 10 << 30, "pods": 110}, [], usage)
+    found.capacity = found.allocatable
     found.prod_usage = {"cpu": prod_milli, "memory": 0, "pods": 0}
     return found
 
@@ -102,7 +103,7 @@ def test_a_round_in_which_the_node_is_not_hot_breaks_the_run() -> None:
     condition, detectors = AnomalyCondition(consecutive_abnormalities=2), Detectors(300)
     assert not detectors.marked("n", condition, 0)
     assert not detectors.marked("n", condition, 10)
-    detectors.clean_round(set())
+    detectors.clean_round({"n"})
     assert [detectors.marked("n", condition, now) for now in (30, 40, 50)] == [False, False, True]
 
 

@@ -9,34 +9,12 @@ from pydantic import Field, model_validator
 from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel, Seconds
 from koord.config.selectors import LabelSelector
+from roles.descheduler.selection import Namespaces, PodSelector
 
 Percentages = dict[str, float | int]
 DEFAULT_TIMEOUT = 60.0
 DEFAULT_ABNORMALITIES = 5
 DEFAULT_NORMALITIES = 3
-
-
-class Namespaces(ConfigModel):
-    """Either the namespaces that count, or those that do not."""
-
-    include: list[str] = []
-    exclude: list[str] = []
-
-    @model_validator(mode="after")
-    def _one(self) -> Namespaces:
-        if self.include and self.exclude:
-            raise ConfigError("", "only one of include and exclude may be set")
-        return self
-
-    def allows(self, namespace: str) -> bool:
-        return (not self.include or namespace in self.include) and namespace not in self.exclude
-
-
-class PodSelector(ConfigModel):
-    """A named label selector; one without a selector is ignored."""
-
-    name: str = ""
-    selector: dict[str, Any] | None = None
 
 
 class AnomalyCondition(ConfigModel):

@@ -53,8 +53,8 @@ def average_percent(views: Iterable[NodeView], resources: Iterable[str], *, prod
         total = 0.0
         for view in measured:
             usage = view.prod_usage if prod else view.usage
-            if usage is not None and view.allocatable.get(name):
-                total += usage.get(name, 0) / view.allocatable[name] * 100.0
+            if usage is not None and view.capacity.get(name):
+                total += usage.get(name, 0) / view.capacity[name] * 100.0
         averages[name] = total / len(measured) if measured else 0.0
     return averages
 
@@ -72,7 +72,7 @@ def _pair(
     lows: Vector = {}
     highs: Vector = {}
     for name in pool.resources:
-        capacity = view.allocatable.get(name, 0)
+        capacity = view.capacity.get(name, 0)
         if not pool.deviation:
             lows[name], highs[name] = quantity_at(low[name], capacity), quantity_at(high[name], capacity)
         elif low[name] == 0:

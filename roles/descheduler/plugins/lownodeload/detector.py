@@ -71,11 +71,11 @@ class Detectors:
         if detector := self._by_node.get(node):
             detector.mark_normal()
 
-    def clean_round(self, hot: set[str]) -> None:
+    def clean_round(self, cool: set[str]) -> None:
         """A round in which a node was not hot breaks its run of abnormal marks: "consecutive" means what it says."""
-        for node, detector in self._by_node.items():
-            if node not in hot and detector.until is None:
-                detector.abnormal = 0
+        for node in cool & self._by_node.keys():
+            if self._by_node[node].until is None:
+                self._by_node[node].abnormal = 0
 
     def drop_expired(self, now: float) -> None:
         for node in [node for node, detector in self._by_node.items() if now - detector.last_set >= self._lifetime]:

@@ -90,7 +90,7 @@ def hottest_first(views: list[NodeView], weights: Mapping[str, int]) -> list[Nod
     """Source nodes by utilisation score, highest first, then by name."""
 
     def compare(left: NodeView, right: NodeView) -> int:
-        a, b = (node_score(view.usage or {}, view.allocatable, weights) for view in (left, right))
+        a, b = (node_score(view.usage or {}, view.capacity, weights) for view in (left, right))
         return b - a or (left.name > right.name) - (left.name < right.name)
 
     return sorted(views, key=cmp_to_key(compare))

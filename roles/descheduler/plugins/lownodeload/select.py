@@ -1,27 +1,21 @@
-"""Which pods leave hot nodes, until the nodes are cool or the low nodes are full (DS-LNL-06, DS-LNL-07). Pure but for `evict`."""
+"""Which pods leave hot nodes, until the nodes are cool or the low nodes are full (DS-LNL-06, DS-LNL-07). Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from koord.accounting.resources import add_into, sub_into
-from roles.descheduler.nodefit import unfit
+from roles.descheduler.framework.effects import Evict, Turn
+from roles.descheduler.framework.handle import Filter
+from roles.descheduler.nodefit import Placeable
 from roles.descheduler.picture import PodView, Vector, restrict
+from roles.descheduler.plugins.lownodeload import explain
 from roles.descheduler.plugins.lownodeload.args import Pool
 from roles.descheduler.plugins.lownodeload.classify import Placed, over
 from roles.descheduler.plugins.lownodeload.order import hottest_first, leaving_order
-
-
-@dataclass(slots=True)
-class Candidate:
-    """One pod that is to leave, why, and where it would fit."""
-
-    pod: PodView
-    source: Placed
-    reason: str
-    target: str
-    numbers: dict[str, float | int | str]
 
 
 @dataclass(slots=True)
@@ -35,12 +29,48 @@ class Pass:
     budget: Vector
     expected: dict[str, Vector] = field(default_factory=dict)  # target node -> usage of pods sent there in thought
     placed: dict[str, Vector] = field(default_factory=dict)  # target node -> their requests
+    _room: Room | None = None
 
     def usage(self, node: Placed) -> Vector:
         return (node.view.prod_usage if self.prod else node.view.usage) or {}
 
     def high(self, node: Placed) -> Vector:
         return node.bounds.prod_high if self.prod else node.bounds.high
+
+    @property
+    def room(self) -> Room:
+        """Made at the first question, after what earlier passes sent to the same nodes is known."""
+        if self._room is None:
+            self._room = Room(self)
+        return self._room
+
+
+class Room:
+    """How far each target is below its thresholds, as one row a target: all targets are asked about a pod at once."""
+
+    def __init__(self, run: Pass) -> None:
+        self.resources = run.pool.resources
+        self.targets = sorted(run.targets, key=lambda target: target.view.name)
+        high = [[run.high(target)[name] for name in self.resources] for target in self.targets]
+        self._high = np.array(high, dtype=np.float64).reshape(len(self.targets), len(self.resources))
+        used = [self._used(target, run) for target in self.targets]
+        self._left = self._high - np.array(used, dtype=np.float64).reshape(self._high.shape)
+
+    def _used(self, target: Placed, run: Pass) -> list[int]:
+        usage, expected = run.usage(target), run.expected.get(target.view.name, {})
+        return [usage.get(name, 0) + expected.get(name, 0) for name in self.resources]
+
+    def best_first(self, usage: Vector) -> list[int]:
+        """Rows of the targets that stay at or below every threshold with this usage; the one that keeps the largest smallest share of
+        its thresholds comes first, then by name."""
+        after = self._left - np.array([usage.get(name, 0) for name in self.resources], dtype=np.float64)
+        rows = np.flatnonzero((after >= 0).all(axis=1))
+        share = np.divide(after[rows], self._high[rows], out=np.ones((len(rows), after.shape[1])), where=self._high[rows] > 0)
+        return [int(row) for row in rows[np.argsort(-share.min(axis=1), kind="stable")]]
+
+    def take(self, row: int, usage: Vector) -> None:
+        """Count a pod's usage at a target."""
+        self._left[row] -= np.array([usage.get(name, 0) for name in self.resources], dtype=np.float64)
 
 
 def headroom(nodes: Iterable[Placed], *, prod: bool) -> Vector:
@@ -53,95 +83,62 @@ def headroom(nodes: Iterable[Placed], *, prod: bool) -> Vector:
     return total
 
 
-def find_target(candidate: PodView, run: Pass) -> str | None:
-    """The target that keeps the most room after taking the pod; the pod's usage and requests are then kept there. None: fits nowhere."""
+def find_target(candidate: PodView, run: Pass) -> tuple[int, str] | None:
+    """The target that keeps the most room after taking the pod: its row and its name. None: the pod fits nowhere."""
     if candidate.usage is None:
         return None
-    best: tuple[float, str] | None = None
-    for target in run.targets:
-        if unfit(candidate, target.view, run.placed.get(target.view.name)):
-            continue
-        room = _room_after(candidate, target, run)
-        if room is not None and (best is None or (-room, target.view.name) < best):
-            best = (-room, target.view.name)
-    if best is None:
-        return None
-    name = best[1]
-    add_into(run.expected.setdefault(name, {}), candidate.usage)
+    pod = Placeable(candidate)
+    for row in run.room.best_first(candidate.usage):
+        target = run.room.targets[row].view
+        if not pod.unfit(target, run.placed.get(target.name)):
+            return row, target.name
+    return None
+
+
+def keep_room(candidate: PodView, row: int, run: Pass) -> None:
+    """Count the pod at its target for the rest of the round."""
+    name, usage = run.room.targets[row].view.name, candidate.usage or {}
+    run.room.take(row, usage)
+    add_into(run.expected.setdefault(name, {}), usage)
     add_into(run.placed.setdefault(name, {}), candidate.requests)
-    return name
 
 
-def _room_after(candidate: PodView, target: Placed, run: Pass) -> float | None:
-    """The smallest share of a threshold that is left after the pod, None when one is passed."""
-    usage, expected = run.usage(target), run.expected.get(target.view.name, {})
-    room = 1.0
-    for name, bound in run.high(target).items():
-        after = usage.get(name, 0) + expected.get(name, 0) + (candidate.usage or {}).get(name, 0)
-        if after > bound:
-            return None
-        if bound:
-            room = min(room, (bound - after) / bound)
-    return room
-
-
-Refuse = Callable[[PodView], str]
-Evict = Callable[[Candidate], bool]
-
-
-def relieve(run: Pass, refuse: Refuse, evict: Evict, *, node_fit: bool) -> dict[str, str]:
-    """Evict from each source, hottest first, until it is cool or the budget is spent. Returns why each source was left."""
-    outcome: dict[str, str] = {}
+def relieve(run: Pass, refuse: Filter, outcome: dict[str, str], *, node_fit: bool, dry_run: bool) -> Turn:
+    """Evict from each source, hottest first, until it is cool or the budget is spent. Says in `outcome` why each source was left."""
     if not run.targets:
-        return {node.view.name: "no node can take its pods" for node in run.sources}
+        outcome.update({node.view.name: "no node can take its pods" for node in run.sources})
+        return
     by_name = {node.view.name: node for node in run.sources}
     for view in hottest_first([node.view for node in run.sources], run.pool.weights):
-        outcome[view.name] = _relieve_node(by_name[view.name], run, refuse, evict, node_fit)
-    return outcome
+        source = by_name[view.name]
+        yield from _relieve_node(source, run, refuse, outcome, node_fit=node_fit, dry_run=dry_run)
 
 
-def _relieve_node(source: Placed, run: Pass, refuse: Refuse, evict: Evict, node_fit: bool) -> str:
+def _relieve_node(source: Placed, run: Pass, refuse: Filter, outcome: dict[str, str], *, node_fit: bool, dry_run: bool) -> Turn:
     usage, high = run.usage(source), run.high(source)
     hot = over(usage, high)
     excess = {name: usage[name] - high[name] for name in hot}
-    possible = [view for view in source.view.pods if (view.is_prod or not run.prod) and not refuse(view)]
+    possible = [view for view in source.view.pods if not view.leaving and (view.is_prod or not run.prod) and not refuse(view.pod)]
     evicted = 0
     for view in leaving_order(possible, excess, run.pool.weights):
-        if not over(usage, high):
-            return f"cool after {evicted} evictions"
+        if not over(run.usage(source), high):
+            break
         if spent := [name for name, left in sorted(run.budget.items()) if left <= 0]:
-            return f"the low nodes have no room left for {', '.join(spent)}"
-        target = find_target(view, run) if node_fit else ""
-        if target is None:
+            outcome[source.view.name] = f"the low nodes have no room left for {', '.join(spent)}"
+            return
+        target = find_target(view, run) if node_fit else None
+        if (node_fit and target is None) or refuse(view.pod):
             continue
-        reason, numbers = explain(source, run, hot)
-        if not evict(Candidate(view, source, reason, target, numbers)):
+        reason, numbers = explain.reason(source, run, hot)
+        if not (yield Evict(view.pod, reason, target[1] if target else "", numbers, dry_run)):
             continue
         evicted += 1
+        if target is not None:
+            keep_room(view, target[0], run)
         if view.usage is not None:
             gone = {**restrict(view.usage, run.pool.resources), "pods": 1}
-            sub_into(usage, gone)
-            if run.prod and source.view.usage is not None:
-                sub_into(source.view.usage, gone)
             sub_into(run.budget, {name: value for name, value in gone.items() if name in run.budget})
-    return (
-        f"cool after {evicted} evictions"
-        if not over(usage, high)
-        else f"still hot after {evicted} evictions: no other pod may or can leave"
-    )
-
-
-def explain(source: Placed, run: Pass, hot: list[str]) -> tuple[str, dict[str, float | int | str]]:
-    """The reason text and the numbers behind it: utilisation and threshold of each overused resource in percent."""
-    usage, percents = run.usage(source), run.pool.prod_high if run.prod else run.pool.high
-    scope = "prod" if run.prod else "node"
-    parts: list[str] = []
-    numbers: dict[str, float | int | str] = {}
-    for name in hot:
-        capacity = source.view.allocatable.get(name, 0)
-        used = 100.0 * usage.get(name, 0) / capacity if capacity else 0.0
-        parts.append(f"{scope} {name} usage({used:.2f}%)>threshold({percents[name]:.2f}%)")
-        numbers[f"{scope}.{name}.usage"] = usage.get(name, 0)
-        numbers[f"{scope}.{name}.threshold"] = run.high(source)[name]
-        numbers[f"{scope}.{name}.allocatable"] = capacity
-    return "node is overutilized, " + ", ".join(parts), numbers
+    if over(run.usage(source), high):
+        outcome[source.view.name] = f"still hot after {evicted} evictions: no other pod may or can leave"
+    else:
+        outcome[source.view.name] = f"cool after {evicted} evictions"

@@ -1,0 +1,61 @@
+"""Carrying decisions out: evictions through a profile's door, cordons and annotations through the API server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from koord.api import kinds
+from koord.api.objects import Node, Pod
+from koord.kube import errors
+from koord.kube.client import Client
+from roles.descheduler.framework.evicting import Evicting, EvictOptions, EvictResult
+
+log = logging.getLogger(__name__)
+
+NOT_LEADING = EvictResult(False, "this process does not lead any more")
+
+
+class ClusterActing:
+    """Acts on a cluster while `may_write` says that this process leads; `where` answers for dry runs."""
+
+    def __init__(self, client: Client, may_write: Callable[[], bool], where: Callable[[Pod], Awaitable[str]]) -> None:
+        self._client = client
+        self.may_write = may_write
+        self._where = where
+
+    async def where(self, pod: Pod) -> str:
+        """Where the scheduler would put the pod, in words."""
+        return await self._where(pod)
+
+    async def evict(self, door: Evicting, pod: Pod, options: EvictOptions) -> EvictResult:
+        """Ask the door; an error of the API server is a refusal."""
+        if not self.may_write():
+            return NOT_LEADING
+        try:
+            return await door.evict(pod, options)
+        except errors.ApiError as error:
+            log.warning("%s could not evict pod %s/%s: %s", door.name, pod.metadata.namespace, pod.metadata.name, error)
+            return EvictResult(False, f"the API server refused: {error}")
+
+    async def cordon(self, node: Node, on: bool) -> EvictResult:
+        """Patch spec.unschedulable."""
+        return await self._patch(kinds.NODES, node.metadata.name, {"spec": {"unschedulable": on or None}})
+
+    async def annotate(self, pod: Pod, key: str, value: str) -> EvictResult:
+        """Patch one annotation, unless it is there already. The pod must still be the same one."""
+        if pod.metadata.annotations.get(key) == value:
+            return EvictResult(True)
+        body = {"metadata": {"uid": pod.metadata.uid, "annotations": {key: value}}}
+        return await self._patch(kinds.PODS, pod.metadata.name, body, pod.metadata.namespace)
+
+    async def _patch(self, kind: kinds.Kind, name: str, body: dict[str, Any], namespace: str | None = None) -> EvictResult:
+        if not self.may_write():
+            return NOT_LEADING
+        try:
+            await self._client.patch(kind, name, body, namespace, field_manager="koord-descheduler")
+        except errors.ApiError as error:
+            log.warning("%s %s could not be patched: %s", kind.kind, name, error)
+            return EvictResult(False, f"the API server refused: {error}")
+        return EvictResult(True)

@@ -1,0 +1,55 @@
+"""What a plugin may ask for in its turn. A turn is a generator: it yields an effect and is told whether that was done.
+
+So plugins decide without doing: the same turn runs against a cluster, in a dry run, and in a test that answers for the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+
+from koord.api.objects import Node, Pod
+
+Number = float | int | str
+
+
+class PluginError(Exception):
+    """A plugin could not do its work in this round; the profile's other plugins still run, later profiles do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """One pod is to leave its node, and why. `target` is where the plugin reckons that it fits, "" when it did not ask.
+
+    `dry_run` is the plugin's own switch. `numbers` are what the reason rests on."""
+
+    pod: Pod
+    reason: str
+    target: str = ""
+    numbers: dict[str, Number] = field(default_factory=dict)
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cordon:
+    """A node is to take no new pods, or (`on` False) to take them again."""
+
+    node: Node
+    on: bool
+    reason: str
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Annotate:
+    """A pod is to carry an annotation."""
+
+    pod: Pod
+    key: str
+    value: str
+    reason: str
+    dry_run: bool = False
+
+
+Effect = Evict | Cordon | Annotate
+Turn = Generator[Effect, bool, None]

@@ -1,0 +1,37 @@
+"""What a Deschedule or Balance plugin is (DS-FW-02)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from koord.config.model import ConfigModel
+from roles.descheduler.framework.effects import Turn
+from roles.descheduler.framework.handle import Handle
+from roles.descheduler.picture import NodeView
+
+DESCHEDULE = "deschedule"
+BALANCE = "balance"
+
+
+class Plugin(Protocol):
+    """A plugin of one profile; it lives as long as the process, so that it may remember from round to round. `point` is its only turn."""
+
+    name: ClassVar[str]
+    point: ClassVar[str]
+
+    def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
+        """One round on the profile's nodes, in name order. Pods that leave are taken from the views at once, so iterate over copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginType:
+    """A registry row: `lenient` arguments ignore unknown fields, as upstream does for the plugins that it adapted.
+
+    `make(args, interval)`: `interval` is the time between rounds, in seconds."""
+
+    name: str
+    point: str
+    args: type[ConfigModel]
+    make: Any
+    lenient: bool = False

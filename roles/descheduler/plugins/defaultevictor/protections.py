@@ -1,0 +1,135 @@
+"""Which pods DefaultEvictor protects (DS-K8S-11). Pure: a pod and what surrounds it in, the reason against its eviction out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from koord.api import names
+from koord.api.objects import PersistentVolumeClaim, Pod, PodDisruptionBudget
+from koord.api.times import parse_time
+from koord.config.selectors import LabelSelector
+from koord.kube.selectors import SelectorError, from_label_selector
+from roles.descheduler.plugins.defaultevictor.args import DefaultEvictorArgs
+
+CRITICAL_PRIORITY = 2_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a pod is judged by besides itself. `now` is in seconds since the epoch."""
+
+    now: float
+    priority_of_class: Callable[[str], int | None]
+    pods_of_owner: Callable[[str, str], Sequence[Pod]]
+    budgets_of: Callable[[str], Sequence[PodDisruptionBudget]]  # of a namespace
+    claim: Callable[[str], PersistentVolumeClaim | None]  # namespace/name
+    namespace_labels: Callable[[str], Mapping[str, str] | None]
+
+
+class Protections:
+    """The protections of one set of arguments, compiled."""
+
+    def __init__(self, args: DefaultEvictorArgs) -> None:
+        self.args = args
+        self.held = args.protections()
+        self._classes = args.protected_storage_classes()
+        self._labels = LabelSelector.compile(args.label_selector) if args.label_selector is not None else None
+        selector = args.namespace_label_selector
+        self._namespaces = LabelSelector.compile(selector) if selector is not None else None
+
+    def refuse(self, pod: Pod, around: Surroundings) -> str:
+        """Why the pod is protected, "" when it is not."""
+        if names.ANNOTATION_DESCHEDULER_EVICT in pod.metadata.annotations:
+            return ""
+        checks = (self._identity, self._owner, self._priority, self._volumes, self._labels_and_age, self._replicas, self._budget)
+        return next((reason for check in checks if (reason := check(pod, around))), "")
+
+    def refuse_namespace(self, pod: Pod, around: Surroundings) -> str:
+        """Why the pod's namespace protects it."""
+        if self._namespaces is None:
+            return ""
+        labels = around.namespace_labels(pod.metadata.namespace)
+        if labels is None or not self._namespaces.matches(labels):
+            return f"the labels of namespace {pod.metadata.namespace} do not match namespaceLabelSelector"
+        return ""
+
+    def _identity(self, pod: Pod, around: Surroundings) -> str:
+        annotations = pod.metadata.annotations
+        if names.ANNOTATION_CONFIG_MIRROR in annotations:
+            return "it is a mirror pod"
+        if annotations.get(names.ANNOTATION_CONFIG_SOURCE, "api") != "api":
+            return "it is a static pod"
+        if pod.metadata.deletion_timestamp:
+            return "it is terminating"
+        if self.args.no_eviction_policy == "Mandatory" and names.ANNOTATION_DESCHEDULER_PREFER_NO_EVICTION in annotations:
+            return f"its annotation {names.ANNOTATION_DESCHEDULER_PREFER_NO_EVICTION} is mandatory"
+        if "PodsWithResourceClaims" in self.held and pod.spec.resource_claims:
+            return "it has resource claims"
+        return ""
+
+    def _owner(self, pod: Pod, around: Surroundings) -> str:
+        owners = pod.metadata.owner_references
+        if "DaemonSetPods" in self.held and any(owner.kind == "DaemonSet" for owner in owners):
+            return "it belongs to a DaemonSet"
+        if owners or ("FailedBarePods" not in self.held and pod.status.phase == "Failed"):
+            return ""
+        return "it has no owner that would replace it"
+
+    def _priority(self, pod: Pod, around: Surroundings) -> str:
+        priority = pod.spec.priority
+        if "SystemCriticalPods" not in self.held or priority is None:
+            return ""
+        if priority >= CRITICAL_PRIORITY:
+            return "it is system critical"
+        threshold = self.args.priority_threshold
+        if threshold is None:
+            return ""
+        limit = threshold.value if not threshold.name else around.priority_of_class(threshold.name)
+        return f"its priority {priority} is not below the threshold {limit}" if limit is not None and priority >= limit else ""
+
+    def _volumes(self, pod: Pod, around: Surroundings) -> str:
+        for volume in pod.spec.volumes:
+            if "PodsWithLocalStorage" in self.held and (volume.host_path is not None or volume.empty_dir is not None):
+                return f"volume {volume.name} is local storage"
+            if "PodsWithPVC" not in self.held:
+                continue
+            name = f"{pod.metadata.name}-{volume.name}" if volume.ephemeral is not None else ""
+            if volume.persistent_volume_claim is not None:
+                name = volume.persistent_volume_claim.claim_name
+            if name and self._protects(around.claim(f"{pod.metadata.namespace}/{name}")):
+                return f"volume {volume.name} is a persistent volume claim"
+        return ""
+
+    def _protects(self, claim: PersistentVolumeClaim | None) -> bool:
+        """A claim that is not known protects: nothing says that it may go."""
+        return not self._classes or claim is None or (claim.spec.storage_class_name or "") in self._classes
+
+    def _labels_and_age(self, pod: Pod, around: Surroundings) -> str:
+        if self._labels is not None and not self._labels.matches(pod.metadata.labels):
+            return "its labels do not match labelSelector"
+        if self.args.min_pod_age is None:
+            return ""
+        if pod.status.start_time is None:
+            return "it has not started yet, and minPodAge is set"
+        age = around.now - parse_time(pod.status.start_time)
+        return f"it started {age:.0f} s ago, minPodAge is {self.args.min_pod_age:.0f} s" if age < self.args.min_pod_age else ""
+
+    def _replicas(self, pod: Pod, around: Surroundings) -> str:
+        owners = pod.metadata.owner_references
+        if self.args.min_replicas <= 1 or len(owners) != 1:
+            return ""
+        count = len(around.pods_of_owner(owners[0].uid, pod.metadata.namespace))
+        return f"its owner has {count} pods, minReplicas is {self.args.min_replicas}" if count < self.args.min_replicas else ""
+
+    def _budget(self, pod: Pod, around: Surroundings) -> str:
+        if "PodsWithoutPDB" not in self.held:
+            return ""
+        return "" if any(_covers(budget, pod) for budget in around.budgets_of(pod.metadata.namespace)) else "no disruption budget covers it"
+
+
+def _covers(budget: PodDisruptionBudget, pod: Pod) -> bool:
+    try:
+        return from_label_selector(budget.spec.selector).matches(pod.metadata.labels)
+    except SelectorError:
+        return False

@@ -1,0 +1,55 @@
+"""What LowNodeLoad says about nodes and about the pods that it takes from them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from koord.decisions.record import Number
+from roles.descheduler.framework.handle import Handle, node_subject
+from roles.descheduler.picture import NodeView
+from roles.descheduler.plugins.lownodeload.args import Pool
+from roles.descheduler.plugins.lownodeload.classify import Placed
+
+if TYPE_CHECKING:
+    from roles.descheduler.plugins.lownodeload.select import Pass
+
+
+def skipped(handle: Handle, pool: Pool, view: NodeView, why: str) -> None:
+    """A node whose load is not known."""
+    handle.record(node_subject(view), "Skipped", f"left out of pool {pool.name}: {why}", {"pool": pool.name})
+
+
+def classified(handle: Handle, pool: Pool, placed: Placed) -> None:
+    """A node's class with the usage and the thresholds behind it."""
+    view = placed.view
+    numbers: dict[str, Number] = {"pool": pool.name, "class": placed.node_class.value}
+    parts = []
+    for name in pool.resources:
+        used = (view.usage or {}).get(name)
+        if used is None:
+            continue
+        capacity = view.capacity.get(name, 0)
+        numbers |= {f"{name}.usage": used, f"{name}.low": placed.bounds.low[name], f"{name}.high": placed.bounds.high[name]}
+        parts.append(f"{name} {100.0 * used / capacity if capacity else 0.0:.2f}%")
+    handle.record(node_subject(view), "Classified", f"{placed.node_class.value}: {', '.join(parts)}", numbers)
+
+
+def relieved(handle: Handle, pool: Pool, placed: Placed, outcome: str) -> None:
+    """What became of a hot node."""
+    handle.record(node_subject(placed.view), "Relieved", outcome, {"pool": pool.name})
+
+
+def reason(source: Placed, run: Pass, hot: list[str]) -> tuple[str, dict[str, Number]]:
+    """The reason text and the numbers behind it: utilisation and threshold of each overused resource in percent (5.8)."""
+    usage, percents = run.usage(source), run.pool.prod_high if run.prod else run.pool.high
+    scope = "prod" if run.prod else "node"
+    parts: list[str] = []
+    numbers: dict[str, Number] = {}
+    for name in hot:
+        capacity = source.view.capacity.get(name, 0)
+        used = 100.0 * usage.get(name, 0) / capacity if capacity else 0.0
+        parts.append(f"{scope} {name} usage({used:.2f}%)>threshold({percents[name]:.2f}%)")
+        numbers[f"{scope}.{name}.usage"] = usage.get(name, 0)
+        numbers[f"{scope}.{name}.threshold"] = run.high(source)[name]
+        numbers[f"{scope}.{name}.allocatable"] = capacity
+    return "node is overutilized, " + ", ".join(parts), numbers

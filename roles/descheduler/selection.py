@@ -1,0 +1,70 @@
+"""How arguments choose namespaces and pods; shared by the plugins (DS-CFG-01)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pydantic import model_validator
+
+from koord.api.objects import Pod
+from koord.config.errors import ConfigError
+from koord.config.model import ConfigModel
+from koord.config.selectors import LabelSelector
+
+
+class Namespaces(ConfigModel):
+    """Either the namespaces that count, or those that do not."""
+
+    include: list[str] = []
+    exclude: list[str] = []
+
+    @model_validator(mode="after")
+    def _one(self) -> Namespaces:
+        if self.include and self.exclude:
+            raise ConfigError("", "only one of include and exclude may be set")
+        return self
+
+    def allows(self, namespace: str) -> bool:
+        return (not self.include or namespace in self.include) and namespace not in self.exclude
+
+
+class PodSelector(ConfigModel):
+    """A named label selector; one without a selector is ignored."""
+
+    name: str = ""
+    selector: dict[str, Any] | None = None
+
+
+class PodChoice:
+    """Which pods a plugin may touch: those of its namespaces that match any of its selectors (no selector: all)."""
+
+    def __init__(self, namespaces: Namespaces | None, selectors: Sequence[PodSelector] = ()) -> None:
+        """Raises ConfigError for a selector that cannot be used."""
+        self._namespaces = namespaces
+        self._selectors = [
+            LabelSelector.compile(entry.selector, f"podSelectors[{index}].selector")
+            for index, entry in enumerate(selectors)
+            if entry.selector is not None
+        ]
+
+    def selected(self, pod: Pod) -> bool:
+        """Whether a selector matches, or there is none."""
+        return not self._selectors or any(selector.matches(pod.metadata.labels) for selector in self._selectors)
+
+    def refuse(self, pod: Pod) -> str:
+        """Why the pod is not chosen, "" when it is."""
+        if not self.selected(pod):
+            return "no pod selector matches it"
+        if self._namespaces is not None and not self._namespaces.allows(pod.metadata.namespace):
+            return f"namespace {pod.metadata.namespace} is not evictable by the plugin's arguments"
+        return ""
+
+    def filter_with(self, door: Callable[[Pod], str]) -> Callable[[Pod], str]:
+        """The plugin's own choice after what the profile's filters say."""
+        return lambda pod: self.refuse(pod) or door(pod)
+
+
+def node_selector(selector: dict[str, Any] | None, path: str = "nodeSelector") -> LabelSelector | None:
+    """A compiled selector, None for all nodes. Raises ConfigError."""
+    return None if selector is None else LabelSelector.compile(selector, path)
