@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "runtime-proxy": ("roles.runtime_proxy.cli", "command", "Sit between kubelet and the container runtime and call hooks."),
     "apiserver": ("koord.apiserver.cli", "command", "Serve the embedded API server alone."),
     "sandbox": ("roles.sandbox.cli", "command", "Run everything in one process, with simulated nodes and this machine."),
+    "recommend": ("roles.tools.recommend", "command", "Try the recommender on usage that is known already."),
     "why": ("roles.tools.why", "command", "Explain a pod or a node from the decision records."),
 }
 
