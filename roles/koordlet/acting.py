@@ -85,7 +85,7 @@ class Acting:
             notify=self._notify,
         )
 
-        self.hooks = HooksManager(options, self.executor, metrics, gate, mode_of, snapshot)
+        self.hooks = HooksManager(options, self.executor, metrics, gate, mode_of, snapshot, self._notify)
         self.hooks.register(callbacks)
 
     def start(self) -> None:

@@ -5,7 +5,6 @@ A gate that is accepted and does nothing would be taken for a feature at work. W
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,13 +31,6 @@ ROWS: tuple[Asked, ...] = (
     _gate("Libpfm4", "the CPI collector names its counters itself and always groups them"),
     _gate("Accelerators", "NVIDIA cards are not read by NVML; accelerators come from the files in --xpu-device-infos-dir only"),
     Asked("--qos-extension-plugins", "there are no extension plugins", lambda options, _, __: bool(options.qos_extension_plugins)),
-    Asked(
-        "--enable-nri-runtime-hook with an NRI socket on the node",
-        "hooks run by the reconciler and the runtime proxy only",
-        lambda options, _, root: (
-            options.enable_nri_runtime_hook and os.path.exists(os.path.join(root.var_run, options.runtime_hooks_nri_socket_path))
-        ),
-    ),
 )
 
 

@@ -73,6 +73,8 @@ class Write:
     device: str = ""
     fallback: str = ""
     """Written instead when the kernel calls ``value`` invalid (EINVAL): what some kernels take and others do not."""
+    event: str = ""
+    """Reason of an event on the pod that it is about, once it was written."""
 
     def __str__(self) -> str:
         where = f"{self.target}/{self.resource}" if self.kind is Kind.CGROUP else self.target

@@ -130,6 +130,8 @@ class Answer:
     bvt: int | None = None
     cpu_idle: int | None = None
     net_classid: int | None = None
+    rdt_class: str | None = None
+    """Resctrl group of a container; NRI only."""
     env: dict[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
     devices: tuple[DeviceNode, ...] = ()

@@ -1,4 +1,4 @@
-"""Runs the hooks: learns their rules, keeps the reconciler going, and lets runtimes ask (KA-RH-01, KA-RH-03, KA-RH-04)."""
+"""Runs the hooks: learns their rules, keeps the reconciler going, and lets runtimes ask (KA-RH-01 to KA-RH-04)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 from roles.koordlet.actuation.executor import Executor, Mode
 from roles.koordlet.hooks.asking import Asking
 from roles.koordlet.hooks.context import Stage
+from roles.koordlet.hooks.delivery import Delivery
 from roles.koordlet.hooks.reconciler import Pass, Reconciler
 from roles.koordlet.hooks.registry import make_hooks
 from roles.koordlet.hooks.server import HookServer, ServerError, register, stages_with_hooks
+from roles.koordlet.nri.runner import NRIRunner
 from roles.koordlet.options import Options
+from roles.koordlet.qos.outcome import Notice
 from roles.koordlet.states.callbacks import Callbacks, StateKind
 from roles.koordlet.states.model import Snapshot
 
@@ -39,6 +42,7 @@ class HooksManager:
         gate: Callable[[str], bool],
         modes: Callable[[str], Mode],
         snapshot: Callable[[], Snapshot],
+        notify: Callable[[Notice], None] = lambda notice: None,
     ) -> None:
         self._options = options
         self._executor = executor
@@ -52,7 +56,7 @@ class HooksManager:
                 seconds * 1000, hook, stage, "succeeded" if worked else "failed"
             ),
         )
-        self.reconciler = Reconciler(self.asking, executor=executor, modes=modes, metrics=metrics)
+        self.reconciler = Reconciler(self.asking, executor=executor, modes=modes, metrics=metrics, notify=notify)
         self._wanted = asyncio.Event()
         self._held_back: set[str] = set()
         self._disabled = disabled_stages(options.runtime_hooks_disable_stages)
@@ -72,10 +76,25 @@ class HooksManager:
         """Reconcile at each change and each interval until stopping. Nothing is decided before all states are synced."""
         log.info("hooks: %s", ", ".join(self.names) or "none")
         await _either(stopping, synced, None)
+        nri = self._start_nri(stopping)
         try:
             await self._loop(stopping)
         finally:
             await self._server.stop()
+            if nri is not None:
+                nri.cancel()
+                await asyncio.gather(nri, return_exceptions=True)
+
+    def _start_nri(self, stopping: asyncio.Event) -> asyncio.Task[None] | None:
+        """The NRI plugin, which comes and goes with the runtime's socket."""
+        options = self._options
+        if not options.enable_nri_runtime_hook:
+            return None
+        path = os.path.join(self._executor.host.root.var_run, options.runtime_hooks_nri_socket_path.lstrip("/"))
+        runner = NRIRunner(options, path, lambda: self._delivery("KA-RH-02"))
+        task = asyncio.get_running_loop().create_task(runner.run(stopping), name="NRI plugin")
+        task.add_done_callback(_complain)
+        return task
 
     async def _loop(self, stopping: asyncio.Event) -> None:
         retry, listening, complaint = 0.0, False, ""
@@ -107,18 +126,13 @@ class HooksManager:
             return address
         return self._executor.host.root.var_run_path("koordlet", os.path.basename(address))
 
+    def _delivery(self, feature: str) -> Delivery:
+        return Delivery(self.asking, self.reconciler, self._executor, self._snapshot, self._modes, disabled=self._disabled, feature=feature)
+
     def _service(self) -> HookService:
         from roles.koordlet.hooks.service import HookService
 
-        return HookService(
-            self.asking,
-            self.reconciler,
-            self._executor,
-            self._snapshot,
-            self._modes,
-            disabled=self._disabled,
-            runtime=self._options.default_runtime_type,
-        )
+        return HookService(self._delivery("KA-RH-01"), self._options.default_runtime_type)
 
     async def _listen(self) -> None:
         await self._server.start()
@@ -154,6 +168,11 @@ def disabled_stages(text: str) -> frozenset[Stage]:
     if unknown:
         log.warning("--runtime-hooks-disable-stages: %s: accepted are %s", ", ".join(unknown), ", ".join(Stage))
     return frozenset(Stage(name) for name in names if name not in unknown)
+
+
+def _complain(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("the NRI plugin ended; hooks run by the reconciler and the runtime proxy", exc_info=error)
 
 
 async def _either(stopping: asyncio.Event, event: asyncio.Event, seconds: float | None) -> None:

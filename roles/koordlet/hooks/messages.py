@@ -5,40 +5,13 @@ A response starts as an echo of the request; only what hooks set changes.
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from koord.api.qos import qos_raw
 from koord.protocols import runtimehook_pb2 as pb
 from roles.koordlet.hooks.context import Answer, BatchResources, ContainerContext, PodContext
-from roles.koordlet.hooks.requests import batch_by_annotation
+from roles.koordlet.hooks.requests import batch_leniently, container_directory, full_id, pod_directory
 from roles.koordlet.host.cgroup import Cgroups, kube_qos_of_dir
-from roles.koordlet.host.errors import HostError
-
-log = logging.getLogger(__name__)
-
-DOCKER_MARK = "io.kubernetes.docker.type"
-
-
-def pod_directory(cgroups: Cgroups, parent: str) -> str:
-    """A request's cgroup parent as a directory below the cgroup root; a lone slice name is what systemd makes of a whole path."""
-    path = parent.strip("/")
-    if path and "/" not in path and path.endswith(".slice"):
-        uid = cgroups.pod_uid_of(path)
-        if uid is not None:
-            return cgroups.pod_dir(kube_qos_of_dir(path), uid)
-    return path
-
-
-def _batch(annotations: dict[str, str], about: str, strict: bool) -> dict[str, BatchResources]:
-    """Batch resources by container. Unless ``strict``, an annotation that cannot be read counts as none: other hooks still answer."""
-    try:
-        return batch_by_annotation(annotations)
-    except ValueError as error:
-        if strict:
-            raise
-        log.warning("pod %s: %s; its batch resources are left alone", about, error)
-        return {}
 
 
 def _pod(
@@ -66,7 +39,7 @@ def _pod(
 def pod_context(request: pb.PodSandboxHookRequest, cgroups: Cgroups, *, strict: bool = False) -> PodContext:
     """Raises ValueError for a cgroup parent or, when strict, annotations that cannot be used."""
     annotations = dict(request.annotations)
-    batch = _batch(annotations, request.pod_meta.name, strict)
+    batch = batch_leniently(annotations, request.pod_meta.name, strict)
     return _pod(request.pod_meta, dict(request.labels), annotations, request.cgroup_parent, cgroups, batch)
 
 
@@ -75,33 +48,18 @@ def container_context(
 ) -> ContainerContext:
     """``runtime`` is the one of ids without scheme. Raises as :func:`pod_context` does."""
     annotations = dict(request.pod_annotations)
-    batch = _batch(annotations, request.pod_meta.name, strict)
+    batch = batch_leniently(annotations, request.pod_meta.name, strict)
     pod = _pod(request.pod_meta, dict(request.pod_labels), annotations, request.pod_cgroup_parent, cgroups, batch)
     name = request.container_meta.name
     return ContainerContext(
         pod=pod,
         name=name,
-        id=(full := _full_id(request.container_meta.id, runtime, annotations)),
-        cgroup_dir=_directory(cgroups, pod.cgroup_dir, full),
+        id=(full := full_id(request.container_meta.id, runtime, annotations)),
+        cgroup_dir=container_directory(cgroups, pod.cgroup_dir, full),
         batch=batch.get(name, BatchResources()),
         own_quota=request.container_resources.cpu_quota or None,
         env=dict(request.container_envs),
     )
-
-
-def _full_id(container_id: str, runtime: str, annotations: dict[str, str]) -> str:
-    if not container_id or "://" in container_id:
-        return container_id
-    return f"{'docker' if DOCKER_MARK in annotations else runtime}://{container_id}"
-
-
-def _directory(cgroups: Cgroups, pod_dir: str, container_id: str) -> str:
-    if not container_id or not pod_dir:
-        return ""
-    try:
-        return cgroups.container_dir(pod_dir, container_id)
-    except HostError:
-        return ""
 
 
 def pod_response(request: pb.PodSandboxHookRequest, answer: Answer) -> pb.PodSandboxHookResponse:

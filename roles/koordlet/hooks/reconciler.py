@@ -16,17 +16,17 @@ from koord.api.qos import QoSClass
 from roles.koordlet.actuation.executor import Executor, Mode
 from roles.koordlet.actuation.writes import About, Write, sequence
 from roles.koordlet.hooks.asking import Answers, Asking
-from roles.koordlet.hooks.context import ContainerContext, HostAppContext, PodContext
+from roles.koordlet.hooks.context import ContainerContext, HostAppContext, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook
 from roles.koordlet.hooks.plan import Job, jobs, writes
 from roles.koordlet.hooks.requests import contexts
 from roles.koordlet.host.cgroup import KUBE_QOS
 from roles.koordlet.host.errors import HostError
+from roles.koordlet.qos.outcome import Notice, Sample
 from roles.koordlet.states.model import PodState, Snapshot
 
 if TYPE_CHECKING:
     from roles.koordlet.metrics.registry import Metrics
-    from roles.koordlet.qos.outcome import Sample
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,16 @@ class Pass:
 class Reconciler:
     """One a process; passes must not overlap."""
 
-    def __init__(self, asking: Asking, *, executor: Executor, modes: Callable[[str], Mode], metrics: Metrics | None = None) -> None:
+    def __init__(
+        self,
+        asking: Asking,
+        *,
+        executor: Executor,
+        modes: Callable[[str], Mode],
+        metrics: Metrics | None = None,
+        notify: Callable[[Notice], None] = lambda notice: None,
+    ) -> None:
+        self._notify = notify
         self._asking = asking
         self._executor = executor
         self._modes = modes
@@ -88,10 +97,14 @@ class Reconciler:
         self._walk(snapshot, hooks, changed, done)
         return done
 
-    def pod_now(self, pod: PodContext, answers: Answers, snapshot: Snapshot) -> None:
+    def pod_now(self, pod: PodContext, answers: Answers, snapshot: Snapshot, stage: Stage) -> None:
         """Carry out what a runtime's request led to for a pod's own directory, ahead of the next pass."""
         for job in jobs([writes(answers, pod.cgroup_dir, _about(pod))]):
             self._carry_out(job, "pod", snapshot, Pass())
+        for hook in self._asking.hooks:
+            if stage in hook.pod_stages:
+                more = sequence(*hook.at_pod(stage, snapshot, pod, self._asking.rule(hook)))
+                self._carry_out(Job(hook.name, more), "pod", snapshot, Pass())
 
     # -- what is wanted ------------------------------------------------------------------------------------------------------
 
@@ -222,6 +235,10 @@ class Reconciler:
         done.absent += sum(1 for _ in job.batch) - handled
         if applied.unjournalled:
             done.held_back.add(job.hook)
+        for write in applied.written:
+            if write.event and write.about.name:
+                about = write.about
+                self._notify(Notice("Normal", write.event, write.target, about.namespace, about.name, about.uid))
         if self._metrics is None:
             return
         spent = (time.perf_counter() - begun) * 1000

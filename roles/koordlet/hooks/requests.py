@@ -1,7 +1,8 @@
-"""Contexts of the pods that the kubelet lists. Pure."""
+"""Contexts of the pods that the kubelet lists, and what requests of runtimes have in common with them. Pure."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,8 +10,15 @@ from koord.api.annotations import parse_extended_resource_spec
 from koord.api.names import DEPRECATED_RESOURCES, RESOURCE_BATCH_CPU, RESOURCE_BATCH_MEMORY, RESOURCE_CPU
 from koord.api.quantity import parse_milli, parse_value
 from roles.koordlet.hooks.context import BatchResources, ContainerContext, PodContext
+from roles.koordlet.host.cgroup import Cgroups, kube_qos_of_dir
 from roles.koordlet.host.cgroup_files import milli_to_quota
+from roles.koordlet.host.errors import HostError
 from roles.koordlet.states.model import ContainerState, PodState
+
+log = logging.getLogger(__name__)
+
+#: Annotation of pods whose containers docker runs.
+DOCKER_MARK = "io.kubernetes.docker.type"
 
 Resources = Mapping[str, Any]
 _OLD_NAMES = {new: old for old, new in DEPRECATED_RESOURCES.items() if new in (RESOURCE_BATCH_CPU, RESOURCE_BATCH_MEMORY)}
@@ -106,3 +114,44 @@ def _batch(state: PodState) -> dict[str, BatchResources]:
         if c.spec is not None and (batch := batch_of(c.spec.resources.requests, c.spec.resources.limits)).declared
     }
     return found or {name: batch for name, batch in batch_by_annotation(state.annotations).items() if batch.declared}
+
+
+# -- requests of runtimes ----------------------------------------------------------------------------------------------------
+
+
+def pod_directory(cgroups: Cgroups, parent: str) -> str:
+    """A request's cgroup parent as a directory below the cgroup root; a lone slice name is what systemd makes of a whole path."""
+    path = parent.strip("/")
+    if path and "/" not in path and path.endswith(".slice"):
+        uid = cgroups.pod_uid_of(path)
+        if uid is not None:
+            return cgroups.pod_dir(kube_qos_of_dir(path), uid)
+    return path
+
+
+def batch_leniently(annotations: dict[str, str], about: str, strict: bool) -> dict[str, BatchResources]:
+    """Batch resources by container. Unless ``strict``, an annotation that cannot be read counts as none: other hooks still answer."""
+    try:
+        return batch_by_annotation(annotations)
+    except ValueError as error:
+        if strict:
+            raise
+        log.warning("pod %s: %s; its batch resources are left alone", about, error)
+        return {}
+
+
+def full_id(container_id: str, runtime: str, annotations: dict[str, str]) -> str:
+    """A container id with its scheme: of ``runtime``, or docker where the pod says so."""
+    if not container_id or "://" in container_id:
+        return container_id
+    return f"{'docker' if DOCKER_MARK in annotations else runtime}://{container_id}"
+
+
+def container_directory(cgroups: Cgroups, pod_dir: str, container_id: str) -> str:
+    """A container's directory, "" where it cannot be told."""
+    if not container_id or not pod_dir:
+        return ""
+    try:
+        return cgroups.container_dir(pod_dir, container_id)
+    except HostError:
+        return ""

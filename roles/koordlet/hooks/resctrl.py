@@ -15,8 +15,8 @@ from typing import ClassVar
 from koord.api.annotations import AnnotationError, parse_resctrl
 from koord.api.annotations_agent import ResctrlConfig, ResctrlResource
 from koord.api.names import ANNOTATION_RESCTRL
-from roles.koordlet.actuation.writes import About, Kind, Write
-from roles.koordlet.hooks.context import PodContext
+from roles.koordlet.actuation.writes import NODE, About, Kind, Write
+from roles.koordlet.hooks.context import Answer, ContainerContext, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook, Pods, RuleError
 from roles.koordlet.host import parse
 from roles.koordlet.host.errors import HostError
@@ -89,10 +89,30 @@ class Resctrl(Hook[CacheRule]):
     name: ClassVar[str] = "Resctrl"
     features: ClassVar[tuple[str, ...]] = ("KA-RDT-02",)
     walks_always: ClassVar[bool] = True
+    pod_stages: ClassVar[tuple[Stage, ...]] = (Stage.PRE_RUN_POD_SANDBOX, Stage.PRE_REMOVE_POD_SANDBOX)
+    container_stages: ClassVar[tuple[Stage, ...]] = (Stage.PRE_CREATE_CONTAINER,)
 
     def __init__(self, options: Options, gate: Callable[[str], bool]) -> None:
         super().__init__(options, gate)
         self._told: dict[str, str] = {}
+        self._about: dict[str, About] = {}
+
+    def container(self, container: ContainerContext, rule: CacheRule | None) -> Answer | None:
+        """The group's name, for runtimes that put containers into groups themselves."""
+        pod = container.pod
+        if pod.state is not None or rule is None or not rule.ways or ANNOTATION_RESCTRL not in pod.annotations:
+            return None
+        config = parse_resctrl(pod.annotations)
+        return Answer(rdt_class=f"{PREFIX}{pod.uid}") if config is not None and lines(config, rule) else None
+
+    def at_pod(self, stage: Stage, snapshot: Snapshot, pod: PodContext, rule: CacheRule | None) -> Iterator[Write]:
+        if rule is None or not rule.ways or not pod.uid or ANNOTATION_RESCTRL not in pod.annotations:
+            return
+        path = snapshot.host.root.resctrl_path(f"{PREFIX}{pod.uid}")
+        if stage is Stage.PRE_RUN_POD_SANDBOX:
+            yield from self._group(snapshot.host, pod, rule)
+        elif os.path.isdir(path):
+            yield self._removal(path, pod.uid)
 
     def learn(self, snapshot: Snapshot, rule: CacheRule | None) -> CacheRule | None:
         host = snapshot.host
@@ -135,7 +155,9 @@ class Resctrl(Hook[CacheRule]):
         if not schemata:
             return
         if not os.path.isdir(path):
-            yield Write("group", path, "", kind=Kind.DIRECTORY, cached=False, reason="CreateCATGroup", about=about)
+            made = "Create Resctrl Group"
+            yield Write("group", path, "", kind=Kind.DIRECTORY, cached=False, reason="CreateCATGroup", about=about, event=made)
+        self._about[pod.uid] = about
         for resource, line in schemata:
             file = os.path.join(path, "schemata")
             yield Write("schemata", file, line, kind=Kind.LINE, device=resource, reason="UpdateResctrl", about=about)
@@ -156,8 +178,12 @@ class Resctrl(Hook[CacheRule]):
             return
         for name, made in sorted(found):
             if name not in wanted and snapshot.time - made > GRACE:
-                path = os.path.join(base, name)
-                yield Write("group", path, "", kind=Kind.NO_DIRECTORY, cached=False, reason="RemoveCATGroup")
+                yield self._removal(os.path.join(base, name), name.removeprefix(PREFIX))
+
+    def _removal(self, path: str, uid: str) -> Write:
+        about = self._about.pop(uid, NODE)
+        gone = "Remove Resctrl Group"
+        return Write("group", path, "", kind=Kind.NO_DIRECTORY, cached=False, reason="RemoveCATGroup", about=about, event=gone)
 
 
 def _ids(host: HostState, path: str) -> list[int]:

@@ -1,0 +1,98 @@
+"""Keeps the NRI plugin connected: waits for the socket, connects again after a loss, with growing pauses (KA-RH-02)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from roles.koordlet.hooks.delivery import Delivery
+from roles.koordlet.options import Options
+
+log = logging.getLogger(__name__)
+
+#: How often an absent socket is looked for: a runtime may be upgraded while the agent runs (seconds).
+LOOK_AGAIN = 30.0
+JITTER = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Pauses between attempts, in seconds."""
+
+    first: float
+    factor: float
+    cap: float
+    steps: int
+    """After so many attempts in a row the plugin stays off until the agent starts again."""
+
+    def pause(self, attempt: int) -> float:
+        """Before the attempt after the ``attempt``-th failure, without jitter."""
+        # beyond a hundred doublings only the cap counts
+        return float(min(self.first * self.factor ** min(attempt - 1, 100), self.cap, 3600.0 * 24))
+
+
+class NRIRunner:
+    """Off where the flag says so. ``delivery`` is made at the first connection, because it imports protobuf."""
+
+    def __init__(self, options: Options, path: str, delivery: Callable[[], Delivery]) -> None:
+        self._path = path
+        self._name = options.runtime_hooks_nri_plugin_name
+        self._index = options.runtime_hooks_nri_plugin_index
+        self._runtime = options.default_runtime_type
+        self._settled = options.runtime_hooks_nri_connect_timeout
+        self._backoff = Backoff(
+            options.runtime_hooks_nri_backoff_duration,
+            options.runtime_hooks_nri_backoff_factor,
+            options.runtime_hooks_nri_backoff_cap,
+            options.runtime_hooks_nri_backoff_steps,
+        )
+        self._delivery = delivery
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Serve until stopping."""
+        attempt, complaint = 0, ""
+        while not stopping.is_set():
+            if not self._there():
+                await _sleep(stopping, LOOK_AGAIN)
+                continue
+            began = asyncio.get_running_loop().time()
+            text = await self._serve(stopping)
+            if stopping.is_set():
+                return
+            if asyncio.get_running_loop().time() - began >= self._settled:
+                attempt, complaint = 0, ""  # it was connected
+            attempt += 1
+            if text != complaint:
+                log.warning("NRI: %s; it is tried again", text)
+            complaint = text
+            if attempt > self._backoff.steps:
+                log.error("NRI: given up after %d attempts", attempt)
+                return
+            pause = self._backoff.pause(attempt)
+            await _sleep(stopping, pause * (1 + JITTER * random.random()))
+
+    def _there(self) -> bool:
+        return os.path.exists(self._path)
+
+    async def _serve(self, stopping: asyncio.Event) -> str:
+        """One session; why it ended."""
+        from roles.koordlet.nri.plugin import Plugin
+        from roles.koordlet.nri.session import Session, SessionError
+
+        plugin = Plugin(self._delivery(), self._runtime)
+        try:
+            await Session(self._path, self._name, self._index, plugin.serve).run(stopping)
+        except SessionError as error:
+            return str(error)
+        return "stopped"
+
+
+async def _sleep(stopping: asyncio.Event, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(stopping.wait(), seconds)
+    except TimeoutError:
+        return
