@@ -101,14 +101,16 @@ def image_tar(target: Path, name: str) -> None:
 class Containerd:
     """One daemon. `stop` and `start` may be called in the middle of a test: containers outlive it, as on a node."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, binaries: Path | None = None, extra: str = "") -> None:
+        """``binaries``: a directory with another containerd than the one on PATH; ``extra``: configuration to append."""
         self.directory = directory
+        self.binaries = binaries
         self.socket = directory / "c.sock"
         self.m = _messages(directory)
         self.parents: list[str] = []
         self._log = open(directory / "containerd.log", "ab")  # noqa: SIM115
         self._process: subprocess.Popen[bytes] | None = None
-        (directory / "config.toml").write_text(_CONFIG.format(directory, IMAGE))
+        (directory / "config.toml").write_text(_CONFIG.format(directory, IMAGE) + extra)
 
     def parent(self, name: str) -> str:
         """A cgroup parent of the test's own, `/koord-test-…`; removed with the daemon."""
@@ -117,7 +119,11 @@ class Containerd:
 
     def start(self) -> None:
         self._process = subprocess.Popen(
-            ["containerd", "--config", str(self.directory / "config.toml")], stdout=self._log, stderr=self._log, start_new_session=True
+            [self.program("containerd"), "--config", str(self.directory / "config.toml")],
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+            env={**os.environ, "PATH": f"{self.binaries}:{os.environ['PATH']}"} if self.binaries else None,
         )
         end = time.monotonic() + 30
         while True:
@@ -127,6 +133,9 @@ class Containerd:
             if self._process.poll() is not None or time.monotonic() > end:
                 pytest.skip(f"containerd does not start here: {self.tail()}")
             time.sleep(0.05)
+
+    def program(self, name: str) -> str:
+        return str(self.binaries / name) if self.binaries else name
 
     def kill(self) -> None:
         """End the daemon as a crash would."""
@@ -145,7 +154,11 @@ class Containerd:
 
     def ctr(self, *arguments: str) -> str:
         done = subprocess.run(
-            ["ctr", "-a", str(self.socket), "-n", "k8s.io", *arguments], capture_output=True, text=True, timeout=60, check=False
+            [self.program("ctr"), "-a", str(self.socket), "-n", "k8s.io", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         if done.returncode:
             pytest.skip(f"ctr {' '.join(arguments)} fails here: {done.stderr.strip()[-300:]}")
@@ -250,11 +263,14 @@ def _clean(daemon: Containerd) -> None:
     with contextlib.suppress(Exception):
         for task in daemon.ctr("tasks", "ls", "-q").split():
             subprocess.run(
-                ["ctr", "-a", str(daemon.socket), "-n", "k8s.io", "tasks", "rm", "-f", task], capture_output=True, timeout=20, check=False
+                [daemon.program("ctr"), "-a", str(daemon.socket), "-n", "k8s.io", "tasks", "rm", "-f", task],
+                capture_output=True,
+                timeout=20,
+                check=False,
             )
         for container in daemon.ctr("containers", "ls", "-q").split():
             subprocess.run(
-                ["ctr", "-a", str(daemon.socket), "-n", "k8s.io", "containers", "rm", container],
+                [daemon.program("ctr"), "-a", str(daemon.socket), "-n", "k8s.io", "containers", "rm", container],
                 capture_output=True,
                 timeout=20,
                 check=False,
@@ -273,7 +289,7 @@ def _shims(directory: Path) -> list[int]:
 
 
 @contextlib.contextmanager
-def running_containerd() -> Iterator[Containerd]:
+def running_containerd(binaries: Path | None = None, extra: str = "") -> Iterator[Containerd]:
     """A started daemon with the test image; skips, with the reason, where containerd or runc cannot run."""
     for program in ("containerd", "ctr", "runc"):
         if shutil.which(program) is None:
@@ -281,7 +297,7 @@ def running_containerd() -> Iterator[Containerd]:
     if not (CGROUPS / "cpu").is_dir():
         pytest.skip("needs cgroup v1 controllers in /sys/fs/cgroup")
     directory = Path(tempfile.mkdtemp(prefix="koord-cri-"))
-    daemon = Containerd(directory)
+    daemon = Containerd(directory, binaries, extra.format(directory))
     try:
         daemon.start()
         image_tar(directory / "image.tar", IMAGE)
