@@ -29,6 +29,15 @@ class TokenBucket:
         self._tokens -= 1.0
         return True
 
+    def wait(self, now: float) -> float:
+        """Seconds until there is a token; 0 if there is one."""
+        self._refill(now)
+        return max(0.0, (1.0 - self._tokens) / self.qps)
+
+    def give_back(self) -> None:
+        """A token that was taken was not needed."""
+        self._tokens = min(float(self.burst), self._tokens + 1.0)
+
     def reserve(self, now: float) -> float:
         """Take a token, in advance if need be; returns the seconds to wait before using it."""
         self._refill(now)

@@ -42,10 +42,17 @@ class ReplicasSpec(Projection):
     replicas: int | None = None
 
 
+class ObservedStatus(Projection):
+    """That a controller has looked at the workload."""
+
+    observed_generation: int = 0
+
+
 class Replicated(Object):
     """A workload without its template, so that watching all of them costs little."""
 
     spec: ReplicasSpec = ReplicasSpec()
+    status: ObservedStatus = ObservedStatus()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,7 @@ class Workload:
     uid: str
     replicas: int
     owner_uids: frozenset[str]
+    observed: bool = False  # a controller looks after it: pods that it lacks are on their way
 
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}"
@@ -112,7 +120,7 @@ class Workloads:
         owners = frozenset({owner.uid})
         if (owner.kind, _group(owner.api_version)) == ("Deployment", "apps"):
             owners = self._replicasets_of(owner.uid) | owners
-        return Workload(owner.kind, namespace, owner.name, owner.uid, _replicas(found), owners)
+        return Workload(owner.kind, namespace, owner.name, owner.uid, _replicas(found), owners, _observed(found))
 
     def pods_of(self, workload: Workload) -> list[Pod]:
         """Every pod of the workload, in any phase."""
@@ -141,7 +149,7 @@ class Workloads:
         owner = next((owner for owner in found.metadata.owner_references if owner.controller), None)
         if owner is not None and (owner.kind, _group(owner.api_version)) == ("Deployment", "apps"):
             return self.behind(owner, namespace)
-        return Workload("ReplicaSet", namespace, found.metadata.name, found.metadata.uid, _replicas(found), own)
+        return Workload("ReplicaSet", namespace, found.metadata.name, found.metadata.uid, _replicas(found), own, _observed(found))
 
     def _replicasets_of(self, uid: str) -> frozenset[str]:
         return frozenset(item.metadata.uid for item in self._replicasets.by_index("owner", uid))
@@ -192,6 +200,10 @@ def _group(api_version: str) -> str:
 
 def _replicas(found: Replicated) -> int:
     return 1 if found.spec.replicas is None else found.spec.replicas
+
+
+def _observed(found: Replicated) -> bool:
+    return found.status.observed_generation > 0
 
 
 def _missing(owner: OwnerReference, namespace: str, replaced: bool) -> WorkloadError:

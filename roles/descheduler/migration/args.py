@@ -4,15 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from koord.config.errors import ConfigError
+from koord.config.errors import ConfigError, did_you_mean
 from koord.config.model import ConfigModel, Seconds
+from koord.config.selectors import LabelSelector
+from koord.kube.selectors import SelectorError, parse_label_selector
 from roles.descheduler.selection import Namespaces
 
 CRITICAL_PRIORITY = 2_000_000_000
 EVICTORS = ("Eviction", "Delete", "SoftEviction")
 JOB_MODES = ("ReservationFirst", "EvictDirectly")
+GATES = (
+    "MaxMigratingGlobally", "MaxMigratingPerNode", "MaxMigratingPerNamespace", "MaxMigratingPerWorkload", "MaxUnavailablePerWorkload",
+    "ExpectedReplicas", "PVC", "BarePods", "LocalStorage", "SystemCritical", "PriorityThreshold", "LabelSelector", "Namespaces", "NodeFit",
+)  # fmt: skip
+WORKLOAD, NAMESPACE = "workload", "namespace"
+DEFAULT_LIMITER_SECONDS = 300.0
+# what a gate in skipEvictionGates sets; the limits of a workload have no value that means "no limit" and are asked for by name
+_SKIPPED: dict[str, dict[str, Any]] = {
+    "MaxMigratingGlobally": {"max_migrating_globally": None},
+    "MaxMigratingPerNode": {"max_migrating_per_node": None},
+    "MaxMigratingPerNamespace": {"max_migrating_per_namespace": None},
+    "ExpectedReplicas": {"skip_check_expected_replicas": True},
+    "PVC": {"ignore_pvc_pods": False},
+    "BarePods": {"evict_all_bare_pods": True},
+    "LocalStorage": {"evict_local_storage_pods": True},
+    "SystemCritical": {"evict_system_critical_pods": True},
+    "PriorityThreshold": {"priority_threshold": None},
+    "LabelSelector": {"label_selector": None},
+    "Namespaces": {"namespaces": None},
+    "NodeFit": {"node_fit": False},
+}
 
 
 class ObjectLimiter(ConfigModel):
@@ -20,7 +43,14 @@ class ObjectLimiter(ConfigModel):
 
     duration: Seconds = 0.0
     max_migrating: int | str | None = None
-    burst: int = 0
+    burst: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _accepted(self) -> ObjectLimiter:
+        if self.duration < 0:
+            raise ConfigError("duration", "must be 0 or more")
+        check_share("maxMigrating", self.max_migrating)
+        return self
 
 
 class PriorityThreshold(ConfigModel):
@@ -31,7 +61,7 @@ class PriorityThreshold(ConfigModel):
 
 
 class ArbitrationArgs(ConfigModel):
-    """How often waiting migrations are arbitrated."""
+    """How often, in seconds, waiting migrations are arbitrated. `enabled` is read for compatibility; arbitration is always on."""
 
     enabled: bool = True
     interval: Seconds = 0.5
@@ -59,7 +89,7 @@ class MigrationControllerArgs(ConfigModel):
     max_migrating_per_workload: int | str | None = None
     max_unavailable_per_workload: int | str | None = None
     skip_check_expected_replicas: bool | None = None
-    object_limiters: dict[str, ObjectLimiter] = {}
+    object_limiters: dict[str, ObjectLimiter] = Field({}, validate_default=True)
     default_job_mode: str = "ReservationFirst"
     default_job_ttl: Seconds = Field(300.0, alias="defaultJobTTL")
     scheduler_names: list[str] = ["koord-scheduler"]
@@ -69,30 +99,63 @@ class MigrationControllerArgs(ConfigModel):
     default_delete_options: dict[str, Any] | None = None
     arbitration_args: ArbitrationArgs = ArbitrationArgs()
 
+    @field_validator("object_limiters")
+    @classmethod
+    def _default_limiter(cls, limiters: dict[str, ObjectLimiter]) -> dict[str, ObjectLimiter]:
+        for name in limiters:
+            if name not in (WORKLOAD, NAMESPACE):
+                raise ConfigError(name, f"is not known; accepted: {WORKLOAD}, {NAMESPACE}")
+        return limiters or {WORKLOAD: ObjectLimiter(duration=DEFAULT_LIMITER_SECONDS)}
+
     @model_validator(mode="after")
     def _accepted(self) -> MigrationControllerArgs:
-        if self.default_job_mode not in JOB_MODES:
-            raise ConfigError("defaultJobMode", f"{self.default_job_mode!r} is not known; accepted: {', '.join(JOB_MODES)}")
-        if self.eviction_policy not in EVICTORS:
-            raise ConfigError("evictionPolicy", f"{self.eviction_policy!r} is not known; accepted: {', '.join(EVICTORS)}")
+        _one_of("defaultJobMode", self.default_job_mode, JOB_MODES)
+        _one_of("evictionPolicy", self.eviction_policy, EVICTORS)
+        for index, gate in enumerate(self.skip_eviction_gates):
+            _one_of(f"skipEvictionGates[{index}]", gate, GATES)
         if self.default_job_ttl < 0:
             raise ConfigError("defaultJobTTL", "must be 0 or more")
-        if _number(self.evict_qps) <= 0:
+        if self.evictions_a_second <= 0:
             raise ConfigError("evictQPS", "must be a number above 0")
         threshold = self.priority_threshold
         if threshold is not None and threshold.value is not None and threshold.value > CRITICAL_PRIORITY:
             raise ConfigError("priorityThreshold.value", f"must be at most {CRITICAL_PRIORITY}")
-        for name, value in (
-            ("maxMigratingPerWorkload", self.max_migrating_per_workload),
-            ("maxUnavailablePerWorkload", self.max_unavailable_per_workload),
-        ):
-            if isinstance(value, str) and not (value.endswith("%") and value[:-1].isdigit()):
-                raise ConfigError(name, f'{value!r} must be a whole number or a percentage like "10%"')
+        check_share("maxMigratingPerWorkload", self.max_migrating_per_workload)
+        check_share("maxUnavailablePerWorkload", self.max_unavailable_per_workload)
+        if self.label_selector is not None:
+            LabelSelector.compile(self.label_selector, "labelSelector")
+        if self.node_selector:
+            try:
+                parse_label_selector(self.node_selector)
+            except SelectorError as error:
+                raise ConfigError("nodeSelector", str(error)) from None
         return self
 
+    @property
+    def evictions_a_second(self) -> float:
+        """evictQPS as a number; a text that is none counts as 0."""
+        try:
+            return float(self.evict_qps)
+        except ValueError:
+            return 0.0
 
-def _number(value: float | int | str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        return 0.0
+    def effective(self) -> MigrationControllerArgs:
+        """These arguments with what skipEvictionGates overrides (DS-ARB-04)."""
+        changes: dict[str, Any] = {}
+        for gate in self.skip_eviction_gates:
+            changes |= _SKIPPED.get(gate, {})
+        return self.model_copy(update=changes)
+
+
+def _one_of(path: str, value: str, accepted: tuple[str, ...]) -> None:
+    if value not in accepted:
+        raise ConfigError(path, f"{value!r} is not known{did_you_mean(value, accepted)}; accepted: {', '.join(accepted)}")
+
+
+def check_share(path: str, value: int | str | None) -> None:
+    """A part of a workload is a whole number or a percentage. Raises ConfigError."""
+    good = value is None or (
+        value >= 0 if isinstance(value, int) else value.endswith("%") and value[:-1].isascii() and value[:-1].isdigit()
+    )
+    if not good:
+        raise ConfigError(path, f'{value!r} must be a whole number or a percentage like "10%"')

@@ -1,0 +1,211 @@
+"""Carrying the steps of a migration out: the only place where pods are evicted and reservations are made (DS-MC-03, 04, 08)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from koord.api import kinds, names
+from koord.api.objects import Pod, PodMigrationJob
+from koord.kube import errors
+from roles.descheduler.metrics import Metrics
+from roles.descheduler.migration import evictors, leaving, status, template
+from roles.descheduler.migration.ledger import Ledger
+from roles.descheduler.migration.policy import Policy
+from roles.descheduler.migration.step import Act, Step, View, set_condition
+from roles.descheduler.migration.telling import Telling
+from roles.descheduler.migration.words import Kind, Reason
+from roles.descheduler.migration.writing import Writing
+
+log = logging.getLogger(__name__)
+
+
+class Again(Exception):
+    """The step could not be done now; the job is to be looked at in `seconds`, with growing pauses if None."""
+
+    def __init__(self, seconds: float | None, why: str) -> None:
+        super().__init__(why)
+        self.seconds = seconds
+
+
+class Acting:
+    """What the acts of a step do."""
+
+    def __init__(
+        self,
+        writing: Writing,
+        ledger: Ledger,
+        telling: Telling,
+        metrics: Metrics,
+        policies: Callable[[], Iterable[Policy]],
+        *,
+        no_claims: bool,
+    ) -> None:
+        self._writing = writing
+        self._ledger = ledger
+        self._telling = telling
+        self._metrics = metrics
+        self._policies = policies
+        self._no_claims = no_claims
+        self._counted: set[str] = set()  # jobs whose eviction is counted though its answer is not known yet
+
+    async def carry_out(self, view: View, step: Step, policy: Policy) -> None:
+        """Write the status, then act. Raises Again, ApiError (Conflict: the job has changed), NotLeading."""
+        job = view.job
+        if step.act is Act.BEGIN:
+            job = await self._begin(view)
+        if step.status is not None:
+            await self._write(view, step, policy, job)
+        if step.act is Act.RESERVE:
+            await self._reserve(view, policy)
+        elif step.act is Act.STAMP:
+            await self._stamp(view)
+        elif step.act is Act.EVICT:
+            await self._evict(view, policy)
+        elif step.act is Act.RELEASE and view.reservation is not None:
+            meta = view.reservation.metadata
+            await self._writing.delete(kinds.RESERVATIONS, meta.name, meta.uid)
+        elif step.act is Act.TAKE_BACK and view.pod is not None:
+            self._writing.check()
+            await evictors.take_back(self._writing.client, view.pod)
+
+    async def _write(self, view: View, step: Step, policy: Policy, job: PodMigrationJob) -> PodMigrationJob:
+        if step.status is None:
+            return job
+        written = await self._writing.status(job, step.status)
+        self._telling.step(job, step, policy.events, view.now)
+        return written
+
+    async def _begin(self, view: View) -> PodMigrationJob:
+        uid = view.pod.metadata.uid if view.pod is not None else ""
+        if status.pod_uid(view.job) == uid:
+            return view.job
+        return await self._writing.job(view.job, {"spec": {"podRef": {"uid": uid}}})
+
+    # ---------------------------------------------------------------- reservations
+
+    async def _reserve(self, view: View, policy: Policy) -> None:
+        """Make the reservation, or adopt the one of that name, and name it in the job. Raises Again if the API server refuses."""
+        job = view.job
+        pod = await self._writing.plain_pod(status.pod_key(job))
+        if pod is None or pod["metadata"].get("uid") != status.pod_uid(job):
+            raise Again(0.05, f"{view.about_pod} is going")  # the cache will say so in a moment
+        body = template.reservation(job, pod, view.now, without_claims=self._no_claims)
+        self._writing.check()
+        try:
+            made = await self._create(body, job)
+        except errors.Unreachable:
+            raise
+        except errors.ApiError as error:
+            step = set_condition(
+                view, Kind.RESERVATION_CREATED, "False", Reason.FAILED_CREATE_RESERVATION, str(error),
+                event=Reason.FAILED_CREATE_RESERVATION, warning=True,
+            )  # fmt: skip
+            if step is not None:
+                await self._write(view, step, policy, job)
+            raise Again(None, f"the reservation cannot be made: {error}") from error
+        await self._writing.job(job, {"spec": {"reservationOptions": {"reservationRef": template.reference(made)}}})
+
+    async def _create(self, body: dict[str, Any], job: PodMigrationJob) -> dict[str, Any]:
+        client, name = self._writing.client, body["metadata"]["name"]
+        try:
+            return await client.create(kinds.RESERVATIONS, body)
+        except errors.AlreadyExists:
+            found = await client.get(kinds.RESERVATIONS, name)
+        if other := template.foreign(found, job):
+            raise errors.AlreadyExists(409, "AlreadyExists", f'Reservation "{name}" belongs to PodMigrationJob "{other}"')
+        return found
+
+    async def _stamp(self, view: View) -> None:
+        self._writing.check()
+        name = view.reservation.metadata.name if view.reservation is not None else ""
+        labels = {"labels": {names.LABEL_RESERVATION_ORDER: template.order(view.now)}}
+        await self._writing.client.patch(kinds.RESERVATIONS, name, {"metadata": labels}, field_manager="koord-descheduler")
+
+    # ---------------------------------------------------------------- evictions
+
+    async def _evict(self, view: View, policy: Policy) -> None:
+        """Let the pod leave, at most once: look at it as it is, write the intention, ask, write the answer."""
+        pod = await self._writing.pod(status.pod_key(view.job))
+        if pod is None or pod.metadata.uid != status.pod_uid(view.job):
+            raise Again(0.05, f"{view.about_pod} is gone")  # the cache will say so in a moment
+        if pod.metadata.deletion_timestamp or (status.eviction_begun(view.job) and evictors.asked_softly(pod)):
+            await self._write(view, leaving.going(view), policy, view.job)
+            return
+        undo = self._take_turn(view, pod, policy)
+        try:
+            job = await self._write(view, leaving.intention(view), policy, view.job)
+        except BaseException:
+            undo()
+            raise
+        view = View(job, view.now, pod, view.reservation, view.bound, view.target_gone, None, view.default_mode)
+        await self._ask(view, pod, policy, undo)
+
+    def _take_turn(self, view: View, pod: Pod, policy: Policy) -> Callable[[], None]:
+        """Count the eviction at the pace and the object limiters, at once, so that no two pass on one token. Raises Again."""
+        owner = pod.metadata.controller
+        workload, namespace = owner.uid if owner is not None else "", pod.metadata.namespace
+        exempt = names.ANNOTATION_DESCHEDULER_EVICT in view.job.metadata.annotations or status.eviction_begun(view.job)
+        hold = policy.limiters.hold(workload, namespace, view.now)
+        if hold is not None and not exempt:
+            raise Again(hold.seconds, hold.reason)
+        clock = asyncio.get_running_loop().time()
+        if not policy.pace.take(clock):
+            raise Again(policy.pace.wait(clock), "more evictions than evictQPS and evictBurst allow")
+        uid = view.job.metadata.uid
+        if uid in self._counted:
+            return policy.pace.give_back
+        self._counted.add(uid)
+        replicas = self._ledger.replicas(pod)
+        counted = list(self._policies())
+        for each in counted:
+            each.limiters.take(workload, replicas, namespace, view.now)
+
+        def undo() -> None:
+            policy.pace.give_back()
+            self._counted.discard(uid)
+            for each in counted:
+                each.limiters.give_back(workload, namespace)
+
+        return undo
+
+    async def _ask(self, view: View, pod: Pod, policy: Policy, undo: Callable[[], None]) -> None:
+        job, meta = view.job, pod.metadata
+        trigger = job.metadata.annotations.get(names.ANNOTATION_EVICT_TRIGGER, "")
+        reason = job.metadata.annotations.get(names.ANNOTATION_EVICT_REASON) or trigger or "NotSet"
+        options = job.spec.delete_options or policy.args.default_delete_options or {}
+        order = evictors.Order(pod, dict(options), trigger, reason, view.now)
+        evict = evictors.EVICTORS_BY_NAME[policy.evictor(pod, job)]
+        self._writing.check()
+        try:
+            await evict(self._writing.client, order)
+        except errors.ApiError as error:
+            self._metrics.evicted("error", trigger, meta.namespace, pod.spec.node_name)
+            await self._failed(view, policy, error, undo)
+            return
+        self._metrics.evicted("success", trigger, meta.namespace, pod.spec.node_name)
+        self._counted.discard(job.metadata.uid)
+        self._telling.descheduled(pod, reason, policy.events)
+        await self._write(view, leaving.evicted(view, pod, reason), policy, job)
+
+    async def _failed(self, view: View, policy: Policy, error: errors.ApiError, undo: Callable[[], None]) -> None:
+        """Nothing has happened, or nobody knows. Raises Again."""
+        if isinstance(error, (errors.NotFound, errors.Conflict)):  # gone, or another pod by now: looked at again, the intention stands
+            undo()
+            raise Again(0.05, f"{view.about_pod} is gone") from error
+        if evictors.ambiguous(error):
+            step = leaving.unanswered(view, str(error))
+        else:
+            undo()
+            step = leaving.refused(view, refusal(error))
+        if step.status is not None:
+            await self._write(view, step, policy, view.job)
+        raise Again(error.retry_after, step.message) from error
+
+
+def refusal(error: errors.ApiError) -> str:
+    """What the API server refused an eviction with, causes included: which disruption budget, and what it lacks."""
+    causes = [str(cause["message"]) for cause in error.details.get("causes") or () if cause.get("message")]
+    return " ".join([str(error), *causes])

@@ -1,0 +1,211 @@
+"""The migration controller of the process: events in, jobs worked on, as long as this process leads (DS-MC-01..06, DS-ARB-01)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from koord.api import kinds, names
+from koord.api.objects import PodDisruptionBudget, PodMigrationJob, Reservation, find_condition
+from koord.api.times import TimeError, parse_time
+from koord.kube import errors
+from koord.kube.leases import Leadership
+from koord.kube.workqueue import WorkQueue
+from roles.descheduler.framework.evicting import Setup
+from roles.descheduler.migration import evictors, status, template
+from roles.descheduler.migration.acting import Acting
+from roles.descheduler.migration.arbiter import Arbiter
+from roles.descheduler.migration.args import MigrationControllerArgs
+from roles.descheduler.migration.jobs import Jobs
+from roles.descheduler.migration.ledger import Ledger, workload_reference
+from roles.descheduler.migration.policy import Policy
+from roles.descheduler.migration.reconciler import Reconciler
+from roles.descheduler.migration.scavenger import Scavenger
+from roles.descheduler.migration.telling import MigrationMetrics, Telling
+from roles.descheduler.migration.words import Kind, Reason
+from roles.descheduler.migration.writing import NotLeading, Writing
+
+log = logging.getLogger(__name__)
+
+
+class Migrations:
+    """One for the whole process: jobs of all profiles share the limits, whoever made them."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._client = setup.client
+        self._clock = setup.clock
+        self._world = setup.world
+        self._workloads = setup.workloads
+        self._leadership: Leadership | None = None
+        self._leading = False
+        self.policies: dict[str, Policy] = {}
+        self.jobs = Jobs(setup.informers, setup.clock)
+        self.reservations = setup.informers.informer(kinds.RESERVATIONS, Reservation, optional=True)
+        self._budgets = setup.informers.informer(kinds.PODDISRUPTIONBUDGETS, PodDisruptionBudget, optional=True)
+        self.ledger = Ledger(self.jobs, setup.world, setup.workloads)
+        self.writing = Writing(setup.client, self.jobs, self._held)
+        self.telling = Telling(setup.recorder, MigrationMetrics(setup.metrics.registry))
+        no_claims = setup.gates.enabled("DisablePVCReservation")
+        acting = Acting(self.writing, self.ledger, self.telling, setup.metrics, self.policies.values, no_claims=no_claims)
+        self.reconciler = Reconciler(
+            self.jobs, setup.world, self.reservations, self.writing, acting, self.telling, self.policy_of, setup.clock
+        )
+        self.arbiter = Arbiter(
+            self.jobs, setup.world, setup.workloads, self.ledger, self.writing, self.telling, self.policy_of, setup.clock
+        )
+        self.scavenger = Scavenger(self.jobs, self.reservations, self.writing, setup.clock)
+        self._left: dict[str, str] = {}  # reservations of deleted jobs: name -> uid, "" if the job did not say
+        self._releases = WorkQueue("releases", longest=60.0)
+
+    def join(self, profile: str, args: MigrationControllerArgs, setup: Setup) -> Policy:
+        """Add a profile's arguments."""
+        policy = self.policies[profile] = Policy(profile, args, setup.world, setup.events)
+        return policy
+
+    def policy_of(self, job: PodMigrationJob) -> Policy:
+        """Whose arguments a job follows: those of the profile that made it, else of the first one."""
+        found = self.policies.get(job.metadata.annotations.get(names.ANNOTATION_MIGRATION_PROFILE, ""))
+        return found if found is not None else next(iter(self.policies.values()))
+
+    def _held(self) -> bool:
+        return self._leading and (self._leadership is None or self._leadership.held)
+
+    async def wait_synced(self) -> None:
+        """Wait for the first lists; until then nothing is decided."""
+        for informer in (self.jobs.informer, self.reservations, self._budgets):
+            await informer.wait_synced()
+        await self._world.wait_synced()
+        await self._workloads.wait_synced()
+
+    # ---------------------------------------------------------------- life
+
+    async def run(self, leadership: Leadership | None) -> None:
+        """Work until cancelled, or until the lease is lost. Raises FatalError if the server offers no evictions."""
+        self._leadership = leadership
+        await self.wait_synced()
+        await self._require_evictions()
+        self.replay()
+        self._leading = True
+        removals = self._listen()
+        try:
+            await self._work()
+        finally:
+            self._leading = False
+            for remove in removals:
+                remove()
+            self.reconciler.queue.close()
+            self._releases.close()
+
+    async def _require_evictions(self) -> None:
+        while True:
+            try:
+                await evictors.require_evictions(self._client)
+                return
+            except errors.ApiError as error:
+                log.warning("the API server cannot be asked whether it offers evictions: %s", error)
+                await asyncio.sleep(1.0)
+
+    async def _work(self) -> None:
+        policies = self.policies.values()
+        workers = max(policy.args.max_concurrent_reconciles for policy in policies)
+        interval = max(0.01, min(policy.args.arbitration_args.interval for policy in policies))
+        async with asyncio.TaskGroup() as group:
+            for _ in range(workers):
+                group.create_task(self.reconciler.work())
+            group.create_task(self.arbiter.run(interval))
+            group.create_task(self.scavenger.run())
+            group.create_task(self._release_all())
+
+    def replay(self) -> None:
+        """Count for the object limiters what earlier lives of this process have evicted, as far as jobs tell of it."""
+        told = []
+        for job in self.jobs.list():
+            condition = status.condition(job, Kind.EVICTION)
+            if condition is None or condition.reason not in (Reason.EVICTING, Reason.EVICT_COMPLETE) or condition.status == "Unknown":
+                continue
+            try:
+                told.append((parse_time(condition.last_transition_time or ""), job))
+            except TimeError:
+                continue
+        for at, job in sorted(told, key=lambda pair: pair[0]):
+            reference, workload = workload_reference(job), self.ledger.behind(job)
+            namespace = status.pod_key(job).partition("/")[0]
+            for policy in self.policies.values():
+                replicas = workload.replicas if workload is not None else None
+                policy.limiters.take(reference.uid if reference is not None else "", replicas, namespace, at)
+
+    # ---------------------------------------------------------------- events
+
+    def _listen(self) -> list[Callable[[], None]]:
+        queue, jobs = self.reconciler.queue, self.jobs
+
+        def job_seen(job: PodMigrationJob) -> None:
+            if not status.finished(job) or self._may_hold(job):
+                queue.add(job.metadata.name)
+
+        def job_gone(job: PodMigrationJob) -> None:
+            queue.forget(job.metadata.name)
+            self.telling.forget(job)
+            self._leave(job)
+
+        def reservation_changed(reservation: Reservation) -> None:
+            queue.add_all(jobs.of_reservation(reservation.metadata.name))
+
+        def pod_changed(pod: object) -> None:
+            queue.add_all(jobs.concerned(pod.key))  # type: ignore[attr-defined]
+
+        def node_gone(_: object) -> None:
+            queue.add_all(job.metadata.name for job in jobs.list() if status.running(job))
+
+        def budget_changed(budget: PodDisruptionBudget) -> None:
+            if budget.status.disruptions_allowed > 0:
+                queue.add_all(job.metadata.name for job in jobs.list() if _refused_in(job, budget.metadata.namespace))
+
+        return [
+            jobs.informer.add_handler(job_seen, lambda _, job: job_seen(job), job_gone),
+            self.reservations.add_handler(
+                reservation_changed, lambda _, reservation: reservation_changed(reservation), reservation_changed
+            ),
+            self._world.pods.add_handler(pod_changed, lambda _, pod: pod_changed(pod), pod_changed),
+            self._world.nodes.add_handler(on_delete=node_gone),
+            self._budgets.add_handler(on_update=lambda _, budget: budget_changed(budget)),
+        ]
+
+    def _may_hold(self, job: PodMigrationJob) -> bool:
+        """Whether a job that has ended may have something to release still."""
+        softly = self._world.pods.get(status.pod_key(job))
+        return template.mine(job) in self.reservations or (softly is not None and evictors.asked_softly(softly))
+
+    # ---------------------------------------------------------------- reservations of deleted jobs
+
+    def _leave(self, job: PodMigrationJob) -> None:
+        ref = status.reservation_ref(job)
+        if ref is not None:
+            self._left[ref.name] = ref.uid
+            self._releases.add(ref.name)
+            return
+        made = self.reservations.get(template.mine(job))
+        if made is not None and any(owner.uid == job.metadata.uid for owner in made.metadata.owner_references):
+            self._left[made.metadata.name] = made.metadata.uid
+            self._releases.add(made.metadata.name)
+
+    async def _release_all(self) -> None:
+        while True:
+            name = await self._releases.get()
+            try:
+                await self.writing.delete(kinds.RESERVATIONS, name, self._left.get(name, ""))
+            except NotLeading:
+                return
+            except errors.ApiError as error:
+                log.warning("Reservation %s of a deleted job cannot be deleted: %s", name, error)
+                self._releases.failed(name)
+                continue
+            self._left.pop(name, None)
+            self._releases.done(name)
+
+
+def _refused_in(job: PodMigrationJob, namespace: str) -> bool:
+    condition = find_condition(job.status.conditions, Kind.EVICTION)
+    mine = status.pod_key(job).partition("/")[0] == namespace
+    return mine and status.running(job) and condition is not None and condition.reason == Reason.FAILED_EVICT

@@ -1,0 +1,90 @@
+"""The three ways in which a pod leaves (DS-MC-08). Each names the pod by its uid, so that no other pod is ever hit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from koord.api import kinds, names
+from koord.api.objects import Pod
+from koord.api.times import format_time
+from koord.kube import errors
+from koord.kube.client import Client
+from koord.process.errors import FatalError
+
+ATTEMPTS = 5  # of a soft eviction that meets 409 or 429
+PAUSE = 0.05  # seconds, doubling
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One eviction. `options` is a metav1.DeleteOptions; `trigger` and `reason` are told with a soft eviction."""
+
+    pod: Pod
+    options: dict[str, Any]
+    trigger: str
+    reason: str
+    now: float
+
+
+Evictor = Callable[[Client, Order], Awaitable[None]]
+
+
+async def _eviction(client: Client, order: Order) -> None:
+    meta = order.pod.metadata
+    await client.evict(meta.namespace, meta.name, uid=meta.uid, options=order.options)
+
+
+async def _delete(client: Client, order: Order) -> None:
+    meta = order.pod.metadata
+    await client.delete(kinds.PODS, meta.name, meta.namespace, preconditions={"uid": meta.uid}, options=order.options)
+
+
+async def _soft(client: Client, order: Order) -> None:
+    told = {"timestamp": format_time(order.now), "deleteOptions": order.options, "initiator": order.trigger, "reason": order.reason}
+    await _annotate(client, order.pod, orjson.dumps(told).decode())
+
+
+async def _annotate(client: Client, pod: Pod, value: str | None) -> None:
+    meta = pod.metadata
+    body = {"metadata": {"uid": meta.uid, "annotations": {names.ANNOTATION_SOFT_EVICTION: value}}}
+    for attempt in range(ATTEMPTS):
+        try:
+            await client.patch(kinds.PODS, meta.name, body, meta.namespace, field_manager="koord-descheduler")
+            return
+        except (errors.Conflict, errors.TooManyRequests):
+            if attempt == ATTEMPTS - 1:
+                raise
+        await asyncio.sleep(PAUSE * 2**attempt)
+
+
+async def take_back(client: Client, pod: Pod) -> None:
+    """Take a soft eviction back that nobody has followed. Raises ApiError."""
+    await _annotate(client, pod, None)
+
+
+EVICTORS_BY_NAME: dict[str, Evictor] = {"Eviction": _eviction, "Delete": _delete, "SoftEviction": _soft}
+
+
+def asked_softly(pod: Pod) -> bool:
+    """Whether the pod has been asked to leave."""
+    return names.ANNOTATION_SOFT_EVICTION in pod.metadata.annotations
+
+
+def ambiguous(error: errors.ApiError) -> bool:
+    """Whether the eviction may have taken place in spite of the error."""
+    return isinstance(error, (errors.Unreachable, errors.ServerError))
+
+
+async def require_evictions(client: Client) -> None:
+    """The API server must offer pods/eviction. Raises FatalError if it does not, ApiError if it cannot be asked."""
+    status, body = await client.raw("GET", "/api/v1")
+    if status != 200:
+        raise errors.from_response(status, body)
+    served = {item.get("name") for item in orjson.loads(body).get("resources") or ()}
+    if "pods/eviction" not in served:
+        raise FatalError("the API server does not offer the pods/eviction subresource, without which pods cannot be evicted")

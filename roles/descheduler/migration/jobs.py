@@ -1,0 +1,94 @@
+"""PodMigrationJobs as they are known here: the cache, and what this process has written since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from koord.api import kinds
+from koord.api.objects import PodMigrationJob, convert
+from koord.kube.informers import InformerFactory
+from roles.descheduler.migration import status
+
+UNSEEN = 60.0  # seconds after which a written job that the cache never showed is taken for deleted
+
+
+class Jobs:
+    """Answers with the newest version of each job, so that nothing is decided on one that is older than the last write."""
+
+    def __init__(self, informers: InformerFactory, clock: Callable[[], float]) -> None:
+        self.informer = informers.informer(kinds.PODMIGRATIONJOBS, PodMigrationJob, optional=True)
+        self.informer.index("pod", lambda job: status.pod_key(job) or None)
+        self.informer.index("new pod", lambda job: _new_pod(job) or None)
+        self.informer.index("reservation", lambda job: ref.name if (ref := status.reservation_ref(job)) is not None else None)
+        self._clock = clock
+        self._written: dict[str, tuple[PodMigrationJob, float]] = {}
+        self.informer.add_handler(on_add=self._seen, on_update=lambda _, job: self._seen(job), on_delete=self._deleted)
+        self.version = 0  # changes with every job that changes
+
+    def note(self, answer: dict[str, Any]) -> PodMigrationJob:
+        """The job that the API server answered a write with."""
+        job = convert(answer, PodMigrationJob)
+        known = self.get(job.metadata.name)
+        if known is None or known.metadata.uid != job.metadata.uid or _version(job) > _version(known):
+            self._written[job.metadata.name] = (job, self._clock())
+            self.version += 1
+        return job
+
+    def forget(self, name: str) -> None:
+        """The API server says that there is no such job."""
+        self.version += self._written.pop(name, None) is not None
+
+    def get(self, name: str) -> PodMigrationJob | None:
+        """A job by its name."""
+        cached = self.informer.get(name)
+        written = self._written.get(name)
+        if written is None:
+            return cached
+        if cached is None and self._clock() - written[1] > UNSEEN:
+            del self._written[name]
+            return None
+        return written[0]
+
+    def list(self) -> list[PodMigrationJob]:
+        """Every job."""
+        found = {job.metadata.name: job for job in self.informer.list()}
+        for name in list(self._written):
+            if (job := self.get(name)) is not None:
+                found[name] = job
+        return [*found.values()]
+
+    def concerned(self, pod: str) -> set[str]:
+        """Names of the jobs that a pod ("namespace/name") matters to."""
+        found = self.informer.by_index("pod", pod) + self.informer.by_index("new pod", pod)
+        mine = [job for job, _ in self._written.values() if pod in (status.pod_key(job), _new_pod(job))]
+        return {job.metadata.name for job in (*found, *mine)}
+
+    def of_reservation(self, name: str) -> set[str]:
+        """Names of the jobs that name this reservation."""
+        found = self.informer.by_index("reservation", name)
+        mine = [job for job, _ in self._written.values() if (ref := status.reservation_ref(job)) is not None and ref.name == name]
+        return {job.metadata.name for job in (*found, *mine)}
+
+    def _seen(self, job: PodMigrationJob) -> None:
+        self.version += 1
+        written = self._written.get(job.metadata.name)
+        if written is not None and (written[0].metadata.uid != job.metadata.uid or _version(job) >= _version(written[0])):
+            del self._written[job.metadata.name]
+
+    def _deleted(self, job: PodMigrationJob) -> None:
+        self.version += 1
+        written = self._written.get(job.metadata.name)
+        if written is not None and written[0].metadata.uid == job.metadata.uid:
+            del self._written[job.metadata.name]
+
+
+def _new_pod(job: PodMigrationJob) -> str:
+    new = job.status.pod_ref
+    return f"{new.namespace}/{new.name}" if new is not None and new.name else ""
+
+
+def _version(job: PodMigrationJob) -> int:
+    """Versions of one object can be compared: they are numbers that grow."""
+    text = job.metadata.resource_version
+    return int(text) if text.isdigit() else 0

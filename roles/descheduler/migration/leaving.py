@@ -1,0 +1,89 @@
+"""How a pod leaves (DS-MC-04, section 10.7): once, and only the pod that was meant. Pure.
+
+The intention is written before the eviction is asked for (condition Eviction, status Unknown, reason Evicting). A process killed in between
+finds it after its restart and looks at the pod: gone or going means done, still there means ask again.
+"""
+
+from __future__ import annotations
+
+from koord.api.objects import Pod
+from roles.descheduler.migration import status
+from roles.descheduler.migration.step import Act, Step, View, change, fail
+from roles.descheduler.migration.words import COMPLETE, Kind, Reason
+
+
+def leave(view: View) -> Step | None:
+    """The step towards the pod's leaving; None when it has left."""
+    job = view.job
+    if status.holds(job, Kind.EVICTION):
+        return None
+    begun = status.eviction_begun(job)
+    if view.replaced:
+        if begun:
+            return change(view, Kind.EVICTION, "True", Reason.EVICT_COMPLETE, f"{view.about_pod} has left", event=Reason.EVICT_COMPLETE)
+        return fail(view, Reason.MISSING_POD, f"{view.about_pod} does not exist")
+    condition = status.condition(job, Kind.EVICTION)
+    if begun and condition is not None and condition.status == "False":
+        return Step("Waiting", condition.message)
+    if refused := _no_place(view):
+        return fail(view, *refused)
+    return Step("Evicting", f"{view.about_pod} is to leave", act=Act.EVICT)
+
+
+def _no_place(view: View) -> tuple[Reason, str] | None:
+    """Why the pod has no place to go to any more."""
+    if status.reservation_ref(view.job) is None:
+        return None
+    reservation = view.reservation
+    if reservation is None:
+        return Reason.MISSING_RESERVATION, f"{view.about_reservation} does not exist"
+    once = reservation.spec.allocate_once is not False
+    if reservation.status.phase == "Succeeded" or (once and reservation.status.current_owners):
+        return Reason.FORBIDDEN, f"{view.about_reservation} is already bound by another Pod"
+    if view.target_gone:
+        return Reason.UNSCHEDULABLE, f'{view.about_reservation} lies on node "{reservation.status.node_name}", which does not exist'
+    return None
+
+
+def directly(view: View) -> Step:
+    """EvictDirectly: the pod leaves, and that is all."""
+    step = leave(view)
+    if step is not None:
+        return step
+    message = f"{view.about_pod} has been evicted"
+    return Step(COMPLETE, message, status.succeeded(view.job.status, message), event=COMPLETE)
+
+
+# ---------------------------------------------------------------- what the evictor is told and what it answers
+
+
+def intention(view: View) -> Step:
+    """What is written before the eviction is asked for. `Unknown` is neither done nor undone."""
+    message = f"{view.about_pod} is being evicted"
+    return Step("Evicting", message, status.with_condition(view.job.status, Kind.EVICTION, "Unknown", Reason.EVICTING, message, view.now))
+
+
+def evicted(view: View, pod: Pod, reason: str) -> Step:
+    """The eviction was accepted; now the pod has to go."""
+    message = f'{view.about_pod} evicted from node "{pod.spec.node_name}" by the reason "{reason}"'
+    changed = status.with_condition(view.job.status, Kind.EVICTION, "False", Reason.EVICTING, message, view.now)
+    return Step("Evicted", message, changed, event=Reason.EVICTING)
+
+
+def going(view: View) -> Step:
+    """Somebody (perhaps this process in an earlier life) has deleted the pod already."""
+    message = f"{view.about_pod} is terminating"
+    return Step("Evicting", message, status.with_condition(view.job.status, Kind.EVICTION, "False", Reason.EVICTING, message, view.now))
+
+
+def refused(view: View, why: str) -> Step:
+    """The eviction was refused: nothing has happened, it will be asked for again."""
+    changed = status.with_condition(view.job.status, Kind.EVICTION, "False", Reason.FAILED_EVICT, why, view.now)
+    return Step("FailedEvict", why, changed, event=Reason.EVICTING, warning=True)
+
+
+def unanswered(view: View, why: str) -> Step:
+    """No answer came, or one that does not say whether it was done: the intention stands."""
+    message = f"{view.about_pod} is being evicted, without an answer so far: {why}"
+    changed = status.with_condition(view.job.status, Kind.EVICTION, "Unknown", Reason.EVICTING, message, view.now)
+    return Step("Evicting", message, changed, event=Reason.EVICTING, warning=True)

@@ -1,0 +1,166 @@
+"""Who migrates now: jobs, pods and workloads brought together for the limits (DS-ARB-03)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import msgspec
+import orjson
+
+from koord.api import names
+from koord.api.objects import OwnerReference, Pod, PodMigrationJob, convert
+from roles.descheduler.migration import status
+from roles.descheduler.migration.arbitration import migrating_by_job_controller
+from roles.descheduler.migration.jobs import Jobs
+from roles.descheduler.migration.limits import Book, Migration, Owner
+from roles.descheduler.workloads import Workload, WorkloadError, Workloads
+from roles.descheduler.world import World
+
+
+class Ledger:
+    """Books are kept until a job or a pod changes: filters ask for every pod of the cluster."""
+
+    def __init__(self, jobs: Jobs, world: World, workloads: Workloads) -> None:
+        self._jobs = jobs
+        self._world = world
+        self._workloads = workloads
+        self.passing: set[str] = set()  # jobs whose passing is being written
+        self._pods_changed = 0
+        self._unfinished: tuple[tuple[int, int], Book] | None = None
+        self._owners: dict[str, tuple[Workload, Owner]] = {}
+        self._workload_of: dict[str, str] = {}
+        world.pods.add_handler(on_add=self._changed, on_update=self._updated, on_delete=self._changed)
+
+    # ---------------------------------------------------------------- books
+
+    def unfinished(self) -> Book:
+        """Every job that has not ended: what counts before another one is made."""
+        version = (self._jobs.version, self._pods_changed)
+        if self._unfinished is None or self._unfinished[0] != version:
+            self._unfinished = (version, self._book(lambda job: not status.finished(job)))
+        return self._unfinished[1]
+
+    def started(self) -> Book:
+        """The jobs that arbitration has let through: what counts when it lets through more."""
+        return self._book(lambda job: not status.finished(job) and self._has_started(job))
+
+    def migrating_of_jobs(self) -> Counter[str]:
+        """How many pods of each batch Job migrate already, by the Job's uid."""
+        started = (job for job in self._jobs.list() if not status.finished(job) and self._has_started(job))
+        return migrating_by_job_controller(pod for job in started if (pod := self._its_pod(job)) is not None)
+
+    def _has_started(self, job: PodMigrationJob) -> bool:
+        return status.passed(job) or job.metadata.name in self.passing
+
+    def _book(self, counts: Callable[[PodMigrationJob], bool]) -> Book:
+        return Book.of(self.migration(job) for job in self._jobs.list() if counts(job) and status.pod_key(job))
+
+    def migration(self, job: PodMigrationJob) -> Migration:
+        """How a job counts. A pod that has come in the place of the one that left counts for it."""
+        namespace, _, name = status.pod_key(job).partition("/")
+        pod = self._its_pod(job)
+        if pod is not None:
+            workload = self._workload_uid(pod) or self._remembered(job, namespace)
+            return Migration(job.metadata.name, namespace, name, pod.metadata.uid, pod.spec.node_name, workload)
+        new = job.status.pod_ref
+        if new is not None and new.uid:
+            return Migration(job.metadata.name, namespace, new.name, new.uid, "", self._remembered(job, namespace))
+        return Migration(job.metadata.name, namespace, name, status.pod_uid(job), "", self._remembered(job, namespace), gone=True)
+
+    def _its_pod(self, job: PodMigrationJob) -> Pod | None:
+        pod = self._world.pods.get(status.pod_key(job))
+        uid = status.pod_uid(job)
+        return pod if pod is not None and (not uid or pod.metadata.uid == uid) else None
+
+    # ---------------------------------------------------------------- workloads
+
+    def owner(self, pod: Pod) -> Owner | None:
+        """The pod's workload with the state of its pods; None without a controller. One that does not exist has 0 replicas.
+
+        Raises WorkloadError where it cannot be told.
+        """
+        controller = pod.metadata.controller
+        if controller is None:
+            return None
+        try:
+            workload = self._workloads.of(pod)
+        except WorkloadError as error:
+            if not error.missing:
+                raise
+            return Owner(controller.kind, controller.name, controller.uid, 0)
+        if workload is None:
+            return None
+        known = self._owners.get(workload.uid)
+        if known is None or known[0] != workload:
+            made = Owner.of(
+                workload.kind, workload.name, workload.uid, workload.replicas, self._workloads.pods_of(workload), watched=workload.observed
+            )
+            known = self._owners[workload.uid] = (workload, made)
+            self._workload_of |= dict.fromkeys(workload.owner_uids, workload.uid)
+        return known[1]
+
+    def replicas(self, pod: Pod) -> int | None:
+        """How many replicas the pod's workload wants, None if that is not known."""
+        try:
+            workload = self._workloads.of(pod)
+        except WorkloadError:
+            return None
+        return workload.replicas if workload is not None else None
+
+    def _workload_uid(self, pod: Pod) -> str:
+        try:
+            workload = self._workloads.of(pod)
+        except WorkloadError:
+            workload = None
+        if workload is not None:
+            return workload.uid
+        controller = pod.metadata.controller
+        return controller.uid if controller is not None else ""
+
+    def _remembered(self, job: PodMigrationJob, namespace: str) -> str:
+        reference = workload_reference(job)
+        if reference is None:
+            return ""
+        try:
+            return self._workloads.behind(reference, namespace).uid
+        except WorkloadError:
+            return reference.uid
+
+    def behind(self, job: PodMigrationJob) -> Workload | None:
+        """The workload that the job's pod belonged to, as far as it is still there."""
+        reference = workload_reference(job)
+        namespace = status.pod_key(job).partition("/")[0]
+        try:
+            return self._workloads.behind(reference, namespace) if reference is not None else None
+        except WorkloadError:
+            return None
+
+    # ---------------------------------------------------------------- events
+
+    def _updated(self, _old: Pod, pod: Pod) -> None:
+        self._changed(pod)
+
+    def _changed(self, pod: Pod) -> None:
+        if self._jobs.concerned(pod.key):
+            self._pods_changed += 1
+        for owner in pod.metadata.owner_references:
+            self._owners.pop(self._workload_of.get(owner.uid, ""), None)
+
+
+def remember_workload(pod: Pod) -> str:
+    """The controller of a pod as the job keeps it, "" if it has none: limits and limiters need it when the pod has left."""
+    controller = pod.metadata.controller
+    if controller is None:
+        return ""
+    kept = {"apiVersion": controller.api_version, "kind": controller.kind, "name": controller.name, "uid": controller.uid}
+    return orjson.dumps(kept).decode()
+
+
+def workload_reference(job: PodMigrationJob) -> OwnerReference | None:
+    """What `remember_workload` has written; None if there is nothing that can be read."""
+    text = job.metadata.annotations.get(names.ANNOTATION_MIGRATION_WORKLOAD)
+    try:
+        return convert(orjson.loads(text), OwnerReference) if text else None
+    except (orjson.JSONDecodeError, msgspec.ValidationError):
+        return None

@@ -1,0 +1,197 @@
+"""How many pods may migrate at once (DS-ARB-03). Pure: a book of what migrates now in, the first limit that is reached out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from koord.api.objects import Pod, find_condition
+from roles.descheduler.migration.args import MigrationControllerArgs
+
+FINISHED = frozenset({"Succeeded", "Failed"})
+
+
+def maximum(replicas: int, value: int | str | None) -> int:
+    """Of `replicas` pods, how many may be away: a number, a percentage (rounded down), or by the size of the workload if None.
+
+    At least one and at most all of them; 0 only for 0 replicas. Source: DS-ARB-03.
+    """
+    if value is None:
+        wanted = replicas // 10 if replicas > 10 else 2 if replicas >= 4 else 1
+    elif isinstance(value, str):
+        wanted = replicas * int(value.rstrip("%")) // 100 if value.endswith("%") else int(value)
+    else:
+        wanted = value
+    return min(max(wanted, 1), replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The workload that a pod belongs to, for a ReplicaSet of a Deployment the Deployment.
+
+    `down` are the uids of its pods that are not available, `coming` those of them that may become so. `missing` is how many of its pods
+    its own controller has yet to make; known only where a controller reports.
+    """
+
+    kind: str
+    name: str
+    uid: str
+    replicas: int
+    down: frozenset[str] = frozenset()
+    coming: frozenset[str] = frozenset()
+    missing: int = 0
+
+    @classmethod
+    def of(cls, kind: str, name: str, uid: str, replicas: int, pods: Sequence[Pod], *, watched: bool) -> Owner:
+        """The workload with these pods. `watched`: its controller is at work, so pods that do not exist are on their way."""
+        down = frozenset(each.metadata.uid for each in pods if not available(each))
+        coming = frozenset(each.metadata.uid for each in pods if each.metadata.uid in down and not leaving(each))
+        missing = max(0, replicas - sum(1 for each in pods if not leaving(each))) if watched else 0
+        return cls(kind, name, uid, replicas, down, coming, missing)
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """A job that counts. `pod` is where its pod is now: node and workload are "" when it has left and nothing is remembered of it."""
+
+    job: str
+    namespace: str
+    pod_name: str
+    pod_uid: str
+    node: str = ""
+    workload: str = ""
+    gone: bool = False  # the pod has left, its replacement is not ready yet
+
+    @property
+    def pod(self) -> str:
+        return self.pod_uid or f"{self.namespace}/{self.pod_name}"
+
+
+@dataclass(slots=True)
+class Book:
+    """What migrates, by what limits count. Lookups do not grow with the number of jobs elsewhere."""
+
+    jobs: dict[str, Migration] = field(default_factory=dict)
+    nodes: dict[str, set[str]] = field(default_factory=dict)
+    namespaces: dict[str, set[str]] = field(default_factory=dict)
+    workloads: dict[str, dict[str, Migration]] = field(default_factory=dict)
+    by_pod: dict[str, set[str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, migrations: Iterable[Migration]) -> Book:
+        book = cls()
+        for migration in migrations:
+            book.add(migration)
+        return book
+
+    def add(self, migration: Migration) -> None:
+        """Count one more job."""
+        self.jobs[migration.job] = migration
+        self.namespaces.setdefault(migration.namespace, set()).add(migration.job)
+        self.by_pod.setdefault(migration.pod, set()).add(migration.job)
+        if migration.node:
+            self.nodes.setdefault(migration.node, set()).add(migration.pod)
+        if migration.workload:
+            self.workloads.setdefault(migration.workload, {})[migration.pod] = migration
+
+    def has(self, pod: Pod) -> bool:
+        """Whether a job is about this pod."""
+        return bool(self._own(pod))
+
+    def _own(self, pod: Pod) -> set[str]:
+        meta = pod.metadata
+        return self.by_pod.get(meta.uid, set()) | self.by_pod.get(f"{meta.namespace}/{meta.name}", set())
+
+    def globally(self, pod: Pod) -> int:
+        return len(self.jobs) - len(self._own(pod))
+
+    def on_node(self, pod: Pod) -> int:
+        return len(self.nodes.get(pod.spec.node_name, set()) - _identities(pod))
+
+    def in_namespace(self, pod: Pod) -> int:
+        return len(self.namespaces.get(pod.metadata.namespace, set()) - self._own(pod))
+
+    def of_workload(self, pod: Pod, workload: str) -> dict[str, Migration]:
+        """Migrations of the workload's other pods."""
+        own = _identities(pod)
+        return {key: each for key, each in self.workloads.get(workload, {}).items() if key not in own}
+
+
+def _identities(pod: Pod) -> set[str]:
+    return {pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Which limit is reached, in words and numbers. `gate` is its name in skipEvictionGates."""
+
+    gate: str
+    message: str
+    count: int
+    limit: int
+
+
+def unavailable(owner: Owner, migrating: dict[str, Migration]) -> int:
+    """|pods of the workload that are not available ∪ pods that migrate|.
+
+    A migration whose pod has left already stands for a replacement that is not ready or does not exist yet.
+    """
+    here = {key for key, each in migrating.items() if not each.gone}
+    left = sum(1 for each in migrating.values() if each.gone)
+    return len(owner.down | here) + max(owner.missing, left - len(owner.coming - here), 0)
+
+
+def leaving(pod: Pod) -> bool:
+    return pod.status.phase in FINISHED or pod.metadata.deletion_timestamp is not None
+
+
+def available(pod: Pod) -> bool:
+    """Neither finished nor terminating, and Ready."""
+    if leaving(pod):
+        return False
+    ready = find_condition(pod.status.conditions, "Ready")
+    return ready is not None and ready.status == "True"
+
+
+def expected_replicas(args: MigrationControllerArgs, owner: Owner | None) -> Refusal | None:
+    """Whether a workload is too small to lose a pod at all. `owner` None: the pod has no controller."""
+    if owner is None or args.skip_check_expected_replicas or "ExpectedReplicas" in args.skip_eviction_gates:
+        return None
+    replicas = owner.replicas
+    migrating = maximum(replicas, args.max_migrating_per_workload)
+    away = maximum(replicas, args.max_unavailable_per_workload)
+    if replicas == 1 or replicas in (migrating, away):
+        about = f"{owner.kind} {owner.name} has {replicas} replicas, of which {migrating} may migrate and {away} may be unavailable"
+        return Refusal("ExpectedReplicas", about, replicas, min(migrating, away))
+    return None
+
+
+def reached(args: MigrationControllerArgs, book: Book, pod: Pod, owner: Owner | None) -> Refusal | None:
+    """The first limit that does not let one more pod go now."""
+    skipped = args.skip_eviction_gates
+    where = pod.spec.node_name
+    simple = (
+        ("MaxMigratingGlobally", args.max_migrating_globally, book.globally, "in the cluster"),
+        ("MaxMigratingPerNode", args.max_migrating_per_node if where else None, book.on_node, f"from node {where}"),
+        ("MaxMigratingPerNamespace", args.max_migrating_per_namespace, book.in_namespace, f"in namespace {pod.metadata.namespace}"),
+    )
+    for gate, limit, count_of, place in simple:
+        if limit and gate not in skipped and (count := count_of(pod)) >= limit:
+            return Refusal(gate, f"{count} pods {place} migrate already, {limit} may", count, limit)
+    return _reached_by_workload(args, book, pod, owner) if owner is not None else None
+
+
+def _reached_by_workload(args: MigrationControllerArgs, book: Book, pod: Pod, owner: Owner) -> Refusal | None:
+    skipped = args.skip_eviction_gates
+    others = book.of_workload(pod, owner.uid)
+    about = f"of {owner.kind} {owner.name} ({owner.replicas} replicas)"
+    limit = maximum(owner.replicas, args.max_migrating_per_workload)
+    if "MaxMigratingPerWorkload" not in skipped and others and len(others) >= limit:
+        return Refusal("MaxMigratingPerWorkload", f"{len(others)} pods {about} migrate already, {limit} may", len(others), limit)
+    if "MaxUnavailablePerWorkload" in skipped:
+        return None
+    limit = maximum(owner.replicas, args.max_unavailable_per_workload)
+    count = unavailable(owner, others)
+    if count >= limit:
+        return Refusal("MaxUnavailablePerWorkload", f"{count} pods {about} are unavailable or migrate, {limit} may", count, limit)
+    return None

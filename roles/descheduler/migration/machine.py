@@ -1,0 +1,213 @@
+"""The state machine of a migration (DS-MC-03..06): what a job does next. Pure: a view in, one step out.
+
+Each step writes at most one change of the status, so that a process killed at any point finds the job between two steps and goes on.
+A verdict is written before its clean-up; the clean-up of a job that has ended is decided from the job alone and so is done once more after
+a restart. How a pod leaves is in `leaving.py`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from koord.api import kinds, names
+from koord.api.objects import Condition, Pod, Reservation, find_condition
+from roles.descheduler.migration import leaving, status
+from roles.descheduler.migration.step import Act, Step, View, change, fail, set_condition
+from roles.descheduler.migration.words import COMPLETE, CREATED_BY, Kind, Mode, Phase, Reason
+
+_WAITING_PHASES = frozenset({"", "Pending", "Waiting"})
+
+
+def decide(view: View) -> Step:
+    """The next step of a job."""
+    job = view.job
+    if status.finished(job):
+        return _clean_up(view)
+    if job.spec.paused:
+        return Step("Paused", "the job is paused")
+    if status.timed_out(job, view.now):
+        return fail(view, Reason.TIMEOUT, "Abort job caused by timeout")
+    if not status.passed(job):
+        return Step("Waiting", "the job waits for arbitration")
+    if not status.running(job):
+        return _begin(view)
+    if view.hold is not None and not _exempt(view):
+        return Step("Limited", view.hold.reason, wait=view.hold.seconds)
+    mode = job.spec.mode or view.default_mode
+    return leaving.directly(view) if mode == Mode.EVICT_DIRECTLY else _with_reservation(view)
+
+
+def _exempt(view: View) -> bool:
+    """Whether object limiters do not concern the job: it says so itself, its pod is gone, or its eviction has begun."""
+    forced = names.ANNOTATION_DESCHEDULER_EVICT in view.job.metadata.annotations
+    return forced or view.pod is None or status.eviction_begun(view.job)
+
+
+def _begin(view: View) -> Step:
+    job, pod = view.job, view.pod
+    if not status.pod_key(job):
+        return fail(view, Reason.INVALID_POD_REF, "spec.podRef must name the namespace and the name of a pod")
+    if pod is None:
+        return fail(view, Reason.MISSING_POD, f"{view.about_pod} does not exist")
+    chosen = names.ANNOTATION_JOB_CREATED_BY in job.metadata.annotations  # by a plugin, which looked at this very pod
+    if chosen and view.replaced:
+        return fail(view, Reason.MISSING_POD, f"{view.about_pod} is another pod by now")
+    begun = msgspec.structs.replace(job.status, phase=str(Phase.RUNNING))
+    return Step("Running", f"{view.about_pod} begins to migrate", begun, Act.BEGIN)
+
+
+# ---------------------------------------------------------------- reservation first
+
+
+def _with_reservation(view: View) -> Step:
+    if status.reservation_ref(view.job) is None:
+        if view.replaced and not status.eviction_begun(view.job):
+            return fail(view, Reason.MISSING_POD, f"{view.about_pod} does not exist")
+        return Step("Reserving", f"a reservation is made for {view.about_pod}", act=Act.RESERVE)
+    if not status.holds(view.job, Kind.RESERVATION_CREATED):
+        return change(view, Kind.RESERVATION_CREATED, "True", Reason.NONE, f"{view.about_reservation} exists", event="ReservationCreated")
+    if view.reservation is None:
+        return fail(view, Reason.MISSING_RESERVATION, f"{view.about_reservation} does not exist")
+    if names.LABEL_RESERVATION_ORDER not in view.reservation.metadata.labels:
+        return Step("Ordering", f"{view.about_reservation} gets its place in the order", act=Act.STAMP)
+    return _placed(view, view.reservation)
+
+
+def _placed(view: View, reservation: Reservation) -> Step:
+    """Follow the reservation until it lies on a node, then the pod."""
+    job = view.job
+    scheduled = find_condition(reservation.status.conditions, "Scheduled")
+    ready = find_condition(reservation.status.conditions, "Ready")
+    unschedulable = scheduled is not None and scheduled.reason == "Unschedulable"
+    if unschedulable and not status.holds(job, Kind.RESERVATION_SCHEDULED):
+        message = scheduled.message if scheduled is not None else ""
+        step = set_condition(view, Kind.RESERVATION_SCHEDULED, "False", Reason.UNSCHEDULABLE, message, event="Unschedulable", warning=True)
+        if step is not None:
+            return step
+    if reservation.status.phase in _WAITING_PHASES:
+        return Step("Waiting", f"{view.about_reservation} waits for a node")
+    if reservation.status.phase == "Failed" and ready is not None and ready.reason == "Expired":
+        return fail(view, Reason.RESERVATION_EXPIRED, "Reservation expired")
+    if not _lies(reservation, scheduled):
+        why = scheduled.message if scheduled is not None and scheduled.message else f"{view.about_reservation} found no node"
+        return fail(view, Reason.UNSCHEDULABLE, why)
+    if reservation.status.phase == "Failed":  # given up for another reason: what it held is gone, so the pod must stay
+        why = f": {ready.message}" if ready is not None and ready.message else ""
+        return fail(view, Reason.RESERVATION_EXPIRED, f"{view.about_reservation} has failed{why}")
+    if not status.holds(job, Kind.RESERVATION_SCHEDULED):
+        return _found_node(view, reservation)
+    if owned_by_pod(view, reservation):
+        return _wait_for_pending_pod(view, reservation)
+    step = leaving.leave(view)
+    return step if step is not None else _wait_for_new_pod(view, reservation)
+
+
+def _lies(reservation: Reservation, scheduled: Condition | None) -> bool:
+    if not reservation.status.node_name or scheduled is None:
+        return False
+    return scheduled.status == "True" and scheduled.reason == "Scheduled"
+
+
+def _found_node(view: View, reservation: Reservation) -> Step:
+    node = reservation.status.node_name
+    if view.pod is not None and not view.replaced and view.pod.spec.node_name == node:
+        return fail(view, Reason.FORBIDDEN, f'{view.about_reservation} lies on "{node}", where {view.about_pod} is already')
+    placed = msgspec.structs.replace(view.job.status, node_name=node)
+    message = f'{view.about_reservation} lies on node "{node}"'
+    changed = status.with_condition(placed, Kind.RESERVATION_SCHEDULED, "True", Reason.NONE, message, view.now)
+    return Step("ReservationScheduled", message, changed or placed, event="ReservationScheduled")
+
+
+# ---------------------------------------------------------------- a pod that waits for a node itself
+
+
+def owned_by_pod(view: View, reservation: Reservation) -> bool:
+    """Whether the reservation is for the pod object itself (DS-MC-05)."""
+    uid, key = status.pod_uid(view.job), status.pod_key(view.job)
+    for owner in reservation.spec.owners:
+        found = owner.object
+        if found is None or found.kind not in ("", "Pod"):
+            continue
+        if found.uid == uid if found.uid else f"{found.namespace}/{found.name}" == key:
+            return True
+    return False
+
+
+def _wait_for_pending_pod(view: View, reservation: Reservation) -> Step:
+    if view.pod is None or view.replaced:
+        return fail(view, Reason.MISSING_POD, f"{view.about_pod} does not exist")
+    condition = find_condition(view.pod.status.conditions, "PodScheduled")
+    if condition is not None and condition.status == "True":
+        message = f"{view.about_pod} has been scheduled"
+        changed = status.with_condition(view.job.status, Kind.POD_SCHEDULED, "True", Reason.NONE, message, view.now) or view.job.status
+        return Step(COMPLETE, message, status.succeeded(changed, message), event=COMPLETE)
+    owners = reservation.status.current_owners
+    if reservation.status.phase == "Succeeded" and owners and owners[0].uid != view.pod.metadata.uid:
+        return fail(view, Reason.FORBIDDEN, f"{view.about_reservation} is already bound by another Pod")
+    why = condition.message if condition is not None else ""
+    step = set_condition(view, Kind.POD_SCHEDULED, "False", Reason.UNSCHEDULABLE, why)
+    return step if step is not None else Step("Waiting", f"{view.about_pod} waits for its own scheduling")
+
+
+# ---------------------------------------------------------------- the pod that comes in its place
+
+
+def _wait_for_new_pod(view: View, reservation: Reservation) -> Step:
+    owners = reservation.status.current_owners
+    if not owners:
+        message = f"waiting for the new Pod to use {view.about_reservation}"
+        step = set_condition(view, Kind.POD_BOUND_RESERVATION, "False", Reason.WAIT_FOR_BIND, message, event=Reason.WAIT_FOR_BIND)
+        return step if step is not None else Step("Waiting", message)
+    new = owners[0]
+    about = f'Pod "{new.namespace}/{new.name}"'
+    if not status.holds(view.job, Kind.RESERVATION_BOUND):
+        told = msgspec.structs.replace(view.job.status, pod_ref=new)
+        message = f"{about} uses {view.about_reservation}"
+        changed = status.with_condition(told, Kind.RESERVATION_BOUND, "True", Reason.NONE, message, view.now)
+        return Step("PodBoundReservation", message, changed or told, event="PodBoundReservation")
+    if view.bound is not None and not is_ready(view.bound):
+        message = f"waiting for {about} to become ready"
+        step = set_condition(view, Kind.BOUND_POD_READY, "False", Reason.WAIT_FOR_READY, message, event=Reason.WAIT_FOR_READY)
+        return step if step is not None else Step("Waiting", message)
+    if not status.holds(view.job, Kind.BOUND_POD_READY):
+        return change(view, Kind.BOUND_POD_READY, "True", Reason.NONE, f"{about} is ready", event="BoundPodReady")
+    message = f"{about} is bound to {view.about_reservation}"
+    changed = status.with_condition(view.job.status, Kind.POD_BOUND_RESERVATION, "True", Reason.NONE, message, view.now)
+    return Step(COMPLETE, message, status.succeeded(changed or view.job.status, message), event=COMPLETE)
+
+
+def is_ready(pod: Pod) -> bool:
+    condition = find_condition(pod.status.conditions, "Ready")
+    return condition is not None and condition.status == "True"
+
+
+# ---------------------------------------------------------------- the end
+
+
+def _clean_up(view: View) -> Step:
+    """A job that has ended keeps nothing: also one that was killed between its verdict and its clean-up."""
+    reservation = view.reservation
+    if reservation is not None and _held_in_vain(view, reservation):
+        return Step("Released", f'Reservation "{reservation.metadata.name}" is released: the job has ended', act=Act.RELEASE)
+    pod = view.pod
+    if view.job.status.phase == Phase.SUCCEEDED or pod is None or view.replaced or pod.metadata.deletion_timestamp:
+        return Step("Ended", view.job.status.message)
+    if status.eviction_begun(view.job) and names.ANNOTATION_SOFT_EVICTION in pod.metadata.annotations:
+        return Step("TakenBack", f"{view.about_pod} need not leave any more: the job has ended", act=Act.TAKE_BACK)
+    return Step("Ended", view.job.status.message)
+
+
+def _held_in_vain(view: View, reservation: Reservation) -> bool:
+    job = view.job
+    made_for = {owner.uid for owner in reservation.metadata.owner_references if owner.kind == kinds.PODMIGRATIONJOBS.kind}
+    ours = reservation.metadata.labels.get(names.LABEL_CREATED_BY) == CREATED_BY
+    if status.reservation_ref(job) is None or made_for:  # made, perhaps, but not named in the job before the process was killed
+        ours = job.metadata.uid in made_for
+        if not ours:
+            return False
+    if job.status.phase != Phase.SUCCEEDED:
+        return ours or job.status.reason == Reason.TIMEOUT
+    if not ours or not owned_by_pod(view, reservation) or reservation.status.current_owners:
+        return False
+    # a pod that waited was scheduled: to another node than the one that is held for it
+    return view.pod is None or view.pod.spec.node_name not in ("", reservation.status.node_name)

@@ -1,0 +1,85 @@
+"""MigrationController as an Evict and Filter plugin of a profile: pods leave by PodMigrationJobs (DS-MC-01)."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from koord.api import kinds, names
+from koord.api.objects import Pod
+from koord.api.times import format_duration
+from roles.descheduler.framework.evicting import Controller, EvictOptions, EvictResult, Setup
+from roles.descheduler.migration.args import MigrationControllerArgs
+from roles.descheduler.migration.controller import Migrations
+
+log = logging.getLogger(__name__)
+
+
+class MigrationController:
+    """Filter: which pods may migrate now. Evict: make a job for the pod. The controller carries all jobs out."""
+
+    name = "MigrationController"
+
+    def __init__(self, args: MigrationControllerArgs, setup: Setup) -> None:
+        self._setup = setup
+        self._migrations = setup.once(self.name, lambda: Migrations(setup))
+        self._instance = setup.once("MigrationController instance", lambda: str(uuid.uuid4()))
+        self._policy = self._migrations.join(setup.profile, args, setup)
+
+    async def prepare(self, pods: Iterable[Pod]) -> None:
+        """Know the workloads of the pods, and all jobs."""
+        await self._migrations.wait_synced()
+        await self._setup.workloads.refresh(pods)
+
+    def filter(self, pod: Pod) -> str:
+        """Why no job may be made for the pod now, "" when one may."""
+        refusal = self._policy.refuse(pod, self._migrations.ledger)
+        if refusal is not None:
+            return refusal.message
+        owner = pod.metadata.controller
+        hold = self._policy.limiters.hold(owner.uid if owner is not None else "", pod.metadata.namespace, self._setup.clock())
+        return hold.reason if hold is not None else ""
+
+    def pre_eviction_filter(self, pod: Pod) -> str:
+        """With nodeFit, why no other node would take the pod."""
+        return ""
+
+    async def evict(self, pod: Pod, options: EvictOptions) -> EvictResult:
+        """Make a job. Raises ApiError."""
+        args = self._policy.args
+        if args.dry_run:
+            log.info("%s would make a PodMigrationJob for pod %s: %s", self._setup.profile, pod.key, options.reason)
+            return EvictResult(True, "a PodMigrationJob would be made; dryRun of MigrationController is on")
+        if why := self.filter(pod):
+            return EvictResult(False, why)
+        job = await self._migrations.writing.create_job(self._job(pod, options))
+        return EvictResult(True, f"PodMigrationJob {job.metadata.name} is made")
+
+    def _job(self, pod: Pod, options: EvictOptions) -> dict[str, Any]:
+        args, meta = self._policy.args, pod.metadata
+        spec: dict[str, Any] = {
+            "podRef": {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid},
+            "mode": args.default_job_mode,
+            "ttl": format_duration(args.default_job_ttl),
+        }
+        if delete_options := options.delete_options or args.default_delete_options:
+            spec["deleteOptions"] = delete_options
+        annotations = {
+            names.ANNOTATION_EVICT_REASON: options.reason,
+            names.ANNOTATION_EVICT_TRIGGER: options.plugin,
+            names.ANNOTATION_JOB_CREATED_BY: self._instance,
+            names.ANNOTATION_MIGRATION_PROFILE: self._policy.profile,
+        }
+        kind = kinds.PODMIGRATIONJOBS
+        head = {"apiVersion": kind.api_version, "kind": kind.kind}
+        return {**head, "metadata": {"name": str(uuid.uuid4()), "annotations": annotations}, "spec": spec}
+
+    def controllers(self) -> Sequence[Controller]:
+        """One for the process, whichever profile is asked first."""
+        key = "MigrationController runs"
+        if key in self._setup.shared:
+            return ()
+        self._setup.shared[key] = True
+        return (Controller("migration", self._migrations.run),)

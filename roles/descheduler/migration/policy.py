@@ -1,0 +1,87 @@
+"""The arguments of one profile at work: which pods it lets go, its limiters, its pace, its events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from koord.api import names
+from koord.api.objects import Pod, PodMigrationJob
+from koord.kube.events import EventRecorder
+from koord.kube.ratelimit import TokenBucket
+from roles.descheduler.evictability import evictability, forced
+from roles.descheduler.migration import limits
+from roles.descheduler.migration.args import EVICTORS, MigrationControllerArgs
+from roles.descheduler.migration.ledger import Ledger
+from roles.descheduler.migration.limits import Book, Refusal
+from roles.descheduler.migration.objectlimiter import ObjectLimiters
+from roles.descheduler.migration.words import Mode
+from roles.descheduler.workloads import WorkloadError
+from roles.descheduler.world import World
+
+UNKNOWN_WORKLOAD = "WorkloadUnknown"  # no gate: what is not known is not evicted
+
+
+class Policy:
+    """What holds for the jobs of a profile. A job that no profile made follows the first profile."""
+
+    def __init__(self, profile: str, args: MigrationControllerArgs, world: World, events: EventRecorder) -> None:
+        self.profile = profile
+        self.args = args.effective()
+        self.events = events
+        self.limiters = ObjectLimiters(self.args)
+        self.pace = TokenBucket(self.args.evictions_a_second, self.args.evict_burst)
+        self._world = world
+        self._threshold: int | None = None
+        self._refuse: Callable[[Pod], str] = evictability(self.args, world.priority_of)
+
+    def _evictable(self, pod: Pod) -> str:
+        threshold = self.args.priority_threshold
+        named = threshold is not None and threshold.value is None and threshold.name != ""
+        if threshold is not None and named and not self.args.evict_system_critical_pods:
+            value = self._world.priority_of(threshold.name)
+            if value is None:
+                return f"PriorityClass {threshold.name} of priorityThreshold does not exist"
+            if value != self._threshold:
+                self._threshold = value
+                self._refuse = evictability(self.args, self._world.priority_of)
+        return self._refuse(pod)
+
+    def forbidden(self, pod: Pod, ledger: Ledger) -> Refusal | None:
+        """Why the pod may not migrate at all (section 4 and expected replicas); time does not change that."""
+        if forced(pod):
+            return None
+        if why := self._evictable(pod):
+            return Refusal("Evictable", why, 0, 0)
+        try:
+            return limits.expected_replicas(self.args, ledger.owner(pod))
+        except WorkloadError:
+            return None  # not known now: `reached` makes it wait
+
+    def reached(self, pod: Pod, ledger: Ledger, book: Book) -> Refusal | None:
+        """Which limit does not let the pod migrate now."""
+        if forced(pod):
+            return None
+        try:
+            return limits.reached(self.args, book, pod, ledger.owner(pod))
+        except WorkloadError as error:
+            return Refusal(UNKNOWN_WORKLOAD, str(error), 0, 0)
+
+    def refuse(self, pod: Pod, ledger: Ledger) -> Refusal | None:
+        """Why no job may be made for the pod (DS-ARB-02, 11.3)."""
+        book = ledger.unfinished()
+        if book.has(pod):
+            return Refusal("Migrating", "a PodMigrationJob for it has not ended yet", 1, 1)
+        if self.args.default_job_mode == Mode.RESERVATION_FIRST and pod.spec.scheduler_name not in self.args.scheduler_names:
+            schedulers = ", ".join(self.args.scheduler_names)
+            return Refusal(
+                "SchedulerName", f"its scheduler {pod.spec.scheduler_name!r} makes no reservations; accepted: {schedulers}", 0, 0
+            )
+        return self.forbidden(pod, ledger) or self.reached(pod, ledger, book)
+
+    def evictor(self, pod: Pod, job: PodMigrationJob) -> str:
+        """By which way the pod leaves: the pod's label, the job's, the arguments'; a word that is none of them is not looked at."""
+        for labels in (pod.metadata.labels, job.metadata.labels):
+            found = labels.get(names.LABEL_EVICT_POLICY)
+            if found is not None:
+                return found if found in EVICTORS else self.args.eviction_policy
+        return self.args.eviction_policy

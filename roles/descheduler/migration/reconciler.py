@@ -1,0 +1,175 @@
+"""One job after the other: look, decide, act, until it rests (DS-MC-03, 04). Wakes by events; only the end of a job's time is a timer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from koord.api.objects import Pod, PodMigrationJob, Reservation
+from koord.kube import errors
+from koord.kube.informers import Informer
+from koord.kube.workqueue import WorkQueue
+from roles.descheduler.migration import machine, status, template
+from roles.descheduler.migration.acting import Acting, Again
+from roles.descheduler.migration.jobs import Jobs
+from roles.descheduler.migration.policy import Policy
+from roles.descheduler.migration.step import Hold, Step, View
+from roles.descheduler.migration.telling import Telling
+from roles.descheduler.migration.words import Kind
+from roles.descheduler.migration.writing import NotLeading, Writing
+from roles.descheduler.world import World
+
+log = logging.getLogger(__name__)
+
+LONGEST_PAUSE = 5.0  # seconds between tries of a job that meets errors
+STEPS = 24  # more in one go are a defect: no job has so many
+
+
+class Reconciler:
+    """Works on the queue of job names."""
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        world: World,
+        reservations: Informer[Reservation],
+        writing: Writing,
+        acting: Acting,
+        telling: Telling,
+        policy_of: Callable[[PodMigrationJob], Policy],
+        clock: Callable[[], float],
+    ) -> None:
+        self.queue = WorkQueue("migration", longest=LONGEST_PAUSE)
+        self._jobs = jobs
+        self._world = world
+        self._reservations = reservations
+        self._writing = writing
+        self._acting = acting
+        self._telling = telling
+        self._policy_of = policy_of
+        self._clock = clock
+
+    async def work(self) -> None:
+        """One worker, for as long as this process leads."""
+        while True:
+            name = await self.queue.get()
+            pause: float | None
+            try:
+                pause = await self.reconcile(name)
+            except NotLeading:
+                self.queue.done(name)
+                return
+            except Again as again:
+                pause = again.seconds
+                if pause is None:
+                    log.info("PodMigrationJob %s: %s; again in %.3f s", name, again, self.queue.failed(name))
+                    continue
+            except errors.Conflict:
+                await self._reread(name)
+                pause = 0.0
+            except Exception as error:  # one bad object must not stop the others
+                delay = self.queue.failed(name)
+                if isinstance(error, errors.ApiError):
+                    log.warning("PodMigrationJob %s: %s; again in %.3f s", name, error, delay)
+                else:
+                    log.exception("PodMigrationJob %s failed; again in %.3f s", name, delay)
+                continue
+            self.queue.done(name)
+            if pause is not None:
+                self.queue.add_after(name, max(pause, 0.001))
+
+    async def _reread(self, name: str) -> None:
+        try:
+            await self._writing.reread(name)
+        except errors.ApiError as error:
+            log.warning("PodMigrationJob %s cannot be read: %s", name, error)
+            await asyncio.sleep(0.1)
+
+    async def reconcile(self, name: str) -> float | None:
+        """Take a job as far as it gets. Seconds after which to look again without an event, None for never."""
+        for _ in range(STEPS):
+            job = self._jobs.get(name)
+            if job is None:
+                return None
+            policy = self._policy_of(job)
+            view = await self._look(job, policy)
+            step = machine.decide(view)
+            if step.status is None:  # what is written is told when it has been
+                self._telling.step(job, step, policy.events, view.now)
+            if step.rests:
+                return _next_look(view, step)
+            self._writing.check()
+            try:
+                await self._acting.carry_out(view, step, policy)
+            except errors.NotFound:
+                if await self._writing.reread(name) is None:
+                    return None
+                raise
+            if status.finished(job):
+                return None  # the going of what was released is an event
+        raise RuntimeError(f"the job does not come to rest within {STEPS} steps")
+
+    # ---------------------------------------------------------------- looking
+
+    async def _look(self, job: PodMigrationJob, policy: Policy) -> View:
+        reservation = await self._reservation(job)
+        pod = await self._pod(job)
+        hold: Hold | None = None
+        if pod is not None and status.running(job):
+            owner = pod.metadata.controller
+            hold = policy.limiters.hold(owner.uid if owner is not None else "", pod.metadata.namespace, self._clock())
+        node = reservation.status.node_name if reservation is not None else ""
+        return View(
+            job=job,
+            now=self._clock(),
+            pod=pod,
+            reservation=reservation,
+            bound=await self._bound(job, reservation),
+            target_gone=bool(node) and node not in self._world.nodes,
+            hold=hold,
+            default_mode=policy.args.default_job_mode,
+        )
+
+    async def _reservation(self, job: PodMigrationJob) -> Reservation | None:
+        ref = status.reservation_ref(job)
+        if ref is None and not status.finished(job):
+            return None
+        name = template.mine(job)
+        found = self._reservations.get(name)
+        if found is not None and ref is not None and ref.uid and found.metadata.uid != ref.uid:
+            found = None
+        if found is None and ref is not None:
+            found = await self._writing.reservation(name)
+            if found is not None and ref.uid and found.metadata.uid != ref.uid:
+                return None  # another one of the same name: not what was promised
+        return found
+
+    async def _pod(self, job: PodMigrationJob) -> Pod | None:
+        """The pod, from the cache; that it is missing or another one is believed only to the API server."""
+        key, uid = status.pod_key(job), status.pod_uid(job)
+        pod = self._world.pods.get(key)
+        settled = status.finished(job) or status.holds(job, Kind.EVICTION) or not status.passed(job)
+        if settled or (pod is not None and (not uid or pod.metadata.uid == uid)):
+            return pod
+        return await self._writing.pod(key)
+
+    async def _bound(self, job: PodMigrationJob, reservation: Reservation | None) -> Pod | None:
+        """The pod that uses the reservation; None if nobody does or if it has vanished."""
+        if reservation is None or not reservation.status.current_owners or not status.holds(job, Kind.RESERVATION_BOUND):
+            return None
+        owner = reservation.status.current_owners[0]
+        key = f"{owner.namespace}/{owner.name}"
+        pod = self._world.pods.get(key)
+        if pod is None or (owner.uid and pod.metadata.uid != owner.uid):
+            pod = await self._writing.pod(key)
+        return pod if pod is not None and (not owner.uid or pod.metadata.uid == owner.uid) else None
+
+
+def _next_look(view: View, step: Step) -> float | None:
+    """When a job that rests is to be looked at again though nothing happens."""
+    if status.finished(view.job) or view.job.spec.paused:
+        return None
+    left = status.ttl(view.job) - status.age(view.job, view.now) if status.ttl(view.job) > 0 else None
+    waits = [seconds for seconds in (step.wait, left) if seconds is not None]
+    return max(0.01, min(waits)) if waits else None

@@ -1,0 +1,80 @@
+"""Old jobs and what they leave behind (DS-MC-06, section 10.10): at the start and every minute."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from koord.api import kinds, names
+from koord.api.objects import PodMigrationJob, Reservation
+from koord.kube import errors
+from koord.kube.informers import Informer
+from roles.descheduler.migration import status
+from roles.descheduler.migration.jobs import Jobs
+from roles.descheduler.migration.words import CREATED_BY
+from roles.descheduler.migration.writing import NotLeading, Writing
+
+log = logging.getLogger(__name__)
+
+INTERVAL = 60.0
+GRACE = 300.0  # seconds that a job stays after its time
+WITHOUT_TTL = 1800.0  # seconds that a job without a ttl stays
+
+
+def expired(job: PodMigrationJob, now: float) -> bool:
+    """Whether a job, in whatever phase, is to be deleted."""
+    ttl = status.ttl(job)
+    return status.age(job, now) > (ttl + GRACE if ttl > 0 else WITHOUT_TTL)
+
+
+def orphaned(reservation: Reservation, jobs: set[str]) -> bool:
+    """Whether a reservation was made for a job that is gone. `jobs` are the uids of those that are there."""
+    if reservation.metadata.labels.get(names.LABEL_CREATED_BY) != CREATED_BY:
+        return False
+    owners = [owner.uid for owner in reservation.metadata.owner_references if owner.kind == kinds.PODMIGRATIONJOBS.kind]
+    return bool(owners) and not jobs.intersection(owners)
+
+
+class Scavenger:
+    """Deletes old jobs with their reservations, and reservations without a job."""
+
+    def __init__(self, jobs: Jobs, reservations: Informer[Reservation], writing: Writing, clock: Callable[[], float]) -> None:
+        self._jobs = jobs
+        self._reservations = reservations
+        self._writing = writing
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Sweep now and every minute, for as long as this process leads."""
+        while True:
+            try:
+                await self.sweep()
+            except NotLeading:
+                return
+            await asyncio.sleep(INTERVAL)
+
+    async def sweep(self) -> None:
+        """One sweep; what cannot be deleted now is met again by the next one."""
+        now = self._clock()
+        for job in self._jobs.list():
+            if expired(job, now):
+                await self._try(self._remove(job), f"PodMigrationJob {job.metadata.name}")
+        uids = {job.metadata.uid for job in self._jobs.list()}
+        for reservation in self._reservations.list():
+            if orphaned(reservation, uids):
+                meta = reservation.metadata
+                await self._try(self._writing.delete(kinds.RESERVATIONS, meta.name, meta.uid), f"Reservation {meta.name}")
+
+    async def _remove(self, job: PodMigrationJob) -> None:
+        ref = status.reservation_ref(job)
+        if ref is not None:
+            await self._writing.delete(kinds.RESERVATIONS, ref.name, ref.uid)
+        await self._writing.delete(kinds.PODMIGRATIONJOBS, job.metadata.name, job.metadata.uid)
+
+    async def _try(self, removal: Awaitable[None], what: str) -> None:
+        try:
+            await removal
+            log.info("%s is deleted: it is too old, or its job is gone", what)
+        except errors.ApiError as error:
+            log.warning("%s cannot be deleted: %s", what, error)

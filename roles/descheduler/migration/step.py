@@ -1,0 +1,106 @@
+"""What the state machine looks at and what it answers: plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from koord.api.objects import Pod, PodMigrationJob, PodMigrationJobStatus, Reservation
+from roles.descheduler.migration import status
+from roles.descheduler.migration.words import Kind, Mode, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Why an eviction has to wait, and for how many seconds."""
+
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Everything that one step is decided on. `now` is in seconds since the epoch.
+
+    `pod` is the pod that has the name of spec.podRef now, whoever it is. `bound` is the first owner of the reservation. `target_gone`: the
+    reservation lies on a node that does not exist. `hold`: an object limiter does not allow the eviction yet.
+    """
+
+    job: PodMigrationJob
+    now: float
+    pod: Pod | None = None
+    reservation: Reservation | None = None
+    bound: Pod | None = None
+    target_gone: bool = False
+    hold: Hold | None = None
+    default_mode: str = Mode.RESERVATION_FIRST
+
+    @property
+    def replaced(self) -> bool:
+        """Whether the pod is gone, or another pod has its name."""
+        uid = status.pod_uid(self.job)
+        return self.pod is None or (bool(uid) and self.pod.metadata.uid != uid)
+
+    @property
+    def about_pod(self) -> str:
+        """How messages name the pod."""
+        return f'Pod "{status.pod_key(self.job)}"'
+
+    @property
+    def about_reservation(self) -> str:
+        """How messages name the reservation."""
+        ref = status.reservation_ref(self.job)
+        return f'Reservation "{ref.name if ref is not None else ""}"'
+
+
+class Act(Enum):
+    """What is to be done besides writing the status."""
+
+    NONE = "none"
+    BEGIN = "begin"  # write the pod's uid into spec.podRef, before the status says Running
+    RESERVE = "reserve"  # make (or adopt) the reservation and name it in the job
+    STAMP = "stamp"  # give the reservation its place in the scheduler's order
+    EVICT = "evict"
+    RELEASE = "release"  # delete the reservation
+    TAKE_BACK = "take back"  # the pod need not leave after all (soft evictions)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step. A new `status` is written, then `act` is done; with either the job is looked at again at once.
+
+    With neither, the job waits for an event, or for `wait` seconds if that is given. `verdict` and `message` are its record; `event` is the
+    reason of the Kubernetes event about the job ("" for none).
+    """
+
+    verdict: str
+    message: str
+    status: PodMigrationJobStatus | None = None
+    act: Act = Act.NONE
+    wait: float | None = None
+    event: str = ""
+    warning: bool = False
+
+    @property
+    def rests(self) -> bool:
+        """Whether there is nothing to do now."""
+        return self.status is None and self.act is Act.NONE
+
+
+def fail(view: View, reason: Reason, message: str) -> Step:
+    """End the job. What it held is released by the next step."""
+    return Step("Failed", message, status.ended(view.job.status, reason, message), event=reason, warning=True)
+
+
+def set_condition(
+    view: View, kind: Kind, state: str, reason: Reason, message: str, *, event: str = "", warning: bool = False
+) -> Step | None:
+    """The step that writes a condition, None if the job has it."""
+    changed = status.with_condition(view.job.status, kind, state, reason, message, view.now)
+    return None if changed is None else Step(reason or str(kind), message, changed, event=event, warning=warning)
+
+
+def change(view: View, kind: Kind, state: str, reason: Reason, message: str, *, event: str = "") -> Step:
+    """The step that writes a condition that the job is known not to have."""
+    changed = status.with_condition(view.job.status, kind, state, reason, message, view.now)
+    return Step(reason or str(kind), message, changed, event=event)

@@ -1,0 +1,125 @@
+"""The reservation that a pod moves into (DS-MC-07). Pure: a job and a pod in, the Reservation to be made out.
+
+What the job's own template says wins; only what is missing is filled in. The pod is plain JSON as the API server has it, because the
+template must carry everything that scheduling may look at.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from koord.api import names
+from koord.api.kinds import PODMIGRATIONJOBS, RESERVATIONS
+from koord.api.objects import PodMigrationJob
+from roles.descheduler.migration import status
+from roles.descheduler.migration.words import CREATED_BY
+
+Json = dict[str, Any]
+_OF_THE_SERVER = ("uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds",
+                  "managedFields", "selfLink", "finalizers")  # fmt: skip
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def reservation(job: PodMigrationJob, pod: Json, now: float, *, without_claims: bool = False) -> Json:
+    """The Reservation for a job. `without_claims` leaves volumes of claims out (gate DisablePVCReservation)."""
+    options = job.spec.reservation_options
+    made: Json = copy.deepcopy(options.template) if options is not None and options.template else {}
+    metadata = _object(made, "metadata")
+    spec = _object(made, "spec")
+    metadata["name"] = metadata.get("name") or job.metadata.uid
+    metadata.pop("generateName", None)
+    labels = _object(metadata, "labels")
+    labels[names.LABEL_CREATED_BY] = CREATED_BY
+    labels[names.LABEL_RESERVATION_ORDER] = order(now)
+    # the garbage collector takes the reservation away when the job is deleted while no descheduler runs
+    metadata["ownerReferences"] = [*(metadata.get("ownerReferences") or []), owner_reference(job)]
+    if not spec.get("template"):
+        spec["template"] = {"metadata": _metadata(pod), "spec": copy.deepcopy(pod.get("spec") or {})}
+    if not spec.get("owners"):
+        spec["owners"] = owners(pod)
+    if not spec.get("ttl") and not spec.get("expires") and job.spec.ttl:
+        spec["ttl"] = job.spec.ttl
+    spec["allocateOnce"] = True
+    held = _object(spec["template"], "spec")
+    held.pop("nodeName", None)
+    if node := (pod.get("spec") or {}).get("nodeName"):
+        _keep_off(held, node)
+    if without_claims:
+        held["volumes"] = [each for each in held.get("volumes") or [] if not (each.get("persistentVolumeClaim") or each.get("ephemeral"))]
+    return {"apiVersion": RESERVATIONS.api_version, "kind": RESERVATIONS.kind, "metadata": metadata, "spec": spec}
+
+
+def order(now: float) -> str:
+    """The label by which the scheduler takes the oldest reservation first: unix milliseconds."""
+    return str(int(now * 1000))
+
+
+def owner_reference(job: PodMigrationJob) -> Json:
+    """That the job owns what is made for it."""
+    meta = job.metadata
+    kind = PODMIGRATIONJOBS
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "name": meta.name, "uid": meta.uid, "controller": True}
+
+
+def waits_for_a_node(pod: Json) -> bool:
+    """Whether the scheduler has tried the pod and found no node."""
+    state = pod.get("status") or {}
+    conditions = state.get("conditions") or []
+    return state.get("phase") == "Pending" and any(
+        each.get("type") == "PodScheduled" and each.get("status") == "False" for each in conditions
+    )
+
+
+def owners(pod: Json) -> list[Json]:
+    """Who may use the reservation: a waiting pod itself, else the pods of its controller; nobody if there is none."""
+    meta = pod.get("metadata") or {}
+    if waits_for_a_node(pod):
+        return [{"object": {"kind": "Pod", "namespace": meta.get("namespace"), "name": meta.get("name"), "uid": meta.get("uid")}}]
+    for reference in meta.get("ownerReferences") or []:
+        if reference.get("controller"):
+            return [{"controller": {**reference, "namespace": meta.get("namespace")}}]
+    return []
+
+
+def _object(parent: Json, name: str) -> Json:
+    """A member that must be an object, made if it is missing."""
+    value = parent.get(name)
+    if not isinstance(value, dict):
+        value = parent[name] = {}
+    return value
+
+
+def _metadata(pod: Json) -> Json:
+    return {name: copy.deepcopy(value) for name, value in (pod.get("metadata") or {}).items() if name not in _OF_THE_SERVER}
+
+
+def _keep_off(held: Json, node: str) -> None:
+    """The reservation must not lie where the pod is: every required term says so."""
+    affinity = _object(_object(held, "affinity"), "nodeAffinity")
+    required = _object(affinity, _REQUIRED)
+    terms = required.get("nodeSelectorTerms") or [{}]
+    elsewhere = {"key": "metadata.name", "operator": "NotIn", "values": [node]}
+    required["nodeSelectorTerms"] = [{**term, "matchFields": [*(term.get("matchFields") or []), elsewhere]} for term in terms]
+
+
+def reference(made: Json) -> Json:
+    """What the job remembers of its reservation."""
+    meta = made["metadata"]
+    return {"apiVersion": RESERVATIONS.api_version, "kind": RESERVATIONS.kind, "name": meta["name"], "uid": meta.get("uid", "")}
+
+
+def foreign(made: Json, job: PodMigrationJob) -> str:
+    """The name of another job that an existing reservation was made for, "" if the job may adopt it."""
+    for owner in (made.get("metadata") or {}).get("ownerReferences") or []:
+        if owner.get("kind") == PODMIGRATIONJOBS.kind and owner.get("uid") != job.metadata.uid:
+            return str(owner.get("name"))
+    return ""
+
+
+def mine(job: PodMigrationJob) -> str:
+    """The name that the reservation of a job has unless its template says otherwise."""
+    options = job.spec.reservation_options
+    given = ((options.template or {}).get("metadata") or {}).get("name") if options is not None else None
+    ref = status.reservation_ref(job)
+    return ref.name if ref is not None else str(given or job.metadata.uid)

@@ -1,0 +1,265 @@
+"""A pod's place is reserved before it leaves: jobs in, reservations, evictions, conditions and events out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from koord.api import kinds, names
+from tests.support.migration import NS, Cluster, cluster, condition
+
+Scenario = Callable[[Cluster], Awaitable[None]]
+
+
+def play(scenario: Scenario) -> None:
+    async def run() -> None:
+        async with cluster() as world:
+            await scenario(world)
+
+    asyncio.run(run())
+
+
+async def started(world: Cluster, **spec: object) -> str:
+    """A job whose reservation is there; the reservation's name."""
+    await world.pod("p", owner=await world.replicaset())
+    await world.job(**spec)
+    job = await world.until_job("j", condition="ReservationCreated=True/")
+    return str(job["spec"]["reservationOptions"]["reservationRef"]["name"])
+
+
+@pytest.mark.feature("DS-MC-03")
+@pytest.mark.feature("DS-MC-07")
+@pytest.mark.feature("DS-OBS-01")
+def test_a_pod_moves_to_the_place_that_was_reserved_for_it() -> None:
+    async def scenario(world: Cluster) -> None:
+        life = await world.live()
+        name = await started(world)
+        job = await world.get(kinds.PODMIGRATIONJOBS, "j")
+        made = await world.get(kinds.RESERVATIONS, name)
+        assert job is not None
+        assert made is not None
+        assert name == job["metadata"]["uid"]
+        assert job["spec"]["podRef"]["uid"]
+        assert made["spec"]["allocateOnce"] is True
+        assert made["spec"]["ttl"] == "10m"
+        assert made["spec"]["owners"][0]["controller"]["name"] == "web"
+        assert made["spec"]["owners"][0]["controller"]["namespace"] == NS
+        assert made["metadata"]["labels"][names.LABEL_CREATED_BY] == "koord-descheduler"
+        assert int(made["metadata"]["labels"][names.LABEL_RESERVATION_ORDER]) > 1_600_000_000_000
+        template = made["spec"]["template"]
+        assert "nodeName" not in template["spec"]
+        terms = template["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        assert terms == [{"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}]}]
+        assert template["metadata"]["labels"] == {"app": "web"}
+
+        await world.reserve(name)
+        job = await world.until_job("j", condition="Eviction=True/EvictComplete", phase="Running")
+        assert job["status"]["nodeName"] == "n2"
+        assert await world.get(kinds.PODS, "p") is None
+        await world.until_job("j", condition="PodBoundReservation=False/WaitForPodBindReservation")
+        new = await world.pod("q", "n2", ready=False)
+        owner = {"namespace": NS, "name": "q", "uid": new["metadata"]["uid"]}
+        await world.reserve(name, phase="Succeeded", currentOwners=[owner])
+        job = await world.until_job("j", condition="BoundPodReady=False/WaitForBoundPodReady")
+        assert job["status"]["podRef"]["name"] == "q"
+        ready = [{"type": "Ready", "status": "True"}]
+        await world.client.patch(kinds.PODS, "q", {"status": {"conditions": ready}}, NS, subresource="status")
+        job = await world.until_job("j", phase="Succeeded", status="Complete")
+        assert condition(job, "PodBoundReservation")["status"] == "True"
+        assert condition(job, "ReservationBound")["status"] == "True"
+        assert "reason" not in job["status"]
+        assert name in job["status"]["message"]
+        assert "q" in job["status"]["message"]
+
+        told = [event["reason"] for event in await world.events("PodMigrationJob", "j")]
+        for reason in ("ReservationCreated", "ReservationScheduled", "Evicting", "EvictComplete", "WaitForPodBindReservation",
+                       "PodBoundReservation", "WaitForBoundPodReady", "BoundPodReady", "Complete"):  # fmt: skip
+            assert reason in told
+        (left,) = await world.events("Pod", "p")
+        assert (left["reason"], left["reportingController"], left["action"]) == ("Descheduled", "test-profile", "Migrating")
+        values = dict.fromkeys(("strategy",), "") | {"result": "success", "namespace": NS, "node": "n1"}
+        assert life.metrics.registry.get_sample_value("descheduler_pods_evicted", values) == 1.0
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-03")
+@pytest.mark.parametrize(
+    ("status", "reason", "released"),
+    [
+        (
+            {"phase": "Failed", "nodeName": "", "conditions": [{"type": "Ready", "status": "False", "reason": "Expired"}]},
+            "ReservationExpired",
+            True,
+        ),
+        ({"nodeName": "n1"}, "ForbiddenMigratePod", True),
+        ({"phase": "Succeeded", "currentOwners": [{"namespace": NS, "name": "other", "uid": "u"}]}, "ForbiddenMigratePod", True),
+        (
+            {
+                "phase": "Failed",
+                "nodeName": "",
+                "conditions": [{"type": "Scheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}],
+            },
+            "Unschedulable",
+            True,
+        ),
+        ({"nodeName": "vanished"}, "Unschedulable", True),
+    ],
+)
+def test_a_place_that_is_of_no_use_ends_the_job_and_is_released(status: dict[str, object], reason: str, released: bool) -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.live()
+        name = await started(world)
+        await world.reserve(name, **status)
+        await world.until_job("j", phase="Failed", reason=reason)
+        await world.until_gone(kinds.RESERVATIONS, name)
+        assert await world.get(kinds.PODS, "p") is not None
+        assert reason in [event["reason"] for event in await world.events("PodMigrationJob", "j")]
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-03")
+def test_an_unschedulable_reservation_is_reported_and_waited_for() -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.live()
+        name = await started(world)
+        refused = [{"type": "Scheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes: no room"}]
+        await world.reserve(name, phase="Pending", nodeName="", conditions=refused)
+        job = await world.until_job("j", condition="ReservationScheduled=False/Unschedulable")
+        assert job["status"]["phase"] == "Running"
+        assert condition(job, "ReservationScheduled")["message"] == "0/2 nodes: no room"
+        assert await world.get(kinds.PODS, "p") is not None
+        await world.reserve(name)
+        await world.until_job("j", condition="Eviction=True/EvictComplete")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-03")
+def test_a_job_may_name_a_reservation_that_is_there() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        pod = await world.pod("p", owner=owner)
+        owners = [{"labelSelector": {"matchLabels": {"app": "web"}}}]
+        body = {"spec": {"owners": owners, "template": {"spec": pod["spec"]}, "ttl": "1h"}}
+        made = await world.put(kinds.RESERVATIONS, "mine", body)
+        await world.reserve("mine")
+        await world.live()
+        await world.job(reservationOptions={"reservationRef": {"name": "mine", "uid": made["metadata"]["uid"]}})
+        await world.until_job("j", condition="Eviction=True/EvictComplete")
+        found = await world.get(kinds.RESERVATIONS, "mine")
+        assert found is not None
+        assert names.LABEL_RESERVATION_ORDER in found["metadata"]["labels"]
+        new = await world.pod("q", "n2", owner)
+        await world.reserve("mine", phase="Succeeded", currentOwners=[{"namespace": NS, "name": "q", "uid": new["metadata"]["uid"]}])
+        await world.until_job("j", phase="Succeeded")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-03")
+def test_a_reservation_that_does_not_exist_ends_the_job() -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", owner=await world.replicaset())
+        await world.live()
+        await world.job(reservationOptions={"reservationRef": {"name": "nowhere"}})
+        await world.until_job("j", phase="Failed", reason="MissingReservation")
+        assert await world.get(kinds.PODS, "p") is not None
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-03")
+def test_a_reservation_that_cannot_be_made_is_tried_again() -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", owner=await world.replicaset(), metadata={"annotations": {}})
+        await world.live()
+        refused = {"spec": {"allocatePolicy": "Sideways"}}  # no such policy: the API server refuses it
+        await world.job(reservationOptions={"template": refused})
+        job = await world.until_job("j", condition="ReservationCreated=False/FailedCreateReservation")
+        assert job["status"]["phase"] == "Running"
+        assert "allocatePolicy" in condition(job, "ReservationCreated")["message"]
+        await world.client.patch(kinds.PODMIGRATIONJOBS, "j", {"spec": {"reservationOptions": {"template": {"spec": None}}}})
+        await world.until_job("j", condition="ReservationCreated=True/")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-05")
+def test_a_pod_that_waits_for_a_node_is_not_evicted_but_reserved_for() -> None:
+    async def scenario(world: Cluster) -> None:
+        pod = await world.pod("p", "", await world.replicaset())
+        await world.live()
+        await world.job(reservationOptions={"template": {"metadata": {"name": "place"}}})
+        await world.until_job("j", condition="ReservationCreated=True/")
+        made = await world.get(kinds.RESERVATIONS, "place")
+        assert made is not None
+        assert made["spec"]["owners"] == [{"object": {"kind": "Pod", "namespace": NS, "name": "p", "uid": pod["metadata"]["uid"]}}]
+        assert "affinity" not in made["spec"]["template"]["spec"]
+        await world.reserve("place")
+        job = await world.until_job("j", condition="PodScheduled=False/Unschedulable")
+        assert condition(job, "PodScheduled")["message"] == "full"
+        scheduled = {"status": {"conditions": [{"type": "PodScheduled", "status": "True"}]}}
+        await world.client.patch(kinds.PODS, "p", scheduled, NS, subresource="status")
+        job = await world.until_job("j", phase="Succeeded", status="Complete")
+        assert condition(job, "PodScheduled")["status"] == "True"
+        assert not condition(job, "Eviction")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-05")
+@pytest.mark.parametrize(("what", "reason"), [("taken", "ForbiddenMigratePod"), ("gone", "MissingPod")])
+def test_a_pod_that_waits_for_a_node_and_loses_its_place_or_goes(what: str, reason: str) -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", "", await world.replicaset())
+        await world.live()
+        await world.job(reservationOptions={"template": {"metadata": {"name": "place"}}})
+        await world.until_job("j", condition="ReservationCreated=True/")
+        await world.reserve("place")
+        await world.until_job("j", condition="PodScheduled=False/Unschedulable")
+        if what == "taken":
+            await world.reserve("place", phase="Succeeded", currentOwners=[{"namespace": NS, "name": "x", "uid": "another"}])
+        else:
+            await world.client.delete(kinds.PODS, "p", NS)
+        await world.until_job("j", phase="Failed", reason=reason)
+        await world.until_gone(kinds.RESERVATIONS, "place")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-07")
+def test_what_the_template_says_wins_and_claims_can_be_left_out() -> None:
+    async def scenario(world: Cluster) -> None:
+        volumes = [
+            {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+            {"name": "scratch", "emptyDir": {}},
+        ]
+        terms = [{"matchExpressions": [{"key": key, "operator": "Exists"}]} for key in ("a", "b")]
+        affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+        await world.pod("p", owner=await world.replicaset(), spec={"volumes": volumes, "affinity": affinity})
+        await world.live(gates="DisablePVCReservation=true", evictLocalStoragePods=True)
+        owners = [{"labelSelector": {"matchLabels": {"mine": "yes"}}}]
+        given = {
+            "metadata": {"name": "place", "labels": {"team": "a"}},
+            "spec": {"owners": owners, "expires": "2099-01-01T00:00:00Z", "allocateOnce": False},
+        }
+        await world.job(reservationOptions={"template": given})
+        await world.until_job("j", condition="ReservationCreated=True/")
+        made = await world.get(kinds.RESERVATIONS, "place")
+        assert made is not None
+        spec = made["spec"]
+        assert spec["owners"] == owners
+        assert spec["allocateOnce"] is True
+        assert spec["expires"] == "2099-01-01T00:00:00Z"
+        assert spec.get("ttl") != "10m"
+        assert made["metadata"]["labels"]["team"] == "a"
+        assert [volume["name"] for volume in spec["template"]["spec"]["volumes"]] == ["scratch"]
+        found = spec["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        assert [term["matchExpressions"][0]["key"] for term in found] == ["a", "b"]
+        assert all(term["matchFields"][0]["values"] == ["n1"] for term in found)
+
+    play(scenario)
