@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from koord.config.model import ConfigModel
-from roles.descheduler.filteronly import FilterOnly
 from roles.descheduler.framework.evicting import Evicting, Setup
 from roles.descheduler.framework.plugin import PluginType
 from roles.descheduler.migration.args import MigrationControllerArgs
+from roles.descheduler.migration.plugin import MigrationController
 from roles.descheduler.plugins.defaultevictor.args import DefaultEvictorArgs
 from roles.descheduler.plugins.defaultevictor.plugin import DefaultEvictor
 from roles.descheduler.plugins.lownodeload.args import LowNodeLoadArgs
@@ -28,7 +28,7 @@ class EvictorType:
 
 
 EVICTORS: tuple[EvictorType, ...] = (
-    EvictorType("MigrationController", MigrationControllerArgs, FilterOnly),
+    EvictorType(MigrationController.name, MigrationControllerArgs, MigrationController),
     EvictorType(DefaultEvictor.name, DefaultEvictorArgs, DefaultEvictor, lenient=True),
 )
 

@@ -10,6 +10,7 @@ from typing import Any
 from koord.api import kinds, names
 from koord.api.objects import Pod
 from koord.api.times import format_duration
+from roles.descheduler.fitting import OtherNodes
 from roles.descheduler.framework.evicting import Controller, EvictOptions, EvictResult, Setup
 from roles.descheduler.migration.args import MigrationControllerArgs
 from roles.descheduler.migration.controller import Migrations
@@ -27,11 +28,15 @@ class MigrationController:
         self._migrations = setup.once(self.name, lambda: Migrations(setup))
         self._instance = setup.once("MigrationController instance", lambda: str(uuid.uuid4()))
         self._policy = self._migrations.join(setup.profile, args, setup)
+        effective = self._policy.args
+        self._nodes = OtherNodes(setup.world, effective.node_selector) if effective.node_fit else None
 
     async def prepare(self, pods: Iterable[Pod]) -> None:
         """Know the workloads of the pods, and all jobs."""
         await self._migrations.wait_synced()
         await self._setup.workloads.refresh(pods)
+        if self._nodes is not None:
+            self._nodes.begin()
 
     def filter(self, pod: Pod) -> str:
         """Why no job may be made for the pod now, "" when one may."""
@@ -44,7 +49,7 @@ class MigrationController:
 
     def pre_eviction_filter(self, pod: Pod) -> str:
         """With nodeFit, why no other node would take the pod."""
-        return ""
+        return self._nodes.refuse(pod) if self._nodes is not None else ""
 
     async def evict(self, pod: Pod, options: EvictOptions) -> EvictResult:
         """Make a job. Raises ApiError."""

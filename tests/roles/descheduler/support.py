@@ -69,8 +69,16 @@ def pod(
             "containers": [{"name": "c", "image": image, "resources": {"requests": requests}}],
             **spec,
         },
-        "status": {"phase": "Running", **(status or {})},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}], **(status or {})},
     }
+
+
+def replicaset(name: str = "r", *, replicas: int = 40, namespace: str = "default") -> Obj:
+    """The workload that pods belong to; it is put by itself wherever there are pods of it."""
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    return {"kind": "ReplicaSet", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
 
 
 def metric(name: str, system: str, pods: dict[str, str] | None = None, *, age: float = 0, namespace: str = "default") -> Obj:
@@ -91,15 +99,25 @@ def metric(name: str, system: str, pods: dict[str, str] | None = None, *, age: f
 
 
 async def put(client: Any, *objects: Obj) -> None:
-    """Create objects with their status."""
+    """Create objects with their status, and the ReplicaSet of pods that have one."""
     for given in objects:
         obj = copy.deepcopy(given)
+        if OWNER in (obj["metadata"].get("ownerReferences") or ()):
+            obj["metadata"]["ownerReferences"] = [{**OWNER, "uid": await _replicaset(client, obj["metadata"].get("namespace", "default"))}]
         kind = kinds.BY_KIND[obj["kind"]]
         status = obj.pop("status", None)
         namespace = obj["metadata"].get("namespace")
         await client.create(kind, {"apiVersion": kind.api_version, **obj}, namespace)
         if status is not None:
             await client.patch(kind, obj["metadata"]["name"], {"status": status}, namespace, subresource="status")
+
+
+async def _replicaset(client: Any, namespace: str) -> str:
+    """The uid of the ReplicaSet of a namespace, made if it is not there."""
+    found = [each for each in (await client.list(kinds.REPLICASETS, namespace)).items if each["metadata"]["name"] == OWNER["name"]]
+    if not found:
+        found = [await client.create(kinds.REPLICASETS, {"apiVersion": "apps/v1", **replicaset(namespace=namespace)}, namespace)]
+    return str(found[0]["metadata"]["uid"])
 
 
 def configuration(
