@@ -10,6 +10,7 @@ from aiohttp import web
 
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.framework.framework import Framework
+from roles.scheduler.framework.interfaces import PageError
 
 _PREFIX = "/apis/v1"
 _NOT_LEADING = "this scheduler is not the leader"
@@ -36,7 +37,10 @@ def _handler(answer: Answer, leading: Callable[[], bool]) -> Any:
     async def handle(request: web.Request) -> web.Response:
         if not leading():
             return _json({"message": _NOT_LEADING}, 503)
-        found = answer({**request.query, **request.match_info})
+        try:
+            found = answer({**request.query, **request.match_info})
+        except PageError as failure:
+            return _json({"message": str(failure)}, 500)
         if found is None:
             return _json({"message": f"{request.path} is not known"}, 404)
         return _json(found, 200)

@@ -78,6 +78,10 @@ class Endpoint(NamedTuple):
     answer: Callable[[dict[str, str]], Any]
 
 
+class PageError(Exception):
+    """A page that cannot be made now; answered with status 500 and the text."""
+
+
 class Feed(NamedTuple):
     """A kind a plugin observes. `observe(old, new)` gets decoded objects (`projection`, a msgspec Struct type or dict); None = absent."""
 

@@ -9,13 +9,16 @@ from roles.scheduler.plugins.default_binder import DefaultBinder
 from roles.scheduler.plugins.default_pre_bind import DefaultPreBind
 from roles.scheduler.plugins.default_preemption import DefaultPreemption
 from roles.scheduler.plugins.elastic_quota.plugin import ElasticQuota
+from roles.scheduler.plugins.fit_plus import NodeResourcesFitPlus
 from roles.scheduler.plugins.image_locality import ImageLocality
 from roles.scheduler.plugins.inter_pod_affinity import InterPodAffinity
 from roles.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from roles.scheduler.plugins.node_affinity import NodeAffinity
 from roles.scheduler.plugins.node_ports import NodePorts
 from roles.scheduler.plugins.node_resources import NodeResourcesBalancedAllocation, NodeResourcesFit
+from roles.scheduler.plugins.numa.plugin import NodeNUMAResource
 from roles.scheduler.plugins.pod_topology_spread import PodTopologySpread
+from roles.scheduler.plugins.scarce_resource_avoidance import ScarceResourceAvoidance
 from roles.scheduler.plugins.scheduling_hint import SchedulingHint
 from roles.scheduler.plugins.taint_toleration import TaintToleration
 from roles.scheduler.plugins.volumes.binding import VolumeBinding
@@ -41,6 +44,9 @@ PLUGINS: tuple[type[Plugin], ...] = (
     DefaultBinder,
     DefaultPreBind,
     LoadAwareScheduling,
+    NodeNUMAResource,
+    NodeResourcesFitPlus,
+    ScarceResourceAvoidance,
     DefaultPreemption,
     ElasticQuota,
     SchedulingHint,
@@ -50,8 +56,7 @@ PLUGINS: tuple[type[Plugin], ...] = (
 ABSENT: frozenset[str] = frozenset(
     (
         "DynamicResources", "Reservation",
-        "NodeNUMAResource", "DeviceShare", "Coscheduling",
-        "NodeResourcesFitPlus", "ScarceResourceAvoidance",
+        "DeviceShare", "Coscheduling",
     )
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.handle import Handle
@@ -68,6 +68,7 @@ class TopologyManager:
 
     def __init__(self) -> None:
         self.source: PolicySource | None = None
+        self.reserving = False  # while an agreement for Reserve is made: only the nominated reservation may be used
         self._providers: dict[str, HintProvider] = {}
 
     @classmethod
@@ -95,7 +96,14 @@ class TopologyManager:
         wanted = self._wanted(ctx, slot)
         if isinstance(wanted, Status):
             return Admission(None, wanted)
-        return NO_RESTRICTION if wanted is None else self._kept(ctx, slot, wanted, reserving=True)
+        if wanted is None:
+            return NO_RESTRICTION
+        self.reserving = True
+        try:
+            with ctx.restoring(slot):
+                return self._kept(ctx, slot, wanted, reserving=True)
+        finally:
+            self.reserving = False
 
     # ---------------------------------------------------------------- inside
 
@@ -108,7 +116,7 @@ class TopologyManager:
         if reserving and before is not None and before[1] == ctx.pod.uid:
             # Reserving has begun: a provider that has taken its part must not change what the others agreed to.
             return before[2]
-        stamp = (reserving, wanted.policy, *(provider.version(slot) for provider in self._providers.values()), restored(ctx, slot))
+        stamp = (reserving, wanted.policy, *(provider.version(slot) for provider in self._providers.values()), ctx.restored.get(slot))
         if before is None or before[0] != stamp:
             before = kept[slot] = (stamp, ctx.pod.uid if reserving else "", self._agree(ctx, slot, wanted))
         elif reserving:
@@ -136,9 +144,3 @@ class TopologyManager:
             if not status.ok:
                 return Admission(None, status)
         return Admission(merged.affinity)
-
-
-def restored(ctx: CycleContext, slot: int) -> Any:
-    """What the pod may use of reservations on the node, as far as the cycle knows any."""
-    table = getattr(ctx, "restored", None)
-    return table.get(slot) if table else None

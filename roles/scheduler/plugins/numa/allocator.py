@@ -1,0 +1,198 @@
+"""One allocation on one node: amounts by NUMA node, CPUs inside them (SCH-NUMA-03, 07, 08, 13). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+
+from koord.accounting.resources import ResourceVector, amplify_value, sub_into
+from koord.api import names
+from roles.scheduler.framework.restoring import RESTRICTED, RestoredReservation
+from roles.scheduler.framework.status import Status, unschedulable
+from roles.scheduler.plugins.numa.facts import Facts
+from roles.scheduler.plugins.numa.picks import FULL, NOBODY, NOT_ENOUGH, Held, Terms, satisfies, take, usable
+from roles.scheduler.plugins.numa.records import Record, Usage, holdings, remainder
+from roles.scheduler.plugins.numa.request import Request
+from roles.scheduler.plugins.numa.split import split
+from roles.scheduler.plugins.topology_manager.hints import Hint, Policy, mask_of, nodes_of, subsets
+
+_MAX_SUBSET_NODES = 8  # beyond, hints are given for one NUMA node, for two, and for all
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """How a pod's CPUs are bound on a node: so many, under a policy that is `required` there or only preferred."""
+
+    cpus: int
+    required: str
+    policy: str
+    exclusive: str
+    most: bool
+
+    @property
+    def terms(self) -> Terms:
+        """As the picking wants it."""
+        return Terms(self.policy, self.exclusive, self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What one allocation may use: free CPUs (preferred ones first), CPUs of others that want to be alone, amounts by NUMA node."""
+
+    free: int = 0
+    preferred: int = 0
+    held: Held = NOBODY
+    amounts: Mapping[int, ResourceVector] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A reservation as this plugin sees it: what it held and what is left of it. `strict` is the Restricted policy."""
+
+    reservation: RestoredReservation
+    record: Record
+    cpus: int
+    amounts: Mapping[int, ResourceVector]
+    strict: bool
+
+
+def share_of(facts: Facts, reservation: RestoredReservation, record: Record, owners: Iterable[Record]) -> Share:
+    """What a reservation has left beside its owners."""
+    owners = list(owners)
+    cpus = record.cpus
+    for owner in owners:
+        cpus &= ~owner.cpus
+    return Share(reservation, record, cpus, remainder(facts.machine, record, owners), reservation.policy == RESTRICTED)
+
+
+def pool_of(facts: Facts, usage: Usage, exclusive: str, excluded: Iterable[Share] = ()) -> Pool:
+    """What a node has left, without what some reservations keep for others."""
+    free = usage.free
+    amounts = {}
+    for node, allocatable in facts.zones.items():
+        rest = dict(allocatable)
+        sub_into(rest, {name: value for name, value in usage.allocated.get(node, {}).items() if name in rest})
+        amounts[node] = rest
+    for share in excluded:
+        free &= ~share.cpus
+        for node, kept in share.amounts.items():
+            if node in amounts:
+                sub_into(amounts[node], _amplified(facts, share, node, kept, amounts[node]))
+    positive = {node: {name: max(0, value) for name, value in rest.items()} for node, rest in amounts.items()}
+    return Pool(free, 0, usage.held_by(exclusive), positive)
+
+
+def _amplified(facts: Facts, share: Share, node: int, kept: ResourceVector, known: ResourceVector) -> ResourceVector:
+    found = {name: value for name, value in kept.items() if name in known}
+    milli = 1000 * (share.cpus & facts.machine.nodes.get(node, 0)).bit_count()
+    if milli and names.RESOURCE_CPU in found:
+        found[names.RESOURCE_CPU] += amplify_value(milli, facts.ratio or 1.0) - milli
+    return found
+
+
+def within(pool: Pool, share: Share, facts: Facts) -> Pool:
+    """The pool for a pod that uses a reservation: its CPUs first, and for a Restricted one nothing beyond what it has left."""
+    restricted = share.reservation.restricted
+    free = pool.free
+    if share.strict and share.record.cpus and names.RESOURCE_CPU in restricted:
+        free &= share.cpus
+    amounts = pool.amounts
+    if share.strict and share.record.amounts:
+        held = {name for part in holdings(facts.machine, share.record).values() for name in part} & restricted
+        amounts = {
+            node: {name: min(value, share.amounts.get(node, {}).get(name, 0)) if name in held else value for name, value in part.items()}
+            for node, part in pool.amounts.items()
+        }
+    return replace(pool, free=free, preferred=share.cpus, amounts=amounts)
+
+
+def allocate(
+    facts: Facts, request: Request, binding: Binding | None, pool: Pool, nodes: Sequence[int] | None, *, pick: bool = True
+) -> Record | Status:
+    """CPUs and amounts for a pod on these NUMA nodes, on any without a restriction when None. `pick` False only finds out whether it can be
+    had, without choosing CPUs where counting them is enough."""
+    shares: dict[int, ResourceVector] = {}
+    if nodes is not None:
+        shares, lacking = split(request.amounts, nodes, _available(facts, binding, pool, nodes), facts.resources, _steps(facts, binding))
+        if lacking:
+            return unschedulable(*lacking)
+    if binding is None:
+        return Record("", 0, shares, request.exclusive)
+    machine = facts.machine
+    reachable = pool.free
+    if nodes is not None:
+        inside = 0
+        for node in nodes:
+            inside |= machine.nodes.get(node, 0)
+        reachable &= inside
+    candidates = usable(machine, reachable, binding.required)
+    if candidates.bit_count() < binding.cpus:
+        return unschedulable(NOT_ENOUGH)
+    if not pick and machine.uniform:
+        return Record("", 0, shares, request.exclusive)
+    chosen = 0
+    parts = {n: s[names.RESOURCE_CPU] // 1000 for n, s in shares.items() if names.RESOURCE_CPU in s}
+    wanted = [(machine.nodes.get(node, 0), count) for node, count in parts.items()] if parts else [(machine.all, binding.cpus)]
+    for mask, count in wanted:
+        taken = take(machine, candidates & mask, count, binding.terms, pool.held, pool.preferred)
+        if not taken.ok:
+            return unschedulable(taken.reason)
+        chosen |= taken.cpus
+    if chosen.bit_count() != binding.cpus:
+        return unschedulable(NOT_ENOUGH)
+    if binding.required and not satisfies(machine, chosen, binding.required):
+        return unschedulable(f"insufficient CPUs to satisfy required cpu bind policy {binding.required}")
+    return Record("", chosen, shares, request.exclusive)
+
+
+def _available(facts: Facts, binding: Binding | None, pool: Pool, nodes: Sequence[int]) -> Mapping[int, ResourceVector]:
+    """Amounts by NUMA node, CPU no more than a bound pod can be bound to there."""
+    if binding is None:
+        return pool.amounts
+    found = {}
+    for node in nodes:
+        amounts = dict(pool.amounts.get(node, {}))
+        if names.RESOURCE_CPU in amounts:
+            cpus = usable(facts.machine, pool.free & facts.machine.nodes.get(node, 0), binding.required)
+            amounts[names.RESOURCE_CPU] = min(amounts[names.RESOURCE_CPU], 1000 * cpus.bit_count())
+        found[node] = amounts
+    return found
+
+
+class _steps:
+    """In which steps resources are dealt out: whole CPUs or whole cores for bound pods."""
+
+    def __init__(self, facts: Facts, binding: Binding | None) -> None:
+        self._cpu = 1
+        if binding is not None:
+            self._cpu = 1000 * (facts.machine.per_core if binding.required == FULL else 1)
+
+    def __call__(self, name: str) -> int:
+        return self._cpu if name == names.RESOURCE_CPU else 1
+
+
+def masks_to_try(facts: Facts, policy: Policy) -> list[int]:
+    """Subsets of the NUMA nodes worth a hint, small ones first. Under SingleNUMANode only single nodes can be admitted."""
+    nodes = list(facts.zones)
+    if policy is Policy.SINGLE_NUMA_NODE:
+        return [mask_of((node,)) for node in nodes]
+    if len(nodes) <= _MAX_SUBSET_NODES:
+        return list(subsets(nodes))
+    pairs = [mask_of(pair) for pair in combinations(nodes, 2)]
+    return [*(mask_of((node,)) for node in nodes), *pairs, mask_of(nodes)]
+
+
+def hints_of(
+    facts: Facts, policy: Policy, wanted: Iterable[str], available: Mapping[int, ResourceVector], feasible: Mapping[int, int]
+) -> dict[str, list[Hint]]:
+    """Hints by resource. `feasible` are the masks on which the whole request can be had, smallest first, with their scores."""
+    found: dict[str, list[Hint]] = {}
+    for name in sorted(wanted):
+        if name not in facts.resources:
+            continue
+        masks = [mask for mask in feasible if all(available.get(node, {}).get(name, 0) > 0 for node in nodes_of(mask))]
+        least = min((mask.bit_count() for mask in masks), default=0)
+        strict = policy is Policy.RESTRICTED
+        found[name] = [Hint(mask, strict or mask.bit_count() == least, feasible[mask]) for mask in masks]
+    return found

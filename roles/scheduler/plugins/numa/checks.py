@@ -1,0 +1,174 @@
+"""What refuses a node before any allocation is tried (SCH-NUMA-01, 02, 06, 09; scheduler-node.md 4.2, 4.5, 4.8): once for all rows, once
+for a single one. Both give the same codes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from koord.accounting.resources import amplify_value
+from roles.scheduler.cluster.cluster import Cluster
+from roles.scheduler.cluster.vocabulary import CPU
+from roles.scheduler.framework.context import Rows
+from roles.scheduler.framework.interfaces import ASK, Codes
+from roles.scheduler.framework.status import Status, unresolvable, unschedulable
+from roles.scheduler.plugins.numa.allocator import Binding
+from roles.scheduler.plugins.numa.columns import BIND_CODES, POLICY_CODES, NumaColumns
+from roles.scheduler.plugins.numa.facts import Facts
+from roles.scheduler.plugins.numa.picks import FULL, NOT_ENOUGH
+from roles.scheduler.plugins.numa.records import counts_of
+from roles.scheduler.plugins.numa.request import NOT_INTEGER, Request
+from roles.scheduler.plugins.topology_manager.hints import Policy
+
+MISMATCH, FRACTION, BAD_RATIO, AMPLIFIED, INVALID, CONFLICT, UNALIGNED, SHORT, NO_ZONES = range(1, 10)
+FIRST_DYNAMIC = 10
+
+STATUSES: dict[int, Status] = {
+    MISMATCH: unresolvable("node(s) NUMA Topology policy not match"),
+    FRACTION: unresolvable(NOT_INTEGER),
+    BAD_RATIO: unresolvable("node(s) invalid CPU amplification ratio"),
+    AMPLIFIED: unschedulable("Insufficient amplified cpu"),
+    INVALID: unresolvable("node(s) invalid CPU Topology"),
+    CONFLICT: unresolvable("node(s) cpu bind policy conflicts with pod's required cpu bind policy"),
+    UNALIGNED: unresolvable("node(s) requested cpus not multiple cpus per core"),
+    SHORT: unschedulable(NOT_ENOUGH),
+    NO_ZONES: unresolvable("node(s) missing NUMA resources"),
+}
+
+STRICT = POLICY_CODES[Policy.RESTRICTED]  # this code and those above
+_OTHER = 9  # a required policy that no node has
+
+
+def binds(request: Request, facts: Facts) -> bool:
+    """Whether the pod's CPUs are bound on a node: because of the pod, or because the node binds everybody's."""
+    return request.binds or (bool(facts.bind_policy) and request.milli > 0)
+
+
+def binding_of(request: Request, facts: Facts, *, most: bool) -> Binding | None:
+    """How they are bound there; None where they are not."""
+    if not binds(request, facts):
+        return None
+    required = facts.bind_policy or request.required
+    return Binding(request.cpus, required, required or request.preferred or FULL, request.exclusive, most)
+
+
+def effective_policy(request: Request, facts: Facts) -> Policy | None:
+    """The NUMA policy of the pod on a node; None where node and pod contradict each other."""
+    if facts.policy and request.numa_policy and facts.policy is not request.numa_policy:
+        return None
+    return facts.policy or request.numa_policy
+
+
+def rows_of(request: Request, columns: NumaColumns, cluster: Cluster, rows: Rows) -> Codes:
+    """Codes of the rows: 0 passes, ASK wants an allocation to be tried."""
+    columns.current()
+    codes: Codes = np.zeros(len(columns.policy[rows]), dtype=np.int32)
+    plain = not columns.special and not request.numa_policy
+    if plain and not columns.amplified and not request.binds:
+        return codes
+
+    def put(refused: Any, code: int) -> None:
+        codes[np.logical_and(refused, codes == 0)] = code
+
+    own = POLICY_CODES[request.numa_policy]
+    node_policy, node_bind = columns.policy[rows], columns.bind[rows]
+    policy = node_policy if not own else np.where(node_policy > 0, node_policy, own)
+    if own:
+        put(policy != own, MISMATCH)
+    bound = np.ones(len(codes), dtype=np.bool_) if request.binds else np.logical_and(node_bind > 0, request.milli > 0)
+    if request.milli % 1000:
+        put(bound, FRACTION)
+    if columns.amplified and request.milli:
+        _amplified_rows(request, columns, cluster, rows, bound, put)
+    if bound.any():
+        required = np.where(node_bind > 0, node_bind, _required_code(request))
+        put(bound & ~columns.valid[rows], INVALID)
+        if request.required:
+            put((node_bind > 0) & (node_bind != _required_code(request)), CONFLICT)
+        full = bound & (required == BIND_CODES[FULL])
+        put(full & (request.cpus % columns.per_core[rows] != 0), UNALIGNED)
+        anyhow, whole, single = (column[rows] for column in columns.free)
+        free = np.where(required == 1, whole, np.where(required == 2, single, anyhow))
+        loose = bound & (policy < STRICT)
+        put(loose & (free < request.cpus), SHORT)
+        put(loose & (policy == 0) & (required > 0) & ~columns.uniform[rows], ASK)
+    put((policy > 0) & ~columns.zoned[rows], NO_ZONES)
+    put(policy >= STRICT, ASK)
+    return codes
+
+
+def _amplified_rows(request: Request, columns: NumaColumns, cluster: Cluster, rows: Rows, bound: Any, put: Any) -> None:
+    """Nodes whose CPU is amplified: a bound CPU takes its ratio of what they promise."""
+    ratio, held = columns.ratio[rows], columns.bound[rows]
+    put(np.isnan(ratio), BAD_RATIO)
+    ratio = np.maximum(np.nan_to_num(ratio, nan=1.0), 1.0)
+    need = np.where(bound, np.ceil(request.milli * ratio), float(request.milli))
+    allocatable, free = cluster.allocatable[CPU][rows], cluster.free[CPU][rows]
+    more = np.where((held > 0) & (allocatable - free >= held), columns.extra[rows], 0.0)
+    put((ratio > 1.0) & (need > free - more), AMPLIFIED)
+
+
+def row_of(request: Request, columns: NumaColumns, cluster: Cluster, slot: int, *, may_restore: bool) -> int:
+    """The code of one row as it is now, also inside a what-if. `may_restore`: reservations may give what the node lacks, so that free
+    CPUs are not counted here but by an allocation."""
+    facts = columns.at(slot).facts
+    policy = effective_policy(request, facts)
+    if policy is None:
+        return MISMATCH
+    bound = binds(request, facts)
+    if bound and request.milli % 1000:
+        return FRACTION
+    if request.milli and facts.ratio != 1.0:
+        code = _amplified_row(request, columns, cluster, slot, bound=bound)
+        if code:
+            return code
+    if bound:
+        code = _bound_row(request, columns, slot, strict=POLICY_CODES[policy] >= STRICT, may_restore=may_restore)
+        if code > 0:
+            return code
+        if code == ASK and not policy:
+            return ASK
+    if policy and not facts.zones:
+        return NO_ZONES
+    return ASK if POLICY_CODES[policy] >= STRICT else 0
+
+
+def _bound_row(request: Request, columns: NumaColumns, slot: int, *, strict: bool, may_restore: bool) -> int:
+    facts = columns.at(slot).facts
+    if not facts.machine.valid:
+        return INVALID
+    if request.required and facts.bind_policy and request.required != facts.bind_policy:
+        return CONFLICT
+    required = BIND_CODES[facts.bind_policy] or _required_code(request)
+    if required == BIND_CODES[FULL] and request.cpus % max(1, facts.machine.per_core):
+        return UNALIGNED
+    if strict:
+        return 0
+    if may_restore:
+        return ASK
+    counts = counts_of(facts.machine, columns.usage(slot).free)
+    if counts[required if required < len(counts) else 0] < request.cpus:
+        return SHORT
+    return ASK if required and not facts.machine.uniform else 0
+
+
+def _amplified_row(request: Request, columns: NumaColumns, cluster: Cluster, slot: int, *, bound: bool) -> int:
+    facts = columns.at(slot).facts
+    if facts.ratio is None:
+        return BAD_RATIO
+    need = float(math.ceil(request.milli * facts.ratio)) if bound else float(request.milli)
+    free = cluster.free[CPU].item(slot) - more_cpu(columns, cluster, slot)
+    return AMPLIFIED if need > free else 0
+
+
+def more_cpu(columns: NumaColumns, cluster: Cluster, slot: int) -> float:
+    """What held CPUs count on an amplified node beyond their requests (milli-CPU)."""
+    ratio, held = columns.at(slot).facts.ratio, columns.usage(slot).bound
+    used = cluster.allocatable[CPU].item(slot) - cluster.free[CPU].item(slot)
+    return float(amplify_value(held, ratio or 1.0) - held) if held and used >= held else 0.0
+
+
+def _required_code(request: Request) -> int:
+    return BIND_CODES.get(request.required, _OTHER)

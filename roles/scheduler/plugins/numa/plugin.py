@@ -1,0 +1,302 @@
+"""NodeNUMAResource: CPU sets and NUMA amounts (SCH-NUMA-01..14). Nearly all nodes are decided by columns; allocations are tried on nodes
+with a strict NUMA policy or a reservation that the pod may use."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import orjson
+
+from koord.accounting.resources import amplify_value
+from koord.api import names
+from koord.api.kinds import NODERESOURCETOPOLOGIES
+from koord.api.objects import NodeResourceTopology
+from roles.scheduler.cluster.changes import NODE, PODS
+from roles.scheduler.cluster.columns import Vector
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.codes import StatusCodes
+from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
+from roles.scheduler.framework.events import ASSIGNED_POD, Action, Subscription
+from roles.scheduler.framework.events import NODE as NODE_EVENTS
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.interfaces import (
+    ASK,
+    Codes,
+    Endpoint,
+    Feed,
+    Filter,
+    PageError,
+    PodObserver,
+    PreBind,
+    PreFilter,
+    Rejection,
+    ReservationFilter,
+    Reserve,
+    Score,
+)
+from roles.scheduler.framework.restoring import RestoredReservation
+from roles.scheduler.framework.status import SKIP, SUCCESS, Code, Status
+from roles.scheduler.plugins.numa import checks
+from roles.scheduler.plugins.numa.allocator import Binding, hints_of, masks_to_try
+from roles.scheduler.plugins.numa.args import NodeNUMAResourceArgs
+from roles.scheduler.plugins.numa.columns import POLICY_CODES, NumaColumns
+from roles.scheduler.plugins.numa.records import Record, write_record
+from roles.scheduler.plugins.numa.request import Request, request_of
+from roles.scheduler.plugins.numa.scoring import Scorer, summed
+from roles.scheduler.plugins.numa.trials import NAME, Trials, designation
+from roles.scheduler.plugins.numa.view import node_page
+from roles.scheduler.plugins.topology_manager.hints import Hints, Policy, nodes_of
+from roles.scheduler.plugins.topology_manager.manager import HintProvider, PolicySource, TopologyManager, Wanted
+
+_SCOPE = "reservation NUMA scope is incompatible with the best topology hint"
+_DEFAULT = "Default"
+
+
+class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, PreBind, PodObserver, HintProvider, PolicySource):
+    """Codes below `checks.FIRST_DYNAMIC` are those of `checks`, the others stand for what an allocation said."""
+
+    name = NAME
+    Args = NodeNUMAResourceArgs
+    row_wise = True
+
+    def __init__(self, args: NodeNUMAResourceArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self.columns = handle.cluster.register(NAME, NumaColumns(handle.state))
+        self.reads = self.score_reads = NODE | PODS | self.columns.kind
+        self.topology = TopologyManager.of(handle)
+        self.topology.source = self
+        self.topology.add_provider(NAME, self)
+        self._trials = Trials(self.columns)
+        self._scorer = Scorer(args.scoring_strategy)
+        self._numa_scorer = Scorer(args.numa_scoring_strategy)
+        self._codes = StatusCodes(checks.FIRST_DYNAMIC)
+
+    # ---------------------------------------------------------------- what it follows
+
+    def feeds(self) -> Sequence[Feed]:
+        return (Feed(NODERESOURCETOPOLOGIES, NodeResourceTopology, self.columns.topology_set),)
+
+    def subscriptions(self) -> Sequence[Subscription]:
+        return (
+            Subscription(ASSIGNED_POD, Action.DELETE),
+            Subscription(NODERESOURCETOPOLOGIES.kind, Action.ADD | Action.UPDATE | Action.DELETE),
+            Subscription(NODE_EVENTS, Action.ADD | Action.UPDATE_ALLOCATABLE | Action.UPDATE_LABELS | Action.UPDATE_ANNOTATIONS),
+        )
+
+    def pod_seen(self, pod: PodInfo) -> None:
+        """Records follow the pods that count on nodes, not the events."""
+
+    def pod_gone(self, uid: str) -> None:
+        self.columns.gone(uid)
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        return (Endpoint("nodes/{name}", self._page),)
+
+    def _page(self, match: dict[str, str]) -> dict[str, Any]:
+        slot = self.handle.cluster.slot_of(match["name"])
+        state = self.columns.at(slot) if slot >= 0 else None
+        if state is None or not state.facts.machine.valid:
+            raise PageError(f"node {match['name']} is not known or has no valid CPU topology")
+        return node_page(match["name"], state, self.columns.usage(slot))
+
+    def shape_key(self, pod: PodInfo) -> Hashable:
+        return designation(pod) and (pod.pod.metadata.annotations or {})[names.ANNOTATION_RESOURCE_STATUS]
+
+    # ---------------------------------------------------------------- what a pod asks
+
+    def _request(self, ctx: CycleContext) -> Request:
+        return request_of(ctx.pod.shape, self.args.default_cpu_bind_policy)
+
+    def _binding(self, request: Request, slot: int) -> Binding | None:
+        facts = self.columns.at(slot).facts
+        most = facts.strategy == names.NUMA_MOST_ALLOCATED if facts.strategy else self._numa_scorer.most
+        return checks.binding_of(request, facts, most=most)
+
+    def pre_filter(self, ctx: CycleContext) -> Status:
+        request = self._request(ctx)
+        if not request.amounts:
+            return SKIP
+        return request.status
+
+    # ---------------------------------------------------------------- filter
+
+    def coarse(self, ctx: CycleContext, rows: Rows) -> Codes | None:
+        if designation(ctx.pod) is not None:
+            return None
+        return checks.rows_of(self._request(ctx), self.columns, ctx.cluster, rows)
+
+    def filter(self, ctx: CycleContext, rows: Rows) -> Codes:
+        slots = np.arange(ctx.cluster.capacity)[rows]
+        return np.fromiter((self.filter_row(ctx, slot) for slot in slots.tolist()), np.int32, len(slots))
+
+    def filter_row(self, ctx: CycleContext, slot: int) -> int:
+        request = self._request(ctx)
+        may_restore = slot in ctx.restored or designation(ctx.pod) is not None
+        code = checks.row_of(request, self.columns, ctx.cluster, slot, may_restore=may_restore)
+        if code != ASK:
+            return code
+        admission = self.topology.at_filter(ctx, slot)
+        if not admission.status.ok:
+            return self._codes.code(admission.status)
+        if admission.affinity is not None:
+            return 0  # the providers have tried it
+        tried = self._trials.attempt(ctx, slot, request, self._binding(request, slot), None, pick=False)
+        return self._codes.code(tried) if isinstance(tried, Status) else 0
+
+    def rejection(self, ctx: CycleContext, code: int) -> Rejection:
+        if code < checks.FIRST_DYNAMIC:
+            status = checks.STATUSES[code]
+            return Rejection(status.reasons, status.code is not Code.UNRESOLVABLE)
+        return self._codes.rejection(code)
+
+    def fits_reservation(self, ctx: CycleContext, slot: int, reservation: RestoredReservation) -> tuple[str, ...]:
+        request = self._request(ctx)
+        admission = self.topology.at_filter(ctx, slot)
+        if not request.amounts or not admission.status.ok:
+            return admission.status.reasons if request.amounts else ()
+        binding, nodes = self._binding(request, slot), _nodes(admission.affinity)
+        if binding is None and nodes is None:
+            return ()
+        tried = self._trials.attempt_in(ctx, slot, request, binding, nodes, reservation)
+        if not isinstance(tried, Status):
+            return ()
+        return (_SCOPE,) if nodes is not None else tuple(f"Reservation(s) {reason}" for reason in tried.reasons)
+
+    # ---------------------------------------------------------------- NUMA policy and hints
+
+    def numa_policy(self, ctx: CycleContext, slot: int) -> Wanted | Status | None:
+        request, facts = self._request(ctx), self.columns.at(slot).facts
+        policy = checks.effective_policy(request, facts)
+        if policy is None:
+            return checks.STATUSES[checks.MISMATCH]
+        if not policy or not request.amounts:
+            return None
+        if not facts.zones:
+            return checks.STATUSES[checks.NO_ZONES]
+        return Wanted(policy, facts.zone_mask, self.columns.usage(slot).use if request.exclusive_use else None)
+
+    def hints(self, ctx: CycleContext, slot: int) -> Hints | Status:
+        request, facts = self._request(ctx), self.columns.at(slot).facts
+        policy = checks.effective_policy(request, facts) or Policy.NONE
+        binding, pool = self._binding(request, slot), self._trials.pool(ctx, slot, request)
+        feasible: dict[int, int] = {}
+        last: Record | Status | None = None
+        for mask in masks_to_try(facts, policy):
+            nodes = nodes_of(mask)
+            last = self._trials.attempt(ctx, slot, request, binding, nodes, reserving=self.topology.reserving, pick=False)
+            if isinstance(last, Record):
+                total, left = summed(nodes, facts.zones), summed(nodes, pool.amounts)
+                used = {name: value - left.get(name, 0) for name, value in total.items()}
+                feasible[mask] = self._numa_scorer.score(request.amounts, total, used)
+        if not feasible and isinstance(last, Status) and ctx.restored.get(slot) and last.message.startswith("Reservation(s)"):
+            return last
+        return hints_of(facts, policy, request.amounts, pool.amounts, feasible)
+
+    def allocate_check(self, ctx: CycleContext, slot: int, affinity: int | None) -> Status:
+        request = self._request(ctx)
+        binding, nodes = self._binding(request, slot), _nodes(affinity)
+        if binding is None and nodes is None:
+            return SUCCESS
+        tried = self._trials.attempt(ctx, slot, request, binding, nodes, reserving=self.topology.reserving)
+        return tried if isinstance(tried, Status) else SUCCESS
+
+    def version(self, slot: int) -> Hashable:
+        return self.columns.at(slot).version
+
+    # ---------------------------------------------------------------- score
+
+    def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
+        request, columns = self._request(ctx), self.columns
+        if not request.amounts:
+            return 0.0
+        columns.current()
+        more: Any = 0.0
+        if columns.amplified:
+            ratio = np.maximum(np.nan_to_num(columns.ratio[rows], nan=1.0), 1.0)
+            bound = np.ones(len(ratio), dtype=np.bool_) if request.binds else columns.bind[rows] > 0
+            more = columns.extra[rows] + np.where(bound, np.ceil(request.milli * ratio) - request.milli, 0.0)
+        scores = self._scorer.nodes(ctx.cluster, request.amounts, rows, more)
+        own = POLICY_CODES[request.numa_policy]
+        if columns.special or own:
+            policy = np.maximum(columns.policy[rows], own)
+            slots = np.arange(ctx.cluster.capacity)[rows]
+            for index in np.flatnonzero((policy >= checks.STRICT) & ctx.feasible[rows]).tolist():
+                scores[index] = self.score_row(ctx, int(slots[index]))
+        return scores
+
+    def score_row(self, ctx: CycleContext, slot: int) -> float:
+        request, facts = self._request(ctx), self.columns.at(slot).facts
+        if not request.amounts:
+            return 0.0
+        admission = self.topology.at_filter(ctx, slot)
+        if not admission.status.ok:
+            return 0.0
+        bound = checks.binds(request, facts)
+        if admission.affinity is not None:
+            nodes = nodes_of(admission.affinity)
+            tried = self._trials.attempt(ctx, slot, request, self._binding(request, slot), nodes, pick=False)
+            if isinstance(tried, Status):
+                return 0.0
+            if tried.amounts:
+                allocated = self.columns.usage(slot).allocated
+                return float(self._numa_scorer.numa(facts, request.amounts, tried.amounts, allocated, bound=bound))
+        ratio, held = facts.ratio or 1.0, self.columns.usage(slot).bound
+        more = amplify_value(held, ratio) - held + (amplify_value(request.milli, ratio) - request.milli if bound else 0)
+        return self._scorer.node(ctx.cluster, request.amounts, slot, float(more))
+
+    # ---------------------------------------------------------------- reserve
+
+    def reserve(self, ctx: CycleContext, slot: int) -> Status:
+        request, pod = self._request(ctx), ctx.pod
+        self.unreserve(ctx, slot)
+        if not request.amounts:
+            return SUCCESS
+        admission = self.topology.at_reserve(ctx, slot)
+        if not admission.status.ok:
+            return admission.status
+        binding, nodes = self._binding(request, slot), _nodes(admission.affinity)
+        if binding is None and nodes is None:
+            return SUCCESS
+        with ctx.restoring(slot):
+            tried = self._trials.attempt(ctx, slot, request, binding, nodes, reserving=True)
+        if isinstance(tried, Status):
+            return tried
+        self.columns.reserve(slot, pod, replace(tried, key=pod.key))
+        return SUCCESS
+
+    def unreserve(self, ctx: CycleContext, slot: int) -> None:
+        self.columns.release(slot, ctx.pod.uid)
+        self.topology.forget(ctx, slot)
+
+    async def pre_bind(self, ctx: CycleContext, node: str, draft: BindDraft) -> Status:
+        record = self.columns.decided(ctx.pod.uid)
+        annotations = ctx.pod.pod.metadata.annotations or {}
+        if record is None or not record:
+            if names.ANNOTATION_RESOURCE_STATUS in annotations:
+                draft.annotations[names.ANNOTATION_RESOURCE_STATUS] = None  # left from an attempt on another node
+            return SUCCESS
+        draft.annotations[names.ANNOTATION_RESOURCE_STATUS] = write_record(record)
+        request, slot = self._request(ctx), ctx.cluster.slot_of(node)
+        binding = self._binding(request, slot) if slot >= 0 else None
+        if binding is not None and record.cpus and request.spec_open:
+            draft.annotations[names.ANNOTATION_RESOURCE_SPEC] = _filled_in(annotations.get(names.ANNOTATION_RESOURCE_SPEC, ""), binding)
+        return SUCCESS
+
+
+def _nodes(affinity: int | None) -> list[int] | None:
+    return None if affinity is None else nodes_of(affinity)
+
+
+def _filled_in(text: str, binding: Binding) -> str:
+    """The resource-spec with the policy that was used, for the node agent; everything else in it stays."""
+    spec: dict[str, Any] = orjson.loads(text) if text else {}
+    if binding.required:
+        spec["requiredCPUBindPolicy"] = binding.required
+        if spec.get("preferredCPUBindPolicy") == _DEFAULT:
+            spec["preferredCPUBindPolicy"] = binding.policy
+    else:
+        spec["preferredCPUBindPolicy"] = binding.policy
+    return orjson.dumps(spec).decode()

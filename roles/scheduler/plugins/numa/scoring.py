@@ -1,0 +1,99 @@
+"""Scores of nodes and NUMA nodes by what is used or stays free (SCH-NUMA-12, scheduler-node.md 4.9). Whole numbers 0..100. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from koord.accounting.resources import ResourceVector, add_into, amplify_value
+from koord.api.names import RESOURCE_CPU
+from roles.scheduler.cluster.cluster import Cluster
+from roles.scheduler.cluster.columns import Vector
+from roles.scheduler.cluster.vocabulary import CPU
+from roles.scheduler.framework.context import Rows
+from roles.scheduler.plugins.node_resources import is_scalar
+from roles.scheduler.plugins.numa.args import NumaScoringStrategy
+from roles.scheduler.plugins.numa.facts import Facts
+
+
+def percent(requested: int, capacity: int, *, most: bool) -> int:
+    """The score of one resource; `requested` and `capacity` in one unit, capacity above 0."""
+    if most:
+        return 100 * min(requested, capacity) // capacity
+    return 100 * (capacity - requested) // capacity if requested <= capacity else 0
+
+
+class Scorer:
+    """One scoring strategy. Resources that the pod does not ask for count only if every pod uses them (cpu, memory, ...)."""
+
+    def __init__(self, strategy: NumaScoringStrategy) -> None:
+        self.most = strategy.type == "MostAllocated"
+        self._resources = tuple((entry.name, entry.weight) for entry in strategy.resources)
+
+    def resources(self, wanted: Mapping[str, int]) -> list[tuple[str, int]]:
+        """(name, weight) of what counts for a pod with these requests."""
+        return [(name, weight) for name, weight in self._resources if name in wanted or not is_scalar(name)]
+
+    def score(self, wanted: Mapping[str, int], capacity: Mapping[str, int], requested: Mapping[str, int]) -> int:
+        """Weighted mean of the resources of which there is any, rounded down."""
+        total = weights = 0
+        for name, weight in self.resources(wanted):
+            there = capacity.get(name, 0)
+            if there > 0:
+                total += weight * percent(max(0, requested.get(name, 0)), there, most=self.most)
+                weights += weight
+        return total // weights if weights else 0
+
+    def nodes(self, cluster: Cluster, wanted: Mapping[str, int], rows: Rows, more_cpu: Any) -> Vector:
+        """Scores of whole nodes with the pod on them. `more_cpu` is milli-CPU that amplification adds, by row."""
+        total: Any = np.zeros(cluster.capacity)[rows]
+        weights: Any = np.zeros_like(total)
+        for name, weight in self.resources(wanted):
+            resource = cluster.vocabulary.resources.intern(name)
+            cluster.ensure(resource)
+            capacity, divisor = cluster.allocatable[resource][rows], cluster.divisor[resource][rows]
+            used = capacity - cluster.free[resource][rows] + float(wanted.get(name, 0))
+            if resource == CPU:
+                used = used + more_cpu
+            part = np.minimum(used, capacity) if self.most else np.where(used <= capacity, capacity - used, 0.0)
+            total += weight * np.floor(np.maximum(part, 0.0) * 100.0 / divisor)
+            weights += weight * np.isfinite(divisor)
+        return np.asarray(np.floor(total / np.maximum(weights, 1.0)))
+
+    def node(self, cluster: Cluster, wanted: Mapping[str, int], slot: int, more_cpu: float) -> float:
+        """The same for one row."""
+        total = weights = 0
+        for name, weight in self.resources(wanted):
+            resource = cluster.vocabulary.resources.intern(name)
+            cluster.ensure(resource)
+            capacity = cluster.allocatable[resource].item(slot)
+            if capacity > 0:
+                used = capacity - cluster.free[resource].item(slot) + wanted.get(name, 0) + (more_cpu if resource == CPU else 0.0)
+                part = min(used, capacity) if self.most else (capacity - used if used <= capacity else 0.0)
+                total += weight * math.floor(max(part, 0.0) * 100.0 / capacity)
+                weights += weight
+        return float(total // weights) if weights else 0.0
+
+    def numa(
+        self, facts: Facts, wanted: Mapping[str, int], shares: Mapping[int, ResourceVector], allocated: Mapping[int, ResourceVector], *,
+        bound: bool,
+    ) -> int:  # fmt: skip
+        """The score of the NUMA nodes on which a pod gets shares, with them; CPUs of `bound` pods count amplified."""
+        nodes = list(shares)
+        used = summed(nodes, allocated)
+        for amounts in shares.values():
+            for name, value in amounts.items():
+                amplified = bound and name == RESOURCE_CPU
+                used[name] = used.get(name, 0) + (amplify_value(value, facts.ratio or 1.0) if amplified else value)
+        return self.score(wanted, summed(nodes, facts.zones), used)
+
+
+def summed(nodes: Sequence[int], amounts: Mapping[int, Mapping[str, int]]) -> ResourceVector:
+    """Amounts of some NUMA nodes together."""
+    total: ResourceVector = {}
+    for node in nodes:
+        add_into(total, amounts.get(node, {}))
+    return total
