@@ -251,6 +251,16 @@ def parse_usage_thresholds(annotations: Annotations) -> UsageThresholds | None:
     return read_json(annotations, names.ANNOTATION_NODE_USAGE_THRESHOLDS, UsageThresholds)
 
 
+def node_penalty(annotations: Annotations) -> int:
+    """Percent by which an abnormal node is trusted less (``node.koordinator.sh/abnormal``, BEY-ABN-01); what cannot be read is none."""
+    try:
+        found = read_json(annotations, names.ANNOTATION_NODE_ABNORMAL, dict[str, Any])
+    except AnnotationError:
+        return 0
+    penalty = (found or {}).get("penalty")
+    return penalty if isinstance(penalty, int) and not isinstance(penalty, bool) and 0 <= penalty <= 100 else 0
+
+
 def parse_cpu_topology(annotations: Annotations) -> CPUTopology | None:
     """``node.koordinator.sh/cpu-topology``."""
     return read_json(annotations, names.ANNOTATION_NRT_CPU_TOPOLOGY, CPUTopology)

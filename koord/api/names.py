@@ -290,6 +290,7 @@ ANNOTATION_NODE_RESOURCE_AMPLIFICATION_RATIO = "node.koordinator.sh/resource-amp
 ANNOTATION_NODE_RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"
 ANNOTATION_NODE_ORIGIN_EXTENDED_ALLOCATABLE = "node.koordinator.sh/originExtendedAllocatable"
 ANNOTATION_NODE_THIRD_PARTY_ALLOCATIONS = "node.koordinator.sh/thirdPartyAllocations"
+ANNOTATION_NODE_ABNORMAL = "node.koordinator.sh/abnormal"
 ANNOTATION_NODE_USAGE_THRESHOLDS = "scheduling.koordinator.sh/usage-thresholds"
 ANNOTATION_NRT_CPU_TOPOLOGY = "node.koordinator.sh/cpu-topology"
 ANNOTATION_NRT_POD_CPU_ALLOCS = "node.koordinator.sh/pod-cpu-allocs"

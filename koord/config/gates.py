@@ -35,7 +35,7 @@ MANAGER: Mapping[str, bool] = _table(
     SupportParentQuotaSubmitPod EnableQuotaAdmission EnableQuotaAdmissionOnUpdate EnableSyncGPUSharedResource ColocationProfileController
     ValidatePodDeviceResource EnablePodEnhancedValidator DisableExtendedResourceSpec DisableDeviceResourceSpec BindingAdmissionWebhook
     DisablePVCReservation PriorityTransformer PreemptionPolicyTransformer ReplaceResourcesTransformer
-    BatchCountPodsWithoutMetric Recommender""",
+    BatchCountPodsWithoutMetric Recommender AbnormalNodes""",
 )
 
 # koordlet-observe.md 3 (KLO-CFG-02); runtime-hook gates live in the same registry.

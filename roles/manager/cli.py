@@ -66,6 +66,8 @@ _PLUGINS = ("CPUNormalization", "ResourceAmplification", "MidResource", "BatchRe
 @duration_option("--colocation-profile-expire-pod-cache-duration", default=600.0, help="How often the memory of handled pods is swept.")
 @click.option("--colocation-profile-update-pod-qps", type=float, default=10.0, show_default=True, help="Pods changed a second.")
 @click.option("--colocation-profile-update-pod-burst", type=int, default=100, show_default=True, help="Pods changed at once.")
+@duration_option("--overcommit-smoothing", default=0.0, help="In which time batch and mid go half of the way to a new amount; 0: at once.")
+@duration_option("--abnormal-node-interval", default=15.0, help="How often nodes are judged (gate AbnormalNodes).")
 @duration_option("--recommender-interval", default=60.0, help="How often usage is looked at.")
 @click.option(
     "--recommender-cpu-percentile", type=float, default=0.9, show_default=True, help="Share of CPU samples that the target covers."

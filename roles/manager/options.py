@@ -10,7 +10,7 @@ from koord.config.errors import ConfigError, did_you_mean
 from koord.config.gates import MANAGER, FeatureGates
 from roles.manager.recommender.policy import Policy
 
-CONTROLLERS = ("nodemetric", "noderesource", "nodeslo", "quotaprofile", "colocationprofile", "recommender")
+CONTROLLERS = ("nodemetric", "noderesource", "nodeslo", "quotaprofile", "colocationprofile", "recommender", "abnormalnode")
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,8 @@ class Options:
     profile_expire_cache_duration: float = 600.0
     profile_update_qps: float = 10.0
     profile_update_burst: int = 100
+    overcommit_smoothing: float = 0.0
+    abnormal_node_interval: float = 15.0
     recommender: Policy = field(default_factory=Policy)
     gates: FeatureGates = field(default_factory=lambda: FeatureGates(MANAGER))
     webhook: WebhookOptions = field(default_factory=WebhookOptions)

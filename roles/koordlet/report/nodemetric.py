@@ -12,6 +12,7 @@ from typing import Any
 
 from koord.api.quantity import format_binary, format_decimal, format_milli
 from koord.api.times import format_duration, format_time
+from roles.koordlet.report.contention import extensions
 from roles.koordlet.report.policy import CollectPolicy
 from roles.koordlet.states.model import PodState
 from roles.koordlet.states.slo import HostApp
@@ -118,13 +119,16 @@ class Reporter:
             usage = self.average(kinds.POD_CPU, self.memory_kind(kinds.POD_MEMORY, pod_uid=pod.uid), pod_uid=pod.uid)
             if not usage:
                 continue
-            entry = {
+            entry: Usage = {
                 "namespace": pod.namespace,
                 "name": pod.name,
                 "priority": str(pod.priority_class),
                 "qos": str(pod.qos),
                 "podUsage": usage,
             }
+            waiting = extensions(self._view, pod, self._data.policy.aggregate)
+            if waiting is not None:
+                entry["extensions"] = waiting
             out.append((pod, entry))
         return out
 

@@ -45,11 +45,12 @@ class NodeResourceController(Controller):
         *,
         plugins: tuple[str, ...],
         gates: FeatureGates,
+        smoothing: float = 0.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__()
         self.world, self.writer, self.metrics, self.recorder = world, writer, metrics, recorder
-        self.plugins, self.gates, self.clock = plugins, gates, clock
+        self.plugins, self.gates, self.smoothing, self.clock = plugins, gates, smoothing, clock
         self._written: dict[str, float] = {}
         self._recorded: dict[str, tuple[float, str]] = {}
         self._pods: dict[str, tuple[str, PodInput | None]] = {}
@@ -142,6 +143,8 @@ class NodeResourceController(Controller):
             amplification=config.resource_amplification_for(node),
             count_pods_without_metric=self.gates.enabled("BatchCountPodsWithoutMetric"),
             sync_gpu_shared=self.gates.enabled("EnableSyncGPUSharedResource"),
+            lower_abnormal=self.gates.enabled("AbnormalNodes"),
+            smoothing=self.smoothing,
         )
 
     def _pod(self, pod: Pod) -> PodInput | None:

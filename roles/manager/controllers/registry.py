@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from koord.decisions.recorder import Recorder
 from koord.kube.events import EventRecorder
 from koord.kube.informers import InformerFactory
+from roles.manager.controllers.abnormalnode import AbnormalNodeController
 from roles.manager.controllers.base import Controller
 from roles.manager.controllers.colocationprofile import ColocationProfileController
 from roles.manager.controllers.nodemetric import NodeMetricController
@@ -42,7 +43,16 @@ def _nodemetric(parts: Parts) -> Controller:
 
 def _noderesource(parts: Parts) -> Controller:
     plugins = tuple(name for name in PLUGIN_NAMES if selected(name, parts.options.noderesource_plugins))
-    return NodeResourceController(parts.world, parts.writer, parts.metrics, parts.recorder, plugins=plugins, gates=parts.options.gates)
+    options = parts.options
+    return NodeResourceController(
+        parts.world,
+        parts.writer,
+        parts.metrics,
+        parts.recorder,
+        plugins=plugins,
+        gates=options.gates,
+        smoothing=options.overcommit_smoothing,
+    )
 
 
 def _nodeslo(parts: Parts) -> Controller:
@@ -55,6 +65,10 @@ def _quotaprofile(parts: Parts) -> Controller:
 
 def _colocationprofile(parts: Parts) -> Controller:
     return ColocationProfileController(parts.world, parts.informers, parts.writer, parts.options, parts.draw)
+
+
+def _abnormalnode(parts: Parts) -> Controller:
+    return AbnormalNodeController(parts.world, parts.writer, parts.recorder, parts.events, interval=parts.options.abnormal_node_interval)
 
 
 def _recommender(parts: Parts) -> Controller:
@@ -70,6 +84,7 @@ CONTROLLERS: tuple[tuple[str, str, Callable[[Parts], Controller]], ...] = (
     ("quotaprofile", "", _quotaprofile),
     ("colocationprofile", "ColocationProfileController", _colocationprofile),
     ("recommender", "Recommender", _recommender),
+    ("abnormalnode", "AbnormalNodes", _abnormalnode),
 )
 
 

@@ -44,6 +44,9 @@ class Inputs:
     amplification: Mapping[str, Any] = field(default_factory=dict)
     count_pods_without_metric: bool = False
     sync_gpu_shared: bool = False
+    lower_abnormal: bool = False
+    smoothing: float = 0.0
+    """Half-life in seconds of the way to a new amount of Batch and Mid; 0 is at once."""
 
 
 ZoneAmounts = Mapping[str, Mapping[str, int]]

@@ -10,11 +10,13 @@ import orjson
 
 from koord.accounting.resources import parse
 from koord.api import names
+from koord.api.annotations import node_penalty
 from koord.api.objects import Node
 from koord.api.priority import PriorityClass
 from koord.api.quantity import QuantityError, format_binary, format_decimal, parse_milli
 from roles.manager.noderesource import amplification, batch, devices, mid, normalization
 from roles.manager.noderesource.model import Contribution, Inputs, PluginError, Term
+from roles.manager.noderesource.trust import lowered, smoothed
 from roles.manager.noderesource.zones import differs, scale
 
 # In the order that they run: name, calculator, resources that a status write is about.
@@ -64,6 +66,8 @@ def decide(inputs: Inputs, *, cluster_enabled: bool, plugins: Collection[str], l
         why = "the cluster's enable is off" if not cluster_enabled else "the node's enable is off"
         _reset(plugins, plan, why)
     annotations, labels = _collect(inputs, plan)
+    since = None if last_write is None else inputs.now - last_write
+    plan.resources = smoothed(plan.resources, inputs.node.status.allocatable, inputs.smoothing, since)
     _status(inputs, plan, last_write)
     _metadata(inputs.node, plan, annotations, labels)
     return plan
@@ -78,7 +82,7 @@ def _calculate(inputs: Inputs, plugins: Collection[str], plan: Plan) -> None:
         except (PluginError, QuantityError) as error:
             plan.errors.append((name, str(error)))
             continue
-        plan.contributions.append(contribution)
+        plan.contributions.append(lowered(contribution, node_penalty(inputs.node.metadata.annotations) if inputs.lower_abnormal else 0))
         if contribution.ratio is not None:
             plan.ratio = contribution.ratio
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord.accounting.resources import parse
-from koord.api.annotations import AnnotationError, parse_raw_allocatable
+from koord.api.annotations import AnnotationError, node_penalty, parse_raw_allocatable
 from koord.api.objects import NodeMetric
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Columns, Vector, grown
@@ -95,11 +95,15 @@ class LoadColumns(Columns):
         size = len(self.resources)
         self.classes = (PodClass(size, cluster.capacity), PodClass(size, cluster.capacity))
         self.divisor: list[Vector] = [np.full(cluster.capacity, _NEVER) for _ in range(size)]
+        # What an abnormal node keeps of its score (BEY-ABN-01), and how many keep less than all of it.
+        self.trust: Vector = np.ones(cluster.capacity)
+        self.distrusted = 0
 
     def grow(self, capacity: int) -> None:
         for group in self.classes:
             group.grow(capacity)
         self.divisor = [grown(column, capacity, _NEVER) for column in self.divisor]
+        self.trust = grown(self.trust, capacity, 1.0)
 
     # ---------------------------------------------------------------- events
 
@@ -113,11 +117,13 @@ class LoadColumns(Columns):
             log.warning("node %s: %s; it is ignored", new.name, error)
         load.base = [float(allocatable.get(name, 0)) for name in self.resources]
         load.metric = self._metrics.get(new.name)
+        self._trust(slot, 1.0 - node_penalty(new.annotations) / 100.0)
         self._recount(load)
         self._write(slot, load)
 
     def node_removed(self, slot: int, old: NodeView) -> None:
         load = self._load(slot)
+        self._trust(slot, 1.0)
         load.metric = None
         load.base = [0.0] * len(self.resources)
         self._recount(load)
@@ -212,6 +218,10 @@ class LoadColumns(Columns):
         if load is None:
             load = self._loads[slot] = NodeLoad(len(self.resources), self._thresholds)
         return load
+
+    def _trust(self, slot: int, share: float) -> None:
+        self.distrusted += int(share < 1.0) - int(self.trust[slot] < 1.0)
+        self.trust[slot] = share
 
     def _sum(self, load: NodeLoad, charge: Charge, sign: float) -> None:
         delta, prod = charge.parts(load.metric)

@@ -153,6 +153,8 @@ class LoadAwareScheduling(Filter, Score, Reserve):
         np.floor(total, out=total)
         if self.columns.stale(ctx.now):
             np.putmask(total, np.less_equal(group.score_expires[rows], ctx.now), 0.0)
+        if self.columns.distrusted:
+            np.floor(np.multiply(total, self.columns.trust[rows], out=total), out=total)
         return np.asarray(total)
 
     def score_row(self, ctx: CycleContext, slot: int) -> float:
@@ -167,7 +169,8 @@ class LoadAwareScheduling(Filter, Score, Reserve):
                 part = math.floor(room * 100.0 / self.columns.divisor[index].item(slot)) if room > 0 else 0
                 least = min(least, part)
                 total += weight * part
-        return float(math.floor((total + self._dominant * least) / self._weight_sum))
+        found = float(math.floor((total + self._dominant * least) / self._weight_sum))
+        return math.floor(found * self.columns.trust.item(slot)) if self.columns.distrusted else found
 
     # ---------------------------------------------------------------- reserve
 

@@ -185,3 +185,20 @@ def test_what_a_pod_will_use_is_estimated_from_what_it_asks_for(pod_of: dict[str
     assert found.decide(testing.pod(**pod_of)).scheduled
     found.feed("NodeMetric", metric(cpu=f"{room + 51}m"))
     assert "1 node(s) cpu usage exceed threshold" in found.decide(testing.pod(**pod_of)).message()
+
+
+@pytest.mark.feature("BEY-ABN-01")
+def test_an_abnormal_node_keeps_a_share_of_its_score() -> None:
+    found = world()
+    found.add_nodes(testing.node("other", cpu="10", memory="10Gi"))
+    for name in ("n", "other"):
+        found.feed("NodeMetric", metric(name, cpu="1"))
+    abnormal = {"node.koordinator.sh/abnormal": '{"penalty": 40, "reasons": ["it was slow"]}'}
+    found.add_nodes(testing.node("n", cpu="10", memory="10Gi", annotations=abnormal))
+    whole = found.decide(pod("1"))
+    assert (whole.node, whole.total) == ("other", 85)  # mean of 81 for CPU and 89 for memory
+    found.add_nodes(testing.node("other", cpu="10", memory="10Gi", annotations={"node.koordinator.sh/abnormal": '{"penalty": 80}'}))
+    lowered = found.decide(pod("1"))
+    assert (lowered.node, lowered.total) == ("n", 51)  # 60 % of it
+    found.add_nodes(testing.node("other", cpu="10", memory="10Gi", annotations={"node.koordinator.sh/abnormal": "rubbish"}))
+    assert found.decide(pod("1")).node == "other"

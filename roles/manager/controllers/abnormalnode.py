@@ -1,0 +1,126 @@
+"""Abnormal nodes: found, told of, and trusted with less until they recover (BEY-ABN-01)."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+import orjson
+
+from koord.api.annotations import node_penalty
+from koord.api.kinds import NODES
+from koord.api.names import ANNOTATION_NODE_ABNORMAL
+from koord.api.objects import Node, Pod
+from koord.decisions.record import Record, Subject
+from koord.decisions.recorder import Recorder
+from koord.kube.errors import NotFound
+from koord.kube.events import EventRecorder, ObjectRef
+from roles.manager.abnormal.level import Level, moved
+from roles.manager.abnormal.signs import WINDOW, Signs, cpi_outliers, judge
+from roles.manager.controllers.base import Controller
+from roles.manager.controllers.world import World
+from roles.manager.controllers.writer import Writer
+
+INTERVAL = 15.0
+_ALL = "all nodes"
+_DISRUPTED = "DisruptionTarget"
+
+
+class AbnormalNodeController(Controller):
+    """One key: all nodes are judged together, for replicas of a workload are compared across nodes."""
+
+    name = "abnormalnode"
+
+    def __init__(
+        self,
+        world: World,
+        writer: Writer,
+        recorder: Recorder,
+        events: EventRecorder,
+        *,
+        interval: float = INTERVAL,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__()
+        self.world, self.writer, self.recorder, self.events = world, writer, recorder, events
+        self.interval, self.clock = interval, clock
+        self._levels: dict[str, Level] = {}
+        self._judged: float | None = None
+        self._evictions: dict[str, deque[float]] = {}
+
+    def attach(self) -> None:
+        """Listen."""
+        self.world.pods.add_handler(on_delete=self._on_pod_gone)
+        self.world.nodes.add_handler(on_add=lambda node: self.queue.add(_ALL), on_delete=self._on_node_gone)
+
+    def _on_pod_gone(self, pod: Pod) -> None:
+        disrupted = any(c.type == _DISRUPTED and c.status == "True" for c in pod.status.conditions)
+        if pod.spec.node_name and (disrupted or pod.status.reason == "Evicted"):
+            self._evictions.setdefault(pod.spec.node_name, deque()).append(self.clock())
+
+    def _on_node_gone(self, node: Node) -> None:
+        self._levels.pop(node.metadata.name, None)
+        self._evictions.pop(node.metadata.name, None)
+
+    async def reconcile(self, key: str) -> float | None:
+        """Judge every node, and write where the judgement changed."""
+        now = self.clock()
+        seconds = 0.0 if self._judged is None else now - self._judged
+        self._judged = now
+        outliers = cpi_outliers(self.world.node_metrics.list(), self._workloads())
+        for node in self.world.nodes.list():
+            name = node.metadata.name
+            signs = judge(
+                self.world.node_metrics.get(name), now=now, outliers=outliers.get(name, ()), evictions=self._evicted_lately(name, now)
+            )
+            stands = node_penalty(node.metadata.annotations)
+            before = self._levels.get(name) or Level(stands / 100, stands > 0)
+            level = self._levels[name] = moved(before, signs.score, seconds)
+            if level.penalty != stands:
+                await self._write(node, before, level, signs, now)
+        return self.interval
+
+    def _workloads(self) -> dict[str, str]:
+        return {
+            pod.key: owner.uid
+            for pod in self.world.pods.list()
+            if pod.spec.node_name
+            for owner in pod.metadata.owner_references
+            if owner.controller
+        }
+
+    def _evicted_lately(self, node: str, now: float) -> int:
+        times = self._evictions.get(node)
+        while times and times[0] < now - WINDOW:
+            times.popleft()
+        return len(times or ())
+
+    async def _write(self, node: Node, before: Level, level: Level, signs: Signs, now: float) -> None:
+        name = node.metadata.name
+        reasons = [f"{term.name} {term.value}: {term.note}" for term in signs.terms]
+        body = {"penalty": level.penalty, "reasons": reasons} if level.penalty else None
+        value = orjson.dumps(body).decode() if body else None
+        try:
+            await self.writer.patch(NODES, name, {"metadata": {"annotations": {ANNOTATION_NODE_ABNORMAL: value}}})
+        except NotFound:
+            return
+        text = f"overcommit and load-aware score are lowered by {level.penalty}%: {'; '.join(reasons) or 'it recovers'}"
+        about = ObjectRef(kind="Node", name=name, uid=node.metadata.uid, api_version="v1")
+        if level.penalty and not node_penalty(node.metadata.annotations):
+            self.events.event(about, "Warning", "NodeAbnormal", text)
+        elif not level.penalty:
+            self.events.event(about, "Normal", "NodeRecovered", "the signs have passed; overcommit and score are whole again")
+        self.recorder.record(
+            Record(
+                role="manager",
+                subject=Subject("Node", "", name, node.metadata.uid),
+                time=now,
+                verdict="Abnormal" if level.penalty else "Recovered",
+                rule="abnormalnode",
+                message=text if level.penalty else "the signs have passed",
+                numbers={"level": round(level.value, 3), "before": round(before.value, 3), "penalty": level.penalty},
+                terms=signs.terms,
+                features=("BEY-ABN-01",),
+            )
+        )

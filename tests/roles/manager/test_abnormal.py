@@ -1,0 +1,205 @@
+"""Abnormal nodes: signs, steadiness, and what follows through the API (BEY-ABN-01)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord.api.kinds import EVENTS, NODEMETRICS, NODES, PODS
+from koord.api.objects import NodeMetric, convert
+from koord.api.quantity import parse_value
+from koord.api.times import format_time
+from roles.manager.abnormal.level import FALL, MAX_PENALTY, RISE, Level, moved
+from roles.manager.abnormal.signs import cpi_outliers, judge
+from roles.manager.noderesource.trust import smoothed
+
+pytestmark = pytest.mark.feature("BEY-ABN-01")
+
+NOW = 1_700_000_000.0
+ABNORMAL = "node.koordinator.sh/abnormal"
+BATCH_CPU = "kubernetes.io/batch-cpu"
+
+
+def reported(name="n1", *, age=0.0, interval=60, **pods):
+    entries = [{"namespace": "d", "name": pod, **entry} for pod, entry in pods.items()]
+    body = {
+        "metadata": {"name": name},
+        "spec": {"metricCollectPolicy": {"reportIntervalSeconds": interval}},
+        "status": {"updateTime": format_time(NOW - age), "podsMetric": entries},
+    }
+    return convert(body, NodeMetric)
+
+
+def test_reports_that_do_not_come():
+    assert judge(None, now=NOW).score == 0
+    assert judge(reported(age=170), now=NOW).score == 0
+    assert judge(reported(age=390), now=NOW).score == pytest.approx(0.5)
+    found = judge(reported(age=3600), now=NOW)
+    assert found.stale == 1
+    assert found.terms[0].note == "seconds since the last NodeMetric; one is due every 60s"
+
+
+def test_pressure_counts_for_services_and_only_while_reports_come():
+    waiting = {"psi": {"cpu": 40.0, "mem": 1.0}}
+    found = judge(reported(web={"priority": "koord-prod", "extensions": waiting}), now=NOW)
+    assert found.pressure == pytest.approx(0.5)
+    assert judge(reported(web={"priority": "koord-batch", "extensions": waiting}), now=NOW).score == 0
+    assert judge(reported(age=600, web={"priority": "koord-prod", "extensions": waiting}), now=NOW).pressure == 0
+    for rubbish in ({"psi": []}, {"psi": {"cpu": "x"}}, {"psi": {"cpu": True}}, {"psi": {"cpu": -1}}):
+        assert judge(reported(web={"priority": "koord-prod", "extensions": rubbish}), now=NOW).score == 0
+
+
+def test_replicas_are_compared_with_their_like():
+    def replica(cpi):
+        return {"extensions": {"cpi": cpi}}
+
+    metrics = [reported(f"n{i}", **{f"web-{i}": replica(1.0 + 0.02 * i)}) for i in range(5)] + [reported("bad", **{"web-9": replica(2.2)})]
+    owners = {f"d/web-{i}": "rs" for i in (*range(5), 9)}
+    assert cpi_outliers(metrics, owners) == {"bad": ["d/web-9"]}
+    assert cpi_outliers(metrics[3:], owners) == {}, "too few to tell"
+    assert cpi_outliers(metrics, {}) == {}, "pods of nobody are not compared"
+    assert judge(reported("bad"), now=NOW, outliers=["d/web-9"]).score == pytest.approx(1 / 3)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 3600)), max_size=30))
+def test_property_a_level_stays_between_and_moves_towards_the_signs(steps):
+    level = Level()
+    for score, seconds in steps:
+        after = moved(level, score, seconds)
+        assert min(level.value, score) - 1e-9 <= after.value <= max(level.value, score) + 1e-9
+        assert 0 <= after.penalty <= MAX_PENALTY
+        assert after.penalty % 10 == 0
+        assert (after.penalty > 0) == after.abnormal
+        level = after
+
+
+def test_trouble_must_last_and_passes_by_itself():
+    level = moved(Level(), 1.0, 15)
+    assert not level.abnormal, "a quarter of a minute is no judgement"
+    level = moved(level, 1.0, 2 * RISE)
+    assert level.penalty == 80
+    level = moved(level, 0.0, FALL)
+    assert level.abnormal
+    assert level.penalty < 50
+    assert moved(level, 0.0, 3 * FALL).penalty == 0
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6), st.floats(0, 10_000), st.one_of(st.none(), st.floats(0, 10_000)))
+def test_property_smoothing_goes_from_what_stands_to_what_was_calculated(before, after, half_life, seconds):
+    found = smoothed({BATCH_CPU: after, "gpu": 3}, {BATCH_CPU: str(before), "gpu": "9"}, half_life, seconds)
+    assert found["gpu"] == 3
+    assert min(before, after) <= found[BATCH_CPU] <= max(before, after)
+    assert smoothed({BATCH_CPU: after}, {}, half_life, seconds) == {BATCH_CPU: after}
+    assert smoothed({BATCH_CPU: after}, {BATCH_CPU: before}, 0, seconds) == {BATCH_CPU: after}
+
+
+def test_an_abnormal_node_is_trusted_less_until_it_recovers(bed, make):
+    async def test(bed):
+        await bed.create(make.config(colocation_config={"enable": True}), make.node("n1"), make.metric("n1"))
+        manager = await bed.start(gates="AbnormalNodes=true", abnormal_node_interval=0.1)
+
+        async def batch_cpu():
+            return parse_value((await bed.get("Node", "n1"))["status"]["allocatable"].get(BATCH_CPU, 0))
+
+        whole = await bed.until(batch_cpu)
+        controller = next(c for c in manager.app.controllers if c.name == "abnormalnode")
+        real = controller.clock
+        evicted = [make.pod(f"e{i}", "n1") for i in range(20)]
+        for pod in evicted:
+            pod["status"] = {"phase": "Failed", "reason": "Evicted"}
+        await bed.create(*evicted)
+        for i in range(20):
+            await bed.client.delete(PODS, f"e{i}", "default", grace_period_seconds=0)
+
+        ahead = 0.0
+
+        async def penalised():
+            nonlocal ahead
+            ahead += 60.0  # the judgement takes minutes; the test does not
+            controller.clock = lambda: real() + ahead
+            node = await bed.get("Node", "n1")
+            found = json.loads(node["metadata"]["annotations"].get(ABNORMAL) or "null")
+            return found if found and found["penalty"] >= 50 else None
+
+        found = await bed.until(penalised)
+        assert "pods evicted within" in found["reasons"][0]
+
+        async def lowered():
+            return await batch_cpu() <= whole // 2 or None
+
+        await bed.until(lowered)
+        _, text = await manager.get("/debug/decisions?kind=Node&name=n1")
+        records = json.loads(text)
+        assert any(record["verdict"] == "Abnormal" and record["terms"] for record in records)
+        assert any(term["name"] == "BatchResource.penalty" for record in records for term in record.get("terms", ()))
+        ahead += 4000.0  # the evictions are long ago now
+
+        async def recovered():
+            nonlocal ahead
+            ahead += 1200.0
+            controller.clock = lambda: real() + ahead
+            # the report must not look old to a clock that runs ahead
+            await bed.client.patch(NODEMETRICS, "n1", {"status": {"updateTime": format_time(real() + ahead)}}, subresource="status")
+            return ABNORMAL not in (await bed.get("Node", "n1"))["metadata"]["annotations"]
+
+        await bed.until(recovered)
+
+        async def whole_again():
+            return await batch_cpu() == whole
+
+        await bed.until(whole_again)
+
+        async def told():
+            reasons = {event["reason"] for event in (await bed.client.list(EVENTS)).items}
+            return {"NodeAbnormal", "NodeRecovered"} <= reasons
+
+        await bed.until(told)
+
+    bed(test)
+
+
+def test_a_judgement_survives_the_manager_and_a_bad_one_is_no_judgement(bed, make):
+    async def test(bed):
+        stands = {ABNORMAL: '{"penalty": 50, "reasons": ["before the restart"]}'}
+        await bed.create(
+            make.config(colocation_config={"enable": True}),
+            make.node("n1", annotations=stands),
+            make.node("n2", annotations={ABNORMAL: '{"penalty": "much"}'}),
+            make.metric("n1"),
+            make.metric("n2"),
+        )
+        await bed.start(gates="AbnormalNodes=true", abnormal_node_interval=0.1)
+
+        async def amounts():
+            nodes = [await bed.get("Node", name) for name in ("n1", "n2")]
+            found = [parse_value(node["status"]["allocatable"].get(BATCH_CPU, 0)) for node in nodes]
+            return found if all(found) else None
+
+        half, whole = await bed.until(amounts)
+        assert half == whole // 2
+        assert json.loads((await bed.client.get(NODES, "n1"))["metadata"]["annotations"][ABNORMAL])["penalty"] == 50
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-NR-BATCH-01")
+def test_smoothing_on_request(bed, make):
+    async def test(bed):
+        await bed.create(
+            make.config(colocation_config={"enable": True, "resourceDiffThreshold": 0.01}),
+            make.node("n1", extra={BATCH_CPU: "1000"}),
+            make.metric("n1"),
+        )
+        await bed.start(overcommit_smoothing=60.0)
+
+        async def written():
+            found = parse_value((await bed.get("Node", "n1"))["status"]["allocatable"][BATCH_CPU])
+            return found if found != 1000 else None
+
+        # 32 cores less 40 %: 19200, and half of the way there
+        assert await bed.until(written) == (19200 + 1000) // 2
+
+    bed(test)
