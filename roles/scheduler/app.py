@@ -88,6 +88,7 @@ class App:
             initial_backoff=config.pod_initial_backoff_seconds,
             max_backoff=config.pod_max_backoff_seconds,
             max_unschedulable=options.max_unschedulable,
+            kin=engine.kin,
         )
         metrics = SchedulerMetrics(ops.registry)
         self.queue.incoming = metrics.incoming
@@ -118,6 +119,9 @@ class App:
             handle.activate = lambda pods: self.queue.activate(pods, self._clock())
             handle.metrics, handle.may_write = ops.registry, self.may_write
             handle.network_topology = options.network_topology
+            handle.report = lambda pod, message: self.reporter.waits(pod, message, self._clock())
+            handle.record = recorder.record
+            handle.event = self.events[handle.profile].event
         ops.health.register("caches", gate=True)
         self.install(ops)
 

@@ -22,7 +22,7 @@ from roles.scheduler.diagnosis import Debug, Dump, diagnosis_of, filter_lines
 from roles.scheduler.framework.context import State
 from roles.scheduler.framework.events import ASSIGNED_POD, Action, ClusterEvent
 from roles.scheduler.framework.framework import Framework
-from roles.scheduler.framework.status import Code, Status, error
+from roles.scheduler.framework.status import JOB_PREEMPTION_SUCCESS, JOB_REJECT, Code, Status, error
 from roles.scheduler.metrics import SchedulerMetrics
 from roles.scheduler.monitor import Monitor
 from roles.scheduler.queue.entry import IN_FLIGHT, Entry
@@ -123,9 +123,10 @@ class Scheduler:
         now = self._clock()
         for framework in self._frameworks.values():
             if framework.next_pod is not None:
-                wanted = framework.next_pod.next_pod()
-                if wanted is not None:
-                    return self._queue.take(wanted.uid, now)
+                while (wanted := framework.next_pod.next_pod()) is not None:
+                    entry = self._queue.take(wanted.uid, now)
+                    if entry is not None:
+                        return entry
         return self._queue.pop(now)
 
     # ---------------------------------------------------------------- one attempt
@@ -223,10 +224,21 @@ class Scheduler:
             decision.rejected_by = frozenset((status.plugin or "DefaultBinder",)) if outcome is not Outcome.RETRY else frozenset()
             decision.verdict = ERROR if outcome is not Outcome.REJECTED else UNSCHEDULABLE
             decision.status = status
-            self._report(decision, clear=True)
+            self._renominate(decision, status.plugin)
+            self._report(decision)
             self._requeue(pod.uid, now, rejected_by=decision.rejected_by, error=outcome is Outcome.RETRY)
         self._recorder.record(record_of(decision, now=now, attempt=task.attempt))
         self.wake()
+
+    def _renominate(self, decision: Decision, rejector: str) -> None:
+        """What becomes of the nomination of a pod that lost its place (scheduler-job.md 6.5)."""
+        pod = decision.pod
+        if rejector == JOB_REJECT:
+            decision.nominate = None
+            self._state.nominations.add(pod, pod.nominated)
+            return
+        decision.nominate = decision.node if rejector == JOB_PREEMPTION_SUCCESS else ""
+        self._state.nominations.add(pod, decision.nominate)
 
     def _drop(self, pod: PodInfo, now: float) -> None:
         """The pod is gone, or a new one of its name is there, or the informer has yet to say so: let the informer decide."""
@@ -241,7 +253,9 @@ class Scheduler:
         self._cache.forget(pod.uid)
         for plugin in decision.framework.forgets:
             plugin.forget(pod)
-        self._queue.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, pod, None), self._clock())
+        finder = decision.framework.next_pod
+        kin = finder.kin(pod) if finder is not None else None
+        self._queue.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, pod, None, kin), self._clock())
 
     # ---------------------------------------------------------------- failures
 
@@ -264,9 +278,10 @@ class Scheduler:
         is_error = decision.verdict == ERROR
         self._requeue(pod.uid, now, rejected_by=decision.rejected_by, error=is_error, pending=decision.pending)
 
-    def _report(self, decision: Decision, *, clear: bool = False) -> None:
-        nominate = "" if clear else decision.nominate
-        self._reporter.failed(decision.pod, decision.message(), error=decision.verdict == ERROR, nominate=nominate, now=self._clock())
+    def _report(self, decision: Decision) -> None:
+        self._reporter.failed(
+            decision.pod, decision.message(), error=decision.verdict == ERROR, nominate=decision.nominate, now=self._clock()
+        )
 
     def _requeue(self, uid: str, now: float, **how: Any) -> None:
         entry = self._queue.get(uid)

@@ -99,6 +99,7 @@ class World:
         content = {"schedulerName": SCHEDULER, **(profile or {})}
         self.handle = Handle(self.state, self.parser, SCHEDULER)
         self.framework = Framework(Profile.model_validate(content), registry, self.handle, absent=ABSENT)
+        self.handle.frameworks[SCHEDULER] = self.framework
         self.cycle = Cycle({SCHEDULER: self.framework}, self.state)
 
     def add_nodes(self, *nodes: Node) -> None:

@@ -74,6 +74,13 @@ class Reporter:
     def failed(self, pod: PodInfo, message: str, *, error: bool, nominate: str | None, now: float) -> None:
         """The pod was not placed: event and condition, and the nomination when it changes (None leaves it)."""
         self.event(pod, "Warning", "FailedScheduling", message, "Scheduling")
+        self._show(pod, message, error=error, nominate=nominate, now=now)
+
+    def waits(self, pod: PodInfo, message: str, now: float) -> None:
+        """The pod is not tried now: the condition alone tells why."""
+        self._show(pod, message, error=False, nominate=None, now=now)
+
+    def _show(self, pod: PodInfo, message: str, *, error: bool, nominate: str | None, now: float) -> None:
         reason = REASON_ERROR if error else REASON_UNSCHEDULABLE
         nominated = pod.nominated if nominate is None else nominate
         known = self._written.get(pod.uid) or _condition_of(pod)

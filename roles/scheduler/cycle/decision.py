@@ -89,6 +89,14 @@ class FitFailure:
             if self.candidates is None or self.candidates[slot]:
                 yield slot
 
+    def message(self) -> str:
+        """How many nodes were refused for which reason, as users read it."""
+        text = f"0/{self.evaluation.cluster.live} nodes are available:"
+        if self.pre_filter is not None:
+            return f"{text} {self.pre_filter.message}." if self.pre_filter.message else text
+        items = sorted(f"{number} {reason}" for reason, number in self.histogram().items())
+        return f"{text} {', '.join(items)}." if items else text
+
     def fits(self, slot: int) -> bool:
         """Whether the pod passes all filters on a node as things are now; for use inside `state.suppose()`."""
         return self.evaluation.passes(self.ctx, slot)
@@ -134,15 +142,5 @@ class Decision:
         """The text users read in the PodScheduled condition and the FailedScheduling event."""
         if self.verdict == ERROR or self.failure is None:
             return self.status.message
-        parts = [f"0/{self.evaluated} nodes are available:"]
-        pre_filter = self.failure.pre_filter
-        if pre_filter is not None:
-            if pre_filter.message:
-                parts.append(f"{pre_filter.message}.")
-        else:
-            items = sorted(f"{number} {reason}" for reason, number in self.failure.histogram().items())
-            if items:
-                parts.append(f"{', '.join(items)}.")
-        if self.post_filter_message:
-            parts.append(self.post_filter_message)
-        return " ".join(parts)
+        text = self.failure.message()
+        return f"{text} {self.post_filter_message}" if self.post_filter_message else text

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from koord.decisions.record import Record
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.podinfo import PodInfo, PodParser
 from roles.scheduler.framework.context import State
 
+if TYPE_CHECKING:
+    from koord.kube.events import ObjectRef
+    from roles.scheduler.framework.framework import Framework
 
-def _nothing(pods: Iterable[PodInfo]) -> None:
-    """Activation outside a live scheduler."""
+
+def _nothing(*_: Any) -> None:
+    """Activation and reports outside a live scheduler."""
 
 
 @dataclass(slots=True)
@@ -31,6 +36,10 @@ class Handle:
     network_topology: bool = False
     metrics: Any = None  # the process's collector registry
     may_write: Callable[[], bool] = bool  # False in a what-if and on a standby
+    report: Callable[[PodInfo, str], None] = _nothing  # shows on a pod that is not being tried why it waits (condition PodScheduled)
+    record: Callable[[Record], None] = _nothing  # keeps a decision record
+    event: Callable[[ObjectRef, str, str, str], None] = _nothing  # about an object: its reference, type, reason and note
+    frameworks: dict[str, Framework] = field(default_factory=dict)  # of all profiles, by scheduler name
     shared: dict[str, Any] = field(default_factory=dict)  # what plugins of the profile have in common, by a name they agree on
 
     @property

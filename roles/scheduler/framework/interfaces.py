@@ -83,11 +83,14 @@ class PageError(Exception):
 
 
 class Feed(NamedTuple):
-    """A kind a plugin observes. `observe(old, new)` gets decoded objects (`projection`, a msgspec Struct type or dict); None = absent."""
+    """A kind a plugin observes. `observe(old, new)` gets decoded objects (`projection`, a msgspec Struct type or dict), or what
+    `transform` makes of them (None leaves one out); None = absent. `field_selector` narrows what is watched."""
 
     kind: Kind
     projection: type[Any]
     observe: Callable[[Any, Any], None]
+    field_selector: str = ""
+    transform: Callable[[Any], Any] | None = None
 
 
 class PodObserver(Plugin):
@@ -324,6 +327,11 @@ class NextPod(Plugin):
 
     def next_pod(self) -> PodInfo | None:
         raise NotImplementedError
+
+    def kin(self, pod: PodInfo) -> Hashable:
+        """Pods of one kin (not None) are placed together: what one of them gives back is of no use to the others by itself. It must
+        follow from the pod's shape."""
+        return None
 
 
 class FindOneNode(Plugin):

@@ -18,6 +18,11 @@ class Code(IntEnum):
     PENDING = 6  # waits for an event from outside; skips backoff
 
 
+# Rejectors of a held pod that are no plugins (scheduler-job.md 6.5): what becomes of its nomination.
+JOB_REJECT = "JobRejectPlugin"  # its job was let go of: the nomination stays as it was
+JOB_PREEMPTION_SUCCESS = "JobPreemptionSuccessPlugin"  # room is made for its job: nominated to the node it was held on
+JOB_PREEMPTION_FAILURE = "JobPreemptionFailurePlugin"  # no room can be made for its job: cleared
+
 REJECTIONS = frozenset((Code.UNSCHEDULABLE, Code.UNRESOLVABLE, Code.PENDING))
 
 

@@ -95,7 +95,10 @@ class Observer:
             feed.observe(old, new)
             self._event(ClusterEvent(feed.kind.kind, action, old, new))
 
-        informer = informers.informer(feed.kind, feed.projection, optional=True)
+        narrowed = {"field_selector": feed.field_selector} if feed.field_selector else {}
+        if feed.transform is not None:
+            narrowed["transform"] = feed.transform
+        informer = informers.informer(feed.kind, feed.projection, optional=True, **narrowed)
         informer.add_handler(
             lambda new: tell(None, new, Action.ADD),
             lambda old, new: tell(old, new, Action.UPDATE),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from roles.scheduler.framework.interfaces import Plugin
 from roles.scheduler.framework.registry import Registry
 from roles.scheduler.plugins.basic import NodeName, NodeUnschedulable, PrioritySort, SchedulingGates
+from roles.scheduler.plugins.coscheduling.plugin import Coscheduling
 from roles.scheduler.plugins.default_binder import DefaultBinder
 from roles.scheduler.plugins.default_pre_bind import DefaultPreBind
 from roles.scheduler.plugins.default_preemption import DefaultPreemption
@@ -50,13 +51,14 @@ PLUGINS: tuple[type[Plugin], ...] = (
     DefaultPreemption,
     ElasticQuota,
     SchedulingHint,
+    Coscheduling,
 )
 
 # Names of upstream's profiles that this build has no plugin for. A configuration that lists them starts, with a warning for each.
 ABSENT: frozenset[str] = frozenset(
     (
         "DynamicResources", "Reservation",
-        "DeviceShare", "Coscheduling",
+        "DeviceShare",
     )
 )  # fmt: skip
 

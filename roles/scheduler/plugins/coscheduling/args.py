@@ -1,0 +1,27 @@
+"""Arguments of Coscheduling (SCH-CFG-01, scheduler-job.md 3.4)."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from koord.api import names
+from koord.config.errors import ConfigError
+from koord.config.model import Seconds
+from roles.scheduler.config.args import PluginArgs
+
+
+class CoschedulingArgs(PluginArgs):
+    """Coscheduling. `defaultTimeout` in seconds; `skipCheckScheduleCycle` is accepted for old files: there is nothing to check."""
+
+    default_timeout: Seconds = 600.0
+    controller_workers: int = Field(default=1, ge=1)
+    enable_preemption: bool = False
+    aware_network_topology: bool = False
+    default_match_policy: str = names.GANG_MATCH_ONCE_SATISFIED
+    skip_check_schedule_cycle: bool = False
+
+    @model_validator(mode="after")
+    def _timeout(self) -> CoschedulingArgs:
+        if self.default_timeout < 0:
+            raise ConfigError("defaultTimeout", "must not be negative")
+        return self

@@ -1,0 +1,313 @@
+"""The books of gangs: which pods belong to which gang, and how far they are (SCH-GANG-01, 03, 04; scheduler-job.md 10.1-10.5).
+
+Kept from events alone, without I/O and without a clock. A child of a gang is pending, waiting (it has a place and waits for the others),
+released (let go, not seen on its node yet) or bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+
+from koord.api import names
+from koord.api.objects import PodGroup
+from roles.scheduler.cluster.columns import Columns
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
+from roles.scheduler.plugins.coscheduling.round import Round
+from roles.scheduler.plugins.coscheduling.spec import FROM_POD, Defaults, GangSpec, from_pod, from_pod_group, gang_id, needs_pod_group
+
+
+class Stage(StrEnum):
+    """How far a child of a gang is."""
+
+    PENDING = "pending"
+    WAITING = "waiting"
+    RELEASED = "released"
+    BOUND = "bound"
+
+
+PENDING, WAITING, RELEASED, BOUND = Stage.PENDING, Stage.WAITING, Stage.RELEASED, Stage.BOUND
+
+
+class Group:
+    """What gangs that are scheduled together share: whether it came about once, the pod that stands for it in the queue, who was let go."""
+
+    __slots__ = ("binding", "id", "once_satisfied", "representative")
+
+    def __init__(self, group_id: str) -> None:
+        self.id = group_id
+        self.once_satisfied = False
+        self.representative = ""  # UID of the one pending pod that may be in the queue
+        self.binding: frozenset[str] = frozenset()  # UIDs of the pods that were let go together last
+
+
+class Gang:
+    """One gang. `spec` is None until a PodGroup or a pod says what it is."""
+
+    __slots__ = ("_held", "children", "group", "id", "name", "namespace", "pod_group", "spec", "stages")
+
+    def __init__(self, identity: str) -> None:
+        self.id = identity
+        self.namespace, _, self.name = identity.partition("/")
+        self.spec: GangSpec | None = None
+        self.group = Group(identity)
+        self.pod_group: PodGroup | None = None
+        self.children: dict[str, PodInfo] = {}
+        self._held: set[str] = set()  # children that cannot be placed: scheduling gates, or on their way out
+        self.stages: dict[Stage, dict[str, None]] = {stage: {} for stage in Stage}
+
+    def at(self, stage: Stage) -> list[PodInfo]:
+        """Children at a stage, in the order they came there."""
+        return [self.children[uid] for uid in self.stages[stage]]
+
+    def count(self, *stages: Stage) -> int:
+        """How many children are at the stages."""
+        return sum(len(self.stages[stage]) for stage in stages)
+
+    def stage_of(self, uid: str) -> Stage | None:
+        """Where a child stands."""
+        return next((stage for stage, members in self.stages.items() if uid in members), None)
+
+    def move(self, uid: str, stage: Stage) -> None:
+        """A child is at another stage now; a pod that is no child (any more) is passed over."""
+        if uid not in self.children:
+            return
+        for members in self.stages.values():
+            members.pop(uid, None)
+        self.stages[stage][uid] = None
+
+    def take(self, pod: PodInfo) -> None:
+        """A child appeared or changed."""
+        self.children[pod.uid] = pod
+        if pod.shape.gates or pod.deleting:
+            self._held.add(pod.uid)
+        else:
+            self._held.discard(pod.uid)
+
+    def drop(self, uid: str) -> None:
+        """A child is gone."""
+        del self.children[uid]
+        self._held.discard(uid)
+        for members in self.stages.values():
+            members.pop(uid, None)
+
+    def ready(self) -> list[PodInfo]:
+        """Pending children that could be placed: not held by scheduling gates and not on their way out."""
+        return [pod for pod in self.at(PENDING) if pod.uid not in self._held]
+
+    def size(self) -> int:
+        """Children that count for the minimum: those that have a place, and those that could get one."""
+        pending = self.stages[PENDING]
+        return self.count(WAITING, RELEASED, BOUND) + len(pending) - sum(1 for uid in self._held if uid in pending)
+
+    def valid(self) -> bool:
+        """Whether so many have a place that they may go (SCH-GANG-04)."""
+        spec = self.spec
+        if spec is None:
+            return False
+        waiting = self.count(WAITING, RELEASED)
+        if spec.match_policy == names.GANG_MATCH_WAITING_AND_RUNNING:
+            return waiting + self.count(BOUND) >= spec.min_number
+        return waiting >= spec.min_number or (spec.once_satisfied and self.group.once_satisfied)
+
+
+class GangBook(Columns):
+    """All gangs. `activate` puts pods into the active queue."""
+
+    def __init__(self, defaults: Defaults) -> None:
+        self.defaults = defaults
+        self.gangs: dict[str, Gang] = {}
+        self.activate: Callable[[Iterable[PodInfo]], None] = lambda pods: None
+        self.listeners: list[Callable[[Gang], None]] = []  # told of every change of a gang
+        self.metrics = GangMetrics()
+        self.round: Round | None = None  # the group that is being tried now
+        self._groups: dict[str, Group] = {}
+        self._gang_of: dict[str, Gang] = {}  # by pod UID
+
+    def changed(self, gang: Gang) -> None:
+        """A gang is not what it was."""
+        for listener in self.listeners:
+            listener(gang)
+
+    # ---------------------------------------------------------------- looking up
+
+    def pod(self, uid: str) -> PodInfo | None:
+        """A child of whatever gang."""
+        gang = self._gang_of.get(uid)
+        return gang.children[uid] if gang is not None else None
+
+    def gang_of(self, pod: PodInfo) -> Gang | None:
+        """The gang that a pod is a child of."""
+        return self._gang_of.get(pod.uid)
+
+    def group_gangs(self, gang: Gang) -> Iterator[tuple[str, Gang | None]]:
+        """The gangs that are scheduled together with a gang, by id; None for one that does not exist."""
+        for identity in gang.spec.groups if gang.spec is not None else (gang.id,):
+            yield identity, self.gangs.get(identity)
+
+    def members(self, gang: Gang, stage: Stage) -> list[PodInfo]:
+        """Children of all gangs of the group at a stage."""
+        return [pod for _, other in self.group_gangs(gang) if other is not None for pod in other.at(stage)]
+
+    def ready(self, gang: Gang) -> list[PodInfo]:
+        """Pending children of all gangs of the group that could be placed."""
+        return [pod for _, other in self.group_gangs(gang) if other is not None for pod in other.ready()]
+
+    def satisfied(self, gang: Gang) -> bool:
+        """Whether the gang's pods are scheduled each by itself, because it came about once and asks for no more."""
+        return gang.spec is not None and gang.spec.once_satisfied and gang.group.once_satisfied
+
+    def shortage(self, gang: Gang) -> str:
+        """Why the group cannot be tried yet, naming the gangs at fault; "" when it can (SCH-GANG-05)."""
+        missing: list[str] = []
+        vague: list[str] = []
+        short: list[str] = []
+        for identity, other in self.group_gangs(gang):
+            if other is None:
+                missing.append(identity)
+            elif other.spec is None:
+                vague.append(identity)
+            elif other.size() < other.spec.min_number:
+                short.append(f"{identity} has {other.size()} of {other.spec.min_number} pods")
+        parts = []
+        if missing:
+            parts.append(f"gang(s) {', '.join(missing)} of the group do not exist")
+        if vague:
+            parts.append(f"gang(s) {', '.join(vague)} have no PodGroup and no pod with a valid minimum")
+        if short:
+            parts.append(f"not enough pods: {', '.join(short)}")
+        return "; ".join(parts)
+
+    # ---------------------------------------------------------------- PodGroups
+
+    def pod_group_event(self, old: PodGroup | None, new: PodGroup | None) -> None:
+        """A PodGroup appeared, changed or went."""
+        present = new or old
+        assert present is not None
+        identity = f"{present.metadata.namespace}/{present.metadata.name}"
+        if new is None:
+            self._pod_group_gone(identity)
+            return
+        gang = self._gang(identity)
+        before = bool(self.shortage(gang)) or gang.spec is None
+        gang.pod_group = new
+        self._initialise(gang, from_pod_group(new, self.defaults))
+        self.changed(gang)
+        if before and not self.shortage(gang):
+            self.wake(gang)
+
+    def _pod_group_gone(self, identity: str) -> None:
+        """The gang is no more: its children find none until it is created anew."""
+        gang = self.gangs.get(identity)
+        if gang is None:
+            return
+        gang.pod_group = None
+        gang.spec = None
+        gang.group = Group(identity)
+        if not gang.children:
+            del self.gangs[identity]
+        self._drop_groups()
+        self.changed(gang)
+
+    # ---------------------------------------------------------------- pods
+
+    def pod_seen(self, pod: PodInfo) -> None:
+        """A running pod appeared or changed."""
+        identity = gang_id(pod)
+        known = self._gang_of.get(pod.uid)
+        if known is not None and known.id != identity:
+            self.pod_gone(pod.uid)
+            known = None
+        if not identity:
+            return
+        gang = known or self._gang(identity)
+        stage = gang.stage_of(pod.uid)
+        before = gang.size() if stage is not None else -1
+        gang.take(pod)
+        self._gang_of[pod.uid] = gang
+        if gang.spec is None and not needs_pod_group(pod):
+            spec = from_pod(pod, self.defaults)
+            if spec is not None:
+                self._initialise(gang, spec)
+        if pod.node_name:
+            if stage != BOUND:
+                gang.move(pod.uid, BOUND)
+            self.came_about(gang)
+        elif stage is None:
+            gang.move(pod.uid, PENDING)
+        self.changed(gang)
+        if before >= 0 and gang.size() != before and not self.shortage(gang):
+            self.wake(gang)  # a pod was let through its scheduling gates
+
+    def pod_gone(self, uid: str) -> None:
+        """A pod was deleted or has ended."""
+        gang = self._gang_of.pop(uid, None)
+        if gang is None:
+            return
+        gang.drop(uid)
+        if gang.group.representative == uid:
+            gang.group.representative = ""
+        if not self.satisfied(gang) and not self.shortage(gang):
+            self.wake(gang)  # what failed with this pod may do without it
+        if not gang.children and gang.pod_group is None:
+            self.gangs.pop(gang.id, None)
+            self._drop_groups()
+        self.changed(gang)
+
+    # ---------------------------------------------------------------- what scheduling does
+
+    def came_about(self, gang: Gang) -> None:
+        """A member is bound: the group came about. Whoever was held back is scheduled by itself from now on."""
+        group = gang.group
+        if group.once_satisfied:
+            return
+        group.once_satisfied = True
+        rest = [pod for _, other in self.group_gangs(gang) if other is not None and self.satisfied(other) for pod in other.at(PENDING)]
+        if rest:
+            self.activate(rest)
+
+    def release(self, gang: Gang) -> list[PodInfo]:
+        """Let all waiting pods of the group go; returns them."""
+        waiting = self.members(gang, WAITING)
+        for pod in waiting:
+            self._gang_of[pod.uid].move(pod.uid, RELEASED)
+        together = self.members(gang, RELEASED)
+        gang.group.binding = frozenset(pod.uid for pod in together)
+        return waiting
+
+    def withdraw(self, gang: Gang) -> list[PodInfo]:
+        """All waiting pods of the group are pending again; returns them."""
+        waiting = self.members(gang, WAITING)
+        for pod in waiting:
+            self._gang_of[pod.uid].move(pod.uid, PENDING)
+        return waiting
+
+    # ---------------------------------------------------------------- inside
+
+    def _gang(self, identity: str) -> Gang:
+        gang = self.gangs.get(identity)
+        if gang is None:
+            gang = self.gangs[identity] = Gang(identity)
+        return gang
+
+    def _initialise(self, gang: Gang, spec: GangSpec) -> None:
+        """Take over what a gang is. Which group it shares its state with is settled the first time."""
+        first = gang.spec is None or (gang.spec.origin == FROM_POD and spec.origin != FROM_POD)
+        gang.spec = spec
+        if first:
+            gang.group = self._groups.setdefault(spec.group_id, Group(spec.group_id))
+            if gang.stages[BOUND]:
+                gang.group.once_satisfied = True
+
+    def _drop_groups(self) -> None:
+        used = {id(gang.group) for gang in self.gangs.values()}
+        self._groups = {key: group for key, group in self._groups.items() if id(group) in used}
+
+    def wake(self, gang: Gang) -> None:
+        """Let one pending pod of the group stand for it in the queue, if none does and it is not being tried now."""
+        if gang.group.representative or self.round is not None:
+            return
+        ready = self.ready(gang)
+        if ready:
+            self.activate(ready[:1])

@@ -1,0 +1,237 @@
+"""Coscheduling at the extension points (SCH-GANG-04..08, SCH-GANG-10; scheduler-job.md 10.5-10.9)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
+from typing import Any
+
+from koord.api import names
+from koord.api.kinds import PODGROUPS, PODS
+from koord.api.objects import Pod, PodGroup
+from koord.decisions.record import Term
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cycle.decision import FitFailure
+from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.interfaces import (
+    Controllers,
+    Endpoint,
+    Feed,
+    NextPod,
+    Permit,
+    PodObserver,
+    PostBind,
+    PostFilter,
+    PostFilterResult,
+    PreBind,
+    PreEnqueue,
+    PreFilter,
+    PreScore,
+    Reserve,
+    Score,
+    Transformer,
+)
+from roles.scheduler.framework.status import SKIP, SUCCESS, Status, unresolvable, unschedulable, wait
+from roles.scheduler.plugins.coscheduling.args import CoschedulingArgs
+from roles.scheduler.plugins.coscheduling.book import BOUND, PENDING, RELEASED, WAITING, Gang, GangBook
+from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
+from roles.scheduler.plugins.coscheduling.notices import Notices
+from roles.scheduler.plugins.coscheduling.podgroups import ENDED, PodGroups, ended_member
+from roles.scheduler.plugins.coscheduling.rounds import Rounds
+from roles.scheduler.plugins.coscheduling.spec import Defaults
+from roles.scheduler.plugins.coscheduling.views import gang_list, one_gang
+
+log = logging.getLogger(__name__)
+
+BINDING_KEYS = (
+    (names.ANNOTATION_BIND_GANG_GROUP_ID, names.ANNOTATION_BIND_GANG_MEMBER_COUNT),
+    (names.ANNOTATION_BIND_GANG_GROUP_ID_DEPRECATED, names.ANNOTATION_BIND_GANG_MEMBER_COUNT_DEPRECATED),
+)
+
+
+class Coscheduling(
+    PreEnqueue, Transformer, PreFilter, PostFilter, PreScore, Score, NextPod, Reserve, Permit, PreBind, PostBind, PodObserver, Controllers
+):
+    """Places the pods of a gang group together. The plugins of all profiles share one set of books."""
+
+    name = "Coscheduling"
+    Args = CoschedulingArgs
+
+    def __init__(self, args: CoschedulingArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        defaults = Defaults(args.default_timeout, args.default_match_policy)
+        fresh = GangBook(defaults)
+        self.book = handle.cluster.register(self.name, fresh)
+        self._keeper = self.book is fresh
+        if self._keeper:
+            fresh.activate = self._activate
+        elif self.book.defaults != defaults:
+            log.warning("profile %s: gangs are kept by the arguments of the first profile with Coscheduling", handle.profile)
+        self.rounds = Rounds(handle, self.book)
+        self._pod_groups = PodGroups(handle, self.book, args.controller_workers)
+        self._notices = Notices(handle, self.book)
+        if self._keeper:
+            self.book.listeners += [self._pod_groups.changed, self._notices.changed]
+
+    def _activate(self, pods: Iterable[PodInfo]) -> None:
+        self.handle.activate(pods)
+
+    # ---------------------------------------------------------------- observing
+
+    def feeds(self) -> Sequence[Feed]:
+        if not self._keeper:
+            return ()
+        ended = Feed(PODS, Pod, self._pod_groups.ended, ENDED, ended_member)
+        return (Feed(PODGROUPS, PodGroup, self.book.pod_group_event), ended)
+
+    def pod_seen(self, pod: PodInfo) -> None:
+        if self._keeper:
+            self.book.pod_seen(pod)
+
+    def pod_gone(self, uid: str) -> None:
+        if self._keeper:
+            self.book.pod_gone(uid)
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        return (
+            Endpoint("gangs", lambda query: gang_list(self.book)),
+            Endpoint("gang/{namespace}/{name}", lambda query: one_gang(self.book, f"{query['namespace']}/{query['name']}")),
+        )
+
+    def controllers(self) -> Iterable[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
+        if not self._keeper:
+            return ()
+        self.book.metrics = GangMetrics(self.handle.metrics)
+        return (("PodGroups", self._pod_groups.run), ("notices", self._notices.run))
+
+    def kin(self, pod: PodInfo) -> Hashable:
+        gang = self.book.gang_of(pod)
+        return None if gang is None or self.book.satisfied(gang) else gang.group.id
+
+    # ---------------------------------------------------------------- into the queue, and out of it
+
+    def pre_enqueue(self, pod: PodInfo) -> Status:
+        """Of a group that did not come about yet one pod is let in, once there are enough of them. A pod that the books do not know is
+        one of a what-if."""
+        gang = self.book.gang_of(pod)
+        if gang is None or pod.shape.gates or self.book.satisfied(gang):
+            return SUCCESS
+        group = gang.group
+        refusal = self._not_ready(gang)
+        if refusal:
+            if group.representative == pod.uid:
+                group.representative = ""
+            return unresolvable(refusal)
+        current = self.book.round
+        if current is not None and current.group == group.id and pod.uid not in current.attempted:
+            return unresolvable(f"gang {gang.id}: the pod has not been attempted yet in the round that {current.first} began")
+        if group.representative in ("", pod.uid) or self.book.pod(group.representative) is None:
+            group.representative = pod.uid
+            return SUCCESS
+        return unresolvable(f"gang {gang.id}: another pod stands for it in the queue")
+
+    def _not_ready(self, gang: Gang) -> str:
+        if gang.spec is None:
+            return f"gang {gang.id} has no PodGroup and no pod with a valid minimum"
+        shortage = self.book.shortage(gang)
+        return f"gang {gang.id}: {shortage}" if shortage else ""
+
+    def next_pod(self) -> PodInfo | None:
+        return self.rounds.next_pod() if self._keeper else None
+
+    # ---------------------------------------------------------------- the cycle
+
+    def before_pre_filter(self, ctx: CycleContext) -> tuple[Status, PodInfo | None]:
+        gang = self.book.gang_of(ctx.pod)
+        if gang is None:
+            return SUCCESS, None
+        if gang.spec is None or not self.book.satisfied(gang):
+            refusal = self._not_ready(gang)
+            if refusal:
+                if gang.group.representative == ctx.pod.uid:
+                    gang.group.representative = ""
+                return unresolvable(refusal), None
+            self.rounds.take(gang, ctx.pod)
+        return SUCCESS, None
+
+    def pre_filter(self, ctx: CycleContext) -> Status:
+        """What has to be said was said before."""
+        return SKIP
+
+    def post_filter(self, ctx: CycleContext, failure: FitFailure) -> PostFilterResult:
+        return PostFilterResult(unschedulable())
+
+    def after_post_filter(self, ctx: CycleContext, failure: FitFailure, result: PostFilterResult) -> None:
+        gang = self.book.gang_of(ctx.pod)
+        if gang is not None and gang.spec is not None and not self.book.satisfied(gang):
+            self.rounds.failed(gang, ctx, failure, result)
+
+    def explain(self, ctx: CycleContext) -> Sequence[Term]:
+        gang = self.book.gang_of(ctx.pod)
+        return self.rounds.terms(gang) if gang is not None else ()
+
+    def pre_score(self, ctx: CycleContext) -> Status:
+        return SKIP
+
+    def score(self, ctx: CycleContext, rows: Rows) -> float:
+        return 0.0
+
+    # ---------------------------------------------------------------- with a node
+
+    def reserve(self, ctx: CycleContext, slot: int) -> Status:
+        """Nothing to take: the pod counts on its node already."""
+        return SUCCESS
+
+    def unreserve(self, ctx: CycleContext, slot: int) -> None:
+        """The pod lost its place: in a strict gang that did not come about nobody keeps his."""
+        pod = ctx.pod
+        gang = self.book.gang_of(pod)
+        if gang is None or gang.stage_of(pod.uid) == BOUND:
+            return
+        gang.move(pod.uid, PENDING)
+        self.book.changed(gang)
+        if gang.spec is not None and gang.spec.strict and not self.book.satisfied(gang):
+            self.rounds.give_up(gang, f"gang {gang.id}: pod {pod.key} lost its place on {ctx.cluster.name_of(slot)}")
+
+    def permit(self, ctx: CycleContext, slot: int) -> Status:
+        """Holds the pod until every gang of the group has its minimum, then lets all of them go."""
+        pod = ctx.pod
+        gang = self.book.gang_of(pod)
+        if gang is None:
+            return SUCCESS
+        if gang.spec is None:
+            return unschedulable(f"Gang not found: {gang.id}")
+        released_before = pod.uid in gang.group.binding
+        gang.move(pod.uid, WAITING)
+        self.book.changed(gang)
+        # One whose binding failed after its gang was let go completes that release.
+        if not released_before and not all(other is not None and other.valid() for _, other in self.book.group_gangs(gang)):
+            return wait(gang.spec.wait_time)
+        self.rounds.release(gang, pod)
+        return SUCCESS
+
+    async def pre_bind(self, ctx: CycleContext, node: str, draft: BindDraft) -> Status:
+        """Notes on the pod with whom it was let go (SCH-GANG-08); old notes, of a template say, are removed."""
+        pod = ctx.pod
+        gang = self.book.gang_of(pod)
+        together = gang.group.binding if gang is not None else frozenset()
+        if gang is not None and len(together) > 1 and pod.uid in together:
+            for group_key, count_key in BINDING_KEYS:
+                draft.annotations[group_key] = gang.group.id
+                draft.annotations[count_key] = str(len(together))
+            return SUCCESS
+        present = pod.pod.metadata.annotations or {}
+        for key in (key for pair in BINDING_KEYS for key in pair):
+            if key in present:
+                draft.annotations[key] = None
+        return SUCCESS
+
+    def post_bind(self, ctx: CycleContext, node: str) -> None:
+        gang = self.book.gang_of(ctx.pod)
+        if gang is not None:
+            gang.move(ctx.pod.uid, BOUND)
+            self.book.came_about(gang)
+            self.book.changed(gang)
+            if not any(other is not None and other.count(RELEASED) for _, other in self.book.group_gangs(gang)):
+                self.rounds.ended(gang)

@@ -1,0 +1,142 @@
+"""Keeping the status of PodGroups (SCH-GANG-09): members from the books, and those that have ended from a view of its own.
+
+The scheduler forgets a pod when it has ended, a PodGroup must not: `scheduled` keeps counting members that ran to their end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+
+from koord.api.kinds import PODGROUPS
+from koord.api.objects import Pod
+from koord.kube.errors import ApiError, NotFound
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.plugins.coscheduling.book import Gang, GangBook
+from roles.scheduler.plugins.coscheduling.phases import Member, over, patch, shown, step
+from roles.scheduler.plugins.coscheduling.spec import gang_name_of
+
+log = logging.getLogger(__name__)
+
+ENDED = "status.phase!=Running,status.phase!=Pending,status.phase!=Unknown"
+_RETRY = 2.0  # seconds
+
+
+class Ended:
+    """A member that has ended, by gang."""
+
+    __slots__ = ("gang", "key", "member")
+
+    def __init__(self, gang: str, key: str, member: Member) -> None:
+        self.gang = gang
+        self.key = key
+        self.member = member
+
+
+def ended_member(pod: Pod) -> Ended | None:
+    """What is kept of a pod that has ended; None for one that is in no gang."""
+    meta = pod.metadata
+    name = gang_name_of(meta.labels, meta.annotations or {})
+    if not name:
+        return None
+    owners = tuple(f"{meta.namespace}/{owner.name}" for owner in meta.owner_references)
+    return Ended(f"{meta.namespace}/{name}", meta.uid, Member(meta.uid, pod.status.phase, bool(pod.spec.node_name), owners))
+
+
+class PodGroups:
+    """The controller: gangs that changed are looked at by `workers` tasks, one step a time."""
+
+    def __init__(self, handle: Handle, book: GangBook, workers: int, clock: Callable[[], float] = time.time) -> None:
+        self._handle = handle
+        self._book = book
+        self._workers = workers
+        self._clock = clock
+        self._ended: dict[str, dict[str, Member]] = {}
+        self._dirty: dict[str, None] = {}
+        self._busy: set[str] = set()
+        self._wake = asyncio.Event()
+
+    # ---------------------------------------------------------------- observing
+
+    def ended(self, old: Ended | None, new: Ended | None) -> None:
+        """A pod that has ended appeared, changed or was deleted."""
+        if old is not None:
+            members = self._ended.get(old.gang, {})
+            members.pop(old.key, None)
+            if not members:
+                self._ended.pop(old.gang, None)
+        if new is not None:
+            self._ended.setdefault(new.gang, {})[new.key] = new.member
+        for item in (old, new):
+            if item is not None:
+                self._mark(item.gang)
+
+    def changed(self, gang: Gang) -> None:
+        """Something about a gang changed."""
+        if gang.pod_group is not None:
+            self._mark(gang.id)
+
+    def _mark(self, identity: str) -> None:
+        self._dirty[identity] = None
+        self._wake.set()
+
+    def members(self, gang: Gang) -> Iterator[Member]:
+        """All children, with those that have ended; each once."""
+        past = self._ended.get(gang.id, {})
+        for pod in gang.children.values():
+            if pod.uid not in past:
+                yield _member(pod)
+        yield from past.values()
+
+    # ---------------------------------------------------------------- writing
+
+    async def run(self) -> None:
+        """Keep all statuses, until cancelled."""
+        for identity, gang in self._book.gangs.items():
+            if gang.pod_group is not None:
+                self._dirty[identity] = None
+        await asyncio.gather(*(self._work() for _ in range(self._workers)))
+
+    async def _work(self) -> None:
+        while True:
+            identity = next((identity for identity in self._dirty if identity not in self._busy), None)
+            if identity is None:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            del self._dirty[identity]
+            self._busy.add(identity)
+            try:
+                await self.sync(identity)
+            finally:
+                self._busy.discard(identity)
+                if identity in self._dirty:
+                    self._wake.set()
+
+    async def sync(self, identity: str) -> None:
+        """Bring the status of one PodGroup a step forward."""
+        gang = self._book.gangs.get(identity)
+        group = gang.pod_group if gang is not None else None
+        if gang is None or group is None or over(group) or not self._handle.may_write():
+            return
+        body = patch(shown(group), step(group, self.members(gang), self._clock()))
+        if body is None:
+            return
+        body["metadata"] = {"uid": group.metadata.uid}
+        try:
+            # The answer comes through the watch, and with it the next step.
+            await self._handle.client.patch(PODGROUPS, group.metadata.name, body, group.metadata.namespace)
+        except NotFound:
+            return
+        except ApiError as error:
+            log.warning("status of PodGroup %s could not be written, it is tried again: %s", identity, error)
+            asyncio.get_running_loop().call_later(_RETRY, self._mark, identity)
+
+
+def _member(pod: PodInfo) -> Member:
+    meta = pod.pod.metadata
+    owners = tuple(f"{meta.namespace}/{owner.name}" for owner in meta.owner_references)
+    return Member(pod.uid, pod.pod.status.phase, bool(pod.node_name), owners)

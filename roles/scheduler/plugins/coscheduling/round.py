@@ -1,0 +1,42 @@
+"""One try of a gang group: its pods are taken one after another, nothing else in between (SCH-GANG-06, scheduler-job.md 10.7)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from roles.scheduler.cluster.podinfo import PodInfo
+
+
+@dataclass(slots=True)
+class Round:
+    """`gang` is the gang of the pod that began, `group` its group's id, `started` in seconds since the epoch.
+
+    `failure` is why the first pod that found no node found none; `plan` maps pod UIDs to nodes where the whole group was planned.
+    """
+
+    gang: str
+    group: str
+    first: str
+    started: float
+    attempted: set[str] = field(default_factory=set)
+    todo: deque[str] = field(default_factory=deque)
+    failure: str = ""
+    doomed: PodInfo | None = None  # the member that found no node and for whose sake everybody gives his place back
+    plan: dict[str, str] | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    def next(self, ready: Callable[[], Iterable[PodInfo]]) -> str:
+        """UID of a pod that was not tried yet, "" when all were. `ready` lists the pending pods; it is asked when the list is used up, so
+        that pods that came meanwhile are tried too."""
+        for fresh in (False, True):
+            if fresh:
+                self.todo.extend(pod.uid for pod in ready() if pod.uid not in self.attempted)
+            while self.todo:
+                uid = self.todo.popleft()
+                if uid not in self.attempted:
+                    self.attempted.add(uid)
+                    return uid
+        return ""

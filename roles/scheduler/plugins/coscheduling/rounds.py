@@ -1,0 +1,189 @@
+"""Carrying a gang group through its try: who is next, what a failure means for the others, letting them go (SCH-GANG-06, 07, 10).
+
+One group is tried at a time, its pods back to back. Nobody of a strict group keeps a place once a member found none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from koord.decisions.record import Record, Subject, Term
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cycle.decision import FitFailure
+from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.interfaces import PostFilterResult
+from roles.scheduler.framework.status import JOB_REJECT
+from roles.scheduler.plugins.coscheduling.book import BOUND, PENDING, RELEASED, WAITING, Gang, GangBook
+from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
+from roles.scheduler.plugins.coscheduling.round import Round
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PLUGIN = "Coscheduling"
+FEATURES = ("SCH-GANG-06", "SCH-GANG-07")
+_EXPLAINED = 200  # members that get a decision record of their own when their group fails
+
+
+class Rounds:
+    """Moves the books' `round` on. `handle.waiting` holds the pods that have a place and wait for the others."""
+
+    def __init__(self, handle: Handle, book: GangBook, metrics: GangMetrics | None = None) -> None:
+        self._handle = handle
+        self._book = book
+        self._failures: dict[str, tuple[Term, ...]] = {}  # why groups failed last, by group id
+
+    @property
+    def _metrics(self) -> GangMetrics:
+        return self._book.metrics
+
+    # ---------------------------------------------------------------- who is next
+
+    def take(self, gang: Gang, pod: PodInfo) -> Round:
+        """A pod of a group is about to be tried: it begins a round, or is part of the one under way."""
+        current = self._book.round
+        if current is not None and current.group != gang.group.id:
+            self._end("interrupted")  # only when its pods could not be taken from the queue
+            current = None
+        if current is None:
+            current = self._book.round = Round(gang.id, gang.group.id, pod.key, self._handle.state.now)
+            gang.group.representative = ""
+        current.attempted.add(pod.uid)
+        return current
+
+    def next_pod(self) -> PodInfo | None:
+        """The next pod of the group under way; None when nothing is under way (any more)."""
+        current = self._book.round
+        if current is None:
+            return None
+        gang = self._book.gangs.get(current.gang)
+        if gang is None or gang.group.id != current.group:
+            self._end("gang gone")
+            return None
+        if current.doomed is not None:
+            self._end("failed")
+            self._tell_others(gang, current.doomed, current)
+            self._reject(gang, current.failure)
+            return None
+        uid = current.next(lambda: self._book.ready(gang))
+        while uid:
+            pod = self._book.pod(uid)
+            stage_gang = self._book.gang_of(pod) if pod is not None else None
+            if pod is not None and stage_gang is not None and stage_gang.stage_of(uid) is PENDING:
+                return pod
+            uid = current.next(lambda: self._book.ready(gang))
+        self._exhausted(gang, current)
+        return None
+
+    def _exhausted(self, gang: Gang, current: Round) -> None:
+        """Every member was tried. Those of a strict group that still wait, wait for nobody."""
+        waiting = self._book.members(gang, WAITING)
+        if waiting and self._strict(gang):
+            needed = sum(other.spec.min_number for _, other in self._book.group_gangs(gang) if other is not None and other.spec is not None)
+            message = current.failure or f"gang group {current.group}: {len(waiting)} member(s) found nodes, {needed} are needed together"
+            self._end("not enough members")
+            self._reject(gang, message)
+        else:
+            self._end("attempted all" if not current.failure else "failed")
+
+    def _strict(self, gang: Gang) -> bool:
+        return any(other is not None and other.spec is not None and other.spec.strict for _, other in self._book.group_gangs(gang))
+
+    def _end(self, reason: str) -> None:
+        current = self._book.round
+        if current is not None:
+            self._book.round = None
+            self._metrics.round_ended(self._handle.state.now - current.started, len(current.attempted), reason)
+
+    # ---------------------------------------------------------------- success
+
+    def release(self, gang: Gang, pod: PodInfo) -> None:
+        """Everybody who waits may go, `pod` among them. The round goes on where later members have to be placed together too."""
+        released = self._book.release(gang)
+        self._failures.pop(gang.group.id, None)
+        for other in released:
+            if other.uid != pod.uid and self._handle.waiting is not None:
+                self._handle.waiting.allow(other.uid, PLUGIN)
+        if all(other is None or other.spec is None or other.spec.once_satisfied for _, other in self._book.group_gangs(gang)):
+            self._end("released")
+        self._record(gang, "Released", f"{len(released)} members of gang group {gang.group.id} have nodes and are bound", ())
+
+    def ended(self, gang: Gang) -> None:
+        """A member was bound: when nobody of those let go together is left, they are forgotten."""
+        group = gang.group
+        if not any(uid in other.children and other.stage_of(uid) is not BOUND for uid in group.binding for other in self._gangs(gang)):
+            group.binding = frozenset()
+
+    def _gangs(self, gang: Gang) -> list[Gang]:
+        return [other for _, other in self._book.group_gangs(gang) if other is not None]
+
+    # ---------------------------------------------------------------- failure
+
+    def failed(self, gang: Gang, ctx: CycleContext, failure: FitFailure, result: PostFilterResult) -> None:
+        """A member found no node. In a strict gang that ends the round; else the others are tried all the same and keep their places.
+        Only noted here, inside the cycle; carried out when the next pod is asked for."""
+        current = self._book.round
+        if current is None or current.group != gang.group.id:
+            return
+        waiting = len(self._book.members(gang, WAITING)) + len(self._book.members(gang, RELEASED))
+        if not current.failure:
+            current.failure = (
+                f"gang group {gang.group.id}: pod {ctx.pod.key} cannot be placed while {waiting} member(s) wait for it: {failure.message()}"
+            )
+            self._explain(gang, ctx, failure, current, waiting)
+        if gang.spec is not None and gang.spec.strict:
+            current.doomed = ctx.pod
+
+    def give_up(self, gang: Gang, message: str) -> None:
+        """A member of a strict group lost its place: so do the others."""
+        current = self._book.round
+        if current is not None and current.group == gang.group.id:
+            self._end("lost a place")
+        self._reject(gang, message)
+
+    def _reject(self, gang: Gang, message: str, marker: str = JOB_REJECT) -> None:
+        for pod in self._book.withdraw(gang):
+            if self._handle.waiting is not None:
+                self._handle.waiting.reject(pod.uid, marker, message)
+
+    def _tell_others(self, gang: Gang, failed: PodInfo, current: Round) -> None:
+        """Members that were not tried show why (SCH-GANG-10)."""
+        others = [pod for pod in self._book.ready(gang) if pod.uid not in current.attempted]
+        if self._handle.gates.get("GangPendingPodsConditionPatch", True):
+            for pod in others:
+                self._handle.report(pod, current.failure)
+        for pod in others[:_EXPLAINED]:
+            self._handle.record(
+                Record(
+                    "scheduler", Subject("Pod", pod.namespace, pod.name, pod.pod.metadata.uid), self._handle.state.now, "Unschedulable",
+                    PLUGIN, current.failure, {"gang": gang.id, "firstMissing": failed.key}, (), ("SCH-GANG-10",),
+                )
+            )  # fmt: skip
+
+    # ---------------------------------------------------------------- explaining
+
+    def terms(self, gang: Gang) -> Sequence[Term]:
+        """Why the gang's group failed last."""
+        return self._failures.get(gang.group.id, ())
+
+    def _explain(self, gang: Gang, ctx: CycleContext, failure: FitFailure, current: Round, placed: int) -> None:
+        needed = sum(other.spec.min_number for other in self._gangs(gang) if other.spec is not None)
+        short = sorted(failure.histogram().items(), key=lambda item: (-item[1], item[0]))
+        best = placed + current.notes.get("more", 0)
+        terms = (
+            Term("members with a node", placed, f"of {needed} needed", "pods"),
+            Term("best achievable", best, unit="pods"),
+            Term("first missing member", ctx.pod.key),
+            *(Term(f"short: {reason}", count, unit="nodes") for reason, count in short),
+        )
+        self._failures[gang.group.id] = terms
+        self._record(gang, "Unschedulable", current.failure, terms)
+
+    def _record(self, gang: Gang, verdict: str, message: str, terms: tuple[Term, ...]) -> None:
+        for other in self._gangs(gang):
+            uid = other.pod_group.metadata.uid if other.pod_group is not None else ""
+            numbers = {"minimum": other.spec.min_number if other.spec is not None else 0, "members": len(other.children)}
+            subject = Subject("PodGroup", other.namespace, other.name, uid)
+            now = self._handle.state.now
+            self._handle.record(Record("scheduler", subject, now, verdict, PLUGIN, message, dict(numbers), terms, FEATURES))

@@ -1,0 +1,277 @@
+"""Gangs through the scheduler's door: PodGroups and pods in the API server in, bindings, conditions and annotations out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import pytest
+
+from koord.api.kinds import PODGROUPS, PODS
+from koord.api.names import (
+    ANNOTATION_BIND_GANG_GROUP_ID,
+    ANNOTATION_BIND_GANG_MEMBER_COUNT,
+    LABEL_POD_GROUP_MIN_AVAILABLE_DEPRECATED,
+    LABEL_POD_GROUP_NAME_DEPRECATED,
+)
+
+from .conftest import GANG, condition
+
+
+@pytest.mark.feature("SCH-GANG-01")
+@pytest.mark.feature("SCH-GANG-05")
+def test_members_wait_for_the_pod_group_and_for_each_other(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("8",)) as g:
+            await g.member("a0", "late", annotations={GANG + "name": "late", GANG + "min-available": "1"})
+            await g.live.pod("plain")
+            await g.live.bound("plain")
+            assert g.live.app.queue.counts()["gated"] == 1
+            await g.group("late", 2)
+            await g.said("a0", "default/late has 1 of 2 pods")
+            await g.member("a1", "late")
+            assert await g.bound("a0", "a1") == {"a0": "n0", "a1": "n0"}
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-01")
+@pytest.mark.feature("SCH-GANG-02")
+def test_pods_describe_their_gang_by_annotations_or_by_lightweight_labels(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("8",)) as g:
+            await g.annotated("a0", "self", "two")  # no number: the next pod may say what the gang is
+            await g.annotated("a1", "self", "2", waiting_time="30s", mode="NonStrict", total_number="1")
+            labels = {LABEL_POD_GROUP_NAME_DEPRECATED: "light", LABEL_POD_GROUP_MIN_AVAILABLE_DEPRECATED: "2"}
+            for name in ("l0", "l1"):
+                await g.live.pod(name, meta={"labels": labels})
+            await g.bound("a0", "a1", "l0", "l1")
+            spec = g.plugin.book.gangs["default/self"].spec
+            assert (spec.min_number, spec.total, spec.mode, spec.wait_time) == (2, 2, "NonStrict", 30.0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-06")
+@pytest.mark.feature("SCH-GANG-07")
+@pytest.mark.feature("SCH-GANG-10")
+def test_a_strict_gang_that_does_not_fit_holds_nothing_and_says_why_on_every_member(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("4",)) as g:
+            await g.group("crowd", 5)
+            for number in range(5):
+                await g.member(f"c{number}", "crowd", cpu="3")
+            for number in range(5):
+                await g.said(f"c{number}", "Insufficient cpu")
+            await g.quiet()
+            assert not any((await g.nodes_of()).values())
+            # Nobody keeps a place: there is room for somebody else.
+            await g.live.pod("other", cpu="4")
+            assert await g.live.bound("other") == "n0"
+            assert "1 member(s) wait for it" in condition(await g.live.get("c4"))["message"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-06")
+def test_a_gang_that_failed_is_tried_again_when_room_comes(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("4",)) as g:
+            await g.group("two", 2)
+            for number in range(2):
+                await g.member(f"p{number}", "two", cpu="3")
+            await g.said("p0", "Insufficient cpu")
+            await g.quiet()
+            await g.live.node("later", cpu="4")
+            found = await g.bound("p0", "p1")
+            assert sorted(found.values()) == ["later", "n0"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-07")
+def test_members_of_a_loose_gang_keep_their_places_until_their_time_is_over(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("4",)) as g:
+            await g.group("loose", 2, annotations={"mode": "NonStrict"}, scheduleTimeoutSeconds=600)
+            for number in range(2):
+                await g.member(f"p{number}", "loose", cpu="3")
+            for _ in range(400):
+                if len(g.live.app.waiting) == 1 and g.live.app.queue.counts()["unschedulable"] == 1:
+                    break
+                await asyncio.sleep(0.02)
+            await g.live.pod("other", cpu="2")
+            await g.live.refused("other")
+            await g.live.node("later", cpu="4")
+            assert sorted((await g.bound("p0", "p1")).values()) == ["later", "n0"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-07")
+def test_a_loose_member_whose_time_is_over_gives_its_place_back(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("4",)) as g:
+            await g.group("loose", 2, annotations={"mode": "NonStrict"}, scheduleTimeoutSeconds=1)
+            for number in range(2):
+                await g.member(f"p{number}", "loose", cpu="3")
+            await g.live.pod("other", cpu="2")
+            assert await g.live.bound("other") == "n0"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-03")
+def test_gangs_of_a_group_go_together(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("3",)) as g:
+            both = {"groups": ["default/ps", "default/worker"]}
+            await g.group("ps", 1, annotations=both)
+            await g.group("worker", 2, annotations=both)
+            await g.member("ps-0", "ps")
+            await g.said("ps-0", "default/worker has 0 of 2 pods")
+            await g.member("worker-0", "worker")
+            await g.member("worker-1", "worker", cpu="2")
+            # The whole group needs 4 CPUs: nobody is bound while there are 3.
+            await g.said("ps-0", "Insufficient cpu")
+            await g.quiet()
+            assert not any((await g.nodes_of()).values())
+            await g.live.node("more", cpu="2")
+            await g.bound("ps-0", "worker-0", "worker-1")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-04")
+@pytest.mark.parametrize(("policy", "goes"), [("once-satisfied", True), ("waiting-and-running", True), ("only-waiting", False)])
+def test_what_counts_when_a_member_comes_later(gangs: Any, policy: str, goes: bool) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("8",)) as g:
+            await g.group("gang", 2, annotations={"match-policy": policy})
+            await g.member("p0", "gang")
+            await g.member("p1", "gang")
+            await g.bound("p0", "p1")
+            await g.member("late", "gang")
+            if goes:
+                assert await g.live.bound("late") == "n0"
+            else:
+                await g.said("late", "1 member(s) found nodes, 2 are needed together")
+                await g.member("later", "gang")
+                await g.bound("late", "later")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-04")
+def test_a_replacement_needs_the_minimum_again_where_running_members_count(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("8",)) as g:
+            await g.group("gang", 3, annotations={"match-policy": "waiting-and-running"})
+            for number in range(3):
+                await g.member(f"p{number}", "gang")
+            await g.bound("p0", "p1", "p2")
+            for name in ("p0", "p1"):
+                await g.client.delete(PODS, name, "default", grace_period_seconds=0)
+            await g.member("r0", "gang")
+            await g.said("r0", "default/gang has 2 of 3 pods")
+            await g.member("r1", "gang")
+            await g.bound("r0", "r1")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-08")
+def test_bound_members_tell_with_whom_they_were_let_go(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("8",)) as g:
+            await g.group("gang", 2, annotations={"groups": ["default/gang"]})
+            await g.member("p0", "gang")
+            await g.member("p1", "gang")
+            await g.bound("p0", "p1")
+            for name in ("p0", "p1"):
+                notes = (await g.live.get(name))["metadata"]["annotations"]
+                assert notes[ANNOTATION_BIND_GANG_GROUP_ID] == "default/gang"
+                assert notes[ANNOTATION_BIND_GANG_MEMBER_COUNT] == "2"
+                assert notes["scheduling.koordinator.sh/bind-gang-group-id"] == "default/gang"
+                assert notes["scheduling.koordinator.sh/bind-gang-member-count"] == "2"
+            stale = {ANNOTATION_BIND_GANG_GROUP_ID: "old", ANNOTATION_BIND_GANG_MEMBER_COUNT: "9"}
+            await g.live.pod("copy", meta={"annotations": stale})
+            await g.live.bound("copy")
+            assert not (await g.live.get("copy"))["metadata"].get("annotations")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-05")
+def test_one_pod_of_a_gang_is_in_the_queue_and_another_takes_over(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("1",)) as g:
+            await g.group("gang", 3)
+            for number in range(4):
+                await g.member(f"p{number}", "gang", cpu="2")
+            for number in range(4):
+                await g.said(f"p{number}", "Insufficient cpu")
+            await g.quiet()
+            said = {name: condition(await g.live.get(name))["message"] for name in ("p0", "p1", "p2", "p3")}
+            failed = next(name for name, message in said.items() if message.startswith("0/1"))
+            await g.client.delete(PODS, failed, "default", grace_period_seconds=0)
+            for number in range(3):
+                await g.live.node(f"big{number}", cpu="2")
+            left = [name for name in ("p0", "p1", "p2", "p3") if name != failed]
+            await g.bound(*left)
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-05")
+def test_a_member_with_scheduling_gates_does_not_count_until_they_are_gone(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("8",)) as g:
+            await g.group("gang", 2)
+            await g.member("p0", "gang")
+            await g.member("p1", "gang", schedulingGates=[{"name": "example.com/wait"}])
+            await g.said("p0", "default/gang has 1 of 2 pods")
+            await g.client.patch(PODS, "p1", [{"op": "remove", "path": "/spec/schedulingGates"}], "default", type="json")
+            await g.bound("p0", "p1")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-03")
+def test_gangs_are_shown(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("8",)) as g, aiohttp.ClientSession() as session:
+            await g.group("gang", 2, annotations={"mode": "NonStrict"})
+            await g.member("p0", "gang")
+            await g.member("p1", "gang")
+            await g.bound("p0", "p1")
+            await g.annotated("solo", "alone", "2")
+            base = f"{g.live.ops.url}/apis/v1/plugins/Coscheduling"
+            shown = await (await session.get(f"{base}/gang/default/gang")).json()
+            assert shown["name"] == "default/gang"
+            assert shown["mode"] == "NonStrict"
+            assert shown["waitTime"] == 600 * 10**9
+            assert set(shown["boundChildren"]) == set(shown["children"]) == {"default/p0", "default/p1"}
+            assert shown["onceResourceSatisfied"] is True
+            assert shown["gangFrom"] == "GangFromPodGroupCrd"
+            everything = await (await session.get(f"{base}/gangs")).json()
+            assert everything["default/alone"]["gangFrom"] == "GangFromPodAnnotation"
+            assert (await session.get(f"{base}/gang/default/none")).status == 404
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-01")
+def test_a_gang_whose_pod_group_goes_finds_none_until_it_is_there_again(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("1",)) as g:
+            await g.group("gang", 2)
+            await g.member("p0", "gang")
+            await g.said("p0", "has 1 of 2 pods")
+            await g.client.delete(PODGROUPS, "gang", "default")
+            await g.said("p0", "have no PodGroup")
+            await g.group("gang", 1)
+            await g.live.bound("p0")
+
+    asyncio.run(run())

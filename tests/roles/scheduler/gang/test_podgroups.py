@@ -1,0 +1,149 @@
+"""The status of PodGroups: through the API server, and step by step."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from koord.api.kinds import PODGROUPS, PODS
+from koord.api.objects import PodGroup
+from roles.scheduler.plugins.coscheduling.phases import Member, over, step
+
+
+@pytest.mark.feature("SCH-GANG-09")
+def test_a_group_from_its_first_pod_to_its_end(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("8",)) as g:
+            await g.group("job", 2)
+            await g.podgroup("job", lambda s: s.get("phase") == "Pending")
+            owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "owner-uid"}
+            for name in ("p0", "p1"):
+                body = await g.member(name, "job", schedulingGates=[{"name": "example.com/hold"}])
+                await g.client.patch(PODS, name, {"metadata": {"uid": body["metadata"]["uid"], "ownerReferences": [owner]}}, "default")
+            await g.podgroup("job", lambda s: s.get("phase") == "Scheduling" and s.get("scheduleStartTime"))
+            for name in ("p0", "p1"):
+                await g.client.patch(PODS, name, [{"op": "remove", "path": "/spec/schedulingGates"}], "default", type="json")
+            await g.bound("p0", "p1")
+            status = await g.podgroup("job", lambda s: s.get("phase") == "Scheduled")
+            assert status["scheduled"] == 2
+            await g.finish("p0", "Running")
+            await g.finish("p1", "Running")
+            await g.podgroup("job", lambda s: s.get("phase") == "Running" and s.get("running") == 2)
+            await g.finish("p0", "Succeeded")
+            status = await g.podgroup("job", lambda s: s.get("succeeded") == 1)
+            assert (status["phase"], status["scheduled"], status["running"]) == ("Running", 2, 1)
+            await g.finish("p1", "Succeeded")
+            status = await g.podgroup("job", lambda s: s.get("phase") == "Finished")
+            assert (status["scheduled"], status["succeeded"]) == (2, 2)
+            # A group that has come to its end is left alone.
+            await g.client.delete(PODS, "p0", "default", grace_period_seconds=0)
+            await g.group("other", 1)
+            await g.podgroup("other", lambda s: s.get("phase") == "Pending")
+            assert (await g.podgroup("job", bool))["phase"] == "Finished"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-09")
+def test_a_failed_member_fails_the_group_and_an_empty_one_is_pending_again(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("8",)) as g:
+            await g.group("sad", 1)
+            await g.member("s0", "sad")
+            await g.live.bound("s0")
+            await g.finish("s0", "Failed")
+            status = await g.podgroup("sad", lambda s: s.get("phase") == "Failed")
+            assert (status["failed"], status["scheduled"]) == (1, 1)
+            await g.group("empty", 1)
+            await g.member("e0", "empty")
+            await g.podgroup("empty", lambda s: s.get("phase") == "Scheduled")
+            await g.client.delete(PODS, "e0", "default", grace_period_seconds=0)
+            await g.podgroup("empty", lambda s: s.get("phase") == "Pending")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-02")
+def test_what_is_wrong_with_a_gang_is_told_on_the_object(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("8",)) as g:
+            await g.group("odd", 3, annotations={"mode": "Sometimes", "groups": "[nonsense", "total-number": "2"})
+            await g.member("o0", "odd", annotations={"gang.scheduling.koordinator.sh/min-available": "7"})
+            note = (await g.event("odd", "GangNotReady"))["note"]
+            assert "default/odd has 1 of 3 pods" in note
+            said = await g.said("o0", "'Sometimes' is not known: Strict holds")
+            assert "groups: not valid JSON" in said
+            assert "2 is below the minimum 3" in said
+            assert "'7', the PodGroup 3" in said
+            assert (await g.event("odd", "InvalidGang"))["type"] == "Warning"
+            await g.annotated("lost", "nowhere", "many")
+            await g.said("lost", "'many' is no whole number")
+            await g.event("lost", "InvalidGang")
+
+    asyncio.run(run())
+
+
+def group(minimum: int = 2, **status: Any) -> PodGroup:
+    body = {"metadata": {"name": "g", "namespace": "ns", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"minMember": minimum}}
+    return msgspec.convert({**body, "status": status}, PodGroup)
+
+
+def members(**counts: int) -> list[Member]:
+    return [Member(f"{phase}{n}", phase, phase != "Pending", ("ns/b", "ns/a")) for phase, count in counts.items() for n in range(count)]
+
+
+@pytest.mark.feature("SCH-GANG-09")
+@pytest.mark.parametrize(
+    ("phase", "children", "after"),
+    [
+        ("", {}, "Pending"),
+        ("Pending", {"Pending": 1}, "Pending"),
+        ("Pending", {"Pending": 2}, "PreScheduling"),
+        ("PreScheduling", {"Pending": 2}, "Scheduling"),
+        ("PreScheduling", {}, "Pending"),
+        ("Scheduling", {"Pending": 1, "Running": 1}, "Scheduling"),
+        ("Scheduling", {"Running": 2}, "Running"),
+        ("Scheduled", {"Running": 1, "Succeeded": 1}, "Running"),
+        ("Running", {"Running": 1, "Failed": 1}, "Failed"),
+        ("Running", {"Failed": 1, "Pending": 4}, "Scheduling"),
+        ("Running", {"Succeeded": 2, "Failed": 1}, "Finished"),
+    ],
+)
+def test_each_step_of_a_group(phase: str, children: dict[str, int], after: str) -> None:
+    found = step(group(phase=phase), members(**children), 0.0)
+    assert found.phase == after
+    if after == "PreScheduling":
+        assert found.occupied_by == "ns/a,ns/b"
+
+
+@pytest.mark.feature("SCH-GANG-09")
+def test_groups_that_are_over_are_left_alone() -> None:
+    assert over(group(phase="Finished"))
+    assert over(group(phase="Failed"))
+    assert over(group(phase="Scheduled", scheduled=2, scheduleStartTime="2026-01-03T00:00:01Z"))
+    assert not over(group(phase="Scheduled", scheduled=2, scheduleStartTime="2026-01-02T00:00:00Z"))
+    assert not over(group(phase="Running", scheduled=2, running=1, scheduleStartTime="2026-01-03T00:00:01Z"))
+    assert not over(group(phase="Scheduled", scheduled=2, scheduleStartTime="when it was"))
+
+
+@pytest.mark.feature("SCH-GANG-09")
+def test_an_update_of_a_group_is_one_merge_patch_with_its_uid(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("8",)) as g:
+            asked: list[Any] = []
+            patch = g.client.patch
+
+            async def see(kind: Any, name: str, body: Any, *rest: Any, **more: Any) -> Any:
+                if kind is PODGROUPS:
+                    asked.append(body)
+                return await patch(kind, name, body, *rest, **more)
+
+            g.live.app.client.patch = see
+            created = await g.group("job", 1)
+            await g.podgroup("job", lambda s: s.get("phase") == "Pending")
+            assert asked == [{"status": {"phase": "Pending"}, "metadata": {"uid": created["metadata"]["uid"]}}]
+
+    asyncio.run(run())
