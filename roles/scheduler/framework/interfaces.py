@@ -84,13 +84,15 @@ class PageError(Exception):
 
 class Feed(NamedTuple):
     """A kind a plugin observes. `observe(old, new)` gets decoded objects (`projection`, a msgspec Struct type or dict), or what
-    `transform` makes of them (None leaves one out); None = absent. `field_selector` narrows what is watched."""
+    `transform` makes of them (None leaves one out); None = absent. `field_selector` and `namespace` narrow what is watched; a what-if
+    tells of all objects of the kind."""
 
     kind: Kind
     projection: type[Any]
     observe: Callable[[Any, Any], None]
     field_selector: str = ""
     transform: Callable[[Any], Any] | None = None
+    namespace: str | None = None
 
 
 class PodObserver(Plugin):

@@ -95,9 +95,11 @@ class Observer:
             feed.observe(old, new)
             self._event(ClusterEvent(feed.kind.kind, action, old, new))
 
-        narrowed = {"field_selector": feed.field_selector} if feed.field_selector else {}
+        narrowed: dict[str, Any] = {"field_selector": feed.field_selector} if feed.field_selector else {}
         if feed.transform is not None:
             narrowed["transform"] = feed.transform
+        if feed.namespace is not None:
+            narrowed["namespace"] = feed.namespace
         informer = informers.informer(feed.kind, feed.projection, optional=True, **narrowed)
         informer.add_handler(
             lambda new: tell(None, new, Action.ADD),

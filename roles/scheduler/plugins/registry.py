@@ -9,6 +9,7 @@ from roles.scheduler.plugins.coscheduling.plugin import Coscheduling
 from roles.scheduler.plugins.default_binder import DefaultBinder
 from roles.scheduler.plugins.default_pre_bind import DefaultPreBind
 from roles.scheduler.plugins.default_preemption import DefaultPreemption
+from roles.scheduler.plugins.device_share.plugin import DeviceShare
 from roles.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from roles.scheduler.plugins.fit_plus import NodeResourcesFitPlus
 from roles.scheduler.plugins.image_locality import ImageLocality
@@ -52,13 +53,13 @@ PLUGINS: tuple[type[Plugin], ...] = (
     ElasticQuota,
     SchedulingHint,
     Coscheduling,
+    DeviceShare,
 )
 
 # Names of upstream's profiles that this build has no plugin for. A configuration that lists them starts, with a warning for each.
 ABSENT: frozenset[str] = frozenset(
     (
         "DynamicResources", "Reservation",
-        "DeviceShare",
     )
 )  # fmt: skip
 

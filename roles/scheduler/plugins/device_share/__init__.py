@@ -1,0 +1,1 @@
+"""DeviceShare: which devices of a node a pod gets, whole, in fractions, and near one another."""

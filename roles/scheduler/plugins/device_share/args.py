@@ -1,0 +1,55 @@
+"""Arguments of DeviceShare (SCH-CFG-01, scheduler-node.md 2.3)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import AliasChoices, Field, model_validator
+
+from koord.api import names
+from koord.config.model import ConfigModel
+from roles.scheduler.config.args import PluginArgs, ResourceWeight
+
+_SCORED = (names.RESOURCE_GPU_MEMORY_RATIO, names.RESOURCE_GPU_MEMORY, names.RESOURCE_RDMA, names.RESOURCE_FPGA)
+
+
+def _scored() -> list[ResourceWeight]:
+    return [ResourceWeight(name=name, weight=1) for name in _SCORED]
+
+
+class DeviceScoringStrategy(ConfigModel):
+    """How nodes, and devices on a node, are preferred: the emptiest or the fullest."""
+
+    type: Literal["LeastAllocated", "MostAllocated"] = "LeastAllocated"
+    resources: list[ResourceWeight] = Field(default_factory=_scored)
+
+    @model_validator(mode="after")
+    def _some(self) -> DeviceScoringStrategy:
+        if not self.resources:
+            self.resources = _scored()
+        return self
+
+
+class TemplatesConfig(ConfigModel):
+    """The ConfigMap with the templates of shared devices, and the resources whose requests must equal one of them."""
+
+    namespace: str = Field(default="koordinator-system", min_length=1, validation_alias=AliasChoices("configMapNamespace", "namespace"))
+    name: str = Field(default="gpu-shared-resource-templates", min_length=1, validation_alias=AliasChoices("configMapName", "name"))
+    matched_resources: list[str] = Field(default_factory=lambda: [names.RESOURCE_HUAWEI_NPU_CORE])
+
+
+class GPUModel(ConfigModel):
+    """A model of cards, as the node labels `gpu-vendor` and `gpu-model` name it."""
+
+    vendor: str = ""
+    model: str = ""
+
+
+class DeviceShareArgs(PluginArgs):
+    """DeviceShare. `allocator` chooses nothing: it is accepted because old configurations have it."""
+
+    allocator: str = ""
+    scoring_strategy: DeviceScoringStrategy = Field(default_factory=DeviceScoringStrategy)
+    disable_device_numa_topology_alignment: bool = Field(default=False, alias="disableDeviceNUMATopologyAlignment")
+    gpu_shared_resource_templates_config: TemplatesConfig = Field(default_factory=TemplatesConfig, alias="gpuSharedResourceTemplatesConfig")
+    gpu_share_unsupported_models: list[GPUModel] = Field(default_factory=list)

@@ -1,0 +1,215 @@
+"""Which devices a pod would get on a node now: with reservations, within NUMA nodes, or exactly those that it names (SCH-DEV-16).
+
+Answers are kept twice: with the node until its state moves, and by the state's content, so that nodes that are alike are worked out once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from koord.api import names
+from koord.api.annotations import AnnotationError, parse_device_allocations, parse_scheduling_hint
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.framework.restoring import RESTRICTED, RestoredReservation
+from roles.scheduler.framework.status import Status, unschedulable
+from roles.scheduler.plugins.device_share.amounts import types_of
+from roles.scheduler.plugins.device_share.choice import Outcome, Rules, selected
+from roles.scheduler.plugins.device_share.columns import DeviceColumns, holding_of
+from roles.scheduler.plugins.device_share.holdings import Allocation, Holding, owners_of, read_allocation, remainder, use_of
+from roles.scheduler.plugins.device_share.joint import choose
+from roles.scheduler.plugins.device_share.node import NodeDevices
+from roles.scheduler.plugins.device_share.request import DeviceRequest
+from roles.scheduler.plugins.device_share.view import View, view_of
+
+T = TypeVar("T")
+
+_KEPT = 1 << 12
+_NAME = "DeviceShare"
+
+
+class Chooser:
+    """Decides for one profile. `set_rules` forgets everything that was kept."""
+
+    def __init__(self, columns: DeviceColumns, rules: Rules) -> None:
+        self.columns = columns
+        self._numbers = itertools.count()
+        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self.set_rules(rules)
+
+    def set_rules(self, rules: Rules) -> None:
+        """Other templates, say."""
+        self.rules = rules
+        self._stamp = (id(self), next(self._numbers))
+        self._kept.clear()
+
+    def cached(self, node: NodeDevices, key: Hashable, work: Callable[[], T]) -> T:
+        """What `work` says of the node as it stands; it must not look at anything beyond the node's content and the key."""
+        key = (self._stamp, key)
+        found = node.results.get(key)
+        if found is None:
+            general = (key, node.content)
+            found = self._kept.get(general)
+            if found is None:
+                found = self._kept[general] = work()
+                if len(self._kept) > _KEPT:
+                    self._kept.popitem(last=False)
+            node.keep(key, found)
+        answer: T = found
+        return answer
+
+    # ---------------------------------------------------------------- without reservations
+
+    def plain(self, node: NodeDevices, request: DeviceRequest, mask: int | None = None) -> Outcome:
+        """The devices of a node that are free, within the NUMA nodes of a mask. A node without a Device object gives none, and is fine."""
+        inventory = node.inventory
+        if inventory is None:
+            return ()
+
+        def work() -> Outcome:
+            view = view_of(inventory, node.labels, node.use, _alone(node.holdings))
+            return choose(request, view if mask is None else view.within(mask), self.rules)
+
+        return self.cached(node, (request.key, mask), work)
+
+    def guess(self, node: NodeDevices, pod: PodInfo, request: DeviceRequest) -> Holding | None:
+        """What a pod that is only supposed to be on a node would get."""
+        found = self.plain(node, request)
+        return None if isinstance(found, Status) or not found else holding_of(pod, found)
+
+    # ---------------------------------------------------------------- in a cycle
+
+    def outcome(self, ctx: CycleContext, slot: int, request: DeviceRequest, mask: int | None = None) -> Outcome:
+        """What the pod of the cycle would get: with one of the reservations that it may use, else of what is free. Once the pod counts on
+        the node (it is being reserved) with the reservation that was nominated only."""
+        node = self.node(ctx, slot)
+        if node.inventory is None:
+            return ()
+        wanted = designated(ctx.pod)
+        if wanted is not None:
+            return self._exactly(ctx, slot, node, wanted)
+        restored = ctx.restored.get(slot, ())
+        if not restored:
+            return self.plain(node, request, mask)
+        if all(reservation.ignored for reservation in restored):
+            return choose(request, _masked(self.view(ctx, slot, node, released=restored), mask), self.rules)
+        if ctx.reservation is not None:
+            return self.with_reservation(ctx, slot, request, ctx.reservation, mask)
+        if self.reserving(ctx, slot):
+            return choose(request, _masked(self.view(ctx, slot, node), mask), self.rules)
+        reasons: dict[str, None] = {}
+        for reservation in restored:
+            found = self.with_reservation(ctx, slot, request, reservation, mask)
+            if not isinstance(found, Status):
+                return found
+            reasons.update(dict.fromkeys(found.reasons))
+        if names.ANNOTATION_RESERVATION_AFFINITY in ctx.pod.shape.annotations:
+            return unschedulable(*(f"Reservation(s) {reason}" for reason in reasons))
+        # Only owners use reserved devices: what is left for others is what nobody holds.
+        return choose(request, _masked(self.view(ctx, slot, node), mask), self.rules)
+
+    def with_reservation(
+        self, ctx: CycleContext, slot: int, request: DeviceRequest, reservation: RestoredReservation, mask: int | None = None
+    ) -> Outcome:
+        """With what one reservation has left. A Restricted one gives nothing beyond it, another one is used up before the node is."""
+        node = self.node(ctx, slot)
+        if node.inventory is None:
+            return ()
+        view = _masked(self.view(ctx, slot, node, released=(reservation,)), mask)
+        holding = _reserved(ctx, slot, node).get(reservation.uid) or held_by(reservation.pod)
+        rest = remainder(holding, owners_of(reservation.uid, node.holdings))
+        if reservation.policy == RESTRICTED:
+            kinds = types_of(reservation.restricted) & {share.type for share in holding.allocation}
+            return choose(request, view.limited(rest, kinds), self.rules)
+        places = frozenset(share.place for share in rest if any(amount for _, amount in share.amounts))
+        found = choose(request, view.only(places), self.rules) if places else unschedulable()
+        return choose(request, view.preferring(places), self.rules) if isinstance(found, Status) else found
+
+    def score(self, ctx: CycleContext, slot: int, request: DeviceRequest, mask: int | None = None) -> int:
+        """How good the node is for the pod: the sum over the types of what the devices in view are worth together (5.9)."""
+        node = self.node(ctx, slot)
+        if node.inventory is None:
+            return 0
+        restored = ctx.restored.get(slot, ())
+        view = _masked(self.view(ctx, slot, node, released=restored), mask)
+        nominated = ctx.reservation or next((r for r in restored if not r.ignored), None)
+        if nominated is not None and nominated.policy == RESTRICTED:
+            holding = _reserved(ctx, slot, node).get(nominated.uid) or held_by(nominated.pod)
+            kinds = types_of(nominated.restricted) & {share.type for share in holding.allocation}
+            view = view.limited(remainder(holding, owners_of(nominated.uid, node.holdings)), kinds)
+        total = 0
+        for wanted in request.wanted:
+            hint = request.hint(wanted.type)
+            units = selected(view, wanted.type, hint)
+            count = len(units) if hint.for_all else wanted.count
+            total += self.rules.scorer.node(units, replace(wanted, count=count))
+        return total
+
+    def view(self, ctx: CycleContext, slot: int, node: NodeDevices, released: tuple[RestoredReservation, ...] = ()) -> View:
+        """The node's devices; what the released reservations have left is free, what all others have left is not."""
+        assert node.inventory is not None
+        use = use_of(node.holdings, _reserved(ctx, slot, node), frozenset(reservation.uid for reservation in released))
+        return view_of(node.inventory, node.labels, use, _alone(node.holdings))
+
+    def node(self, ctx: CycleContext, slot: int) -> NodeDevices:
+        """The node without the pod of the cycle."""
+        node = self.columns.node(slot)
+        return node.without(ctx.pod.uid) if ctx.pod.uid in node.holdings else node
+
+    def reserving(self, ctx: CycleContext, slot: int) -> bool:
+        """Whether the pod counts on the node already."""
+        return ctx.cluster.slot_of_pod(ctx.pod.uid) == slot
+
+    def _exactly(self, ctx: CycleContext, slot: int, node: NodeDevices, wanted: Allocation) -> Outcome:
+        """The very devices that a pod names, if all of them are free."""
+        view = self.view(ctx, slot, node, released=ctx.restored.get(slot, ()))
+        for share in wanted:
+            unit = next((unit for unit in view.units.get(share.type, ()) if unit.minor == share.minor), None)
+            if unit is None or not unit.card.healthy or any(unit.free.get(name, 0) < amount for name, amount in share.amounts):
+                return unschedulable(f"Insufficient {share.type} devices")
+            left = {function.bus_id for _, group in unit.functions for function in group}
+            if any(function.bus_id not in left for function in share.functions):
+                return unschedulable(f"Insufficient {share.type} VirtualFunctions")
+        return wanted
+
+
+def designated(pod: PodInfo) -> Allocation | None:
+    """Devices that a pod must get exactly: a scheduling hint for this plugin makes its own annotation an order (5.7)."""
+    if names.ANNOTATION_DEVICE_ALLOCATED not in (pod.metadata.annotations or {}):
+        return None
+    try:
+        hint = parse_scheduling_hint(pod.shape.annotations)
+        if hint is None or _NAME not in hint.extensions:
+            return None
+        return read_allocation(parse_device_allocations(pod.metadata.annotations)) or None
+    except (AnnotationError, ValueError):
+        return None
+
+
+def _masked(view: View, mask: int | None) -> View:
+    return view if mask is None else view.within(mask)
+
+
+def _alone(holdings: Mapping[str, Holding]) -> list[tuple[str, int]]:
+    return [share.place for holding in holdings.values() if holding.alone for share in holding.allocation if share.type in holding.alone]
+
+
+def _reserved(ctx: CycleContext, slot: int, node: NodeDevices) -> dict[str, Holding]:
+    """Reservations on the node, those that the cycle has taken off included."""
+    reserved = node.reserved()
+    for reservation in ctx.restored.get(slot, ()):
+        if reservation.uid not in reserved:
+            reserved[reservation.uid] = held_by(reservation.pod)
+    return reserved
+
+
+def held_by(pod: PodInfo) -> Holding:
+    """What a reserve pod's annotation says that it holds; nothing where it cannot be read."""
+    try:
+        return holding_of(pod, read_allocation(parse_device_allocations(pod.metadata.annotations)))
+    except ValueError:
+        return holding_of(pod, ())

@@ -1,0 +1,329 @@
+"""The columns of DeviceShare: who holds what on every node, and what that leaves as arrays (SCH-DEV-01, SCH-DEV-11).
+
+Holdings follow pods. A pod that was bound has what its annotation says. A pod that is being bound has what `take` gave it, also while a
+what-if takes it away and puts it back. A pod that is only supposed to be on a node (nominated there, say) has what it would get.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord.api import names
+from koord.api.annotations import parse_device_allocations, parse_reservation_allocated
+from koord.api.objects import Device
+from roles.scheduler.cluster.cluster import Cluster
+from roles.scheduler.cluster.columns import Columns, Vector, grown
+from roles.scheduler.cluster.nodeview import NodeView
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.plugins.device_share.amounts import DEVICE_RESOURCES
+from roles.scheduler.plugins.device_share.holdings import Allocation, Holding, read_allocation
+from roles.scheduler.plugins.device_share.inventory import Inventory, read_device
+from roles.scheduler.plugins.device_share.node import NodeDevices
+from roles.scheduler.plugins.device_share.partitions import honored
+from roles.scheduler.plugins.device_share.request import DeviceRequest, request_for
+
+log = logging.getLogger(__name__)
+
+_LABELS = (
+    names.LABEL_GPU_VENDOR, names.LABEL_GPU_MODEL, names.LABEL_NODE_GPU_PARTITION_POLICY, names.LABEL_GPU_ISOLATION_PROVIDER,
+)  # fmt: skip
+
+ABSENT = -1.0
+"""What stands for a resource that a card does not have."""
+
+Guess = Callable[[NodeDevices, PodInfo], Holding | None]
+
+
+class CardColumns:
+    """One type's cards by position in the inventory: what is left of each resource, ABSENT where there is none of it."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.free: dict[str, list[Vector]] = {}
+        self.sums: dict[str, tuple[Vector, Vector]] = {}  # total and free over all cards
+        self.memory: list[Vector] = []  # GPU memory of each card, 0 for none
+        self.cards: NDArray[np.int32] = np.zeros(capacity, dtype=np.int32)
+
+    def grow(self, capacity: int) -> None:
+        """Lengthen the arrays."""
+        self.capacity = capacity
+        self.free = {name: [grown(column, capacity, ABSENT) for column in columns] for name, columns in self.free.items()}
+        self.sums = {name: (grown(total, capacity), grown(free, capacity)) for name, (total, free) in self.sums.items()}
+        self.memory = [grown(column, capacity) for column in self.memory]
+        self.cards = grown(self.cards, capacity)
+
+    def at(self, name: str, position: int) -> Vector:
+        """What is left of a resource on the cards at a position."""
+        columns = self.free.setdefault(name, [])
+        while len(columns) <= position:
+            columns.append(np.full(self.capacity, ABSENT))
+        return columns[position]
+
+    def total_and_free(self, name: str) -> tuple[Vector, Vector]:
+        """What the cards have of a resource together, and what is left."""
+        found = self.sums.get(name)
+        if found is None:
+            found = self.sums[name] = (np.zeros(self.capacity), np.zeros(self.capacity))
+        return found
+
+    def memory_at(self, position: int) -> Vector:
+        """GPU memory of the cards at a position."""
+        while len(self.memory) <= position:
+            self.memory.append(np.zeros(self.capacity))
+        return self.memory[position]
+
+    def clear(self, slot: int) -> None:
+        """Nothing is there."""
+        for columns in self.free.values():
+            for column in columns:
+                column[slot] = ABSENT
+        for total, free in self.sums.values():
+            total[slot] = free[slot] = 0.0
+        for column in self.memory:
+            column[slot] = 0.0
+        self.cards[slot] = 0
+
+
+class DeviceColumns(Columns):
+    """`known[slot]`: the node has (or had) a Device object; `honors[slot]`: it hands out GPUs as partitions only;
+    `held[slot]`: some pod has a PCIe switch for itself. Call `refresh` before
+    reading arrays. `guess` says what a pod that is only supposed to be on a node would get."""
+
+    def __init__(self) -> None:
+        self.guess: Guess = lambda node, pod: None
+        self.by_type: dict[str, CardColumns] = {}
+        self._nodes: dict[str, NodeDevices] = {}
+        self._taken: dict[str, Holding] = {}
+        self._deleted: set[str] = set()
+        self._shapes: dict[Hashable, int] = {}  # machines of one build have one number
+        self._dirty: set[int] = set()
+        self._quiet = False
+        self._before: dict[NodeDevices, tuple[Any, ...]] = {}
+
+    def attach(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.known: NDArray[np.bool_] = np.zeros(cluster.capacity, dtype=np.bool_)
+        self.honors: NDArray[np.bool_] = np.zeros(cluster.capacity, dtype=np.bool_)
+        self.held: NDArray[np.bool_] = np.zeros(cluster.capacity, dtype=np.bool_)
+
+    def grow(self, capacity: int) -> None:
+        self.known, self.honors, self.held = grown(self.known, capacity), grown(self.honors, capacity), grown(self.held, capacity)
+        for columns in self.by_type.values():
+            columns.grow(capacity)
+
+    def node(self, slot: int) -> NodeDevices:
+        """The devices of a slot."""
+        return self._node(self.cluster.name_of(slot))
+
+    def find(self, name: str) -> NodeDevices | None:
+        """The devices of a node by name; None where there is no Device object."""
+        found = self._nodes.get(name)
+        return found if found is not None and found.inventory is not None else None
+
+    def names(self) -> list[str]:
+        """Nodes with a Device object, sorted."""
+        return sorted(name for name, node in self._nodes.items() if node.inventory is not None)
+
+    # ---------------------------------------------------------------- Device objects and nodes
+
+    def device_set(self, old: Device | None, new: Device | None) -> None:
+        """A Device appeared, changed or went. A malformed one is logged and the last good one stays."""
+        present = new or old
+        assert present is not None
+        name = present.metadata.name
+        inventory: Inventory | None = None
+        if new is not None:
+            try:
+                inventory = read_device(new)
+                number = self._shapes.setdefault(inventory.shape, len(self._shapes))
+                inventory = replace(inventory, shape=number)
+            except ValueError as error:
+                log.error("Device %s: %s; the last good one stays", name, error)
+                return
+            self._deleted.discard(name)
+        slot = self.cluster.slot_of(name)
+        node = self._node(name)
+        if inventory is None:
+            self._deleted.add(name)
+            inventory = node.inventory.dark() if node.inventory is not None else None
+        node.inventory = inventory
+        self._changed(slot, node)
+        if new is None and (slot < 0 or not self.cluster.alive[slot]):
+            self._collect(name)
+
+    def node_set(self, slot: int, old: NodeView | None, new: NodeView) -> None:
+        node = self._node(new.name)
+        labels = {key: new.labels[key] for key in _LABELS if key in new.labels}
+        if old is None or labels != node.labels:
+            node.labels = labels
+            self._changed(slot, node)
+        self._dirty.add(slot)
+
+    def node_removed(self, slot: int, old: NodeView) -> None:
+        self._dirty.add(slot)
+        self._collect(old.name)
+
+    def _collect(self, name: str) -> None:
+        """Forget a node that is gone together with its Device; one of the two may come back alone."""
+        node = self._nodes.get(name)
+        if node is not None and not node.holdings and (node.inventory is None or name in self._deleted):
+            del self._nodes[name]
+            self._deleted.discard(name)
+
+    def _node(self, name: str) -> NodeDevices:
+        node = self._nodes.get(name)
+        if node is None:
+            node = self._nodes[name] = NodeDevices()
+        return node
+
+    # ---------------------------------------------------------------- pods
+
+    def pod_added(self, slot: int, pod: PodInfo) -> None:
+        if not self._concerns(pod):
+            return
+        node = self.node(slot)
+        holding = self._holding(node, pod)
+        if holding is not None:
+            node.holdings[pod.uid] = holding
+            self._changed(slot, node)
+
+    def pod_removed(self, slot: int, pod: PodInfo) -> None:
+        if not self._concerns(pod):
+            return
+        name = self.cluster.name_of(slot)
+        node = self._nodes.get(name)
+        if node is not None and node.holdings.pop(pod.uid, None) is not None:
+            self._changed(slot, node)
+            if not self.cluster.alive[slot]:
+                self._collect(name)
+
+    def pod_replaced(self, slot: int, old: PodInfo, new: PodInfo) -> None:
+        if not self._concerns(new) and not self._concerns(old):
+            return
+        node = self.node(slot)
+        before, now = node.holdings.get(new.uid), self._holding(node, new) if self._concerns(new) else None
+        if before == now:
+            return
+        if now is None:
+            del node.holdings[new.uid]
+        else:
+            node.holdings[new.uid] = now
+        self._changed(slot, node)
+
+    def pod_gone(self, uid: str) -> None:
+        """The pod is no more."""
+        self._taken.pop(uid, None)
+
+    def take(self, slot: int, uid: str, holding: Holding) -> None:
+        """A pod that counts on the node gets these shares."""
+        self._taken[uid] = holding
+        node = self.node(slot)
+        if node.holdings.get(uid) != holding:
+            node.holdings[uid] = holding
+            self._changed(slot, node)
+
+    def give_back(self, slot: int, uid: str) -> None:
+        """It gets nothing after all."""
+        self._taken.pop(uid, None)
+        node = self.node(slot)
+        if node.holdings.pop(uid, None) is not None:
+            self._changed(slot, node)
+
+    def taken(self, uid: str) -> Holding | None:
+        """What `take` gave a pod whose binding has not been seen yet."""
+        return self._taken.get(uid)
+
+    def _concerns(self, pod: PodInfo) -> bool:
+        """Whether a pod can hold devices."""
+        if not DEVICE_RESOURCES.isdisjoint(pod.shape.amounts):
+            return True
+        annotations = pod.metadata.annotations
+        return bool(annotations) and names.ANNOTATION_DEVICE_ALLOCATED in annotations
+
+    def _holding(self, node: NodeDevices, pod: PodInfo) -> Holding | None:
+        if not pod.node_name:
+            return self._taken.get(pod.uid) or self.guess(node, pod)
+        self._taken.pop(pod.uid, None)
+        annotations = pod.metadata.annotations
+        try:
+            allocation = read_allocation(parse_device_allocations(annotations))
+            used = parse_reservation_allocated(annotations)
+        except ValueError as error:
+            log.warning("pod %s: %s; what it holds of the node's devices is not known", pod.key, error)
+            return None
+        if not allocation:
+            return None
+        return holding_of(pod, allocation, used.uid if used is not None else "")
+
+    # ---------------------------------------------------------------- what-ifs that leave no trace
+
+    def quiet_begins(self) -> None:
+        self._quiet = True
+
+    def quiet_ends(self) -> None:
+        """Holdings are what they were: so are the versions, and what was worked out for them."""
+        self._quiet = False
+        for node, state in self._before.items():
+            node.restore(state)
+        self._before = {}
+
+    def _changed(self, slot: int, node: NodeDevices) -> None:
+        if self._quiet and node not in self._before:
+            self._before[node] = node.state()
+        node.changed()
+        if slot >= 0:
+            self._dirty.add(slot)
+            self.cluster.changes.note(slot, self.kind)
+
+    # ---------------------------------------------------------------- arrays
+
+    def refresh(self) -> None:
+        """Bring the arrays up to date."""
+        if self._dirty:
+            for slot in self._dirty:
+                self._write(slot)
+            self._dirty.clear()
+
+    def cards(self, kind: str) -> CardColumns:
+        """The columns of a type."""
+        found = self.by_type.get(kind)
+        if found is None:
+            found = self.by_type[kind] = CardColumns(self.cluster.capacity)
+        return found
+
+    def _write(self, slot: int) -> None:
+        node = self.node(slot) if self.cluster.alive[slot] else None
+        inventory = node.inventory if node is not None else None
+        self.known[slot] = inventory is not None
+        self.honors[slot] = inventory is not None and node is not None and honored(inventory, node.labels)
+        self.held[slot] = node is not None and any(holding.alone for holding in node.holdings.values())
+        for columns in self.by_type.values():
+            columns.clear(slot)
+        if node is None or inventory is None:
+            return
+        use = node.use
+        for kind, found in inventory.cards.items():
+            columns = self.cards(kind)
+            columns.cards[slot] = len(found)
+            for position, card in enumerate(found):
+                used = use.of((kind, card.minor))
+                columns.memory_at(position)[slot] = card.amounts.get(names.RESOURCE_GPU_MEMORY, 0)
+                for name, amount in card.amounts.items():
+                    left = max(0, amount - used.get(name, 0))
+                    columns.at(name, position)[slot] = left
+                    total, free = columns.total_and_free(name)
+                    total[slot] += amount
+                    free[slot] += left
+
+
+def holding_of(pod: PodInfo, allocation: Allocation, owner_of: str = "") -> Holding:
+    """The holding of a pod that has these shares and uses the reservation of this UID."""
+    request = request_for(pod.shape)
+    alone = request.alone if isinstance(request, DeviceRequest) else frozenset()
+    return Holding(pod.key, allocation, owner_of, bool(pod.reservation), alone)

@@ -1,0 +1,242 @@
+"""DeviceShare at the extension points (SCH-DEV-01..17, scheduler-node.md 5)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from koord.api import names
+from koord.api.kinds import CONFIGMAPS, DEVICES, RESERVATIONS
+from koord.api.objects import ConfigMap, Device
+from koord.config.errors import ConfigError
+from roles.scheduler.cluster.changes import NODE
+from roles.scheduler.cluster.columns import Vector
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.codes import StatusCodes
+from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
+from roles.scheduler.framework.events import ASSIGNED_POD, Action, Subscription
+from roles.scheduler.framework.events import NODE as NODE_EVENTS
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.interfaces import (
+    Codes,
+    Endpoint,
+    Feed,
+    Filter,
+    NodeSet,
+    PodObserver,
+    PreBind,
+    PreFilter,
+    Rejection,
+    ReservationFilter,
+    Reserve,
+    Score,
+)
+from roles.scheduler.framework.normalize import PROPORTIONAL
+from roles.scheduler.framework.restoring import RestoredReservation
+from roles.scheduler.framework.status import SKIP, SUCCESS, Status, unresolvable
+from roles.scheduler.plugins.device_share.amounts import GPU, InvalidRequest
+from roles.scheduler.plugins.device_share.args import DeviceShareArgs
+from roles.scheduler.plugins.device_share.choice import NO_TEMPLATE, Rules
+from roles.scheduler.plugins.device_share.chooser import Chooser, designated
+from roles.scheduler.plugins.device_share.columns import DeviceColumns, holding_of
+from roles.scheduler.plugins.device_share.holdings import Holding, write_allocation
+from roles.scheduler.plugins.device_share.node import NodeDevices
+from roles.scheduler.plugins.device_share.numa import DeviceHints
+from roles.scheduler.plugins.device_share.pages import node_summary, summaries
+from roles.scheduler.plugins.device_share.request import DeviceRequest, request_for
+from roles.scheduler.plugins.device_share.scoring import Scorer
+from roles.scheduler.plugins.device_share.templates import DATA_KEY, Templates
+from roles.scheduler.plugins.device_share.vectors import REFUSED, coarse, node_scores
+from roles.scheduler.plugins.topology_manager.manager import TopologyManager
+
+log = logging.getLogger(__name__)
+
+
+class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter, PodObserver):
+    """Gives pods devices. Who holds what is one set of columns for all profiles; scoring and templates are each profile's own."""
+
+    name = "DeviceShare"
+    Args = DeviceShareArgs
+    row_wise = True
+    normalizer = PROPORTIONAL
+
+    def __init__(self, args: DeviceShareArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        fresh = DeviceColumns()
+        self.columns = handle.cluster.register(self.name, fresh)
+        self._keeper = self.columns is fresh
+        self.reads = self.score_reads = NODE | self.columns.kind
+        self._config = args.gpu_shared_resource_templates_config
+        self._scorer = Scorer.of(args.scoring_strategy)
+        unshared = frozenset((model.vendor, model.model) for model in args.gpu_share_unsupported_models)
+        templates = Templates(frozenset(self._config.matched_resources))
+        self.chooser = Chooser(self.columns, Rules(self._scorer, templates, unshared))
+        self._codes = StatusCodes(first=REFUSED + 1)
+        self._topology = TopologyManager.of(handle)
+        self._aligned = not args.disable_device_numa_topology_alignment
+        if self._aligned:
+            self._topology.add_provider(self.name, DeviceHints(self.chooser))
+        if self._keeper:
+            self.columns.guess = self._guess
+
+    # ---------------------------------------------------------------- what it is told
+
+    def feeds(self) -> Sequence[Feed]:
+        devices = (Feed(DEVICES, Device, self.columns.device_set),) if self._keeper else ()
+        chosen = f"metadata.name={self._config.name}"
+        return (*devices, Feed(CONFIGMAPS, ConfigMap, self._templates, namespace=self._config.namespace, field_selector=chosen))
+
+    def _templates(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
+        """The templates appeared, changed or went. Malformed ones are logged and the last good ones stay."""
+        present = new or old
+        assert present is not None
+        if (present.metadata.namespace, present.metadata.name) != (self._config.namespace, self._config.name):
+            return
+        rules = self.chooser.rules
+        try:
+            templates = rules.templates.read(new.data.get(DATA_KEY, "") if new is not None else "")
+        except ConfigError as error:
+            log.error("ConfigMap %s/%s: %s; the last good templates stay", self._config.namespace, self._config.name, error)
+            return
+        self.chooser.set_rules(replace(rules, templates=templates))
+        self.handle.cluster.changes.resized()  # what was answered about any pod may be another now
+
+    def pod_seen(self, pod: PodInfo) -> None:
+        """Columns are told of pods on nodes by themselves."""
+
+    def pod_gone(self, uid: str) -> None:
+        self.columns.pod_gone(uid)
+
+    def _guess(self, node: NodeDevices, pod: PodInfo) -> Holding | None:
+        request = request_for(pod.shape)
+        return self.chooser.guess(node, pod, request) if isinstance(request, DeviceRequest) else None
+
+    def subscriptions(self) -> Sequence[Subscription]:
+        any_change = Action.ADD | Action.UPDATE | Action.DELETE
+        return (
+            Subscription(ASSIGNED_POD, Action.DELETE),
+            Subscription(DEVICES.kind, any_change),
+            Subscription(CONFIGMAPS.kind, any_change),
+            Subscription(RESERVATIONS.kind, any_change),
+            Subscription(NODE_EVENTS, Action.ADD | Action.UPDATE_LABELS),
+        )
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        return (
+            Endpoint("nodeDeviceSummaries", lambda query: summaries(self.columns)),
+            Endpoint("nodeDeviceSummaries/{name}", lambda query: node_summary(self.columns, query["name"])),
+        )
+
+    # ---------------------------------------------------------------- filter
+
+    def shape_key(self, pod: PodInfo) -> Hashable:
+        return designated(pod)
+
+    def pre_filter(self, ctx: CycleContext) -> Status | NodeSet:
+        request = request_for(ctx.pod.shape)
+        if request is None:
+            return SKIP
+        if isinstance(request, InvalidRequest):
+            return unresolvable(str(request))
+        gpu, templates = request.of(GPU), self.chooser.rules.templates
+        if gpu is not None and templates.applies(gpu) and not templates.known(gpu):
+            return NO_TEMPLATE
+        return SUCCESS
+
+    def coarse(self, ctx: CycleContext, rows: Rows) -> Codes | None:
+        request = request_for(ctx.pod.shape)
+        if not isinstance(request, DeviceRequest):
+            return None
+        if designated(ctx.pod) is not None:
+            return None
+        return coarse(self.columns, request, rows, decisive=self._counting_decides(request))
+
+    def _counting_decides(self, request: DeviceRequest) -> bool:
+        if not request.plain:
+            return False
+        gpu, rules = request.of(GPU), self.chooser.rules
+        return gpu is None or not gpu.shared or not (rules.unshared or rules.templates.applies(gpu))
+
+    def filter_row(self, ctx: CycleContext, slot: int) -> int:
+        request = request_for(ctx.pod.shape)
+        if not isinstance(request, DeviceRequest):
+            return 0
+        found = self.chooser.outcome(ctx, slot, request)
+        return self._codes.code(found) if isinstance(found, Status) else 0
+
+    def refine(self, ctx: CycleContext, slots: NDArray[np.intp], codes: Codes) -> Codes:
+        refined = [
+            self.filter_row(ctx, slot) or code if code == REFUSED else code
+            for slot, code in zip(slots.tolist(), codes.tolist(), strict=True)
+        ]
+        return np.array(refined, dtype=np.int32)
+
+    def rejection(self, ctx: CycleContext, code: int) -> Rejection:
+        return Rejection(("Insufficient devices",)) if code == REFUSED else self._codes.rejection(code)
+
+    def fits_reservation(self, ctx: CycleContext, slot: int, reservation: RestoredReservation) -> tuple[str, ...]:
+        request = request_for(ctx.pod.shape)
+        if not isinstance(request, DeviceRequest):
+            return ()
+        found = self.chooser.with_reservation(ctx, slot, request, reservation)
+        return tuple(f"Reservation(s) {reason}" for reason in found.reasons) if isinstance(found, Status) else ()
+
+    # ---------------------------------------------------------------- score
+
+    def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
+        request = request_for(ctx.pod.shape)
+        if not isinstance(request, DeviceRequest):
+            return 0.0
+        if not request.hints:
+            return node_scores(self.columns, request, self._scorer, rows)
+        slots = np.arange(ctx.cluster.capacity)[rows]
+        asked = ctx.feasible[rows] & self.columns.known[rows]
+        scores = np.zeros(len(slots))
+        for index in np.flatnonzero(asked).tolist():
+            scores[index] = self.score_row(ctx, int(slots[index]))
+        return scores
+
+    def score_row(self, ctx: CycleContext, slot: int) -> float:
+        request = request_for(ctx.pod.shape)
+        if not isinstance(request, DeviceRequest):
+            return 0.0
+        return float(self.chooser.score(ctx, slot, request))
+
+    # ---------------------------------------------------------------- reserve and bind
+
+    def reserve(self, ctx: CycleContext, slot: int) -> Status:
+        request = request_for(ctx.pod.shape)
+        if not isinstance(request, DeviceRequest):
+            return SUCCESS
+        admission = self._topology.at_reserve(ctx, slot)
+        if not admission.status.ok:
+            self.columns.give_back(slot, ctx.pod.uid)
+            return admission.status
+        found = self.chooser.outcome(ctx, slot, request, admission.affinity if self._aligned else None)
+        if isinstance(found, Status) or not found:
+            self.columns.give_back(slot, ctx.pod.uid)
+            return found if isinstance(found, Status) else SUCCESS
+        owner_of = ctx.reservation.uid if ctx.reservation is not None else ""
+        self.columns.take(slot, ctx.pod.uid, holding_of(ctx.pod, found, owner_of))
+        return SUCCESS
+
+    def unreserve(self, ctx: CycleContext, slot: int) -> None:
+        self.columns.give_back(slot, ctx.pod.uid)
+
+    async def pre_bind(self, ctx: CycleContext, node: str, draft: BindDraft) -> Status:
+        holding = self.columns.taken(ctx.pod.uid)
+        if holding is None:
+            if names.ANNOTATION_DEVICE_ALLOCATED in (ctx.pod.metadata.annotations or {}):
+                draft.annotations[names.ANNOTATION_DEVICE_ALLOCATED] = None  # left over from a binding that failed
+            return SKIP
+        devices = self.columns.find(node)
+        inventory = devices.inventory if devices is not None else None
+        cards = {share.place: inventory.card(*share.place) if inventory is not None else None for share in holding.allocation}
+        ids = {place: card.id for place, card in cards.items() if card is not None}
+        draft.annotations[names.ANNOTATION_DEVICE_ALLOCATED] = orjson.dumps(write_allocation(holding.allocation, ids)).decode()
+        return SUCCESS

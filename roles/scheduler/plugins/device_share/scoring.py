@@ -1,0 +1,63 @@
+"""How devices and nodes are preferred (SCH-DEV-13, scheduler-node.md 5.9). Pure. Every percentage is floored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from roles.scheduler.cluster.columns import Vector
+from roles.scheduler.plugins.device_share.amounts import Wanted
+from roles.scheduler.plugins.device_share.args import DeviceScoringStrategy
+from roles.scheduler.plugins.device_share.view import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """A scoring strategy: (resource, weight) pairs, and whether full or empty is better."""
+
+    most: bool
+    weights: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, strategy: DeviceScoringStrategy) -> Scorer:
+        """The scorer of a strategy from the arguments."""
+        return cls(strategy.type == "MostAllocated", tuple((entry.name, entry.weight) for entry in strategy.resources))
+
+    def device(self, unit: Unit, wanted: Wanted) -> int:
+        """How good one device is for one unit of what is wanted, 0..100."""
+        return self._score((unit,), wanted, 1)
+
+    def node(self, units: Iterable[Unit], wanted: Wanted) -> int:
+        """How good the devices of a type are together for all that is wanted, 0..100."""
+        return self._score(tuple(units), wanted, wanted.count)
+
+    def _score(self, units: Sequence[Unit], wanted: Wanted, count: int) -> int:
+        total_score = total_weight = 0
+        for name, weight in self.weights:
+            total = sum(unit.card.amounts.get(name, 0) for unit in units)
+            if total > 0:
+                used = total - sum(unit.free.get(name, 0) for unit in units) + wanted.of(name) * count
+                total_score += weight * self._percent(total, used)
+                total_weight += weight
+        return total_score // total_weight if total_weight else 0
+
+    def _percent(self, total: int, used: int) -> int:
+        if self.most:
+            return 100 * min(used, total) // total
+        return 100 * (total - used) // total if used <= total else 0
+
+    def vector(self, sums: Iterable[tuple[int, Vector, Vector, float]]) -> Vector:
+        """The same for many nodes: (weight, total, free, wanted in all) by resource, as vectors over nodes."""
+        score: Any = None
+        weights: Any = None
+        for weight, total, free, amount in sums:
+            some = total > 0
+            used = total - free + amount
+            over = np.minimum(used, total) if self.most else np.maximum(total - used, 0.0)
+            part = np.floor(np.divide(100.0 * over, total, out=np.zeros_like(total), where=some)) * weight
+            score = part if score is None else score + part
+            weights = some * float(weight) if weights is None else weights + some * float(weight)
+        return np.asarray(np.floor(np.divide(score, weights, out=np.zeros_like(score), where=weights > 0)))
