@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from koord.api import names
-from koord.api.annotations import AnnotationError, parse_device_allocations, parse_scheduling_hint
+from koord.api.annotations import parse_device_allocations
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.restoring import RESTRICTED, RestoredReservation
@@ -25,6 +25,7 @@ from roles.scheduler.plugins.device_share.joint import choose
 from roles.scheduler.plugins.device_share.node import NodeDevices
 from roles.scheduler.plugins.device_share.request import DeviceRequest
 from roles.scheduler.plugins.device_share.view import View, view_of
+from roles.scheduler.plugins.scheduling_hint import extension_of
 
 T = TypeVar("T")
 
@@ -181,12 +182,11 @@ def designated(pod: PodInfo) -> Allocation | None:
     """Devices that a pod must get exactly: a scheduling hint for this plugin makes its own annotation an order (5.7)."""
     if names.ANNOTATION_DEVICE_ALLOCATED not in (pod.metadata.annotations or {}):
         return None
+    if extension_of(pod, _NAME) is None:
+        return None
     try:
-        hint = parse_scheduling_hint(pod.shape.annotations)
-        if hint is None or _NAME not in hint.extensions:
-            return None
         return read_allocation(parse_device_allocations(pod.metadata.annotations)) or None
-    except (AnnotationError, ValueError):
+    except ValueError:
         return None
 
 
