@@ -5,7 +5,7 @@ Two means: the kernel's burst buffer, and CFS quotas that are raised while conta
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from koord.api.quantity import QuantityError, parse_milli
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.writes import About, Batch, Write, sequence
 from roles.koordlet.host.cgroup_files import CFS_PERIOD_US, milli_to_quota
+from roles.koordlet.host.errors import HostError
 from roles.koordlet.qos import view
 from roles.koordlet.qos.burst_limits import NodeState, Tokens, node_state, spend
 from roles.koordlet.qos.outcome import Outcome, Sample, Strategy
@@ -35,10 +36,26 @@ UP, DOWN, REMAIN, RESET = "up", "down", "remain", "reset"
 
 
 @dataclass(frozen=True, slots=True)
+class Quiet:
+    """A pod that has what it wants: deciding again gives the same while nothing that it was decided from changes."""
+
+    pod: PodState
+    node: CPUBurstStrategy
+    ratio: float
+    quotas: tuple[bytes | None, ...]
+    """What the quota files hold, the pod's first."""
+    since: float
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BurstState:
-    """Token buckets by container id."""
+    """Token buckets by container id, and quiet pods by uid."""
 
     tokens: dict[str, Tokens] = field(default_factory=dict)
+    quiet: dict[str, Quiet] = field(default_factory=dict)
+    shown: frozenset[str] = frozenset()
+    """Pods whose gauges stand."""
 
 
 def effective(node: CPUBurstStrategy, pod: PodState) -> CPUBurstStrategy:
@@ -116,14 +133,24 @@ class CPUBurst(Strategy[BurstState]):
         node = node_state(snapshot, slo.cpu_burst, self.options.reconcile_interval_seconds)
         ratio = self._ratio(snapshot)
         tokens: dict[str, Tokens] = {}
+        quiet: dict[str, Quiet] = {}
         batches: list[Batch] = []
         samples: list[Sample] = []
         records: list[Record] = []
+        shown: list[str] = []
         for pod in snapshot.pods:
             if not pod.active or pod.qos_label in WITHOUT_BURST:
                 continue
+            shown.append(pod.uid)
+            known = state.quiet.get(pod.uid)
+            if known is not None and self._still(known, snapshot, pod, slo.cpu_burst, ratio, now):
+                quiet[pod.uid] = known
+                continue
             round_ = _Pod(self, snapshot, pod, effective(slo.cpu_burst, pod), node, ratio, now)
             round_.decide(state.tokens, tokens)
+            if round_.settled:
+                found = _raw(snapshot, "cpu.cfs_quota_us", pod)
+                quiet[pod.uid] = Quiet(pod, slo.cpu_burst, ratio, found, now, tuple(round_.samples))
             batches += round_.batches
             samples += round_.samples
             records += round_.records
@@ -131,13 +158,25 @@ class CPUBurst(Strategy[BurstState]):
         for container_id, bucket in state.tokens.items():
             if container_id not in tokens and not bucket.expired(now):
                 tokens[container_id] = bucket
+        after = BurstState(tokens, quiet, frozenset(shown))
+        if not samples and after.shown == state.shown:
+            return Outcome(after, batches=tuple(batches), records=tuple(records))
+        kept = [sample for known in quiet.values() if state.quiet.get(known.pod.uid) is known for sample in known.samples]
         return Outcome(
-            replace(state, tokens=tokens),
+            after,
             batches=tuple(batches),
-            samples=tuple(samples),
+            samples=(*kept, *samples),
             records=tuple(records),
             cleared=("scaled_burst", "scaled_quota"),
         )
+
+    def _still(self, known: Quiet, snapshot: Snapshot, pod: PodState, node: CPUBurstStrategy, ratio: float, now: float) -> bool:
+        """Whether a quiet pod needs no new decision. Now and then it gets one, so that the executor can renew what was written."""
+        if known.pod is not pod or known.node != node or known.ratio != ratio:
+            return False
+        if not 0 <= now - known.since < self.options.resource_force_update_seconds:
+            return False
+        return _raw(snapshot, "cpu.cfs_quota_us", pod) == known.quotas
 
     def _ratio(self, snapshot: Snapshot) -> float:
         """CPU normalization of this node, so that burst and normalization agree on one base; -1 when it does not matter."""
@@ -168,6 +207,8 @@ class _Pod:
         self.batches: list[Batch] = []
         self.samples: list[Sample] = []
         self.records: list[Record] = []
+        self.settled = False
+        """Whether there is nothing to write, and will not be before something else changes."""
 
     def decide(self, before: dict[str, Tokens], after: dict[str, Tokens]) -> None:
         containers = [c for c in self.pod.containers if c.cgroup_dir]
@@ -186,6 +227,8 @@ class _Pod:
         bursts = self._bursts(containers)
         shrinks = [b for b in growing if _shrinks(b)]
         self.batches = [*bursts, *shrinks, *(b for b in growing if not _shrinks(b))] if shrinks else [*growing, *bursts]
+        steady = self.config.policy not in QUOTA_POLICIES and self.config.cfs_quota_burst_period_seconds < 0
+        self.settled = steady and not growing and all(self._written(write) for batch in bursts for write in batch)
 
     # -- kernel burst --------------------------------------------------------------------------------------------------------
 
@@ -214,6 +257,11 @@ class _Pod:
                 # some v1 kernels take more than the quota, others refuse it
                 fallback = str(quota)
         return Write("cpu.cfs_burst_us", directory, str(value), about=self._about(container), reason="CPUBurst", fallback=fallback)
+
+    def _written(self, write: Write) -> bool:
+        """Whether the burst file says so already, or there is none."""
+        raw = _read(self.snapshot, write.resource, write.target)
+        return raw is None or raw.strip().decode("ascii", "replace") in (write.value, write.fallback)
 
     # -- quota burst ---------------------------------------------------------------------------------------------------------
 
@@ -276,6 +324,20 @@ class _Pod:
                 features=("KA-BST-02",),
             )
         )
+
+
+def _read(snapshot: Snapshot, resource: str, directory: str) -> bytes | None:
+    host = snapshot.host
+    try:
+        return host.files.read(host.cgroups.file(resource, directory))
+    except (HostError, ValueError):
+        return None
+
+
+def _raw(snapshot: Snapshot, resource: str, pod: PodState) -> tuple[bytes | None, ...]:
+    """A file of the pod and of each of its containers, as it stands there."""
+    directories = [pod.cgroup_dir, *(c.cgroup_dir for c in pod.containers if c.cgroup_dir)]
+    return tuple([_read(snapshot, resource, directory) for directory in directories])
 
 
 def _shrinks(batch: Batch) -> bool:

@@ -30,10 +30,10 @@ class MemoryState:
     slo: SLO | None = None
     at: float = 0.0
 
-    def holds(self, snapshot: Snapshot, slo: SLO, now: float) -> bool:
-        """Whether deciding again would give the same."""
+    def holds(self, snapshot: Snapshot, slo: SLO, now: float, refresh: float) -> bool:
+        """Whether deciding again would give the same, and is not due for the executor to renew what was written."""
         return (
-            now - self.at < REFRESH
+            0 <= now - self.at < refresh
             and self.node is snapshot.node
             and self.slo is slo
             and len(self.pods) == len(snapshot.pods)
@@ -113,7 +113,7 @@ class MemoryQoS(Strategy[MemoryState]):
         return MemoryState()
 
     def decide(self, snapshot: Snapshot, slo: SLO, state: MemoryState, now: float) -> Outcome[MemoryState]:
-        if snapshot.node is None or state.holds(snapshot, slo, now):
+        if snapshot.node is None or state.holds(snapshot, slo, now, min(REFRESH, self.options.resource_force_update_seconds)):
             return Outcome(state)
         allocatable = allocatable_memory(snapshot.node)
         if allocatable <= 0:

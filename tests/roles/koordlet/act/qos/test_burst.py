@@ -66,6 +66,35 @@ def test_kernel_burst_of_containers_and_their_pod(world, burst):
     assert bursts(world, pod) == ["0", "0", "0"]
 
 
+def test_a_pod_that_has_what_it_wants_is_left_alone_until_something_changes(world, burst):
+    strategy(world, "none")
+    pod = ls_pod(world, (100_000,), pod_quota=100_000)
+    state = world.run(burst)
+    first = world.decide(burst, state)
+    assert set(first.state.quiet) == {pod.uid}
+    assert not any(first.batches), "nothing to write"
+    again = world.decide(burst, first.state)
+    assert (again.batches, again.samples, again.cleared) == ((), (), ()), "nothing to count either"
+    # a second pod: the gauges are rebuilt whole
+    ls_pod(world, (100_000,), name="other", pod_quota=100_000)
+    both = world.decide(burst, again.state)
+    assert {s.labels[1] for s in both.samples} == {"ls", "other"}
+    assert both.cleared
+    # somebody else changes a quota
+    world.machine.put("cpu.cfs_quota_us", pod.containers[0].cgroup_dir, "70000")
+    state = world.run(burst, both.state)
+    assert quotas(world, pod)[1] == "100000"
+    # the strategy changes
+    strategy(world, "cpuBurstOnly")
+    world.run(burst, state)
+    assert bursts(world, pod)[1] == "1000000"
+    # time passes: the executor is asked again
+    strategy(world, "none")
+    state = world.run(burst, world.run(burst))
+    world.now += 61
+    assert any(world.decide(burst, state).batches)
+
+
 def test_annotation_overlays_the_node_and_bad_ones_do_not(world, burst):
     strategy(world, "none")
     own = ls_pod(world, (100_000,), name="own", annotations={"koordinator.sh/cpuBurst": '{"policy":"cpuBurstOnly","cpuBurstPercent":200}'})
