@@ -115,7 +115,9 @@ class Reflector:
                 self._empty()
             pause = max(pause, MISSING_KIND_PERIOD * (0.5 + pause / BACKOFF_LIMIT / 2)) if self.optional else pause
         text = str(error)
-        if text != self.error:
+        if self.optional and isinstance(error, errors.NotFound):
+            log.log(logging.DEBUG if self.error else logging.INFO, "%s: not served here; looked for now and then", self.label)
+        elif text != self.error:
             log.warning("%s: list or watch failed: %s; trying again", self.label, text)
         self.error = text
         return max(pause, min(error.retry_after or 0.0, 60.0))

@@ -27,7 +27,12 @@ from roles.descheduler.world import World
 NS = "default"
 LIMIT = 30.0  # seconds that a condition may take on a busy machine
 Obj = dict[str, Any]
-FREE: Obj = {"evictQPS": "1000", "evictBurst": 1000, "objectLimiters": {"workload": {"duration": "0s"}}}
+FREE: Obj = {
+    "evictQPS": "1000",
+    "evictBurst": 1000,
+    "objectLimiters": {"workload": {"duration": "0s"}},
+    "arbitrationArgs": {"interval": "10ms"},
+}
 
 
 def arguments(**fields: Any) -> MigrationControllerArgs:
