@@ -1,0 +1,282 @@
+"""How pods leave: evictors, refusals, pods that change under the job's feet; each through the API server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from koord.api import kinds, names
+from koord.kube import errors
+from koord.kube.client import Client
+from tests.support.migration import NS, Cluster, cluster, condition
+
+FORCE = {"annotations": {names.ANNOTATION_DESCHEDULER_EVICT: "true"}}
+HOLD = {"finalizers": ["test/hold"]}
+
+
+def play(scenario: Callable[[Cluster], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with cluster() as world:
+            await scenario(world)
+
+    asyncio.run(run())
+
+
+class Failing(Client):
+    """A client whose evictions meet errors, one after the other, before or after they took place."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.errors: list[tuple[Exception, bool]] = []
+        self.asked = 0
+
+    async def evict(self, namespace: str, pod: str, **options: Any) -> None:
+        self.asked += 1
+        error, done = self.errors.pop(0) if self.errors else (None, True)
+        if done:
+            await super().evict(namespace, pod, **options)
+        if error is not None:
+            raise error
+
+
+@pytest.mark.feature("DS-MC-04")
+def test_evicted_directly() -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", metadata=FORCE)
+        await world.live()
+        await world.job(mode="EvictDirectly")
+        job = await world.until_job("j", phase="Succeeded", status="Complete", condition="Eviction=True/EvictComplete")
+        assert job["status"]["message"] == 'Pod "default/p" has been evicted'
+        assert job["spec"]["podRef"]["uid"]
+        assert await world.get(kinds.PODS, "p") is None
+        assert not await world.names(kinds.RESERVATIONS)
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-04")
+def test_a_pod_that_takes_its_time_is_waited_for_and_not_evicted_again() -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", metadata=FORCE | HOLD)
+        client = Failing(world.client.config)
+        async with client:
+            life = await world.live(client=client)
+            annotations = {names.ANNOTATION_EVICT_REASON: "too hot", names.ANNOTATION_EVICT_TRIGGER: "LowNodeLoad"}
+            await world.job(mode="EvictDirectly", annotations=annotations)
+            job = await world.until_job("j", condition="Eviction=False/Evicting")
+            assert condition(job, "Eviction")["message"] == 'Pod "default/p" evicted from node "n1" by the reason "too hot"'
+            assert job["status"]["phase"] == "Running"
+            values = {"result": "success", "strategy": "LowNodeLoad", "namespace": NS, "node": "n1"}
+            assert life.metrics.registry.get_sample_value("descheduler_pods_evicted", values) == 1.0
+            await life.kill()
+            second = await world.live(client=client)
+            await world.client.patch(kinds.PODS, "p", {"metadata": {"finalizers": None}}, NS)
+            await world.until_job("j", phase="Succeeded")
+            assert client.asked == 1
+            await second.kill()
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-04")
+@pytest.mark.parametrize("mode", ["EvictDirectly", "ReservationFirst"])
+def test_a_job_for_a_pod_that_does_not_exist(mode: str) -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.live()
+        await world.job(mode=mode)
+        await world.until_job("j", phase="Failed", reason="MissingPod")
+        await world.job("k", pod="", mode=mode)
+        await world.until_job("k", phase="Failed", reason="InvalidPodRef")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-03")
+@pytest.mark.feature("DS-MC-04")
+def test_another_pod_of_the_same_name_is_never_evicted() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        await world.pod("p", owner=owner)
+        await world.live()
+        await world.job()
+        job = await world.until_job("j", condition="ReservationCreated=True/")
+        await world.client.delete(kinds.PODS, "p", NS)
+        again = await world.pod("p", owner=owner)
+        await world.reserve(job["metadata"]["uid"])
+        await world.until_job("j", phase="Failed", reason="MissingPod")
+        left = await world.get(kinds.PODS, "p")
+        assert left is not None
+        assert left["metadata"]["uid"] == again["metadata"]["uid"]
+        assert "deletionTimestamp" not in left["metadata"]
+        await world.until_gone(kinds.RESERVATIONS, job["metadata"]["uid"])
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-03")
+def test_a_pod_that_comes_again_under_its_name_is_the_new_one() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        await world.pod("p", owner=owner, metadata=HOLD)
+        await world.live()
+        await world.job()
+        job = await world.until_job("j", condition="ReservationCreated=True/")
+        name = job["metadata"]["uid"]
+        await world.reserve(name)
+        await world.until_job("j", condition="Eviction=False/Evicting")
+        await world.client.patch(kinds.PODS, "p", {"metadata": {"finalizers": None}}, NS)
+        await world.until_gone(kinds.PODS, "p")
+        again = await world.pod("p", "n2", owner)  # as a StatefulSet does it
+        await world.until_job("j", condition="Eviction=True/EvictComplete")
+        await world.reserve(name, phase="Succeeded", currentOwners=[{"namespace": NS, "name": "p", "uid": again["metadata"]["uid"]}])
+        job = await world.until_job("j", phase="Succeeded")
+        assert job["status"]["podRef"]["uid"] == again["metadata"]["uid"]
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-01")
+def test_a_pod_that_a_plugin_chose_must_still_be_that_pod() -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", metadata=FORCE)
+        await world.live()
+        ref = {"namespace": NS, "name": "p", "uid": "an-older-one"}
+        annotations = {names.ANNOTATION_JOB_CREATED_BY: "a-former-life"}
+        await world.job("chosen", podRef=ref, mode="EvictDirectly", annotations=annotations)
+        await world.until_job("chosen", phase="Failed", reason="MissingPod")
+        assert await world.get(kinds.PODS, "p") is not None
+        await world.job("by-hand", podRef=ref, mode="EvictDirectly")  # a person's uid is overwritten
+        await world.until_job("by-hand", phase="Succeeded")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-08")
+def test_a_disruption_budget_is_waited_for() -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", metadata=FORCE)
+        budget: dict[str, Any] = {"spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}}
+        seen = {"observedGeneration": 1, "expectedPods": 1, "desiredHealthy": 1, "currentHealthy": 1, "disruptionsAllowed": 0}
+        await world.put(kinds.PODDISRUPTIONBUDGETS, "b", budget | {"status": seen})
+        life = await world.live()
+        await world.job(mode="EvictDirectly")
+        job = await world.until_job("j", condition="Eviction=False/FailedEvict", phase="Running")
+        assert "needs 1 healthy pods and has 1" in condition(job, "Eviction")["message"]
+        assert await world.get(kinds.PODS, "p") is not None
+        now = {"status": seen | {"currentHealthy": 2, "disruptionsAllowed": 1}}
+        await world.client.patch(kinds.PODDISRUPTIONBUDGETS, "b", now, NS, subresource="status")
+        await world.until_job("j", phase="Succeeded")
+        told = [(event["type"], event["reason"]) for event in await world.events("PodMigrationJob", "j")]
+        assert ("Warning", "Evicting") in told
+        failed = {"result": "error", "strategy": "", "namespace": NS, "node": "n1"}
+        assert life.metrics.registry.get_sample_value("descheduler_pods_evicted", failed)
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-08")
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.TooManyRequests(429, "TooManyRequests", "slow down"),
+        errors.Conflict(409, "Conflict", "changed"),
+        errors.Unreachable("the line is dead"),
+        errors.ServerError(500, "InternalError", "no etcd"),
+        errors.Forbidden(403, "Forbidden", "a webhook says no"),
+    ],
+    ids=lambda error: str(error.status),
+)
+@pytest.mark.parametrize("done", [False, True], ids=["refused", "done all the same"])
+def test_errors_of_an_eviction_are_got_over(error: Exception, done: bool) -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", metadata=FORCE)
+        async with Failing(world.client.config) as client:
+            client.errors = [(error, done)] if done else [(error, False)] * 2
+            life = await world.live(client=client)
+            await world.job(mode="EvictDirectly")
+            if done and isinstance(error, (errors.TooManyRequests, errors.Forbidden)):
+                await world.until_job("j", phase="Failed", reason="MissingPod")  # a clear no, and then somebody else took the pod away
+            else:
+                await world.until_job("j", phase="Succeeded")
+            assert client.asked == (1 if done else 3)
+            await life.kill()
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-08")
+def test_the_way_out_follows_the_pod_then_the_job_then_the_arguments() -> None:
+    async def scenario(world: Cluster) -> None:
+        soft = {names.LABEL_EVICT_POLICY: "SoftEviction"}
+        await world.pod("by-pod", metadata=FORCE | {"labels": soft})
+        await world.pod("by-job", metadata=FORCE)
+        await world.pod("by-default", metadata=FORCE | {"labels": {names.LABEL_EVICT_POLICY: "Nonsense"}})
+        await world.live(evictionPolicy="Delete", defaultDeleteOptions={"gracePeriodSeconds": 0})
+        await world.job(
+            "a", "by-pod", mode="EvictDirectly", deleteOptions={"gracePeriodSeconds": 7}, annotations={names.ANNOTATION_EVICT_TRIGGER: "me"}
+        )
+        await world.client.create(
+            kinds.PODMIGRATIONJOBS,
+            {
+                "apiVersion": kinds.PODMIGRATIONJOBS.api_version,
+                "kind": "PodMigrationJob",
+                "metadata": {"name": "b", "labels": soft},
+                "spec": {"podRef": {"namespace": NS, "name": "by-job"}, "mode": "EvictDirectly"},
+            },
+        )
+        await world.job("c", "by-default", mode="EvictDirectly")
+        await world.until_job("c", phase="Succeeded")
+        for job, name in (("a", "by-pod"), ("b", "by-job")):
+            await world.until_job(job, condition="Eviction=False/Evicting")
+            pod = await world.get(kinds.PODS, name)
+            assert pod is not None
+            asked = orjson.loads(pod["metadata"]["annotations"][names.ANNOTATION_SOFT_EVICTION])
+            assert asked["timestamp"].endswith("Z")
+            assert asked["deleteOptions"] == {"gracePeriodSeconds": 7 if job == "a" else 0}
+            assert (asked["initiator"], asked["reason"]) == (("me", "me") if job == "a" else ("", "NotSet"))
+        await world.client.delete(kinds.PODS, "by-pod", NS)  # whoever follows soft evictions
+        await world.until_job("a", phase="Succeeded")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-08")
+@pytest.mark.feature("DS-MC-06")
+def test_a_soft_eviction_that_nobody_follows_is_taken_back_when_the_time_is_up() -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", metadata=FORCE)
+        await world.live(evictionPolicy="SoftEviction")
+        await world.job(mode="EvictDirectly", ttl="5m")
+        await world.until_job("j", condition="Eviction=False/Evicting")
+        world.shift = 301.0
+        await world.client.patch(kinds.PODS, "p", {"metadata": {"labels": {"touched": "yes"}}}, NS)
+        await world.until_job("j", phase="Failed", reason="Timeout")
+
+        async def free() -> bool:
+            pod = await world.get(kinds.PODS, "p")
+            return pod is not None and names.ANNOTATION_SOFT_EVICTION not in pod["metadata"]["annotations"]
+
+        await world.until(free)
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-08")
+def test_evictions_keep_their_pace_without_failing() -> None:
+    async def scenario(world: Cluster) -> None:
+        for number in range(4):
+            await world.pod(f"p{number}", metadata=FORCE)
+            await world.job(f"j{number}", f"p{number}", mode="EvictDirectly")
+        began = asyncio.get_running_loop().time()
+        life = await world.live(evictQPS=5, evictBurst=1, maxMigratingPerNode=0, maxConcurrentReconciles=4)
+        for number in range(4):
+            await world.until_job(f"j{number}", phase="Succeeded")
+        assert asyncio.get_running_loop().time() - began >= 0.6  # the first at once, then one every 200 ms
+        failed = {"result": "error", "strategy": "", "namespace": NS, "node": "n1"}
+        assert life.metrics.registry.get_sample_value("descheduler_pods_evicted", failed) is None
+
+    play(scenario)
