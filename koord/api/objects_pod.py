@@ -347,6 +347,7 @@ class PodStatus(Projection):
     qos_class: str = ""
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
+    ephemeral_container_statuses: tuple[ContainerStatus, ...] = ()
     resize: str = ""
     allocated_resources: ResourceList = {}
     resources: ResourceRequirements | None = None

@@ -11,10 +11,23 @@ from roles.descheduler.framework.evicting import Evicting, Setup
 from roles.descheduler.framework.plugin import PluginType
 from roles.descheduler.migration.args import MigrationControllerArgs
 from roles.descheduler.migration.plugin import MigrationController
+from roles.descheduler.plugins import custompriority, fragmentationaware, scaledownbinpack
+from roles.descheduler.plugins.community import (
+    antiaffinity,
+    duplicates,
+    failedpods,
+    highnodeutilization,
+    lownodeutilization,
+    nodeaffinity,
+    nodetaints,
+    podlifetime,
+    toomanyrestarts,
+    topologyspread,
+)
 from roles.descheduler.plugins.defaultevictor.args import DefaultEvictorArgs
 from roles.descheduler.plugins.defaultevictor.plugin import DefaultEvictor
+from roles.descheduler.plugins.lownodeload import plugin as lownodeload
 from roles.descheduler.plugins.lownodeload.args import LowNodeLoadArgs
-from roles.descheduler.plugins.lownodeload.plugin import LowNodeLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +40,36 @@ class EvictorType:
     lenient: bool = False
 
 
+def _row(plugin: Any, args: type[ConfigModel], *, lenient: bool = False) -> PluginType:
+    return PluginType(plugin.name, plugin.point, args, plugin, lenient)
+
+
 EVICTORS: tuple[EvictorType, ...] = (
     EvictorType(MigrationController.name, MigrationControllerArgs, MigrationController),
     EvictorType(DefaultEvictor.name, DefaultEvictorArgs, DefaultEvictor, lenient=True),
 )
 
-PLUGINS: tuple[PluginType, ...] = (PluginType(LowNodeLoad.name, LowNodeLoad.point, LowNodeLoadArgs, LowNodeLoad),)
-
+PLUGINS: tuple[PluginType, ...] = (
+    _row(lownodeload.LowNodeLoad, LowNodeLoadArgs),
+    _row(custompriority.CustomPriority, custompriority.CustomPriorityArgs),
+    _row(fragmentationaware.FragmentationAware, fragmentationaware.FragmentationAwareArgs),
+    _row(scaledownbinpack.ScaleDownBinPack, scaledownbinpack.ScaleDownBinPackArgs),
+    # adapted from the community: their arguments are read leniently
+    _row(antiaffinity.RemovePodsViolatingInterPodAntiAffinity, antiaffinity.RemovePodsViolatingInterPodAntiAffinityArgs, lenient=True),
+    _row(duplicates.RemoveDuplicates, duplicates.RemoveDuplicatesArgs, lenient=True),
+    _row(failedpods.RemoveFailedPods, failedpods.RemoveFailedPodsArgs, lenient=True),
+    _row(highnodeutilization.HighNodeUtilization, highnodeutilization.HighNodeUtilizationArgs, lenient=True),
+    _row(lownodeutilization.LowNodeUtilization, lownodeutilization.LowNodeUtilizationArgs, lenient=True),
+    _row(nodeaffinity.RemovePodsViolatingNodeAffinity, nodeaffinity.RemovePodsViolatingNodeAffinityArgs, lenient=True),
+    _row(nodetaints.RemovePodsViolatingNodeTaints, nodetaints.RemovePodsViolatingNodeTaintsArgs, lenient=True),
+    _row(podlifetime.PodLifeTime, podlifetime.PodLifeTimeArgs, lenient=True),
+    _row(toomanyrestarts.RemovePodsHavingTooManyRestarts, toomanyrestarts.RemovePodsHavingTooManyRestartsArgs, lenient=True),
+    _row(
+        topologyspread.RemovePodsViolatingTopologySpreadConstraint,
+        topologyspread.RemovePodsViolatingTopologySpreadConstraintArgs,
+        lenient=True,
+    ),
+)
 
 EVICTOR_TYPES: dict[str, EvictorType] = {row.name: row for row in EVICTORS}
 PLUGIN_TYPES: dict[str, PluginType] = {row.name: row for row in PLUGINS}

@@ -1,0 +1,109 @@
+"""RemoveDuplicates: spread pods of one owner that crowd on a node (DS-K8S-07)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from math import ceil
+from typing import ClassVar
+
+from koord.api.objects import Pod
+from roles.descheduler.framework.effects import Evict, Turn
+from roles.descheduler.framework.handle import Handle
+from roles.descheduler.framework.plugin import BALANCE
+from roles.descheduler.nodefit import affinity_matches, untolerated
+from roles.descheduler.picture import NodeView
+from roles.descheduler.plugins.community.common import CommunityNamespaces, LenientModel, age, candidates, owner_kinds
+
+OwnerKey = tuple[str, str, str, str]  # namespace, kind, name, images
+PodKey = tuple[tuple[str, ...], ...]
+
+
+class RemoveDuplicatesArgs(LenientModel):
+    """RemoveDuplicates."""
+
+    namespaces: CommunityNamespaces | None = None
+    exclude_owner_kinds: list[str] = []
+
+
+@dataclass(slots=True)
+class Duplicates:
+    """Pods of one owner with the same images: how many there are in all, and those beyond the first of each node."""
+
+    total: int = 0
+    extra: dict[str, list[Pod]] = field(default_factory=dict)
+
+
+class RemoveDuplicates:
+    """A Balance plugin without memory. On each node the oldest pod is the one that stays."""
+
+    name: ClassVar[str] = "RemoveDuplicates"
+    point: ClassVar[str] = BALANCE
+
+    def __init__(self, args: RemoveDuplicatesArgs, interval: float) -> None:
+        self.args = args
+
+    def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
+        """Owner by owner: no node keeps more than an even share of the pods."""
+        gone: set[str] = set()
+        for (namespace, kind, name, _), found in sorted(self._collect(nodes, handle).items()):
+            targets = _targets(found, nodes)
+            if len(targets) < 2:
+                continue
+            upper = ceil(found.total / len(targets))
+            for node, pods in sorted(found.extra.items()):
+                if len(pods) + 1 <= upper:
+                    continue
+                reason = f"node {node} has {len(pods) + 1} pods of {kind} {namespace}/{name}, {upper} would be even"
+                for pod in pods[upper - 1 :]:
+                    if pod.metadata.uid not in gone and (yield Evict(pod, reason)):
+                        gone.add(pod.metadata.uid)
+
+    def _collect(self, nodes: list[NodeView], handle: Handle) -> dict[OwnerKey, Duplicates]:
+        found: dict[OwnerKey, Duplicates] = {}
+        for node in nodes:
+            seen: Counter[PodKey] = Counter()
+            pods = [view.pod for view in candidates(node, handle, self._chosen)]
+            for pod in sorted(pods, key=lambda pod: -age(pod, handle.now)):
+                key, owners = _pod_key(pod), _owner_keys(pod)
+                for owner in owners:
+                    entry = found.setdefault(owner, Duplicates())
+                    entry.total += 1
+                    if seen[key]:
+                        entry.extra.setdefault(node.name, []).append(pod)
+                seen[key] += 1
+        return found
+
+    def _chosen(self, pod: Pod) -> bool:
+        if not pod.metadata.owner_references or owner_kinds(pod) & set(self.args.exclude_owner_kinds):
+            return False
+        return self.args.namespaces is None or self.args.namespaces.allows(pod.metadata.namespace)
+
+
+def _images(pod: Pod) -> list[str]:
+    return sorted(container.image for container in pod.spec.containers)
+
+
+def _owner_keys(pod: Pod) -> list[OwnerKey]:
+    images = "#".join(_images(pod))
+    return [(pod.metadata.namespace, owner.kind, owner.name, images) for owner in pod.metadata.owner_references]
+
+
+def _pod_key(pod: Pod) -> PodKey:
+    owners = [(pod.metadata.namespace, owner.kind, owner.name) for owner in pod.metadata.owner_references]
+    return tuple(sorted((*owner, image) for owner in owners for image in _images(pod)))
+
+
+def _targets(found: Duplicates, nodes: list[NodeView]) -> set[str]:
+    """Nodes whose taints and labels suit the duplicates. A pod that only one node suits cannot be spread, and says nothing about others."""
+    targets: set[str] = set()
+    shapes = {}
+    for pods in found.extra.values():
+        for pod in pods:
+            spec = pod.spec
+            shapes[repr((spec.node_selector, spec.affinity.node_affinity if spec.affinity else None, spec.tolerations))] = pod
+    for pod in shapes.values():
+        suited = {node.name for node in nodes if untolerated(pod, node.node) is None and affinity_matches(pod, node.node)}
+        if len(suited) > 1:
+            targets |= suited
+    return targets

@@ -1,0 +1,59 @@
+"""RemoveFailedPods: evict pods that have failed, so that their owners make new ones (DS-K8S-02)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from koord.api.objects import Pod
+from roles.descheduler.framework.effects import Evict, Turn
+from roles.descheduler.framework.handle import Handle
+from roles.descheduler.framework.plugin import DESCHEDULE
+from roles.descheduler.picture import NodeView
+from roles.descheduler.plugins.community.common import (
+    CommunityArgs,
+    age,
+    candidates_of_all_phases,
+    container_reasons,
+    exit_codes,
+    owner_kinds,
+    statuses,
+)
+
+
+class RemoveFailedPodsArgs(CommunityArgs):
+    """RemoveFailedPods; ages in seconds. Without reasons or exit codes every failed pod matches."""
+
+    exclude_owner_kinds: list[str] = []
+    min_pod_lifetime_seconds: int = Field(3600, ge=0)
+    reasons: list[str] = []
+    exit_codes: list[int] = []
+    including_init_containers: bool = False
+
+
+class RemoveFailedPods:
+    """A Deschedule plugin without memory."""
+
+    name: ClassVar[str] = "RemoveFailedPods"
+    point: ClassVar[str] = DESCHEDULE
+
+    def __init__(self, args: RemoveFailedPodsArgs, interval: float) -> None:
+        self.args = args
+        self._chosen = args.chosen()
+
+    def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
+        """Node by node."""
+        for node in nodes:
+            for pod in candidates_of_all_phases(node, handle, self._chosen):
+                if pod.status.phase == "Failed" and self._matches(pod, handle.now):
+                    yield Evict(pod, f"pod has failed{f': {pod.status.reason}' if pod.status.reason else ''}")
+
+    def _matches(self, pod: Pod, now: float) -> bool:
+        args = self.args
+        if age(pod, now) < args.min_pod_lifetime_seconds or owner_kinds(pod) & set(args.exclude_owner_kinds):
+            return False
+        found = list(statuses(pod, init=args.including_init_containers))
+        if args.reasons and not set(args.reasons) & ({pod.status.reason} | container_reasons(found)):
+            return False
+        return not args.exit_codes or bool(set(args.exit_codes) & exit_codes(found))

@@ -1,0 +1,93 @@
+"""HighNodeUtilization: empty nodes with little requested, so that they can be given back (DS-K8S-10)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field, model_validator
+
+from roles.descheduler.framework.effects import Turn
+from roles.descheduler.framework.handle import Handle
+from roles.descheduler.framework.plugin import BALANCE
+from roles.descheduler.picture import NodeView, PodView
+from roles.descheduler.plugins.community.common import LenientModel, one_of
+from roles.descheduler.plugins.community.requested import (
+    BASIC,
+    ExcludedNamespaces,
+    Leaving,
+    Percentages,
+    Requested,
+    check_percentages,
+    headroom,
+)
+
+ONLY_THRESHOLDING = "OnlyThresholdingResources"
+
+
+class HighNodeUtilizationArgs(LenientModel):
+    """HighNodeUtilization; thresholds in percent of allocatable."""
+
+    thresholds: Percentages = {}
+    number_of_nodes: int = Field(0, ge=0)
+    eviction_modes: list[str] = []
+    evictable_namespaces: ExcludedNamespaces | None = None
+
+    @model_validator(mode="after")
+    def _accepted(self) -> HighNodeUtilizationArgs:
+        check_percentages("thresholds", self.thresholds)
+        one_of("evictionModes", self.eviction_modes, (ONLY_THRESHOLDING,))
+        if self.evictable_namespaces is not None:
+            self.evictable_namespaces.check("evictableNamespaces")
+        return self
+
+
+class HighNodeUtilization:
+    """A Balance plugin without memory."""
+
+    name: ClassVar[str] = "HighNodeUtilization"
+    point: ClassVar[str] = BALANCE
+
+    def __init__(self, args: HighNodeUtilizationArgs, interval: float) -> None:
+        self.args = args
+        self._stay = frozenset(args.evictable_namespaces.exclude if args.evictable_namespaces is not None else ())
+        self._thresholds: dict[str, float] = dict.fromkeys(BASIC, 100.0) | args.thresholds
+
+    def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
+        """The emptiest node first, while the others have room."""
+        measured = [Requested.of(node, self.args.thresholds) for node in nodes]
+        sources = [node for node in measured if node.under(self._thresholds)]
+        is_source = {node.view.name for node in sources}
+        targets = [node for node in measured if node.view.name not in is_source and not node.view.node.spec.unschedulable]
+        if why := self._why_not(len(sources), len(targets), len(measured)):
+            handle.note(why)
+            return
+        yield from Leaving(
+            sources=sorted(sources, key=lambda node: node.weight),
+            targets=targets,
+            budget=headroom(targets, {}),
+            still=lambda node: True,
+            allowed=lambda view: self._allowed(view) and not handle.filter(view.pod),
+            reason=self._reason,
+        ).turn()
+
+    def _why_not(self, sources: int, targets: int, total: int) -> str:
+        if not sources:
+            return "no node is underutilized"
+        if sources <= self.args.number_of_nodes:
+            return f"{sources} nodes are underutilized, more than {self.args.number_of_nodes} are asked for"
+        if sources == total:
+            return "all nodes are underutilized"
+        return "" if targets else "no node can take pods"
+
+    def _allowed(self, view: PodView) -> bool:
+        if view.pod.metadata.namespace in self._stay:
+            return False
+        if ONLY_THRESHOLDING not in self.args.eviction_modes:
+            return True
+        return any(view.requests.get(name, 0) > 0 for name in self.args.thresholds)
+
+    def _reason(self, node: Requested) -> str:
+        parts = (
+            f"{name} requests({node.percent(name):.2f}%)<=threshold({limit:.2f}%)" for name, limit in sorted(self.args.thresholds.items())
+        )
+        return f"node is underutilized, {', '.join(parts)}"

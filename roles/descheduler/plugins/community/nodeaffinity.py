@@ -1,0 +1,91 @@
+"""RemovePodsViolatingNodeAffinity: evict pods whose node is not, or not best, what their node affinity asks for (DS-K8S-05)."""
+
+from __future__ import annotations
+
+import logging
+from typing import ClassVar
+
+from pydantic import model_validator
+
+from koord.api.objects import Node, Pod
+from koord.config.errors import ConfigError
+from koord.kube.selectors import SelectorError, node_selector_term
+from roles.descheduler.framework.effects import Evict, Turn
+from roles.descheduler.framework.handle import Handle
+from roles.descheduler.framework.plugin import DESCHEDULE
+from roles.descheduler.nodefit import affinity_matches, community_fitting
+from roles.descheduler.picture import NodeView
+from roles.descheduler.plugins.community.common import CommunityArgs, candidates
+
+log = logging.getLogger(__name__)
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+class RemovePodsViolatingNodeAffinityArgs(CommunityArgs):
+    """RemovePodsViolatingNodeAffinity; types are looked at in their order."""
+
+    node_affinity_type: list[str] = []
+
+    @model_validator(mode="after")
+    def _some(self) -> RemovePodsViolatingNodeAffinityArgs:
+        if not self.node_affinity_type:
+            raise ConfigError("nodeAffinityType", f"must name at least one of {REQUIRED}, {PREFERRED}")
+        return self
+
+
+class RemovePodsViolatingNodeAffinity:
+    """A Deschedule plugin without memory."""
+
+    name: ClassVar[str] = "RemovePodsViolatingNodeAffinity"
+    point: ClassVar[str] = DESCHEDULE
+
+    def __init__(self, args: RemovePodsViolatingNodeAffinityArgs, interval: float) -> None:
+        self.args = args
+        self._chosen = args.chosen()
+
+    def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
+        """One pass over the nodes for each type."""
+        for kind in self.args.node_affinity_type:
+            if kind == REQUIRED:
+                yield from self._required(nodes, handle)
+            elif kind == PREFERRED:
+                yield from self._preferred(nodes, handle)
+            else:
+                log.error("nodeAffinityType %r is not known; accepted: %s, %s", kind, REQUIRED, PREFERRED)
+
+    def _required(self, nodes: list[NodeView], handle: Handle) -> Turn:
+        for node in nodes:
+            for view in candidates(node, handle, self._chosen):
+                affinity = view.pod.spec.affinity
+                if affinity is None or affinity.node_affinity is None or affinity.node_affinity.required is None:
+                    continue
+                if affinity_matches(view.pod, node.node):
+                    continue
+                if target := community_fitting(view, nodes, other=False):
+                    yield Evict(view.pod, f"node {node.name} does not match the pod's required node affinity", target)
+
+    def _preferred(self, nodes: list[NodeView], handle: Handle) -> Turn:
+        for node in nodes:
+            for view in candidates(node, handle, self._chosen):
+                affinity = view.pod.spec.affinity
+                if affinity is None or affinity.node_affinity is None or not affinity.node_affinity.preferred:
+                    continue
+                own, best = weight(view.pod, node.node), max(weight(view.pod, other.node) for other in nodes)
+                if best > own and (target := community_fitting(view, nodes, other=False)):
+                    reason = f"node {node.name} matches the pod's preferred node affinity by {own}, the best node by {best}"
+                    yield Evict(view.pod, reason, target, {"weight": own, "best": best})
+
+
+def weight(pod: Pod, node: Node) -> int:
+    """Σ weights of the preferred terms that the node matches; a term that cannot be read matches nothing."""
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    total = 0
+    for term in affinity.preferred if affinity is not None else ():
+        try:
+            if node_selector_term(term.preference).matches(node.metadata.labels, node.metadata.name):
+                total += term.weight
+        except SelectorError:
+            continue
+    return total

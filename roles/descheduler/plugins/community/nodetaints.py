@@ -1,0 +1,58 @@
+"""RemovePodsViolatingNodeTaints: evict pods from nodes whose taints they do not tolerate any more (DS-K8S-04)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import model_validator
+
+from koord.api.objects import Taint
+from koord.config.errors import ConfigError
+from roles.descheduler.framework.effects import Evict, Turn
+from roles.descheduler.framework.handle import Handle
+from roles.descheduler.framework.plugin import DESCHEDULE
+from roles.descheduler.nodefit import untolerated
+from roles.descheduler.picture import NodeView
+from roles.descheduler.plugins.community.common import CommunityArgs, candidates
+
+
+class RemovePodsViolatingNodeTaintsArgs(CommunityArgs):
+    """RemovePodsViolatingNodeTaints; taints are given as `key` or `key=value`."""
+
+    include_prefer_no_schedule: bool = False
+    excluded_taints: list[str] = []
+    included_taints: list[str] = []
+
+    @model_validator(mode="after")
+    def _one(self) -> RemovePodsViolatingNodeTaintsArgs:
+        if self.excluded_taints and self.included_taints:
+            raise ConfigError("includedTaints", "only one of includedTaints and excludedTaints may be set")
+        return self
+
+    def relevant(self, taint: Taint) -> bool:
+        """Whether a pod must tolerate the taint to stay. NoExecute is left to the node lifecycle controller."""
+        if taint.effect != "NoSchedule" and not (self.include_prefer_no_schedule and taint.effect == "PreferNoSchedule"):
+            return False
+        spellings = {taint.key, f"{taint.key}={taint.value}"}
+        if self.included_taints:
+            return bool(spellings & set(self.included_taints))
+        return not spellings & set(self.excluded_taints)
+
+
+class RemovePodsViolatingNodeTaints:
+    """A Deschedule plugin without memory."""
+
+    name: ClassVar[str] = "RemovePodsViolatingNodeTaints"
+    point: ClassVar[str] = DESCHEDULE
+
+    def __init__(self, args: RemovePodsViolatingNodeTaintsArgs, interval: float) -> None:
+        self.args = args
+        self._chosen = args.chosen()
+
+    def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
+        """Node by node, by name."""
+        for node in nodes:
+            for view in candidates(node, handle, self._chosen):
+                taint = untolerated(view.pod, node.node, self.args.relevant)
+                if taint is not None:
+                    yield Evict(view.pod, f"pod does not tolerate taint {taint.key}:{taint.effect} of node {node.name}")

@@ -1,0 +1,130 @@
+"""PodLifeTime: evict pods that are old, in a certain state, or both (DS-K8S-01)."""
+
+from __future__ import annotations
+
+from math import floor
+from typing import ClassVar
+
+from pydantic import Field, model_validator
+
+from koord.api.objects import Pod
+from koord.api.times import parse_time
+from koord.config.errors import ConfigError
+from roles.descheduler.framework.effects import Evict, Turn
+from roles.descheduler.framework.handle import Handle
+from roles.descheduler.framework.plugin import DESCHEDULE
+from roles.descheduler.picture import NodeView
+from roles.descheduler.plugins.community.common import (
+    CommunityArgs,
+    LenientModel,
+    age,
+    candidates_of_all_phases,
+    container_reasons,
+    exit_codes,
+    one_of,
+    owner_kinds,
+    statuses,
+)
+
+STATES = (
+    "Running", "Pending", "Succeeded", "Failed", "Unknown",
+    "NodeAffinity", "NodeLost", "Shutdown", "UnexpectedAdmissionError",
+    "PodInitializing", "ContainerCreating", "ImagePullBackOff", "CrashLoopBackOff", "CreateContainerConfigError", "ErrImagePull",
+    "CreateContainerError", "InvalidImageName",
+    "OOMKilled", "Error", "Completed", "DeadlineExceeded", "Evicted", "ContainerCannotRun", "StartError",
+)  # fmt: skip
+
+
+class OwnerKinds(LenientModel):
+    """Kinds of owners that a pod must have one of, or must have none of."""
+
+    include: list[str] = []
+    exclude: list[str] = []
+
+    @model_validator(mode="after")
+    def _one(self) -> OwnerKinds:
+        if self.include and self.exclude:
+            raise ConfigError("", "only one of include and exclude may be set")
+        return self
+
+    def allow(self, kinds: set[str]) -> bool:
+        """Whether a pod with owners of these kinds counts."""
+        return (not self.include or bool(kinds & set(self.include))) and not kinds & set(self.exclude)
+
+
+class ConditionFilter(LenientModel):
+    """A pod condition; every field that is set must match, at least one is."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    min_time_since_last_transition_seconds: int | None = Field(None, ge=0)
+
+    @model_validator(mode="after")
+    def _something(self) -> ConditionFilter:
+        if not (self.type or self.status or self.reason or self.min_time_since_last_transition_seconds is not None):
+            raise ConfigError("", "needs at least one of type, status, reason, minTimeSinceLastTransitionSeconds")
+        return self
+
+    def holds(self, pod: Pod, now: float) -> bool:
+        """Whether one of the pod's conditions matches."""
+        for condition in pod.status.conditions:
+            if any(wanted and wanted != found for wanted, found in (
+                (self.type, condition.type), (self.status, condition.status), (self.reason, condition.reason),
+            )):  # fmt: skip
+                continue
+            least, since = self.min_time_since_last_transition_seconds, condition.last_transition_time
+            if least is None or (since and now - parse_time(since) >= least):
+                return True
+        return False
+
+
+class PodLifeTimeArgs(CommunityArgs):
+    """PodLifeTime: everything that is given must hold."""
+
+    owner_kinds: OwnerKinds | None = None
+    max_pod_life_time_seconds: int | None = Field(None, ge=0)
+    states: list[str] = []
+    conditions: list[ConditionFilter] = []
+    exit_codes: list[int] = []
+    including_init_containers: bool = False
+    including_ephemeral_containers: bool = False
+
+    @model_validator(mode="after")
+    def _accepted(self) -> PodLifeTimeArgs:
+        one_of("states", self.states, STATES)
+        if self.max_pod_life_time_seconds is None and not (self.states or self.conditions or self.exit_codes):
+            raise ConfigError("", "needs at least one of maxPodLifeTimeSeconds, states, conditions, exitCodes")
+        return self
+
+
+class PodLifeTime:
+    """A Deschedule plugin without memory."""
+
+    name: ClassVar[str] = "PodLifeTime"
+    point: ClassVar[str] = DESCHEDULE
+
+    def __init__(self, args: PodLifeTimeArgs, interval: float) -> None:
+        self.args = args
+        self._chosen = args.chosen()
+
+    def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
+        """The oldest pod first, over all nodes."""
+        found = [pod for node in nodes for pod in candidates_of_all_phases(node, handle, self._chosen) if self._matches(pod, handle.now)]
+        for pod in sorted(found, key=lambda pod: -age(pod, handle.now)):
+            seconds = floor(age(pod, handle.now))
+            yield Evict(pod, f"pod is {seconds} s old and matches PodLifeTime", numbers={"age.seconds": seconds})
+
+    def _matches(self, pod: Pod, now: float) -> bool:
+        args = self.args
+        limit = args.max_pod_life_time_seconds
+        if limit is not None and floor(age(pod, now)) <= limit:
+            return False
+        if args.owner_kinds is not None and not args.owner_kinds.allow(owner_kinds(pod)):
+            return False
+        if args.conditions and not any(entry.holds(pod, now) for entry in args.conditions):
+            return False
+        found = list(statuses(pod, init=args.including_init_containers, ephemeral=args.including_ephemeral_containers))
+        if args.states and not set(args.states) & ({pod.status.phase, pod.status.reason} | container_reasons(found)):
+            return False
+        return not args.exit_codes or bool(set(args.exit_codes) & exit_codes(found))

@@ -1,0 +1,124 @@
+"""Node utilisation by requests, and how pods leave nodes until a limit is met (descheduler.md 9.10, 9.11)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from koord.api.objects import Pod
+from koord.config.errors import ConfigError
+from roles.descheduler.framework.effects import Evict, Turn
+from roles.descheduler.nodefit import tolerates
+from roles.descheduler.picture import NodeView, PodView, Vector
+from roles.descheduler.plugins.community.common import LenientModel, least_important_first
+
+BASIC = ("cpu", "memory", "pods")
+Percentages = dict[str, float | int]
+
+
+class ExcludedNamespaces(LenientModel):
+    """Namespaces whose pods stay."""
+
+    exclude: list[str] = []
+    include: list[str] = []
+
+    def check(self, path: str) -> None:
+        """Raises ConfigError when namespaces are included by name."""
+        if self.include:
+            raise ConfigError(f"{path}.include", "only exclude may be set")
+
+
+def check_percentages(path: str, thresholds: Percentages) -> None:
+    """Raises ConfigError unless there is a threshold and each is 0..100."""
+    if not thresholds:
+        raise ConfigError(path, "must name at least one resource")
+    for name, percent in thresholds.items():
+        if not 0 <= percent <= 100:
+            raise ConfigError(f"{path}.{name}", f"{percent} must be from 0 to 100")
+
+
+@dataclass(slots=True)
+class Requested:
+    """A node with what its active pods request, their number being one more resource. Lowered as pods leave."""
+
+    view: NodeView
+    usage: Vector
+
+    @classmethod
+    def of(cls, view: NodeView, resources: Iterable[str]) -> Requested:
+        """The resources that count, and always cpu, memory and pods."""
+        return cls(view, {name: len(view.pods) if name == "pods" else view.requested.get(name, 0) for name in {*resources, *BASIC}})
+
+    def percent(self, name: str) -> float:
+        """Usage in percent of allocatable; a resource that the node does not have is not used."""
+        capacity = self.view.allocatable.get(name, 0)
+        return 100.0 * self.usage.get(name, 0) / capacity if capacity else 0.0
+
+    def under(self, thresholds: Mapping[str, float]) -> bool:
+        """Whether no resource is above its threshold."""
+        return all(self.percent(name) <= limit for name, limit in thresholds.items())
+
+    def over(self, thresholds: Mapping[str, float]) -> list[str]:
+        """The resources above their threshold."""
+        return sorted(name for name, limit in thresholds.items() if self.percent(name) > limit)
+
+    @property
+    def weight(self) -> float:
+        """What nodes are sorted by: the plain sum of cores, bytes and pods, as upstream adds them."""
+        return sum(value / 1000 if name == "cpu" else float(value) for name, value in self.usage.items())
+
+    def give(self, requests: Vector) -> Vector:
+        """Lower the usage by a pod that left; what it took."""
+        gone = {name: 1 if name == "pods" else requests.get(name, 0) for name in self.usage}
+        for name, value in gone.items():
+            self.usage[name] -= value
+        return gone
+
+
+def headroom(targets: Iterable[Requested], limits: Mapping[str, float]) -> Vector:
+    """What the targets can still take, per resource: up to the limit in percent, or all of it where there is none."""
+    total: Vector = {}
+    for target in targets:
+        for name, used in target.usage.items():
+            capacity = target.view.allocatable.get(name, 0)
+            total[name] = total.get(name, 0) + int(limits.get(name, 100.0) * 0.01 * capacity) - used
+    return total
+
+
+@dataclass(slots=True)
+class Leaving:
+    """How pods leave: from which nodes, onto which, and while what holds."""
+
+    sources: list[Requested]
+    targets: list[Requested]
+    budget: Vector
+    still: Callable[[Requested], bool]
+    allowed: Callable[[PodView], bool]
+    reason: Callable[[Requested], str]
+    per_node: int | None = None
+
+    def turn(self) -> Turn:
+        """Source by source, the least important pod first."""
+        for source in self.sources:
+            evicted = 0
+            for view in least_important_first(view for view in source.view.pods if not view.leaving and self.allowed(view)):
+                if not self._goes_on(source) or (self.per_node is not None and evicted >= self.per_node):
+                    break
+                if not tolerates_a_target(view.pod, self.targets):
+                    continue
+                if (yield Evict(view.pod, self.reason(source))):
+                    evicted += 1
+                    for name, value in source.give(view.requests).items():
+                        self.budget[name] = self.budget.get(name, 0) - value
+
+    def _goes_on(self, source: Requested) -> bool:
+        return self.still(source) and all(left > 0 for left in self.budget.values())
+
+
+def tolerates_a_target(pod: Pod, targets: Iterable[Requested]) -> bool:
+    """Whether the pod tolerates every taint of one target, with no fewer tolerations than that has taints."""
+    for target in targets:
+        taints = target.view.node.spec.taints
+        if len(pod.spec.tolerations) >= len(taints) and all(tolerates(pod.spec.tolerations, taint) for taint in taints):
+            return True
+    return False

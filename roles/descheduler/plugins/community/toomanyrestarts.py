@@ -1,0 +1,60 @@
+"""RemovePodsHavingTooManyRestarts: evict pods whose containers keep failing (DS-K8S-03)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field, model_validator
+
+from koord.api.objects import Pod
+from roles.descheduler.framework.effects import Evict, Turn
+from roles.descheduler.framework.handle import Handle
+from roles.descheduler.framework.plugin import DESCHEDULE
+from roles.descheduler.picture import NodeView
+from roles.descheduler.plugins.community.common import CommunityArgs, candidates, one_of, statuses
+
+STATES = ("Running", "CrashLoopBackOff")
+
+
+class RemovePodsHavingTooManyRestartsArgs(CommunityArgs):
+    """RemovePodsHavingTooManyRestarts; the threshold is a sum over containers."""
+
+    pod_restart_threshold: int = Field(ge=1)
+    including_init_containers: bool = False
+    states: list[str] = []
+
+    @model_validator(mode="after")
+    def _accepted(self) -> RemovePodsHavingTooManyRestartsArgs:
+        one_of("states", self.states, STATES)
+        return self
+
+
+class RemovePodsHavingTooManyRestarts:
+    """A Deschedule plugin without memory."""
+
+    name: ClassVar[str] = "RemovePodsHavingTooManyRestarts"
+    point: ClassVar[str] = DESCHEDULE
+
+    def __init__(self, args: RemovePodsHavingTooManyRestartsArgs, interval: float) -> None:
+        self.args = args
+        self._chosen = args.chosen()
+
+    def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
+        """Node by node, the pod with the most restarts first."""
+        for node in nodes:
+            found = [(self._restarts(view.pod), view.pod) for view in candidates(node, handle, self._chosen) if self._in_state(view.pod)]
+            for restarts, pod in sorted(found, key=lambda entry: -entry[0]):
+                if restarts >= self.args.pod_restart_threshold:
+                    yield Evict(
+                        pod, f"pod has {restarts} restarts, {self.args.pod_restart_threshold} are too many", numbers={"restarts": restarts}
+                    )
+
+    def _restarts(self, pod: Pod) -> int:
+        return sum(status.restart_count for status in statuses(pod, init=self.args.including_init_containers))
+
+    def _in_state(self, pod: Pod) -> bool:
+        if not self.args.states:
+            return True
+        found = statuses(pod, init=self.args.including_init_containers)
+        waiting = {status.state.waiting.reason for status in found if status.state.waiting is not None}
+        return bool(set(self.args.states) & (waiting | {pod.status.phase}))

@@ -1,0 +1,190 @@
+"""CustomPriority: move pods from expensive groups of nodes to cheaper ones (DS-CP-01, DS-CP-02)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import Field, model_validator
+
+from koord.accounting.resources import add_into, parse
+from koord.api.objects import Pod
+from koord.config.errors import ConfigError
+from koord.config.model import ConfigModel
+from koord.config.selectors import LabelSelector
+from roles.descheduler.framework.effects import Cordon, Evict, Turn
+from roles.descheduler.framework.handle import Handle
+from roles.descheduler.framework.plugin import BALANCE
+from roles.descheduler.nodefit import Placeable
+from roles.descheduler.picture import NodeView, PodView, Vector, pod_view
+from roles.descheduler.selection import Namespaces, PodChoice, PodSelector, node_selector
+
+MODES = ("BestEffort", "DrainNode")
+GIVE_UP_AFTER = 5  # consecutive pods of one node that fit nowhere
+
+
+class PriorityLevel(ConfigModel):
+    """A group of nodes. The thresholds are accepted and have no effect, as upstream."""
+
+    name: str = Field(min_length=1)
+    node_selector: dict[str, Any]
+    keep_threshold: float | int | None = None
+    reject_threshold: float | int | None = None
+
+
+class CustomPriorityArgs(ConfigModel):
+    """CustomPriority; `evictionOrder` goes from the group that is emptied first to the cheapest."""
+
+    paused: bool = False
+    dry_run: bool = False
+    evictable_namespaces: Namespaces | None = None
+    node_selector: dict[str, Any] | None = None
+    pod_selectors: list[PodSelector] = []
+    node_fit: bool = True
+    eviction_order: list[PriorityLevel] = []
+    mode: str = "BestEffort"
+    auto_cordon: bool = False
+
+    @model_validator(mode="after")
+    def _accepted(self) -> CustomPriorityArgs:
+        if self.mode not in MODES:
+            raise ConfigError("mode", f"{self.mode!r} is not known; accepted: {', '.join(MODES)}")
+        if len(self.eviction_order) < 2:
+            raise ConfigError("evictionOrder", f"needs at least two entries, has {len(self.eviction_order)}")
+        names = [level.name for level in self.eviction_order]
+        for index, level in enumerate(self.eviction_order):
+            if names.index(level.name) != index:
+                raise ConfigError(f"evictionOrder[{index}].name", f"{level.name!r} is already used; names must be unique")
+            LabelSelector.compile(level.node_selector, f"evictionOrder[{index}].nodeSelector")
+        node_selector(self.node_selector)
+        PodChoice(self.evictable_namespaces, self.pod_selectors)
+        return self
+
+
+class CustomPriority:
+    """A Balance plugin without memory."""
+
+    name: ClassVar[str] = "CustomPriority"
+    point: ClassVar[str] = BALANCE
+
+    def __init__(self, args: CustomPriorityArgs, interval: float) -> None:
+        self.args = args
+        self._nodes = node_selector(args.node_selector)
+        self._levels = [(level.name, LabelSelector.compile(level.node_selector)) for level in args.eviction_order]
+        self._choice = PodChoice(args.evictable_namespaces, args.pod_selectors)
+
+    def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
+        """Each level but the last gives pods to the nodes of all later levels."""
+        if self.args.paused:
+            handle.note("the plugin is paused by its arguments")
+            return
+        levels = self._grouped(nodes)
+        if len(levels) < 2:
+            handle.note(f"{len(levels)} levels of evictionOrder have nodes, at least two are needed")
+            return
+        drain = self.args.mode == "DrainNode"
+        taken: dict[str, Vector] = {}  # target -> what pods of this round are expected to take there
+        for index, (level, sources) in enumerate(levels[:-1]):
+            targets = [node for _, later in levels[index + 1 :] for node in later]
+            for source in sources:
+                if drain:
+                    yield from self._drain(level, source, targets, taken, handle)
+                else:
+                    yield from self._best_effort(level, source, targets, taken, handle)
+
+    def _grouped(self, nodes: list[NodeView]) -> list[tuple[str, list[NodeView]]]:
+        """Nodes by the first level that they match; levels without nodes are left out."""
+        groups: dict[str, list[NodeView]] = {name: [] for name, _ in self._levels}
+        for node in nodes:
+            labels = node.node.metadata.labels
+            if self._nodes is not None and not self._nodes.matches(labels):
+                continue
+            level = next((name for name, selector in self._levels if selector.matches(labels)), None)
+            if level is not None:
+                groups[level].append(node)
+        return [(name, members) for name, members in groups.items() if members]
+
+    def _candidates(self, source: NodeView, handle: Handle) -> list[PodView]:
+        """Pods that may leave, the smallest first."""
+        refuse = self._choice.filter_with(handle.filter)
+        views = {view.pod.metadata.uid: view for view in source.pods}
+        chosen = [views.get(pod.metadata.uid) or pod_view(pod, None) for pod in source.everyone if not refuse(pod)]
+        return sorted((view for view in chosen if not view.leaving), key=_size)
+
+    def _best_effort(self, level: str, source: NodeView, targets: list[NodeView], taken: dict[str, Vector], handle: Handle) -> Turn:
+        """Every pod that fits a target leaves; room that is expected to be taken is not promised twice."""
+        reason = f"evicting from {level} priority resource to lower priority resource"
+        misses = 0
+        for view in self._candidates(source, handle):
+            target = self._target(view, targets, taken, drain=False) if self.args.node_fit else None
+            if self.args.node_fit and target is None:
+                misses += 1
+                if misses >= GIVE_UP_AFTER:
+                    handle.note(f"node {source.name}: {misses} pods in a row fit no cheaper node, the others are not tried")
+                    return
+                continue
+            misses = 0
+            name = target.name if target is not None else ""
+            if (yield Evict(view.pod, reason, name, dry_run=self.args.dry_run)) and name:
+                add_into(taken.setdefault(name, {}), {**view.requests, "pods": 1})
+
+    def _drain(self, level: str, source: NodeView, targets: list[NodeView], taken: dict[str, Vector], handle: Handle) -> Turn:
+        """All pods that may leave find a place, or none of them leaves."""
+        candidates = self._candidates(source, handle)
+        if not candidates:
+            return
+        plan = {name: dict(vector) for name, vector in taken.items()}
+        where: list[tuple[PodView, str]] = []
+        for view in candidates:
+            target = self._target(view, targets, plan, drain=True)
+            if target is None:
+                handle.note(f"node {source.name} is not drained: no cheaper node has room for pod {view.key}")
+                return
+            add_into(plan.setdefault(target.name, {}), {**view.requests, "pods": 1})
+            where.append((view, target.name))
+        taken.clear()
+        taken.update(plan)
+        yield from self._empty(level, source, where)
+
+    def _empty(self, level: str, source: NodeView, where: list[tuple[PodView, str]]) -> Turn:
+        """Cordon, evict in order; the first refusal takes the cordon back and leaves the rest."""
+        reason, dry_run = f"drain node {source.name} (sourcePriority={level})", self.args.dry_run
+        cordon = self.args.auto_cordon and not source.node.spec.unschedulable
+        if cordon and not (yield Cordon(source.node, True, reason, dry_run)):
+            return
+        for view, target in where:
+            if not (yield Evict(view.pod, reason, target, dry_run=dry_run)):
+                if cordon:
+                    yield Cordon(source.node, False, f"pod {view.key} could not be evicted", dry_run)
+                return
+
+    def _target(self, view: PodView, targets: list[NodeView], taken: dict[str, Vector], *, drain: bool) -> NodeView | None:
+        """The first target that the pod fits, and in a drain has cpu, memory and a slot left for it."""
+        pod = Placeable(view)
+        asked = container_requests(view.pod)
+        for target in targets:
+            promised = taken.get(target.name, {})
+            if self.args.node_fit and pod.unfit(target, promised):
+                continue
+            if not drain or _has_room(target, promised, asked):
+                return target
+        return None
+
+
+def _has_room(target: NodeView, promised: Vector, asked: Vector) -> bool:
+    """Whether cpu, memory and a pod slot remain on the target beside what is promised."""
+    wanted = {"cpu": asked.get("cpu", 0), "memory": asked.get("memory", 0), "pods": 1}
+    used = {**target.requested, "pods": len(target.pods)}
+    return all(target.allocatable.get(name, 0) - used.get(name, 0) - promised.get(name, 0) >= value for name, value in wanted.items())
+
+
+def container_requests(pod: Pod) -> Vector:
+    """Requests of the main containers alone, which is what upstream sorts and plans by."""
+    total: Vector = {}
+    for container in pod.spec.containers:
+        add_into(total, parse(container.resources.requests))
+    return total
+
+
+def _size(view: PodView) -> tuple[int, int, str, str]:
+    asked, meta = container_requests(view.pod), view.pod.metadata
+    return asked.get("cpu", 0), asked.get("memory", 0), meta.namespace, meta.name

@@ -1,0 +1,106 @@
+"""FragmentationAware: take the pod away whose leaving evens out how full a node's resources are (DS-FA-01)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import sqrt
+from typing import Any, ClassVar
+
+from pydantic import Field, model_validator
+
+from koord.accounting.resources import sub
+from koord.config.errors import ConfigError
+from koord.config.model import ConfigModel
+from roles.descheduler.framework.effects import Evict, Turn
+from roles.descheduler.framework.handle import Handle
+from roles.descheduler.framework.plugin import BALANCE
+from roles.descheduler.nodefit import fitting_other
+from roles.descheduler.picture import NodeView, PodView
+from roles.descheduler.selection import Namespaces, PodChoice, PodSelector, node_selector
+
+
+class FragmentationAwareArgs(ConfigModel):
+    """FragmentationAware. Thresholds are standard deviations of shares (0..1) of the node's allocatable."""
+
+    paused: bool = False
+    dry_run: bool = False
+    node_selector: dict[str, Any] | None = None
+    evictable_namespaces: Namespaces | None = None
+    pod_selectors: list[PodSelector] = []
+    node_fit: bool = True
+    resources: list[str] = ["cpu", "memory"]
+    imbalance_threshold: float | int = Field(0.15, ge=0)
+    min_improvement_threshold: float | int = Field(0.02, ge=0)
+
+    @model_validator(mode="after")
+    def _accepted(self) -> FragmentationAwareArgs:
+        check_resources(self.resources)
+        node_selector(self.node_selector)
+        PodChoice(self.evictable_namespaces, self.pod_selectors)
+        return self
+
+
+def check_resources(resources: Sequence[str]) -> None:
+    """Raises ConfigError unless the names are given, not empty, and each once."""
+    if not resources:
+        raise ConfigError("resources", "must name at least one resource")
+    for index, name in enumerate(resources):
+        if not name:
+            raise ConfigError(f"resources[{index}]", "must not be empty")
+        if resources.index(name) != index:
+            raise ConfigError(f"resources[{index}]", f"{name!r} is given twice")
+
+
+def imbalance(requested: Mapping[str, int], allocatable: Mapping[str, int], resources: Sequence[str]) -> float:
+    """Population standard deviation of requested/allocatable over the resources that the node has."""
+    shares = [requested.get(name, 0) / allocatable[name] for name in resources if allocatable.get(name)]
+    if not shares:
+        return 0.0
+    mean = sum(shares) / len(shares)
+    return sqrt(sum((share - mean) ** 2 for share in shares) / len(shares))
+
+
+class FragmentationAware:
+    """A Balance plugin without memory; at most one pod leaves a node in a round."""
+
+    name: ClassVar[str] = "FragmentationAware"
+    point: ClassVar[str] = BALANCE
+
+    def __init__(self, args: FragmentationAwareArgs, interval: float) -> None:
+        self.args = args
+        self._nodes = node_selector(args.node_selector)
+        self._choice = PodChoice(args.evictable_namespaces, args.pod_selectors)
+
+    def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
+        """The best pod of each node that is uneven enough."""
+        if self.args.paused:
+            handle.note("the plugin is paused by its arguments")
+            return
+        selected = [node for node in nodes if self._nodes is None or self._nodes.matches(node.node.metadata.labels)]
+        for node in selected:
+            before = imbalance(node.requested, node.allocatable, self.args.resources)
+            if before <= self.args.imbalance_threshold:
+                continue
+            best = self._best(node, before, selected, handle)
+            if best is None:
+                handle.note(f"node {node.name} is uneven by {before:.4f}, and no pod that may leave would help enough")
+                continue
+            view, after, target = best
+            gain = before - after
+            reason = f"fragmentation reduction: stdBefore={before:.4f} stdAfter={after:.4f} gain={gain:.4f}"
+            numbers: dict[str, float | int | str] = {"stdBefore": before, "stdAfter": after, "gain": gain}
+            yield Evict(view.pod, reason, target, numbers, self.args.dry_run)
+
+    def _best(self, node: NodeView, before: float, selected: list[NodeView], handle: Handle) -> tuple[PodView, float, str] | None:
+        """The pod with the largest gain above the least one asked for, what is left without it, and a node that it fits."""
+        refuse = self._choice.filter_with(handle.filter)
+        gains = []
+        for view in sorted(node.pods, key=lambda view: view.key):
+            after = imbalance(sub(node.requested, view.requests), node.allocatable, self.args.resources)
+            if not view.leaving and before - after > self.args.min_improvement_threshold and not refuse(view.pod):
+                gains.append((view, after))
+        for view, after in sorted(gains, key=lambda entry: entry[1]):  # stable: the first wins a tie
+            target = fitting_other(view, selected) if self.args.node_fit else ""
+            if target or not self.args.node_fit:
+                return view, after, target
+        return None
