@@ -14,7 +14,7 @@ from pathlib import Path
 import aiohttp
 import orjson
 
-from tests.benchmarks.table import Row, current_rss_mib, script
+from tests.benchmarks.table import Row, cpu_seconds, current_rss_mib, script
 from tests.support.processes import process
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -30,12 +30,6 @@ def pod(name: str) -> bytes:
 
 def binding(name: str) -> bytes:
     return orjson.dumps({"metadata": {"name": name}, "target": {"kind": "Node", "name": "node-1"}})
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / 100
 
 
 async def post_all(session: aiohttp.ClientSession, requests: list[tuple[str, bytes]]) -> float:

@@ -51,6 +51,12 @@ def current_rss_mib(pid: int | str = "self") -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
+def cpu_seconds(pid: int | str = "self") -> float:
+    """User and system time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def emit(rows: list[Row]) -> None:
     """What a bench script ends with: the table for a reader, or JSON when `run.py` collects it."""
     if target := os.environ.get("KOORD_BENCH_JSON"):

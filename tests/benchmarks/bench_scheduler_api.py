@@ -1,0 +1,189 @@
+"""The scheduler as it runs: its own process on an API server of its own process, pods waiting when it starts.
+
+usage: bench_scheduler_api.py [--quick] [--all] [--only WORD] [--kubeconfig FILE]
+
+By default like pods, spreading and required anti-affinity; `--all` adds the other kinds of pods. `--kubeconfig` measures on a cluster
+that is there (it must be empty; nodes and pods are made in it and removed again) instead of the embedded API server.
+
+A rate is pods bound between the first look at the scheduler and the last binding, by the scheduler's own metrics. The API server
+shares the machine, so compare within one run. References: kube-scheduler 1.36 on a real API server on two cores, 1,000 nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from koord.api.kinds import NAMESPACES, NODES, PODS
+from koord.kube.client import Client
+from koord.kube.config import load
+from koord.kube.errors import AlreadyExists
+from tests.benchmarks.table import Row, cpu_seconds, current_rss_mib, script
+from tests.support.processes import free_port, process, until_healthy
+
+IN_FLIGHT = 32
+LIMIT = 120.0  # seconds after which a kind of pods that is not bound is given up
+ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
+
+
+class Load(NamedTuple):
+    """A kind of pods: what their spec holds, the rate to build for (pods/s), and how many nodes and pods."""
+
+    what: str
+    spec: dict[str, Any]
+    goal: float | None = None
+    nodes: int = 1000
+    pods: int = 3000
+
+
+def _term(key: str) -> dict[str, Any]:
+    return {"topologyKey": key, "labelSelector": {"matchLabels": {"app": "bench"}}}
+
+
+def _affinity(kind: str, how: str, terms: Any) -> dict[str, Any]:
+    return {"affinity": {kind: {f"{how}DuringSchedulingIgnoredDuringExecution": terms}}}
+
+
+_TWO_ZONES = {"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["z0", "z1"]}]}
+
+LOADS = (
+    Load("like pods", {}, 1.5 * 463),
+    Load(
+        "zone spread", {"topologySpreadConstraints": [{**_term(ZONE), "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]}, 2 * 340,
+    ),
+    Load("required host anti-affinity", _affinity("podAntiAffinity", "required", [_term(HOST)]), 4 * 160, pods=1000),
+)  # fmt: skip
+MORE = (
+    Load("like pods on 5000 nodes", {}, 1.5 * 395, nodes=5000),
+    Load("preferred zone affinity", _affinity("podAffinity", "preferred", [{"weight": 1, "podAffinityTerm": _term(ZONE)}])),
+    Load("node affinity", _affinity("nodeAffinity", "required", {"nodeSelectorTerms": [_TWO_ZONES]})),
+)  # fmt: skip
+
+
+def node(number: int) -> dict[str, Any]:
+    name = f"bench-{number}"
+    amounts = {"cpu": "32", "memory": "256Gi", "pods": "110"}
+    return {
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {HOST: name, ZONE: f"z{number % 3}"}},
+        "status": {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]},
+    }  # fmt: skip
+
+
+def pod(number: int, spec: dict[str, Any]) -> bytes:
+    resources = {"requests": {"cpu": "100m", "memory": "128Mi"}}
+    container = {"name": "c", "image": "registry.example.com/app:1.0", "resources": resources}
+    meta = {"name": f"bench-{number}", "labels": {"app": "bench"}}
+    return orjson.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [container], **spec}})
+
+
+async def _all(calls: Iterator[Any]) -> None:
+    """Await all, 32 at a time."""
+
+    async def worker() -> None:
+        for call in calls:
+            await call
+
+    await asyncio.gather(*(worker() for _ in range(IN_FLIGHT)))
+
+
+async def fill(kubeconfig: Path, load_: Load, nodes: int, pods: int) -> None:
+    async with Client(load(str(kubeconfig))) as client:
+        with contextlib.suppress(AlreadyExists):
+            await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
+
+        async def make(number: int) -> None:
+            body = node(number)
+            await client.create(NODES, body)
+            if not (await client.get(NODES, body["metadata"]["name"])).get("status", {}).get("allocatable"):
+                await client.patch(NODES, body["metadata"]["name"], {"status": body["status"]}, subresource="status")
+
+        await _all(make(number) for number in range(nodes))
+        await _all(client.create(PODS, pod(number, load_.spec), "default") for number in range(pods))
+
+
+async def clear(kubeconfig: Path, nodes: int, pods: int) -> None:
+    async with Client(load(str(kubeconfig))) as client:
+        await _all(client.delete(PODS, f"bench-{number}", "default", grace_period_seconds=0) for number in range(pods))
+        await _all(client.delete(NODES, f"bench-{number}") for number in range(nodes))
+
+
+def bound(url: str) -> float:
+    """How many pods the scheduler says that it has bound."""
+    text = urllib.request.urlopen(url, timeout=5).read().decode()
+    lines = (line for line in text.splitlines() if line.startswith("scheduler_pod_scheduling_attempts_count"))
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+
+def measure(kubeconfig: Path, load_: Load, nodes: int, pods: int, server: int | None, directory: Path) -> list[Row]:
+    asyncio.run(fill(kubeconfig, load_, nodes, pods))
+    port = free_port()
+    config = directory / "scheduler.yaml"
+    config.write_text(
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nleaderElection: {leaderElect: false}\n"
+    )
+    arguments = (f"--config={config}", f"--kubeconfig={kubeconfig}", "--address=127.0.0.1", f"--port={port}", "--secure-port=0")
+    with process("scheduler", *arguments) as scheduler:
+        until_healthy(f"http://127.0.0.1:{port}/healthz", scheduler)
+        url = f"http://127.0.0.1:{port}/metrics"
+        began, already = time.monotonic(), bound(url)
+        cpu, server_cpu = cpu_seconds(scheduler.pid), cpu_seconds(server) if server else 0.0
+        done = already
+        ended = began
+        while done < pods and time.monotonic() - began < LIMIT:
+            time.sleep(0.05)
+            done, ended = bound(url), time.monotonic()
+        each = (cpu_seconds(scheduler.pid) - cpu) / max(1.0, done - already) * 1e3
+        there = (cpu_seconds(server) - server_cpu) / max(1.0, done - already) * 1e3 if server else 0.0
+        memory = current_rss_mib(scheduler.pid)
+    if done < pods:
+        print(f"{load_.what}: only {done:g} of {pods} pods were bound", file=sys.stderr)
+    note = f"RSS {memory:.0f} MiB" + (f"; API server {there:.2f} ms a pod" if server else "")
+    what = f"API server, {nodes} nodes x {pods} pods, {load_.what}"
+    return [
+        Row(what, (done - already) / (ended - began), "pods/s", load_.goal, better="higher", note=note),
+        Row(f"{what}: CPU a pod", each, "ms", 1.0),
+    ]
+
+
+@contextlib.contextmanager
+def cluster(given: str | None, directory: Path) -> Iterator[tuple[Path, int | None]]:
+    """The kubeconfig of the cluster to measure on, and the process that serves it if it is ours."""
+    if given:
+        yield Path(given), None
+        return
+    kubeconfig = directory / "kubeconfig"
+    with process("apiserver", "--port", "0", "--no-tls", "--print-kubeconfig", str(kubeconfig)) as server:
+        while not kubeconfig.exists() and server.poll() is None:
+            time.sleep(0.01)
+        yield kubeconfig, server.pid
+
+
+def _option(name: str) -> str | None:
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else None
+
+
+def rows(quick: bool) -> list[Row]:
+    found: list[Row] = []
+    given, only = _option("--kubeconfig"), _option("--only")
+    for load_ in LOADS + (MORE if "--all" in sys.argv or only else ()):
+        if only and only not in load_.what:
+            continue
+        nodes, pods = (300, 300) if quick else (load_.nodes, load_.pods)
+        with tempfile.TemporaryDirectory() as name, cluster(given, Path(name)) as (kubeconfig, server):
+            found += measure(kubeconfig, load_, nodes, pods, server, Path(name))
+            if given:
+                asyncio.run(clear(kubeconfig, nodes, pods))
+    return found
+
+
+if __name__ == "__main__":
+    script(rows)
