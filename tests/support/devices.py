@@ -22,11 +22,7 @@ PARTITION = "scheduling.koordinator.sh/gpu-partition-spec"
 VENDOR, MODEL = "node.koordinator.sh/gpu-vendor", "node.koordinator.sh/gpu-model"
 
 POINTS = ("preFilter", "filter", "reserve", "preBind")
-EVERYTHING = {
-    name: "1M"
-    for name in (K + "gpu", CORE, RATIO, SHARED, RDMA, FPGA, "nvidia.com/gpu", "amd.com/gpu", "huawei.com/npu-core", "huawei.com/npu-cpu",
-                 "huawei.com/npu-dvpp")
-}  # fmt: skip
+EVERYTHING = dict.fromkeys((K + "gpu", CORE, RATIO, SHARED, RDMA, FPGA, "nvidia.com/gpu", "amd.com/gpu", "huawei.com/npu-core", "huawei.com/npu-cpu", "huawei.com/npu-dvpp"), "1M")  # fmt: skip
 
 
 def card(
