@@ -22,7 +22,8 @@ PARTITION = "scheduling.koordinator.sh/gpu-partition-spec"
 VENDOR, MODEL = "node.koordinator.sh/gpu-vendor", "node.koordinator.sh/gpu-model"
 
 POINTS = ("preFilter", "filter", "reserve", "preBind")
-EVERYTHING = dict.fromkeys((K + "gpu", CORE, RATIO, SHARED, RDMA, FPGA, "nvidia.com/gpu", "amd.com/gpu", "huawei.com/npu-core", "huawei.com/npu-cpu", "huawei.com/npu-dvpp"), "1M")  # fmt: skip
+NPU = ("huawei.com/npu-core", "huawei.com/npu-cpu", "huawei.com/npu-dvpp")
+EVERYTHING = dict.fromkeys((K + "gpu", CORE, RATIO, SHARED, RDMA, FPGA, "nvidia.com/gpu", "amd.com/gpu", *NPU), "1M")
 
 
 def card(

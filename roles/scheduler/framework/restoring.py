@@ -25,6 +25,10 @@ ALIGNED = "Aligned"
 RESTRICTED = "Restricted"
 DEFAULT = "Default"
 
+TAKEN_OVER = "Reservation/taken"
+"""Key in `CycleContext.data` of the pods, by slot, that a pre-allocating reserve pod takes over there, once the Reservation filter has
+decided."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RestoredReservation:

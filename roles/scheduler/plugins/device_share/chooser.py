@@ -15,7 +15,7 @@ from koord.api import names
 from koord.api.annotations import parse_device_allocations
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.context import CycleContext
-from roles.scheduler.framework.restoring import RESTRICTED, RestoredReservation
+from roles.scheduler.framework.restoring import RESTRICTED, TAKEN_OVER, RestoredReservation
 from roles.scheduler.framework.status import Status, unschedulable
 from roles.scheduler.plugins.device_share.amounts import types_of
 from roles.scheduler.plugins.device_share.choice import Outcome, Rules, selected
@@ -28,6 +28,8 @@ from roles.scheduler.plugins.device_share.view import View, view_of
 from roles.scheduler.plugins.scheduling_hint import extension_of
 
 T = TypeVar("T")
+
+_NOT_ALL = unschedulable("node(s) devices of the pods to be taken over don't go with the reservation's")
 
 _KEPT = 1 << 12
 _NAME = "DeviceShare"
@@ -96,6 +98,8 @@ class Chooser:
         restored = ctx.restored.get(slot, ())
         if not restored:
             return self.plain(node, request, mask)
+        if ctx.pod.reservation:
+            return self._taking_over(ctx, slot, request, restored, mask)
         if all(reservation.ignored for reservation in restored):
             return choose(request, _masked(self.view(ctx, slot, node, released=restored), mask), self.rules)
         if ctx.reservation is not None:
@@ -129,6 +133,30 @@ class Chooser:
         places = frozenset(share.place for share in rest if any(amount for _, amount in share.amounts))
         found = choose(request, view.only(places), self.rules) if places else unschedulable()
         return choose(request, view.preferring(places), self.rules) if isinstance(found, Status) else found
+
+    def _taking_over(
+        self, ctx: CycleContext, slot: int, request: DeviceRequest, candidates: tuple[RestoredReservation, ...], mask: int | None
+    ) -> Outcome:
+        """A reserve pod that takes running pods over gets all their devices, and more if it wants more. Before it is known which pods it
+        takes, any one or all of them will do."""
+        node = self.node(ctx, slot)
+        if node.inventory is None:
+            return ()
+        taken = taken_over(ctx, slot)
+        if taken is not None:
+            choices = [tuple(pod for pod in candidates if pod.uid in taken)]
+        else:
+            choices = [(), *((pod,) for pod in candidates), candidates]
+        found: Outcome = ()
+        for pods in choices:
+            view = _masked(self.view(ctx, slot, node, released=pods), mask)
+            places = frozenset(share.place for pod in pods for share in held_by(pod.pod).allocation)
+            found = choose(request, view.forcing(places), self.rules)
+            if not isinstance(found, Status):
+                if places <= {share.place for share in found}:
+                    return found
+                found = _NOT_ALL
+        return found
 
     def score(self, ctx: CycleContext, slot: int, request: DeviceRequest, mask: int | None = None) -> int:
         """How good the node is for the pod: the sum over the types of what the devices in view are worth together (5.9)."""
@@ -188,6 +216,12 @@ def designated(pod: PodInfo) -> Allocation | None:
         return read_allocation(parse_device_allocations(pod.metadata.annotations)) or None
     except ValueError:
         return None
+
+
+def taken_over(ctx: CycleContext, slot: int) -> frozenset[str] | None:
+    """UIDs of the pods that the reserve pod of the cycle takes over on a node; None while that is not decided."""
+    decided = ctx.data.get(TAKEN_OVER, {}).get(slot)
+    return None if decided is None else frozenset(pod.uid for pod in decided)
 
 
 def _masked(view: View, mask: int | None) -> View:

@@ -56,10 +56,10 @@ def choose_partition(view: View, wanted: Wanted, wish: PartitionWish | None, sco
     if not partitions:
         return _NO_SIZE if insists else None
     units = {unit.minor: unit for unit in view.units.get(GPU, ()) if not unit.busy and unit.has(wanted)}
-    busy = view.busy(GPU)
+    busy, forced = view.busy(GPU), view.forced_of(GPU)
     levels = sorted({partition.score for partition in partitions}, reverse=True)
     for level in levels[:1] if wish is not None and wish.restricted else levels:
-        candidates = [p for p in partitions if p.score == level and _feasible(p, units, wish, scope)]
+        candidates = [p for p in partitions if p.score == level and _feasible(p, units, wish, scope) and forced.issubset(p.minors)]
         if candidates:
             preferred = {minor for kind, minor in view.preferred if kind == GPU}
             best = max(

@@ -20,6 +20,11 @@ class Scope(NamedTuple):
     units: tuple[Unit, ...]
 
 
+def minors_of(scope: Scope) -> frozenset[int]:
+    """The minors of a scope's units."""
+    return frozenset(unit.minor for unit in scope.units)
+
+
 def path_of(unit: Unit) -> _Path:
     """NUMA node and PCIe switch of a unit."""
     return (unit.card.numa if unit.card.numa is not None else -1, unit.card.pcie or "")
@@ -59,12 +64,15 @@ def choose_scope(view: View, wanted: Wanted, suitable: Sequence[Unit], required:
         return None
     used = used_scopes(view, wanted.type)
 
-    def rank(scope: Scope) -> tuple[int, int]:
+    forced = view.forced_of(wanted.type)
+
+    def rank(scope: Scope) -> tuple[int, int, int]:
+        liked = sum((wanted.type, unit.minor) in view.preferred for unit in scope.units) if view.preferred else 0
         on_path = sum(scope.path[:length] in used for length in range(1, len(scope.path) + 1))
-        return on_path, max(scorer.device(unit, wanted) for unit in scope.units) if wanted.shared else 0
+        return liked, on_path, max(scorer.device(unit, wanted) for unit in scope.units) if wanted.shared else 0
 
     for depth in range(SCOPE_PCIE, max(SCOPE_NODE, min(required, SCOPE_PCIE)) - 1, -1):
-        enough = [scope for scope in scopes(suitable, depth) if len(scope.units) >= wanted.count]
+        enough = [scope for scope in scopes(suitable, depth) if len(scope.units) >= wanted.count and forced <= minors_of(scope)]
         if enough:
             return max(enough, key=rank)
     return None

@@ -6,7 +6,7 @@ A view is narrowed by NUMA nodes and by a reservation before anything is chosen 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from koord.accounting.resources import ResourceVector
 from koord.api import names
@@ -59,7 +59,7 @@ class Unit:
 @dataclass(slots=True, eq=False)
 class View:
     """Units by type, ascending by minor. `inventory` is of all devices, `use` of all holdings that count against the pod; `preferred`
-    are places to be taken first; `switches_taken` are PCIe switches of a type that another pod has for itself."""
+    are places to be taken first, `forced` those that must be among the chosen ones; `switches_taken` are PCIe switches of a type that another pod has for itself."""
 
     inventory: Inventory
     labels: Mapping[str, str]
@@ -67,6 +67,7 @@ class View:
     units: Mapping[str, tuple[Unit, ...]]
     preferred: frozenset[Place] = frozenset()
     switches_taken: frozenset[tuple[str, str]] = frozenset()
+    forced: frozenset[Place] = frozenset()
 
     def busy(self, kind: str) -> frozenset[int]:
         """Minors of a type that something runs on, in view or not."""
@@ -74,12 +75,12 @@ class View:
 
     def narrowed(self, kind: str, units: Iterable[Unit]) -> View:
         """The view with these units of a type only."""
-        return View(self.inventory, self.labels, self.use, {**self.units, kind: tuple(units)}, self.preferred, self.switches_taken)
+        return replace(self, units={**self.units, kind: tuple(units)})
 
     def within(self, mask: int) -> View:
         """The view of the NUMA nodes of a mask: devices whose NUMA node is not known count to all, those without topology to none."""
         units = {kind: tuple(unit for unit in found if on_numa(unit.card, mask)) for kind, found in self.units.items()}
-        return View(self.inventory, self.labels, self.use, units, self.preferred, self.switches_taken)
+        return replace(self, units=units)
 
     def limited(self, rest: Allocation, kinds: frozenset[str]) -> View:
         """The view in which of these types there is what a reservation has left, and nothing else."""
@@ -99,16 +100,24 @@ class View:
                     functions = tuple((labels, tuple(f for f in group if f.bus_id in addresses)) for labels, group in unit.functions)
                     kept.append(Unit(unit.card, free, unit.busy, functions if addresses else unit.functions))
             units[kind] = tuple(kept)
-        return View(self.inventory, self.labels, self.use, units, self.preferred, self.switches_taken)
+        return replace(self, units=units)
 
     def preferring(self, places: Iterable[Place]) -> View:
         """The view in which these places are taken first."""
-        return View(self.inventory, self.labels, self.use, self.units, frozenset(places), self.switches_taken)
+        return replace(self, preferred=frozenset(places))
+
+    def forcing(self, places: frozenset[Place]) -> View:
+        """The view in which these places must be taken."""
+        return replace(self, preferred=places, forced=places)
+
+    def forced_of(self, kind: str) -> frozenset[int]:
+        """Minors of a type that must be taken."""
+        return frozenset(minor for of, minor in self.forced if of == kind)
 
     def only(self, places: frozenset[Place]) -> View:
         """The view of these places."""
         units = {kind: tuple(unit for unit in found if (kind, unit.minor) in places) for kind, found in self.units.items()}
-        return View(self.inventory, self.labels, self.use, units, self.preferred, self.switches_taken)
+        return replace(self, units=units)
 
 
 def on_numa(card: Card, mask: int) -> bool:
