@@ -142,7 +142,7 @@ class Chooser:
         node = self.node(ctx, slot)
         if node.inventory is None:
             return ()
-        taken = taken_over(ctx, slot)
+        taken = taken_over(ctx, slot) if self.reserving(ctx, slot) else None
         if taken is not None:
             choices = [tuple(pod for pod in candidates if pod.uid in taken)]
         else:

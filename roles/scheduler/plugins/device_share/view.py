@@ -59,7 +59,8 @@ class Unit:
 @dataclass(slots=True, eq=False)
 class View:
     """Units by type, ascending by minor. `inventory` is of all devices, `use` of all holdings that count against the pod; `preferred`
-    are places to be taken first, `forced` those that must be among the chosen ones; `switches_taken` are PCIe switches of a type that another pod has for itself."""
+    are places to be taken first, `forced` those that must be among the chosen ones; `switches_taken` are PCIe switches of a type that
+    another pod has for itself."""
 
     inventory: Inventory
     labels: Mapping[str, str]
