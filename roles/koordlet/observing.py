@@ -20,7 +20,9 @@ from roles.koordlet.report.nodemetric_loop import NodeMetricLoop
 from roles.koordlet.report.podresources import KUBELET_SOCKET, PodResourcesProxy
 from roles.koordlet.report.topology_loop import TopologyLoop
 from roles.koordlet.sensing.base import Round, SensingContext, Shared
+from roles.koordlet.sensing.gpu import GPU
 from roles.koordlet.sensing.loop import SensingLoop
+from roles.koordlet.sensing.nvml import load as load_nvml
 from roles.koordlet.sensing.rdma import RDMA
 from roles.koordlet.sensing.registry import CollectorSettings, make_collectors
 from roles.koordlet.sensing.xpu import XPU
@@ -91,6 +93,7 @@ def make_sensing(parts: Parts, host: HostState, book: PodBook, on_tick: Callable
         cpi=options.cpi_collector_interval,
         cpi_window=options.collect_cpi_timewindow,
         xpu_directory=options.xpu_device_infos_dir,
+        gpus=load_nvml(host.root) if parts.gate("Accelerators") else None,
     )
     return SensingLoop(
         make_collectors(context, settings),
@@ -155,7 +158,10 @@ def spawn_reports(
         publish=parts.gate("NodeTopologyReport"),
     )
     life.spawn(lambda: topology.run(stopping, lambda: state.synced and book.synced), "NodeResourceTopology report", restart=True)
-    sources = tuple(name for gate, name in (("Accelerators", XPU), ("RDMADevices", RDMA)) if parts.gate(gate))
+    wanted = (("Accelerators", XPU), ("Accelerators", GPU), ("RDMADevices", RDMA))
+    sources = tuple(
+        name for gate, name in wanted if parts.gate(gate) and (name != GPU or not options.xpu_enforce_collect_from_device_infos)
+    )
     if sources:
         devices = DeviceLoop(
             client=parts.client,

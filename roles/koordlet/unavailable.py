@@ -29,7 +29,6 @@ def _gate(name: str, missing: str) -> Asked:
 
 ROWS: tuple[Asked, ...] = (
     _gate("Libpfm4", "the CPI collector names its counters itself and always groups them"),
-    _gate("Accelerators", "NVIDIA cards are not read by NVML; accelerators come from the files in --xpu-device-infos-dir only"),
     Asked("--qos-extension-plugins", "there are no extension plugins", lambda options, _, __: bool(options.qos_extension_plugins)),
 )
 

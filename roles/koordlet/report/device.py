@@ -10,9 +10,10 @@ import orjson
 
 from koord.api import names
 from koord.api.kinds import DEVICES
-from koord.api.quantity import QuantityError, parse_milli
+from koord.api.quantity import QuantityError, format_binary, parse_milli
 from koord.api.times import format_time
 from roles.koordlet.report.topology import owner_reference
+from roles.koordlet.sensing.gpu import GPUCard
 from roles.koordlet.sensing.rdma import RDMADevice
 from roles.koordlet.sensing.xpu import XPUDevice, XPUStatus, XPUTopology
 
@@ -113,6 +114,40 @@ def rdma_device(card: RDMADevice) -> Device:
     return device
 
 
+def gpu_device(card: GPUCard) -> Device:
+    """One graphics card of a vendor's library in wire form. Only one that is not healthy has a condition."""
+    device: Device = {
+        "type": names.DEVICE_TYPE_GPU,
+        "id": card.uuid,
+        "minor": card.minor,
+        "health": not card.problem,
+        "resources": {
+            names.RESOURCE_GPU_CORE: "100",
+            names.RESOURCE_GPU_MEMORY: format_binary(card.memory_total),
+            names.RESOURCE_GPU_MEMORY_RATIO: "100",
+        },
+    }
+    if card.numa_node >= 0 and card.pcie_root and card.bus_id:
+        device["topology"] = {"socketID": -1, "nodeID": card.numa_node, "pcieID": card.pcie_root, "busID": card.bus_id}
+    if card.problem:
+        device["conditions"] = [{"type": "Healthy", "status": "False", "reason": reason_of(card.problem), "message": "device is unhealthy"}]
+    return device
+
+
+def gpu_labels(cards: Sequence[GPUCard]) -> dict[str, str]:
+    """Labels by all cards; models that differ give no model."""
+    if not cards:
+        return {}
+    models = {card.model for card in cards}
+    model = models.pop().removeprefix("NVIDIA ") if len(models) == 1 else ""
+    out = {
+        names.LABEL_GPU_MODEL: label_value(model),
+        names.LABEL_GPU_VENDOR: label_value(cards[0].vendor),
+        names.LABEL_GPU_DRIVER_VERSION: label_value(cards[0].driver),
+    }
+    return {k: v for k, v in out.items() if v}
+
+
 def _minor(entry: XPUDevice) -> int:
     return int(entry.minor) if re.fullmatch(r"\d{1,9}", entry.minor) else 0
 
@@ -145,9 +180,9 @@ def labels_of(entries: Sequence[XPUDevice]) -> dict[str, str]:
     return {k: v for k, v in out.items() if v}
 
 
-def wanted_object(node: Node, entries: Sequence[XPUDevice], others: Sequence[Device] = ()) -> Object:
-    """The whole object: accelerators of files and ``others`` (RDMA), by type and minor; labels and partitions."""
-    devices = sorted([*(xpu_device(e) for e in entries), *others], key=lambda d: (d["type"], d["minor"]))
+def wanted_object(node: Node, entries: Sequence[XPUDevice], others: Sequence[Device] = (), cards: Sequence[GPUCard] = ()) -> Object:
+    """The whole object: accelerators of files or of a library, and ``others`` (RDMA), by type and minor; labels and partitions."""
+    devices = sorted([*map(xpu_device, entries), *map(gpu_device, cards), *others], key=lambda d: (d["type"], d["minor"]))
     groups = partitions(entries)
     annotations = {names.ANNOTATION_DEVICE_GPU_PARTITIONS: orjson.dumps(groups).decode()} if groups else {}
     return {
@@ -155,7 +190,7 @@ def wanted_object(node: Node, entries: Sequence[XPUDevice], others: Sequence[Dev
         "kind": DEVICES.kind,
         "metadata": {
             "name": node.metadata.name,
-            "labels": labels_of(entries),
+            "labels": labels_of(entries) or gpu_labels(cards),
             "annotations": annotations,
             "ownerReferences": [owner_reference(node)],
         },

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from koord.api.kinds import DEVICES
 from koord.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from roles.koordlet.report.device import difference, rdma_device, stamp, wanted_object
+from roles.koordlet.sensing.gpu import GPU
 from roles.koordlet.sensing.rdma import RDMA
 from roles.koordlet.sensing.xpu import XPU
 from roles.koordlet.states.nodestate import NodeState
@@ -57,7 +58,9 @@ class DeviceLoop:
         found = {name: self._store.snapshot(name) for name in self._sources}
         if node is None or None in found.values() or not self._informer.synced:
             return
-        wanted = wanted_object(node, found.get(XPU) or (), [rdma_device(card) for card in found.get(RDMA) or ()])
+        # files come first: whoever writes them knows more than a library does
+        cards = () if found.get(XPU) else found.get(GPU) or ()
+        wanted = wanted_object(node, found.get(XPU) or (), [rdma_device(card) for card in found.get(RDMA) or ()], cards)
         existing = self._informer.get(self._state.node_name)
         try:
             if existing is None:

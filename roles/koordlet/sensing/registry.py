@@ -9,6 +9,7 @@ from roles.koordlet.sensing.base import Collector, SensingContext
 from roles.koordlet.sensing.be import BECollector
 from roles.koordlet.sensing.coldmemory import ColdMemoryCollector
 from roles.koordlet.sensing.cpi import CPICollector
+from roles.koordlet.sensing.gpu import GPUCollector, GPULibrary
 from roles.koordlet.sensing.hostapps import HostAppsCollector
 from roles.koordlet.sensing.node import NodeCollector
 from roles.koordlet.sensing.nodeinfo import NodeInfoCollector
@@ -34,6 +35,8 @@ class CollectorSettings:
     cpi: float = 60.0
     cpi_window: float = 10.0
     xpu_directory: str = "/var/run/koordlet/xpu-device-infos"
+    gpus: GPULibrary | None = None
+    """The library of the machine's graphics cards."""
 
 
 Factory = Callable[[SensingContext, CollectorSettings], Collector]
@@ -45,6 +48,7 @@ COLLECTORS: tuple[Factory, ...] = (
     lambda context, _: RDMACollector(context),
     lambda context, _: NodeCollector(context),
     lambda context, _: PodsCollector(context),
+    lambda context, settings: GPUCollector(context, settings.gpus),
     lambda context, _: ThrottledCollector(context),
     lambda context, _: BECollector(context),
     lambda context, _: HostAppsCollector(context),

@@ -1,0 +1,243 @@
+"""NVIDIA cards by NVML, where the optional package ``nvidia-ml-py`` and the driver are there (KLO-DEV-01).
+
+The library is loaded once, at the start. Cards whose PCI function the driver does not hold are left out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from roles.koordlet.host.errors import HostError
+from roles.koordlet.host.root import HostRoot
+from roles.koordlet.sensing.gpu import GPUCard, GPUProcess
+
+log = logging.getLogger(__name__)
+
+VENDOR = "nvidia"
+_ADDRESS = re.compile(r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
+_PCIE_ROOT = re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}")
+#: Xids that a program causes: its own fault, not the card's.
+APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+NOT_SUPPORTED = "DeviceHealthCheckNotSupported"
+EVENT_WAIT_MS = 5000
+#: A card that answers and had no new Xid for so long is healthy again (seconds).
+RECOVERS_AFTER = 600.0
+
+
+class NVMLFailedError(HostError):
+    """NVML does not answer."""
+
+
+def bus_address(text: str) -> str:
+    """NVML's PCI address as sysfs spells it: four digits of domain, lower case."""
+    domain, separator, rest = text.lower().partition(":")
+    return f"{domain[-4:].rjust(4, '0')}{separator}{rest}" if rest.count(":") == 1 else f"0000:{text.lower()}"
+
+
+def driver_addresses(root: HostRoot) -> frozenset[str]:
+    """PCI functions that the nvidia driver holds."""
+    try:
+        names = os.listdir(root.sys_path("bus/pci/drivers/nvidia"))
+    except OSError:
+        return frozenset()
+    return frozenset(bus_address(name) for name in names if _ADDRESS.fullmatch(name))
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+class Health:
+    """What is wrong with which card. Written by the event thread, read by the tick."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._problems: dict[str, tuple[str, float]] = {}
+
+    def xid(self, uuids: list[str], number: int) -> None:
+        """An Xid of cards; those of applications do not count."""
+        if number in APPLICATION_XIDS:
+            return
+        with self._lock:
+            for uuid in uuids:
+                if self._problems.get(uuid, ("",))[0] != f"Xid{number}":
+                    log.error("card %s is not healthy: Xid %d", uuid, number)
+                self._problems[uuid] = (f"Xid{number}", self._clock())
+
+    def unsupported(self, uuid: str) -> None:
+        with self._lock:
+            self._problems[uuid] = (NOT_SUPPORTED, float("inf"))
+
+    def problem(self, uuid: str, *, answers: bool) -> str:
+        """The reason in force; one of an event goes when the card answers and stayed quiet."""
+        with self._lock:
+            reason, since = self._problems.get(uuid, ("", 0.0))
+            if reason and answers and self._clock() - since >= RECOVERS_AFTER:
+                log.info("card %s answers and had no Xid for %g s: healthy again", uuid, RECOVERS_AFTER)
+                del self._problems[uuid]
+                return ""
+            return reason
+
+
+class NVML:
+    """The library as this agent sees it. :func:`load` makes one."""
+
+    def __init__(self, library: Any, root: HostRoot, health: Health) -> None:
+        self._nvml = library
+        self._root = root
+        self.health = health
+        self._seen: dict[str, int] = {}
+        self._static: dict[str, GPUCard] = {}
+        self._handles: dict[str, Any] = {}
+        self._learn()
+
+    def _learn(self) -> None:
+        """The cards and where they sit. Raises NVMLFailedError."""
+        nvml, addresses = self._nvml, driver_addresses(self._root)
+        try:
+            driver = _text(nvml.nvmlSystemGetDriverVersion())
+            for index in range(nvml.nvmlDeviceGetCount()):
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                bus_id = bus_address(_text(nvml.nvmlDeviceGetPciInfo(handle).busId))
+                if bus_id not in addresses:
+                    continue
+                uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+                node, pcie = self._place(bus_id)
+                self._handles[uuid] = handle
+                self._static[uuid] = GPUCard(
+                    uuid=uuid,
+                    minor=int(nvml.nvmlDeviceGetMinorNumber(handle)),
+                    memory_total=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+                    model=_text(nvml.nvmlDeviceGetName(handle)),
+                    vendor=VENDOR,
+                    driver=driver,
+                    numa_node=node,
+                    pcie_root=pcie,
+                    bus_id=bus_id,
+                )
+        except nvml.NVMLError as error:
+            raise NVMLFailedError(f"NVML: {error}") from None
+
+    def _place(self, bus_id: str) -> tuple[int, str]:
+        """NUMA node (0 for a card that belongs to none) and PCIe root of a function."""
+        directory = self._root.sys_path("bus/pci/devices", bus_id)
+        found = _PCIE_ROOT.search(os.path.realpath(directory))
+        try:
+            with open(os.path.join(directory, "numa_node"), encoding="ascii", errors="replace") as file:
+                node = max(int(file.read()), 0)
+        except (OSError, ValueError):
+            node = -1
+        return node, found[0] if found is not None else ""
+
+    def cards(self) -> tuple[GPUCard, ...]:
+        out: list[GPUCard] = []
+        for uuid, card in self._static.items():
+            problem = self.health.problem(uuid, answers=self._answers(uuid))
+            out.append(card if not problem else replace(card, problem=problem))
+        return tuple(sorted(out, key=lambda c: (c.minor, c.uuid)))
+
+    def _answers(self, uuid: str) -> bool:
+        try:
+            self._nvml.nvmlDeviceGetMemoryInfo(self._handles[uuid])
+        except self._nvml.NVMLError:
+            return False
+        return True
+
+    def processes(self) -> list[GPUProcess]:
+        nvml = self._nvml
+        out: list[GPUProcess] = []
+        for uuid, handle in self._handles.items():
+            try:
+                memory = {int(p.pid): int(p.usedGpuMemory or 0) for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+                if not memory:
+                    continue
+                used = self._utilization(uuid, handle)
+            except nvml.NVMLError as error:
+                log.debug("card %s: %s", uuid, error)
+                continue
+            out += [GPUProcess(pid, uuid, used[pid], size) for pid, size in memory.items() if pid in used]
+        return out
+
+    def _utilization(self, uuid: str, handle: Any) -> dict[int, float]:
+        """Use of multiprocessors by process: of each the newest sample since the last reading, else of the driver's whole buffer."""
+        nvml = self._nvml
+        newest: dict[int, tuple[int, float]] = {}
+        for since in dict.fromkeys((self._seen.get(uuid, 0), 0)):
+            try:
+                found = nvml.nvmlDeviceGetProcessUtilization(handle, since)
+            except nvml.NVMLError_NotFound:
+                continue
+            for sample in found:
+                pid, at = int(sample.pid), int(sample.timeStamp)
+                if pid and at >= newest.get(pid, (0, 0.0))[0]:
+                    newest[pid] = (at, float(sample.smUtil))
+            break
+        self._seen[uuid] = max((at for at, _ in newest.values()), default=self._seen.get(uuid, 0))
+        return {pid: use for pid, (_, use) in newest.items()}
+
+    # -- health --------------------------------------------------------------------------------------------------------------
+
+    def watch(self, stop: threading.Event) -> None:
+        """Wait for Xids until ``stop`` is set; runs in a thread of its own."""
+        nvml = self._nvml
+        try:
+            events = nvml.nvmlEventSetCreate()
+        except nvml.NVMLError as error:
+            log.warning("health of NVIDIA cards is not watched: %s", error)
+            return
+        watched = 0
+        for uuid, handle in self._handles.items():
+            try:
+                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+                watched += 1
+            except nvml.NVMLError:
+                self.health.unsupported(uuid)
+        while not stop.is_set() and watched:
+            try:
+                event = nvml.nvmlEventSetWait_v2(events, EVENT_WAIT_MS)
+            except nvml.NVMLError_Timeout:
+                continue
+            except nvml.NVMLError as error:
+                log.warning("waiting for events of NVIDIA cards: %s", error)
+                stop.wait(EVENT_WAIT_MS / 1000)
+                continue
+            if event.eventType == nvml.nvmlEventTypeXidCriticalError:
+                self.health.xid(self._of_event(event), int(event.eventData))
+        nvml.nvmlEventSetFree(events)
+
+    def _of_event(self, event: Any) -> list[str]:
+        """The card of an event; all cards where it cannot be told."""
+        try:
+            uuid = _text(self._nvml.nvmlDeviceGetUUID(event.device))
+        except self._nvml.NVMLError:
+            uuid = ""
+        return [uuid] if uuid in self._handles else list(self._handles)
+
+
+def load(root: HostRoot, clock: Callable[[], float] = time.monotonic) -> NVML | None:
+    """NVML with its event thread, or None with the reason in the log: no package, no driver, no card."""
+    if not driver_addresses(root):
+        return None
+    try:
+        library = importlib.import_module("pynvml")
+    except ImportError:
+        log.warning("there are NVIDIA cards, but the package nvidia-ml-py is not installed: they are not read")
+        return None
+    try:
+        library.nvmlInit()
+        found = NVML(library, root, Health(clock))
+    except (library.NVMLError, NVMLFailedError) as error:
+        log.warning("NVML cannot be used, NVIDIA cards are not read: %s", error)
+        return None
+    threading.Thread(target=found.watch, args=(threading.Event(),), name="nvml events", daemon=True).start()
+    log.info("NVML knows %d cards", len(found.cards()))
+    return found
