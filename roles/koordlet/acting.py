@@ -11,9 +11,10 @@ from koord.kube.events import EventRecorder, ObjectRef
 from roles.koordlet.actuation.executor import Executor, Mode
 from roles.koordlet.actuation.journal import Journal, JournalError
 from roles.koordlet.actuation.restore import journal_path
-from roles.koordlet.eviction.evictor import PodEvictor
+from roles.koordlet.eviction.evictor import Evictor, PodEvictor
 from roles.koordlet.eviction.kill import ContainerKiller, Endpoints
 from roles.koordlet.eviction.runner import EvictionRunner
+from roles.koordlet.extensions import Extensions
 from roles.koordlet.hooks.manager import HooksManager
 from roles.koordlet.options import Options, parse_modes
 from roles.koordlet.qos.manager import QOSManager
@@ -54,6 +55,7 @@ class Acting:
         gate: Callable[[str], bool],
         snapshot: Callable[[], Snapshot],
         callbacks: Callbacks,
+        extensions: Extensions,
     ) -> None:
         self._node_name = options.node_name
         self._events = EventRecorder(client, COMPONENT, options.node_name)
@@ -66,17 +68,19 @@ class Acting:
             recorder=recorder,
             force_after=float(options.resource_force_update_seconds),
         )
-        evictor = PodEvictor(
+        evictor: Evictor = PodEvictor(
             client,
             only_api=options.only_evict_by_api,
             stop_containers=None if options.only_evict_by_api else ContainerKiller(Endpoints.of(host.root, options)),
             tell=self._tell,
             metrics=metrics,
         )
+        if extensions.evictor is not None:
+            evictor = extensions.evictor(client, evictor)
         mode_of = modes(options)
         self._evictions = EvictionRunner(evictor, recorder, mode_of, metrics=metrics)
         self.manager = QOSManager(
-            make_strategies(options, gate),
+            [*make_strategies(options, gate), *extensions.make_strategies(options, gate)],
             executor=self.executor,
             evicting=self._evictions,
             recorder=recorder,

@@ -18,6 +18,7 @@ from roles.koordlet.actuation.restore import restore as put_back
 from roles.koordlet.audit.http import EventsHandler
 from roles.koordlet.audit.log import AuditLog
 from roles.koordlet.audit.reader import Readers
+from roles.koordlet.extensions import load as load_extensions
 from roles.koordlet.host.cgroup import Cgroups, detect_driver
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.files import HostFiles, raise_descriptor_limit
@@ -90,6 +91,7 @@ class App:
         self.ops = ops
         self.gates = FeatureGates(KOORDLET)
         self.gates.set_from_flag(options.feature_gates)
+        self.extensions = load_extensions(filter(None, options.plugin_path.split(",")), options.qos_extension_plugins)
         self.root = host_root(options)
         self.metrics = Metrics(options.node_name)
         self.store = MetricStore(retention=options.tsdb_retention_duration, max_bytes=options.tsdb_max_bytes)
@@ -102,7 +104,14 @@ class App:
             enabled=self.gates.enabled("AuditEvents"),
         )
         publishes = self.gates.enabled("NodeTopologyReport")
-        self.state = NodeState(options.node_name, informers, self.metrics, self.callbacks, publishes=publishes)
+        self.state = NodeState(
+            options.node_name,
+            informers,
+            self.metrics,
+            self.callbacks,
+            publishes=publishes,
+            slo_extensions=self.extensions.slo_defaults,
+        )
         self.volumes = ClaimVolumes(informers) if self.gates.enabled("BlkIOReconcile") else None
         self.parts = Parts(options, client, informers, self.gates.enabled, self.state, self.store, self.metrics)
         self._lock = NodeLock(options.lock_file or os.path.join(self.root.var_run, "koordlet", "koordlet.lock"))
@@ -142,7 +151,7 @@ class App:
         limit = raise_descriptor_limit()
         self.files = HostFiles(max_open=max(limit - 512, 256))
         self.host = HostState(self.root, cgroups, self.files)
-        self.book = PodBook(cgroups)
+        self.book = PodBook(cgroups, self.extensions.with_policies)
         options = self.options
         if options.tsdb_path:
             persist.load(self.store, options.tsdb_path, time.time())
@@ -169,23 +178,26 @@ class App:
             gate=self.gates.enabled,
             snapshot=lambda: self.snapshot(time.time()),
             callbacks=self.callbacks,
+            extensions=self.extensions,
         )
         self.acting.start()
         life.spawn(lambda: self.acting.hooks.run(stopping, self._synced), "runtime hooks", restart=True)
         life.on_stop(self.acting.stop, "acting half")
         spawn_reports(life, self.parts, root=self.root, book=self.book, kubelet=kubelet, synced=self._synced, trainable=self._trainable)
         triggers = self._watch_pressure()
-        if options.collect_res_used_interval >= 1.0:
-            await self.sensing.run(stopping)
-        else:
-            log.error("--collect-res-used-interval is below 1s: nothing is collected")
-            await stopping.wait()
-        pleg.stop(asyncio.get_running_loop())
-        for trigger in triggers:
-            trigger.close(asyncio.get_running_loop())
-        await kubelet.close()
-        if options.tsdb_path:
-            persist.save(self.store, options.tsdb_path, time.time())
+        try:
+            if options.collect_res_used_interval >= 1.0:
+                await self.sensing.run(stopping)
+            else:
+                log.error("--collect-res-used-interval is below 1s: nothing is collected")
+                await stopping.wait()
+        finally:
+            pleg.stop(asyncio.get_running_loop())
+            for trigger in triggers:
+                trigger.close(asyncio.get_running_loop())
+            await kubelet.close()
+            if options.tsdb_path:
+                persist.save(self.store, options.tsdb_path, time.time())
 
     async def _find_driver(self, stopping: asyncio.Event) -> None:
         """Find out the cgroup driver while no kubepods directory tells it: by the kubelet's configuration, systemd after a minute."""

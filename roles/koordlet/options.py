@@ -102,6 +102,7 @@ class Options:
     cpu_evict_cool_time_seconds: int = _option(20, "Pause after a CPU eviction.")
     only_evict_by_api: bool = _option(False, "Evict through the Eviction API only.")
     qos_extension_plugins: str = _option("", "Gates of QoS extension plugins, Name=true|false separated by commas.")
+    plugin_path: str = _option("", "Python files with extensions of your own, separated by commas.")
     resource_force_update_seconds: int = _option(60, "Age after which an unchanged value is written again.")
     # -- runtime hooks -----------------------------------------------------------------------------------------------------
     runtime_hooks_network: str = _option("unix", "Network of the hook server.")

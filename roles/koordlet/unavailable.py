@@ -27,10 +27,7 @@ def _gate(name: str, missing: str) -> Asked:
     return Asked(f"feature gate {name}", missing, lambda _, gate, __: gate(name))
 
 
-ROWS: tuple[Asked, ...] = (
-    _gate("Libpfm4", "the CPI collector names its counters itself and always groups them"),
-    Asked("--qos-extension-plugins", "there are no extension plugins", lambda options, _, __: bool(options.qos_extension_plugins)),
-)
+ROWS: tuple[Asked, ...] = (_gate("Libpfm4", "the CPI collector names its counters itself and always groups them"),)
 
 
 def unavailable(options: Options, gate: Gate, root: HostRoot) -> list[str]:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from roles.koordlet.host import parse
 from roles.koordlet.host.cgroup import Cgroups
+from roles.koordlet.host.errors import CgroupGoneError
 from roles.koordlet.sensing.base import FORGET_AFTER_INTERVALS, Collector, HostFileError, Rate, Round, SensingContext, Stamped
 from roles.koordlet.states.model import PodState
 from roles.koordlet.store import kinds
@@ -22,7 +23,7 @@ _CONTAINER_KINDS = (kinds.CONTAINER_CPU, kinds.CONTAINER_MEMORY, kinds.CONTAINER
 class _Cgroup:
     """One pod or container: where its numbers stand and under which keys they go, found out once."""
 
-    __slots__ = ("cpu_label", "cpu_path", "key", "kinds", "memory_label", "memory_path", "quiet", "rate")
+    __slots__ = ("cpu_label", "cpu_path", "key", "kinds", "memory_label", "memory_path", "quiet", "rate", "seen")
 
     def __init__(
         self, cgroups: Cgroups, key: str, directory: str, label: str, to: tuple[str, str, str], rate: Rate, *, quiet: bool
@@ -31,6 +32,7 @@ class _Cgroup:
         self.kinds = to
         self.rate = rate
         self.quiet = quiet
+        self.seen = False
         self.memory_path = cgroups.file("memory.stat", directory)
         self.cpu_path = cgroups.file("cpuacct.usage", directory)
         self.memory_label = f"{label} memory"
@@ -143,12 +145,13 @@ class PodsCollector(Collector):
             memory, with_cache = parse.memory_usage(cgroup.memory_path, host.files.read(cgroup.memory_path), v2=v2)
             troubles.ok(cgroup.memory_label)
         except (HostFileError, ValueError) as error:
-            troubles.failed(cgroup.memory_label, error, quiet=cgroup.quiet)
+            troubles.failed(cgroup.memory_label, error, quiet=cgroup.quiet or _just_ended(cgroup, error))
         try:
             counter = parse.cpu_usage_ns(cgroup.cpu_path, host.files.read(cgroup.cpu_path), v2=v2)
             troubles.ok(cgroup.cpu_label)
         except (HostFileError, ValueError) as error:
-            troubles.failed(cgroup.cpu_label, error, quiet=cgroup.quiet)
+            troubles.failed(cgroup.cpu_label, error, quiet=cgroup.quiet or _just_ended(cgroup, error))
+        cgroup.seen = cgroup.seen or counter is not None
         per_second = cgroup.rate.update(at.mono, counter) if counter is not None else None
         first = counter is not None and per_second is None
         cpu_kind, memory_kind, cache_kind = cgroup.kinds
@@ -208,3 +211,8 @@ class PodsCollector(Collector):
 
 def _dirs(pod: PodState) -> list[str]:
     return [pod.cgroup_dir, *(c.cgroup_dir for c in pod.all_containers() if c.cgroup_dir)]
+
+
+def _just_ended(cgroup: _Cgroup, error: Exception) -> bool:
+    """Whether a group that could be read is gone: its pod ended, and the kubelet has not said so yet."""
+    return cgroup.seen and isinstance(error, CgroupGoneError)

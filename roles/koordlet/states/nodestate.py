@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from koord.api.kinds import NODEMETRICS, NODERESOURCETOPOLOGIES, NODES, NODESLOS
@@ -36,9 +37,18 @@ class NodeState:
     """
 
     def __init__(
-        self, node_name: str, informers: InformerFactory, metrics: Metrics, callbacks: Callbacks, *, publishes: bool = True
+        self,
+        node_name: str,
+        informers: InformerFactory,
+        metrics: Metrics,
+        callbacks: Callbacks,
+        *,
+        publishes: bool = True,
+        slo_extensions: Mapping[str, Any] | None = None,
     ) -> None:
+        """``publishes``: whether this agent writes NodeResourceTopology; ``slo_extensions``: defaults of extensions by key."""
         self.node_name = node_name
+        self._slo_extensions = dict(slo_extensions or {})
         self._publishes = publishes
         self._metrics = metrics
         self._callbacks = callbacks
@@ -125,7 +135,7 @@ class NodeState:
         if self.slo is not None and spec == self._slo_spec:
             return
         self._slo_spec = spec
-        self.slo, errors = effective_slo(spec, self.slo)
+        self.slo, errors = effective_slo(spec, self.slo, self._slo_extensions)
         for error in errors:
             log.error("%s; the last good value stays", error)
         self._callbacks.emit(StateKind.NODE_SLO)

@@ -6,6 +6,7 @@ An unchanged pod keeps its object from list to list, so that "is" tells consumer
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -99,6 +100,8 @@ class PodBook:
     """The pods of the last good list. A list that is empty or no list leaves them untouched."""
 
     cgroups: Cgroups
+    adapt: Callable[[PodState], PodState] = lambda pod: pod
+    """What extensions make of a pod that is new or changed."""
     pods: tuple[PodState, ...] = ()
     synced: bool = False
     _raw: dict[str, tuple[int, PodState]] = field(default_factory=dict)
@@ -145,13 +148,13 @@ class PodBook:
             if known is not None and known[0] == digest:
                 fresh[pod.metadata.uid] = known
                 return
-            fresh[pod.metadata.uid] = (digest, pod_state(pod, self.cgroups))
+            fresh[pod.metadata.uid] = (digest, self.adapt(pod_state(pod, self.cgroups)))
         except (msgspec.MsgspecError, HostError, ValueError) as error:
             log.warning("a pod of the kubelet's list is left out: %s", error)
 
     def relocate(self) -> None:
         """Compute all cgroup directories again, after the cgroup driver became known."""
-        self._raw = {uid: (digest, pod_state(state.pod, self.cgroups)) for uid, (digest, state) in self._raw.items()}
+        self._raw = {uid: (digest, self.adapt(pod_state(state.pod, self.cgroups))) for uid, (digest, state) in self._raw.items()}
         self.pods = tuple(state for _, state in self._raw.values())
 
 

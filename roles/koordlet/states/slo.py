@@ -6,7 +6,7 @@ a default is set, a feature that a class disables carries its neutral values, so
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -174,7 +174,7 @@ class SLO(Struct, frozen=True):
     """The effective spec of this node's NodeSLO.
 
     ``received_sections`` are the sections that the object itself has: a strategy that must stay off without its section
-    (``resourceUsedThresholdWithBE``) looks there. ``extensions`` is passed on as received.
+    (``resourceUsedThresholdWithBE``) looks there. ``extensions`` has the keys that extensions registered.
     """
 
     threshold: ThresholdStrategy = ThresholdStrategy()
@@ -246,8 +246,16 @@ def _qos_strategy(spec: dict[str, Any]) -> ResourceQOSStrategy:
     return _convert("resourceQOSStrategy", merged, ResourceQOSStrategy)
 
 
-def effective_slo(spec: dict[str, Any] | None, previous: SLO | None = None) -> tuple[SLO, list[SLOError]]:
-    """Lay a received ``spec`` over the defaults.
+def _extensions(spec: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Registered keys only: what nobody asked for goes nowhere."""
+    given = _section(spec, "extensions")
+    return {key: merge(default, given.get(key)) for key, default in defaults.items()}
+
+
+def effective_slo(
+    spec: dict[str, Any] | None, previous: SLO | None = None, extensions: Mapping[str, Any] | None = None
+) -> tuple[SLO, list[SLOError]]:
+    """Lay a received ``spec`` over the defaults; ``extensions`` are those of keys that somebody here asked for.
 
     A section that cannot be read keeps its value from ``previous`` (the defaults without one) and is reported; the other
     sections take effect.
@@ -274,6 +282,6 @@ def effective_slo(spec: dict[str, Any] | None, previous: SLO | None = None) -> t
         host_applications=attempt(
             lambda: _convert("hostApplications", spec.get("hostApplications") or [], tuple[HostApp, ...]), last.host_applications
         ),
-        extensions=attempt(lambda: _section(spec, "extensions"), last.extensions),
+        extensions=attempt(lambda: _extensions(spec, extensions or {}), last.extensions),
         received_sections=frozenset(k for k, v in spec.items() if v is not None),
     ), errors

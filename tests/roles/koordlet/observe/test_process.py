@@ -255,18 +255,16 @@ def test_what_this_version_lacks_is_told_at_start(host, kubelet, make_node) -> N
         tree = host()
         async with running_server(crds=True) as server, server.client() as client, kubelet() as served:
             await cluster(client, make_node())
-            gates = "--feature-gates=PerCPUMetric=true,PSICollector=true"
-            koordlet = await start(tree, server, served.port, gates, "--qos-extension-plugins=A=true")
+            koordlet = await start(tree, server, served.port, "--feature-gates=Libpfm4=true,PSICollector=true")
             try:
                 await koordlet.until("/healthz", lambda status, _: status == 200)
             finally:
                 code, said = await koordlet.stop()
             assert code == 0, said
             told = [line for line in said.splitlines() if "not available in this version" in line]
-            assert len(told) == 2, said
-            assert all(line.startswith("W") for line in told)
-            assert "feature gate PerCPUMetric" in told[0]
-            assert "--qos-extension-plugins" in told[1]
+            assert len(told) == 1, said
+            assert told[0].startswith("W")
+            assert "feature gate Libpfm4" in told[0]
 
     asyncio.run(main())
 
