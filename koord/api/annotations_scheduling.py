@@ -140,6 +140,12 @@ class RestrictedOptions(Projection):
     resources: tuple[str, ...] = ()
 
 
+class ResizeAllocatable(Projection):
+    """What a Reservation is to hold instead of what its template asks for."""
+
+    resources: ResourceList = {}
+
+
 class SoftEviction(Projection):
     """A wish that a pod leave by itself."""
 
@@ -252,6 +258,16 @@ def parse_reservation_restricted_options(annotations: Annotations) -> tuple[str,
     """Resource names of a Reservation's ``scheduling.koordinator.sh/reservation-restricted-options``."""
     options = read_json(annotations, names.ANNOTATION_RESERVATION_RESTRICTED_OPTIONS, RestrictedOptions)
     return None if options is None else options.resources
+
+
+def parse_reservation_resize_allocatable(annotations: Annotations) -> ResourceList | None:
+    """Amounts of a Reservation's ``scheduling.koordinator.sh/reservation-resize-allocatable`` by resource name."""
+    key = names.ANNOTATION_RESERVATION_RESIZE_ALLOCATABLE
+    resize = read_json(annotations, key, ResizeAllocatable)
+    if resize is None:
+        return None
+    check_resource_list(key, resize.resources)
+    return resize.resources
 
 
 def parse_eviction_cost(annotations: Annotations) -> int:

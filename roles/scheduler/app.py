@@ -21,6 +21,7 @@ from roles.scheduler.binding.preemption import Evictor
 from roles.scheduler.binding.reporter import Reporter
 from roles.scheduler.binding.waiting import WaitingPods
 from roles.scheduler.cluster.cache import Cache
+from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.diagnosis import Debug, Dump
 from roles.scheduler.engine import Engine, registry
 from roles.scheduler.flags import controller_wanted
@@ -96,7 +97,7 @@ class App:
         self.dump = Dump(size=options.diagnosis_queue, workers=options.diagnosis_workers)
         self.dump.blocking = options.diagnosis_blocking
         self.events = {name: EventRecorder(client, name) for name in engine.frameworks}
-        self.reporter = Reporter(client, self.events, may_write=self.may_write)
+        self.reporter = Reporter(client, self.events, may_write=self.may_write, reservation=self._failure_status)
         self.observer = Observer(
             engine.state, self.cache, self.queue, self.waiting, engine.frameworks,
             clock=self._clock, changed=self._wake, gone=self.reporter.forget,
@@ -118,6 +119,8 @@ class App:
         for handle in engine.handles.values():
             handle.activate = lambda pods: self.queue.activate(pods, self._clock())
             handle.metrics, handle.may_write = ops.registry, self.may_write
+            handle.pods = self.observer
+            handle.wake = lambda test, by_template: self.queue.wake(test, by_template, self._clock())
             handle.network_topology = options.network_topology
             handle.report = lambda pod, message: self.reporter.waits(pod, message, self._clock())
             handle.record = recorder.record
@@ -130,6 +133,12 @@ class App:
 
     def _finished(self, task: Task, outcome: Outcome, status: Status) -> None:
         self.scheduler.finished(task, outcome, status)
+
+    def _failure_status(self, pod: PodInfo, message: str, now: float) -> dict[str, Any] | None:
+        """What the Reservation of a reserve pod is to show of a failed attempt."""
+        framework = self.engine.frameworks[pod.shape.scheduler_name]
+        plugin = framework.reserve_failure
+        return plugin.failure_status(pod, message, now) if plugin is not None else None
 
     def may_write(self) -> bool:
         """Whether this process may write to the API server now: always without leader election, else while the lease is held."""

@@ -87,7 +87,13 @@ class World:
     """A cluster with one profile and its cycle. `plugins` are classes beside the built-in ones; `profile` is the profile's content."""
 
     def __init__(
-        self, profile: Mapping[str, Any] | None = None, *, plugins: Iterable[type[Plugin]] = (), seed: int = 1, now: float = 1_000_000.0
+        self,
+        profile: Mapping[str, Any] | None = None,
+        *,
+        plugins: Iterable[type[Plugin]] = (),
+        seed: int = 1,
+        now: float = 1_000_000.0,
+        gates: Mapping[str, bool] | None = None,
     ) -> None:
         self.vocabulary = Vocabulary()
         self.cluster = Cluster(self.vocabulary)
@@ -97,7 +103,7 @@ class World:
         for plugin in plugins:
             registry.add(plugin, "the test")
         content = {"schedulerName": SCHEDULER, **(profile or {})}
-        self.handle = Handle(self.state, self.parser, SCHEDULER)
+        self.handle = Handle(self.state, self.parser, SCHEDULER, gates=dict(gates or {}))
         self.framework = Framework(Profile.model_validate(content), registry, self.handle, absent=ABSENT)
         self.handle.frameworks[SCHEDULER] = self.framework
         self.cycle = Cycle({SCHEDULER: self.framework}, self.state)

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from koord.kube.errors import ApiError, Conflict, Invalid, NotFound
+from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import Decision
 from roles.scheduler.framework.context import BindDraft
 from roles.scheduler.framework.framework import Framework
@@ -38,13 +38,13 @@ class Task:
 
 
 Finished = Callable[[Task, Outcome, Status], None]
-Reread = Callable[[str], Any]
+Reread = Callable[[PodInfo], PodInfo | None]
 
 
 class Binder:
     """`workers` bindings at a time. `may_write` is asked before every write: a lost lease stops binding at once.
 
-    `reread(key)` gives the pod as the informer has it now (None = gone); with `check` every pod is looked at once more before it is bound.
+    `reread(pod)` gives the pod as the informer has it now (None = gone); with `check` every pod is looked at once more before it is bound.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Binder:
         if not self._check or self._reread is None:
             return None
         pod = decision.pod
-        current = self._reread(pod.key)
+        current = self._reread(pod)
         if current is None or current.uid != pod.uid:
             return error(f"pod {pod.key} is gone")
         if current.shape.scheduler_name != decision.framework.name:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from koord.api.kinds import PODS
+from koord.api.kinds import PODS, RESERVATIONS
 from koord.api.times import format_time
 from koord.kube.errors import ApiError, NotFound
 from koord.kube.events import EventRecorder, ObjectRef
@@ -22,7 +22,9 @@ REASON_ERROR = "SchedulerError"
 
 
 def pod_ref(pod: PodInfo) -> ObjectRef:
-    """The pod as events name it."""
+    """The pod as events name it; a reserve pod is told of as its Reservation."""
+    if pod.reservation:
+        return ObjectRef(RESERVATIONS.kind, pod.reservation, "", pod.uid, RESERVATIONS.api_version)
     return ObjectRef("Pod", pod.name, pod.namespace, pod.pod.metadata.uid, "v1")
 
 
@@ -34,13 +36,30 @@ def cut(note: str) -> str:
     return data[: NOTE_LIMIT - len(_CUT)].decode(errors="ignore") + _CUT
 
 
-class Reporter:
-    """Writes conditions and events. Conditions are written by `workers` tasks, the newest one of a pod only; equal ones are left out."""
+def _unknown(pod: PodInfo, message: str, now: float) -> dict[str, Any] | None:
+    """No plugin knows Reservations."""
+    return None
 
-    def __init__(self, client: Any, events: Mapping[str, EventRecorder], *, may_write: Callable[[], bool], workers: int = 8) -> None:
+
+class Reporter:
+    """Writes conditions and events. Conditions are written by `workers` tasks, the newest one of a pod only; equal ones are left out.
+
+    For a reserve pod `reservation(pod, message, now)` tells what its Reservation's status shows, None for nothing new.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        events: Mapping[str, EventRecorder],
+        *,
+        may_write: Callable[[], bool],
+        reservation: Callable[[PodInfo, str, float], dict[str, Any] | None] = _unknown,
+        workers: int = 8,
+    ) -> None:
         self._client = client
         self._events = events
         self._may_write = may_write
+        self._reservation = reservation
         self._count = workers
         self._pending: dict[str, tuple[PodInfo, dict[str, Any]]] = {}
         self._written: dict[str, tuple[str, str, str]] = {}
@@ -69,7 +88,7 @@ class Reporter:
     def scheduled(self, pod: PodInfo, node: str) -> None:
         """The pod was bound."""
         self.forget(pod.uid)
-        self.event(pod, "Normal", "Scheduled", f"Successfully assigned {pod.key} to {node}", "Binding")
+        self.event(pod, "Normal", "Scheduled", f"Successfully assigned {pod.reservation or pod.key} to {node}", "Binding")
 
     def failed(self, pod: PodInfo, message: str, *, error: bool, nominate: str | None, now: float) -> None:
         """The pod was not placed: event and condition, and the nomination when it changes (None leaves it)."""
@@ -81,6 +100,12 @@ class Reporter:
         self._show(pod, message, error=False, nominate=None, now=now)
 
     def _show(self, pod: PodInfo, message: str, *, error: bool, nominate: str | None, now: float) -> None:
+        if pod.reservation:
+            shown = self._reservation(pod, cut(message), now)
+            if shown is not None:
+                self._pending[pod.uid] = (pod, shown)
+                self._ready.set()
+            return
         reason = REASON_ERROR if error else REASON_UNSCHEDULABLE
         nominated = pod.nominated if nominate is None else nominate
         known = self._written.get(pod.uid) or _condition_of(pod)
@@ -112,12 +137,15 @@ class Reporter:
                 continue
             body = {"metadata": {"uid": pod.pod.metadata.uid}, "status": status}
             try:
-                await self._client.patch(PODS, pod.name, body, pod.namespace, type="strategic", subresource="status")
+                if pod.reservation:
+                    await self._client.patch(RESERVATIONS, pod.reservation, body, subresource="status")
+                else:
+                    await self._client.patch(PODS, pod.name, body, pod.namespace, type="strategic", subresource="status")
             except NotFound:
                 self._written.pop(uid, None)
             except ApiError as failure:
                 self._written.pop(uid, None)
-                log.warning("pod %s: the condition PodScheduled could not be written: %s", pod.key, failure)
+                log.warning("%s: the condition of a failed attempt could not be written: %s", pod.reservation or pod.key, failure)
 
 
 def _condition_of(pod: PodInfo) -> tuple[str, str, str] | None:

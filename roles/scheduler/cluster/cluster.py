@@ -161,6 +161,8 @@ class Cluster:
         slot = self._slots.get(node)
         if slot is None:
             slot = self._take_slot(node)
+        for columns in self._hooks["sized"]:
+            pod = columns.sized(slot, pod)
         before = self._where.get(pod.uid)
         if before is not None:
             old = self.row(before).pods[pod.uid]
@@ -175,6 +177,8 @@ class Cluster:
     def place(self, pod: PodInfo, slot: int) -> None:
         """Count a pod that counts nowhere yet on a slot."""
         row = self.row(slot)
+        for columns in self._hooks["sized"]:
+            pod = columns.sized(slot, pod)
         row.pods[pod.uid] = pod
         self._where[pod.uid] = slot
         self._charge(slot, pod, -1.0)
@@ -360,4 +364,14 @@ class Cluster:
                 self.providers[resource] += step
 
 
-_HOOKS = ("node_set", "node_removed", "pod_added", "pod_removed", "pod_replaced", "namespace_changed", "quiet_begins", "quiet_ends")
+_HOOKS = (
+    "node_set",
+    "node_removed",
+    "pod_added",
+    "pod_removed",
+    "pod_replaced",
+    "namespace_changed",
+    "quiet_begins",
+    "quiet_ends",
+    "sized",
+)

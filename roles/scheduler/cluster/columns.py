@@ -36,6 +36,11 @@ class Columns:
     def node_removed(self, slot: int, old: NodeView) -> None:
         """The node went; pods may still be in the row."""
 
+    def sized(self, slot: int, pod: PodInfo) -> PodInfo:
+        """The pod with the amounts with which it counts on the slot: the pod itself unless the columns know better. Asked before it is
+        counted; must return what it is given when that is right already."""
+        return pod
+
     def pod_added(self, slot: int, pod: PodInfo) -> None:
         """A pod now counts on the node."""
 

@@ -151,6 +151,22 @@ class PodInfo:
         return f"PodInfo({self.key})"
 
 
+def with_amounts(info: PodInfo, amounts: dict[str, int], vocabulary: Vocabulary) -> PodInfo:
+    """The pod as if it requested other amounts (base units). Its shape keeps the digest: it is for counting, not for deciding."""
+    old = info.shape
+    shape = PodShape()
+    for name in PodShape.__slots__:
+        if name != "__weakref__":
+            setattr(shape, name, getattr(old, name))
+    shape.memo = {}
+    shape.amounts = amounts
+    shape.requests = vocabulary.vector(amounts)
+    taken = (old.amounts.get(name, 0) - amounts.get(name, 0) for name in (names.RESOURCE_CPU, names.RESOURCE_MEMORY))
+    cpu, memory = (max(0.0, amount - less) for amount, less in zip(old.non_zero, taken, strict=True))
+    shape.non_zero = (cpu, memory)
+    return PodInfo(info.pod, shape, info.reservation)
+
+
 class PodParser:
     """Turns projections into PodInfo; keeps the shapes that are in use so that equal pods share one.
 

@@ -64,7 +64,10 @@ class Framework:
         self.resizers = [p for p in self.plugins.values() if isinstance(p, api.ResizePod)]
         self.forgets = [p for p in self.plugins.values() if isinstance(p, api.Forget)]
         self.restorer = next((p for p in self.plugins.values() if isinstance(p, api.Restorer)), None)
+        self.reserve_failure = next((p for p in self.plugins.values() if isinstance(p, api.ReserveFailure)), None)
         self.reservation_filters = [p for p in self.plugins.values() if isinstance(p, api.ReservationFilter)]
+        if self.restorer is not None:
+            self.restorer.connect(self.reservation_filters)
         self.keyed = [p for p in self.plugins.values() if type(p).shape_key is not Plugin.shape_key]
         self.subscriptions: dict[str, tuple[Subscription, ...]] = {
             name: tuple(plugin.subscriptions()) for name, plugin in self.plugins.items()

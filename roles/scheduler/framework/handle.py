@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from koord.decisions.record import Record
 from roles.scheduler.cluster.cluster import Cluster
@@ -18,6 +18,43 @@ if TYPE_CHECKING:
 
 def _nothing(*_: Any) -> None:
     """Activation and reports outside a live scheduler."""
+
+
+def _nobody(test: Callable[[PodInfo], bool], by_template: bool) -> None:
+    """Nobody waits outside a live scheduler."""
+
+
+class Door(Protocol):
+    """Where reserve pods come in, as if the API server showed them (pods that stand for Reservations are not in its list of pods)."""
+
+    def pod_added(self, info: PodInfo) -> None:
+        """It appeared: with a node it counts there, without one it waits to be scheduled."""
+
+    def pod_updated(self, old: PodInfo, info: PodInfo) -> None:
+        """It changed."""
+
+    def pod_deleted(self, pod: PodInfo) -> None:
+        """It is gone, or counts no more."""
+
+
+class ClusterDoor:
+    """The door outside a live scheduler: pods with a node count on it, nobody waits."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def pod_added(self, info: PodInfo) -> None:
+        """Count it on its node."""
+        if info.node_name:
+            self._cluster.add_pod(info, info.node_name)
+
+    def pod_updated(self, old: PodInfo, info: PodInfo) -> None:
+        """Count it as it is now."""
+        self.pod_added(info)
+
+    def pod_deleted(self, pod: PodInfo) -> None:
+        """Count it no more."""
+        self._cluster.remove_pod(pod.uid)
 
 
 @dataclass(slots=True)
@@ -40,7 +77,12 @@ class Handle:
     record: Callable[[Record], None] = _nothing  # keeps a decision record
     event: Callable[[ObjectRef, str, str, str], None] = _nothing  # about an object: its reference, type, reason and note
     frameworks: dict[str, Framework] = field(default_factory=dict)  # of all profiles, by scheduler name
+    pods: Door = field(init=False)
+    wake: Callable[[Callable[[PodInfo], bool], bool], None] = _nobody  # see SchedulingQueue.wake
     shared: dict[str, Any] = field(default_factory=dict)  # what plugins of the profile have in common, by a name they agree on
+
+    def __post_init__(self) -> None:
+        self.pods = ClusterDoor(self.state.cluster)
 
     @property
     def cluster(self) -> Cluster:

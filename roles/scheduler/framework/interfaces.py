@@ -303,6 +303,9 @@ class Restorer(Plugin):
 
     restore_reads: int = NODE
 
+    def connect(self, filters: Sequence[ReservationFilter]) -> None:
+        """Told once which plugins of the profile have a say on reservations."""
+
     def restored_rows(self, ctx: CycleContext) -> dict[int, tuple[RestoredReservation, ...]] | None:
         """Usable reservations by slot; None when pods of this shape and key can never use any."""
         raise NotImplementedError
@@ -313,6 +316,14 @@ class Restorer(Plugin):
 
     def nominate(self, ctx: CycleContext, slot: int) -> RestoredReservation | None:
         """The reservation that the pod will use on the slot that was chosen, of those that pass `fits_reservation` of all plugins."""
+        raise NotImplementedError
+
+
+class ReserveFailure(Plugin):
+    """Knows what a Reservation shows of an attempt that failed."""
+
+    def failure_status(self, pod: PodInfo, message: str, now: float) -> dict[str, Any] | None:
+        """The members of the Reservation's status to be written (a merge patch); None when they say so already."""
         raise NotImplementedError
 
 

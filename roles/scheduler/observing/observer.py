@@ -52,6 +52,7 @@ class Observer:
         self._gone = gone
         self._foreign_nominations = foreign_nominations
         self._pods: Any = None
+        self._reserve_pods: dict[str, PodInfo] = {}  # by the Reservation's name
         self._watching = [plugin for fw in frameworks.values() for plugin in fw.plugins.values() if isinstance(plugin, PodObserver)]
         self.attached = False
 
@@ -72,9 +73,11 @@ class Observer:
         """The informer of pods that have not ended, None before `attach`."""
         return self._pods
 
-    def reread(self, key: str) -> PodInfo | None:
-        """A pod as the informer has it now."""
-        found: PodInfo | None = self._pods.get(key) if self._pods is not None else None
+    def reread(self, pod: PodInfo) -> PodInfo | None:
+        """A pod as the informer has it now, a reserve pod as its Reservation was last seen."""
+        if pod.reservation:
+            return self._reserve_pods.get(pod.reservation)
+        found: PodInfo | None = self._pods.get(pod.key) if self._pods is not None else None
         return found
 
     # ---------------------------------------------------------------- feeds of plugins
@@ -196,6 +199,8 @@ class Observer:
     def pod_deleted(self, pod: PodInfo) -> None:
         """A pod is gone or has ended."""
         uid = pod.uid
+        if pod.reservation:
+            self._reserve_pods.pop(pod.reservation, None)
         self._state.now = self._clock()
         for plugin in self._watching:
             plugin.pod_gone(uid)
@@ -217,6 +222,8 @@ class Observer:
             self._changed()
 
     def _seen(self, info: PodInfo) -> None:
+        if info.reservation:
+            self._reserve_pods[info.reservation] = info
         for plugin in self._watching:
             plugin.pod_seen(info)
 

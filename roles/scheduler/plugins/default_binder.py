@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.events import UNSCHEDULED_POD, Action, Subscription
 from roles.scheduler.framework.interfaces import Bind
-from roles.scheduler.framework.status import SUCCESS, Status, error
+from roles.scheduler.framework.status import SKIP, SUCCESS, Status, error
 
 
 class DefaultBinder(Bind):
@@ -24,5 +24,7 @@ class DefaultBinder(Bind):
         if client is None:
             return error("no API server to bind at")
         pod = ctx.pod
+        if pod.reservation:
+            return SKIP  # there is no such pod at the API server
         await client.bind(pod.namespace, pod.name, node, uid=pod.pod.metadata.uid or None)
         return SUCCESS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from koord.api import names
 from koord.api.kinds import PODDISRUPTIONBUDGETS
@@ -47,6 +48,7 @@ class DefaultPreemption(PostFilter):
     """Tries nodes from a random offset on until enough candidates are found, then picks the one that hurts least."""
 
     name = "DefaultPreemption"
+    for_reservations: ClassVar[bool] = False  # whether room is made for reserve pods too
     Args = DefaultPreemptionArgs
 
     def __init__(self, args: DefaultPreemptionArgs, handle: Handle) -> None:
@@ -73,6 +75,8 @@ class DefaultPreemption(PostFilter):
     # ---------------------------------------------------------------- deciding
 
     def post_filter(self, ctx: CycleContext, failure: FitFailure) -> PostFilterResult:
+        if ctx.pod.reservation and not self.for_reservations:
+            return PostFilterResult(unschedulable())
         refusal = self._not_eligible(ctx)
         if refusal:
             return PostFilterResult(_message(refusal))
@@ -135,7 +139,8 @@ class DefaultPreemption(PostFilter):
     def _try(self, ctx: CycleContext, failure: FitFailure, slot: int, reasons: Counter[str]) -> Candidate | None:
         """Without all lower-priority pods the pod must fit; then as many of them as possible come back, the important ones first."""
         row = ctx.cluster.row(slot)
-        lower = [pod for pod in row.pods.values() if pod.priority < ctx.pod.priority and self.removable(ctx, pod)]
+        pods = (pod for pod in row.pods.values() if not pod.reservation)  # what is reserved stays reserved
+        lower = [pod for pod in pods if pod.priority < ctx.pod.priority and self.removable(ctx, pod)]
         if not lower:
             reasons[_NO_VICTIMS] += 1
             return None

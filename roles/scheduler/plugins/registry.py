@@ -20,6 +20,7 @@ from roles.scheduler.plugins.node_ports import NodePorts
 from roles.scheduler.plugins.node_resources import NodeResourcesBalancedAllocation, NodeResourcesFit
 from roles.scheduler.plugins.numa.plugin import NodeNUMAResource
 from roles.scheduler.plugins.pod_topology_spread import PodTopologySpread
+from roles.scheduler.plugins.reservation.plugin import Reservation
 from roles.scheduler.plugins.scarce_resource_avoidance import ScarceResourceAvoidance
 from roles.scheduler.plugins.scheduling_hint import SchedulingHint
 from roles.scheduler.plugins.taint_toleration import TaintToleration
@@ -54,12 +55,13 @@ PLUGINS: tuple[type[Plugin], ...] = (
     SchedulingHint,
     Coscheduling,
     DeviceShare,
+    Reservation,
 )
 
 # Names of upstream's profiles that this build has no plugin for. A configuration that lists them starts, with a warning for each.
 ABSENT: frozenset[str] = frozenset(
     (
-        "DynamicResources", "Reservation",
+        "DynamicResources",
     )
 )  # fmt: skip
 

@@ -212,6 +212,17 @@ class SchedulingQueue:
                 self._leave(entry)
                 self._enter(entry, now, "ForceActivate")
 
+    def wake(self, test: Callable[[PodInfo], bool], by_template: bool, now: float) -> None:
+        """Bring back waiting pods of which a test holds, whichever plugin refused them. `by_template`: it holds for all pods of a
+        template or for none."""
+        for members in list(self._parked.values()):
+            entries = list(members.values())
+            if by_template and not test(entries[0].pod):
+                continue
+            for entry in entries:
+                if entry.state == UNSCHEDULABLE and (by_template or test(entry.pod)):
+                    self._return(entry, now, "ReservationAvailable")
+
     def flush_backoff(self, now: float) -> None:
         """Move pods whose backoff is over to the active queue."""
         for heap in (self._backoff, self._error_backoff):

@@ -36,8 +36,8 @@ def bind(client: Client, *, count: int = 1, current: Any = "same", held: bool = 
     decisions = [world.schedule(testing.pod(cpu="10m")) for _ in range(count)]
     results: list[tuple[Outcome, str]] = []
 
-    def reread(key: str) -> PodInfo | None:
-        return next(d.pod for d in decisions if d.pod.key == key) if current == "same" else current
+    def reread(pod: PodInfo) -> PodInfo | None:
+        return next(d.pod for d in decisions if d.pod.uid == pod.uid) if current == "same" else current
 
     async def run() -> None:
         binder = Binder(

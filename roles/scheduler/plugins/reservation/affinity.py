@@ -1,0 +1,96 @@
+"""What a pod wants of reservations, and whether one reservation is it (SCH-RSV-03, SCH-RSV-09; scheduler-node.md 6.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from koord.api import names
+from koord.api.annotations import parse_exact_match_reservation, parse_reservation_affinity
+from roles.scheduler.cluster.podinfo import PodShape
+from roles.scheduler.cluster.terms import NodeTerm, node_term
+from roles.scheduler.cluster.tolerations import HARD, UNSCHEDULABLE_TAINT, Toleration, compile_tolerations, first_untolerated
+from roles.scheduler.plugins.reservation.terms import Terms
+
+_MEMO = "Reservation/wish"
+
+NAME = "name"
+UNSCHEDULABLE = "unschedulable"
+AFFINITY = "affinity"
+EXACT = "exact match"
+TAINT = "taint "  # followed by the taint
+
+
+class Wish(NamedTuple):
+    """The pod side. `required`: the pod runs in a reservation or not at all. `exact` are the resources whose amounts must be equal, None
+    for none. `error` says which annotation cannot be read."""
+
+    required: bool = False
+    name: str = ""
+    selector: Mapping[str, str] = {}
+    terms: tuple[NodeTerm, ...] | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    exact: tuple[str, ...] | None = None
+    ignored: bool = False
+    error: str = ""
+
+    @property
+    def by_labels(self) -> bool:
+        """Whether labels of reservations or nodes decide."""
+        return bool(self.selector) or self.terms is not None
+
+
+def wish_of(shape: PodShape) -> Wish:
+    """What pods of a shape want; read once."""
+    known: Wish | None = shape.memo.get(_MEMO)
+    if known is None:
+        known = shape.memo[_MEMO] = _read(shape)
+    return known
+
+
+def _read(shape: PodShape) -> Wish:
+    ignored = shape.labels.get(names.LABEL_POD_RESERVATION_IGNORED) == "true"
+    try:
+        affinity: Any = parse_reservation_affinity(shape.annotations)
+        exact = parse_exact_match_reservation(shape.annotations)
+    except ValueError as error:
+        return Wish(ignored=ignored, error=str(error))
+    if affinity is None:
+        return Wish(exact=exact, ignored=ignored)
+    terms = None
+    if affinity.required is not None:
+        terms = tuple(node_term(term) for term in affinity.required.reservation_selector_terms)
+    tolerations = compile_tolerations(affinity.tolerations)
+    return Wish(True, affinity.name, affinity.reservation_selector, terms, tolerations, exact, ignored)
+
+
+def objection(wish: Wish, amounts: Mapping[str, int], terms: Terms, node_labels: Mapping[str, str]) -> str:
+    """Why a pod of an owner does not get a reservation: "" when it does, else one of the words above, the first that applies.
+
+    `amounts` are the pod's requests. With a name nothing but the name and the exact match is looked at.
+    """
+    if wish.name:
+        if wish.name != terms.name:
+            return NAME
+        return "" if _is_exact(wish, amounts, terms) else EXACT
+    if (terms.unschedulable or terms.deleting) and not any(t.tolerates(UNSCHEDULABLE_TAINT) for t in wish.tolerations):
+        return UNSCHEDULABLE
+    if wish.required:
+        taint = first_untolerated(terms.taints, wish.tolerations, HARD)
+        if taint is not None:
+            return f"{TAINT}{taint}"
+        if wish.by_labels and not _selected(wish, terms, node_labels):
+            return AFFINITY
+    return "" if _is_exact(wish, amounts, terms) else EXACT
+
+
+def _selected(wish: Wish, terms: Terms, node_labels: Mapping[str, str]) -> bool:
+    labels = {**node_labels, **terms.labels}
+    if any(labels.get(key) != value for key, value in wish.selector.items()):
+        return False
+    return wish.terms is None or any(term.matches(terms.name, labels) for term in wish.terms)
+
+
+def _is_exact(wish: Wish, amounts: Mapping[str, int], terms: Terms) -> bool:
+    """A resource that both sides lack says nothing; the ones after it still count."""
+    return wish.exact is None or all(amounts.get(name, 0) == terms.allocatable.get(name, 0) for name in wish.exact)

@@ -1,0 +1,81 @@
+"""Arguments of Reservation (SCH-CFG-01, scheduler-node.md 2.4)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, field_validator, model_validator
+
+from koord.api import names
+from koord.config.errors import ConfigError
+from koord.config.model import ConfigModel
+from roles.scheduler.config.args import Percent, PluginArgs
+
+_NATIVE = "kubernetes.io"
+_DAY = 86400
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class PreAllocationConfig(ConfigModel):
+    """Which running pods a pre-allocating Reservation may take over in mode Cluster, and in what order."""
+
+    enable_cluster_mode: bool = False
+    cluster_label_key: str = Field(default=names.LABEL_POD_IS_PRE_ALLOCATABLE, min_length=1)
+    cluster_priority_annotation_key: str = Field(default=names.ANNOTATION_PRE_ALLOCATABLE_PRIORITY, min_length=1)
+    prefer_no_pre_allocated_pods: bool = False
+
+
+class ReservationSelectorIndex(ConfigModel):
+    """Labels of Reservations by which they are found for pods with a reservationSelector. Without keys it stays off."""
+
+    enabled: bool = False
+    key_prefixes: list[str] = Field(default_factory=list)
+    keys: list[str] = Field(default_factory=list)
+
+    @field_validator("key_prefixes", "keys")
+    @classmethod
+    def _clean(cls, values: list[str]) -> list[str]:
+        return list(dict.fromkeys(value.strip() for value in values if value.strip()))
+
+    @property
+    def active(self) -> bool:
+        """Whether there is anything to index by."""
+        return self.enabled and bool(self.key_prefixes or self.keys)
+
+
+class ReservationArgs(PluginArgs):
+    """Reservation. Durations in seconds."""
+
+    enable_preemption: bool = False
+    min_candidate_nodes_percentage: Percent = 10
+    min_candidate_nodes_absolute: Count = 100
+    controller_workers: int = Field(default=1, ge=1)
+    gc_duration_seconds: Count = _DAY
+    gc_interval_seconds: Count = 60
+    resync_interval_seconds: Count = 60
+    disable_garbage_collection: bool = False
+    pre_allocation_config: PreAllocationConfig = Field(default_factory=PreAllocationConfig)
+    ignored_resources: list[str] = Field(default_factory=list)
+    ignored_resource_groups: list[str] = Field(default_factory=list)
+    reservation_selector_index: ReservationSelectorIndex = Field(default_factory=ReservationSelectorIndex)
+
+    @model_validator(mode="after")
+    def _resources(self) -> ReservationArgs:
+        self.gc_duration_seconds = self.gc_duration_seconds or _DAY
+        for index, name in enumerate(self.ignored_resources):
+            if not is_extended(name):
+                raise ConfigError(f"ignoredResources[{index}]", f"{name!r} is no extended resource such as example.com/widget")
+        for index, group in enumerate(self.ignored_resource_groups):
+            if not group or "/" in group or not is_extended(f"{group}/x"):
+                raise ConfigError(f"ignoredResourceGroups[{index}]", f"{group!r} must be the part of an extended resource before the slash")
+        if self.enable_preemption and not self.min_candidate_nodes_percentage and not self.min_candidate_nodes_absolute:
+            raise ConfigError("minCandidateNodesPercentage", "must not be zero together with minCandidateNodesAbsolute")
+        return self
+
+
+def is_extended(name: str) -> bool:
+    """Whether a resource name is one of an extended resource: a domain that is not Kubernetes' own, a slash, a name."""
+    domain, slash, rest = name.partition("/")
+    own = domain == _NATIVE or domain.endswith(f".{_NATIVE}")
+    return bool(slash and domain and rest) and "/" not in rest and not own and not name.startswith("requests.")

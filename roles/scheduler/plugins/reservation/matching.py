@@ -1,0 +1,95 @@
+"""Which reservations a pod may use, and where (SCH-RSV-02, 03, 06, 10; scheduler-node.md 6.3-6.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping
+
+from roles.scheduler.cluster.cluster import Cluster
+from roles.scheduler.cluster.labels import ABSENT
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.framework.restoring import RestoredReservation
+from roles.scheduler.plugins.reservation.affinity import Wish, objection, wish_of
+from roles.scheduler.plugins.reservation.ledger import Held, Ledger
+
+Rows = dict[int, tuple[RestoredReservation, ...]]
+
+
+class Matcher:
+    """`omit_node_labels`: selectors look at labels of reservations only (gate OmitNodeLabelsForReservation)."""
+
+    def __init__(self, ledger: Ledger, cluster: Cluster, *, omit_node_labels: bool) -> None:
+        self._ledger = ledger
+        self._cluster = cluster
+        self._omit = omit_node_labels
+
+    def key(self, pod: PodInfo) -> Hashable:
+        """What tells pods of one shape apart: the owners they belong to. None for a pod that belongs to none."""
+        owners = self._ledger.owners.match(pod)
+        return tuple(found.number for found in owners) or None
+
+    def rows(self, ctx: CycleContext) -> Rows | None:
+        """Usable reservations by slot; None for pods that belong to no owners and ignore no reservation."""
+        wish = wish_of(ctx.pod.shape)
+        if wish.ignored:
+            return {slot: found for slot in list(self._ledger.slots()) if (found := self._ignored(slot))}
+        owners = self._ledger.owners.match(ctx.pod)
+        if not owners or wish.error:
+            return None
+        narrowed = self._narrowed(wish)
+        rows: Rows = {}
+        for one in owners:
+            for uid, held in one.users.items():
+                if (narrowed is None or uid in narrowed) and self.usable(ctx, wish, held):
+                    rows[held.slot] = (*rows.get(held.slot, ()), held.shown())
+        return {slot: tuple(sorted(found, key=_by_name)) if len(found) > 1 else found for slot, found in rows.items()}
+
+    def row(self, ctx: CycleContext, slot: int) -> tuple[RestoredReservation, ...]:
+        """Usable reservations of one slot."""
+        wish = wish_of(ctx.pod.shape)
+        if wish.ignored:
+            return self._ignored(slot)
+        here = list(self._ledger.here(slot))
+        if not here:
+            return ()
+        numbers = {found.number for found in self._ledger.owners.match(ctx.pod)}
+        usable = (held for held in here if held.owner_key is not None and held.owner_key.number in numbers)
+        return tuple(sorted((held.shown() for held in usable if self.usable(ctx, wish, held)), key=_by_name))
+
+    def usable(self, ctx: CycleContext, wish: Wish, held: Held) -> bool:
+        """Whether a pod of its owners may use a reservation."""
+        return held.matchable and not self.objection(ctx, wish, held)
+
+    def objection(self, ctx: CycleContext, wish: Wish, held: Held) -> str:
+        """Why not, in the words of `affinity`."""
+        return self.objection_on(held.slot, wish, ctx.pod.shape.amounts, held)
+
+    def objection_on(self, slot: int, wish: Wish, amounts: Mapping[str, int], held: Held) -> str:
+        """The same for a reservation that is not on the slot yet."""
+        labels: Mapping[str, str] = {}
+        if wish.by_labels and not self._omit:
+            view = self._cluster.row(slot).view
+            labels = view.labels if view is not None else {}
+        return objection(wish, amounts, held.terms, labels)
+
+    def _ignored(self, slot: int) -> tuple[RestoredReservation, ...]:
+        return tuple(held.shown(ignored=True) for held in self._ledger.here(slot) if held.matchable)
+
+    def _narrowed(self, wish: Wish) -> Collection[str] | None:
+        if wish.name or not wish.selector:
+            return None
+        return self._ledger.index.narrow(wish.selector, self._on_nodes)
+
+    def _on_nodes(self, key: str) -> bool:
+        """Whether nodes have the label too, so that a reservation without it may be selected."""
+        return not self._omit and bool((self._cluster.labels.column(key).ids != ABSENT).any())
+
+
+def _by_name(reservation: RestoredReservation) -> str:
+    return reservation.name
+
+
+def owned_by(ledger: Ledger, pod: PodInfo) -> Iterable[Held]:
+    """Reservations on nodes whose owners a pod belongs to, whatever else speaks against them."""
+    for owners in ledger.owners.match(pod):
+        yield from (held for held in owners.users.values() if held.slot >= 0 and held.matchable)

@@ -1,0 +1,307 @@
+"""Reservation: holds resources for pods to come and gives them to their owners (SCH-RSV-01..17, scheduler-node.md 6)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from koord.api import names
+from koord.api.kinds import RESERVATIONS
+from koord.api.objects import Reservation as ReservationObject
+from koord.decisions.record import Term
+from roles.scheduler.cluster.changes import NODE, PODS
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.codes import StatusCodes
+from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
+from roles.scheduler.framework.events import ASSIGNED_POD, Action, Subscription
+from roles.scheduler.framework.events import NODE as NODE_EVENTS
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.interfaces import (
+    Bind,
+    Codes,
+    Controllers,
+    Endpoint,
+    Feed,
+    Filter,
+    NodeMask,
+    PostFilter,
+    PostFilterResult,
+    PreBind,
+    PreFilter,
+    PreScore,
+    Rejection,
+    ReservationFilter,
+    Reserve,
+    ReserveFailure,
+    Restorer,
+    Score,
+)
+from roles.scheduler.framework.normalize import Normalizer
+from roles.scheduler.framework.restoring import DEFAULT, RestoredReservation
+from roles.scheduler.framework.status import SUCCESS, Status, unresolvable, unschedulable
+from roles.scheduler.plugins.reservation.affinity import wish_of
+from roles.scheduler.plugins.reservation.args import ReservationArgs
+from roles.scheduler.plugins.reservation.binding import Writer
+from roles.scheduler.plugins.reservation.diagnosis import Diagnosis
+from roles.scheduler.plugins.reservation.endpoints import node_reservations
+from roles.scheduler.plugins.reservation.judging import NONE_FITS, Judge
+from roles.scheduler.plugins.reservation.ledger import Held, Ledger
+from roles.scheduler.plugins.reservation.matching import Matcher
+from roles.scheduler.plugins.reservation.nomination import BY_ORDER, pick, raw
+from roles.scheduler.plugins.reservation.observing import Book
+from roles.scheduler.plugins.reservation.preallocation import PreAllocation
+from roles.scheduler.plugins.reservation.preemption import ReservationPreemption
+from roles.scheduler.plugins.reservation.selector_index import SelectorIndex
+
+log = logging.getLogger(__name__)
+
+NO_MATCH = "node(s) no reservations match reservation affinity"
+
+_PINNED, _CONFLICT, _OTHER = 1, 2, 3
+_OWN_REJECTIONS = {
+    _PINNED: Rejection(("node(s) didn't match the nodeName specified by reservation",), resolvable=False),
+    _CONFLICT: Rejection(("node(s) reservation allocate policy conflict",), resolvable=False),
+}
+_CODES = "Reservation/codes"
+_FITTING = "Reservation/fitting"
+_MASK = "Reservation/mask"
+
+
+class Reservation(
+    Restorer, PreFilter, Filter, PostFilter, PreScore, Score, Reserve, PreBind, Bind, ReserveFailure, Controllers
+):  # fmt: skip
+    """The plugins of all profiles share one ledger, kept by the first one's arguments."""
+
+    name = "Reservation"
+    Args = ReservationArgs
+    per_pod = True
+
+    def __init__(self, args: ReservationArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        fresh = Ledger(SelectorIndex(args.reservation_selector_index))
+        self.ledger = handle.cluster.register(self.name, fresh)
+        self._keeper = self.ledger is fresh
+        if self._keeper:
+            handle.state.holdings = self.ledger
+        gates = handle.gates
+        self.matcher = Matcher(self.ledger, handle.cluster, omit_node_labels=gates.get("OmitNodeLabelsForReservation", False))
+        self.judge = Judge(args, self.ledger, skip_node=gates.get("SkipReservationFitsNode", False))
+        self.book = Book(self.ledger, handle)
+        self.writer = Writer(self.ledger, handle)
+        self.pre_allocation = PreAllocation(args.pre_allocation_config, self.ledger, self.judge, self.matcher)
+        self.diagnosis = Diagnosis(self.ledger, self.matcher, handle)
+        self.preemption = ReservationPreemption(args, handle) if args.enable_preemption else None
+        self.reads = self.score_reads = NODE | PODS | self.ledger.kind
+        self.restore_reads = NODE | PODS | self.ledger.kind  # running pods are what pre-allocation looks at
+
+    def connect(self, filters: Sequence[ReservationFilter]) -> None:
+        self.judge.others = tuple(filters)
+
+    def feeds(self) -> Sequence[Feed]:
+        own = (Feed(RESERVATIONS, ReservationObject, self.book.observe),) if self._keeper else ()
+        return (*own, *(self.preemption.feeds() if self.preemption is not None else ()))
+
+    def subscriptions(self) -> Sequence[Subscription]:
+        return (
+            Subscription(ASSIGNED_POD, Action.DELETE | Action.ADD | Action.UPDATE_LABELS | Action.SCALE_DOWN),
+            Subscription(NODE_EVENTS, Action.ADD | Action.UPDATE_ALLOCATABLE | Action.UPDATE_LABELS | Action.UPDATE_TAINTS),
+            Subscription(RESERVATIONS.kind, Action.ADD | Action.UPDATE | Action.DELETE),
+        )
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        return (
+            Endpoint("nodeReservations/{name}", lambda query: node_reservations(self.ledger, query["name"])),
+            Endpoint("reservationSelectorIndex", lambda query: self.ledger.index.view(query.get("detail") == "true")),
+        )
+
+    def controllers(self) -> Iterable[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
+        if not self._keeper:
+            return (("annotations", self.writer.run),)
+        from roles.scheduler.plugins.reservation.controller import Controller
+        from roles.scheduler.plugins.reservation.metrics import ReservationMetrics
+
+        metrics = ReservationMetrics(self.handle.metrics)
+        self.ledger.index.counted = metrics.query
+        self.diagnosis.attempted = metrics.attempt
+        controller = Controller(self.args, self.handle, self.book, metrics)
+        work: list[tuple[str, Callable[[], Coroutine[Any, Any, None]]]] = [
+            ("annotations", self.writer.run), ("status", controller.sync), ("metrics", controller.resync)
+        ]  # fmt: skip
+        if not self.args.disable_garbage_collection:
+            work.append(("garbage collection", controller.collect))
+        return work
+
+    # ---------------------------------------------------------------- what may be used
+
+    def shape_key(self, pod: PodInfo) -> Hashable:
+        if not pod.reservation:
+            return self.matcher.key(pod)
+        held = self.ledger.held.get(pod.uid)
+        if held is None:
+            return None
+        return (held.terms.policy, pod.uid if held.terms.pre_allocation else "")
+
+    def restored_rows(self, ctx: CycleContext) -> dict[int, tuple[RestoredReservation, ...]] | None:
+        return self.pre_allocation.rows(ctx) if ctx.pod.reservation else self.matcher.rows(ctx)
+
+    def restored_row(self, ctx: CycleContext, slot: int) -> tuple[RestoredReservation, ...]:
+        return self.pre_allocation.row(ctx, slot) if ctx.pod.reservation else self.matcher.row(ctx, slot)
+
+    # ---------------------------------------------------------------- filters
+
+    def pre_filter(self, ctx: CycleContext) -> Status | NodeMask:
+        if ctx.pod.reservation:
+            refusal = self.pre_allocation.refusal(ctx)
+            if refusal is not None:
+                return refusal
+            return self._mask(ctx) if self.pre_allocation.required(ctx) else SUCCESS
+        wish = wish_of(ctx.pod.shape)
+        if wish.error:
+            return unresolvable(wish.error)
+        if not wish.required or wish.ignored:
+            return SUCCESS
+        return self._mask(ctx) if ctx.restored else unresolvable(NO_MATCH)
+
+    def _mask(self, ctx: CycleContext) -> NodeMask:
+        """Nodes with something usable."""
+        known = ctx.data.get(_MASK)
+        if known is None or known[0] is not ctx.restored or len(known[1].mask) != ctx.cluster.capacity:
+            mask = np.zeros(ctx.cluster.capacity, dtype=np.bool_)
+            mask[list(ctx.restored)] = True
+            known = ctx.data[_MASK] = (ctx.restored, NodeMask(mask & ctx.cluster.alive))
+        found: NodeMask = known[1]
+        return found
+
+    def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
+        """Reserve pods only: owners are judged row by row where they may use something."""
+        if not ctx.pod.reservation:
+            return None
+        codes = np.zeros(ctx.cluster.capacity, dtype=np.int32)
+        codes[[slot for slot in self.ledger.slots() if self._conflicts(ctx, slot)]] = _CONFLICT
+        pinned = ctx.pod.shape.annotations.get(names.ANNOTATION_RESERVATION_NODE, "")
+        if pinned:
+            slot = ctx.cluster.slot_of(pinned)
+            code = codes[slot] if slot >= 0 else _PINNED
+            codes[:] = _PINNED
+            if slot >= 0:
+                codes[slot] = code
+        return codes[rows]
+
+    def _conflicts(self, ctx: CycleContext, slot: int) -> bool:
+        """Whether the reservation's policy does not go with one that is on the node."""
+        own = self.ledger.held.get(ctx.pod.uid)
+        if own is None:
+            return False
+        default = own.terms.policy == DEFAULT
+        return any(held.matchable and held is not own and (held.terms.policy == DEFAULT) != default for held in self.ledger.here(slot))
+
+    def filter_row(self, ctx: CycleContext, slot: int) -> int:
+        if ctx.pod.reservation:
+            code = super().filter_row(ctx, slot)
+            return code or self._codes(ctx).code(self.pre_allocation.verdict(ctx, slot))
+        if slot not in ctx.restored:
+            return 0
+        verdict = self.judge.verdict(ctx, slot)
+        ctx.data.setdefault(_FITTING, {})[slot] = verdict.fitting
+        return self._codes(ctx).code(verdict.status)
+
+    @staticmethod
+    def _codes(ctx: CycleContext) -> StatusCodes:
+        codes: StatusCodes | None = ctx.data.get(_CODES)
+        if codes is None:
+            codes = ctx.data[_CODES] = StatusCodes(_OTHER)
+        return codes
+
+    def rejection(self, ctx: CycleContext, code: int) -> Rejection:
+        return _OWN_REJECTIONS.get(code) or self._codes(ctx).rejection(code)
+
+    # ---------------------------------------------------------------- scores
+
+    def pre_score(self, ctx: CycleContext) -> Status:
+        return SUCCESS
+
+    def score(self, ctx: CycleContext, rows: Rows) -> float:
+        return 0.0
+
+    def score_row(self, ctx: CycleContext, slot: int) -> float:
+        if ctx.pod.reservation:
+            return self.pre_allocation.score(ctx, slot)
+        held = self._nominated(ctx, slot)
+        return raw(ctx.pod.shape.amounts, held) if held is not None else 0.0
+
+    def normalizer_of(self, ctx: CycleContext) -> Normalizer | None:
+        return None if ctx.pod.reservation else BY_ORDER
+
+    def _nominated(self, ctx: CycleContext, slot: int) -> Held | None:
+        """The reservation that the pod would use on a slot."""
+        if slot not in ctx.restored:
+            return None
+        fitting = ctx.data.setdefault(_FITTING, {}).get(slot)
+        if fitting is None:  # the profile does not have this plugin's filter
+            with ctx.restoring(slot):
+                fitting = self.judge.verdict(ctx, slot).fitting
+        return pick(ctx.pod.shape.amounts, fitting) if fitting else None
+
+    def nominate(self, ctx: CycleContext, slot: int) -> RestoredReservation | None:
+        if ctx.pod.reservation:
+            return None
+        held = self._nominated(ctx, slot)
+        return held.shown() if held is not None else None
+
+    # ---------------------------------------------------------------- failures
+
+    def post_filter(self, ctx: CycleContext, failure: Any) -> PostFilterResult:
+        lines = self.diagnosis.lines(ctx, failure)
+        if self.preemption is not None:
+            result = self.preemption.post_filter(ctx, failure)
+            if result.status.ok:
+                return result
+            return PostFilterResult(unschedulable(*lines, *result.status.reasons), result.node, result.victims)
+        return PostFilterResult(unschedulable(*lines))
+
+    def after_post_filter(self, ctx: CycleContext, failure: Any, result: PostFilterResult) -> None:
+        self.diagnosis.tell(ctx, failure)
+
+    def explain(self, ctx: CycleContext) -> Sequence[Term]:
+        return self.diagnosis.terms(ctx, self.judge)
+
+    def failure_status(self, pod: PodInfo, message: str, now: float) -> dict[str, Any] | None:
+        return self.book.failure_status(pod, message, now)
+
+    # ---------------------------------------------------------------- taking and giving back
+
+    def reserve(self, ctx: CycleContext, slot: int) -> Status:
+        pod = ctx.pod
+        if pod.reservation:
+            return self.pre_allocation.reserve(ctx, slot)
+        wish = wish_of(pod.shape)
+        if wish.ignored:
+            return SUCCESS
+        nominated = ctx.reservation
+        if nominated is None:
+            return unschedulable(NONE_FITS) if wish.required else SUCCESS
+        held = self.ledger.held.get(nominated.uid)
+        if held is None or held.slot != slot or not held.matchable or held.terms.deleting:
+            return unschedulable(f"reservation {nominated.name} cannot be used any more")
+        self.ledger.assume(pod, nominated.uid)
+        return SUCCESS
+
+    def unreserve(self, ctx: CycleContext, slot: int) -> None:
+        if ctx.pod.reservation:
+            self.pre_allocation.unreserve(ctx, self.writer)
+            return
+        uid = self.ledger.release(ctx.pod.uid)
+        if uid:
+            self.writer.take_back(ctx.pod, uid)
+
+    async def pre_bind(self, ctx: CycleContext, node: str, draft: BindDraft) -> Status:
+        if ctx.pod.reservation:
+            return await self.writer.hand_over(ctx, self.pre_allocation.taken(ctx))
+        self.writer.draft(ctx.pod, ctx.reservation, draft)
+        return SUCCESS
+
+    async def bind(self, ctx: CycleContext, node: str) -> Status:
+        return await self.writer.bind(ctx, node)

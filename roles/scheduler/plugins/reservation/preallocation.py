@@ -1,0 +1,203 @@
+"""Reservations that take running pods over (SCH-RSV-11, scheduler-node.md 6.9): the pods become owners, and their room the reservation's.
+
+On a node the candidates are looked at like reservations that may be used: it is judged without them (framework/restoring.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.framework.restoring import RESTRICTED, RestoredReservation
+from roles.scheduler.framework.status import SUCCESS, Status, unresolvable, unschedulable
+from roles.scheduler.plugins.reservation.affinity import wish_of
+from roles.scheduler.plugins.reservation.args import PreAllocationConfig
+from roles.scheduler.plugins.reservation.binding import Writer
+from roles.scheduler.plugins.reservation.fit import by_node, lacking
+from roles.scheduler.plugins.reservation.judging import Judge
+from roles.scheduler.plugins.reservation.ledger import Held, Ledger, annotated
+from roles.scheduler.plugins.reservation.matching import Matcher, Rows
+
+UNSUPPORTED = "node(s) reservation pre allocation is unsupported with current attributes"
+DISABLED = "reservation requires cluster mode pre-allocation which is disabled"
+NO_POD = "node(s) no pod match reservation with pre allocation required"
+
+_TAKEN = "Reservation/taken"
+_KEPT = 1024
+
+
+class PreAllocation:
+    """All questions are about the reserve pod of the cycle; those that do not pre-allocate pass."""
+
+    def __init__(self, config: PreAllocationConfig, ledger: Ledger, judge: Judge, matcher: Matcher) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._judge = judge
+        self._matcher = matcher
+        self._views: dict[str, RestoredReservation] = {}  # of candidates, by pod UID
+        self._taken: dict[str, tuple[PodInfo, ...]] = {}  # pods that are being handed over, by reservation UID
+
+    def _held(self, ctx: CycleContext) -> Held | None:
+        held = self._ledger.held.get(ctx.pod.uid)
+        return held if held is not None and held.terms.pre_allocation else None
+
+    def refusal(self, ctx: CycleContext) -> Status | None:
+        """What speaks against the reservation on whatever node."""
+        held = self._held(ctx)
+        if held is None:
+            return None
+        if held.terms.policy != RESTRICTED:
+            return unresolvable(UNSUPPORTED)
+        if held.terms.cluster_mode and not self._config.enable_cluster_mode:
+            return unresolvable(DISABLED)
+        if held.terms.pre_allocation_required and not ctx.restored:
+            return unresolvable(NO_POD)
+        return None
+
+    def required(self, ctx: CycleContext) -> bool:
+        """Whether only nodes with a candidate will do."""
+        held = self._held(ctx)
+        return held is not None and held.terms.pre_allocation_required
+
+    # ---------------------------------------------------------------- candidates
+
+    def rows(self, ctx: CycleContext) -> Rows | None:
+        """Candidates by slot; None for a reservation that does not pre-allocate."""
+        if self._held(ctx) is None:
+            return None
+        return {row.slot: found for row in ctx.cluster.rows() if (found := self.row(ctx, row.slot))}
+
+    def row(self, ctx: CycleContext, slot: int) -> tuple[RestoredReservation, ...]:
+        """Candidates of one slot, the best first."""
+        held = self._held(ctx)
+        if held is None:
+            return ()
+        pods = [pod for pod in ctx.cluster.row(slot).pods.values() if self._is_candidate(ctx, held, pod)]
+        pods.sort(key=self._by_priority if held.terms.cluster_mode else lambda pod: (-share(pod, held), pod.uid))
+        return tuple(self._view(pod) for pod in pods)
+
+    def _is_candidate(self, ctx: CycleContext, held: Held, pod: PodInfo) -> bool:
+        if pod.reservation or pod.deleting or not pod.node_name or self._ledger.reservation_of(pod.uid) or annotated(pod):
+            return False
+        if held.terms.cluster_mode:
+            return pod.labels.get(self._config.cluster_label_key) == "true"
+        owners = held.owner_key
+        by_label = (entry for entry in owners.entries if entry.selector is not None) if owners is not None else ()
+        return any(entry.matches(pod) for entry in by_label) and not self._matcher.objection_on(
+            ctx.cluster.slot_of_pod(pod.uid), wish_of(pod.shape), pod.shape.amounts, held
+        )
+
+    def _by_priority(self, pod: PodInfo) -> tuple[int, str]:
+        text = pod.pod.metadata.annotations.get(self._config.cluster_priority_annotation_key, "")
+        try:
+            return (-int(text), pod.uid)
+        except ValueError:
+            return (0, pod.uid)
+
+    def _view(self, pod: PodInfo) -> RestoredReservation:
+        known = self._views.get(pod.uid)
+        if known is None or known.pod is not pod:
+            if len(self._views) > _KEPT:
+                self._views.clear()
+            amounts = pod.shape.amounts
+            known = RestoredReservation(pod.key, pod.uid, pod, (), RESTRICTED, amounts, {}, frozenset(amounts))
+            self._views[pod.uid] = known
+        return known
+
+    # ---------------------------------------------------------------- judging
+
+    def verdict(self, ctx: CycleContext, slot: int) -> Status:
+        """Whether the reservation fits a node, and with which pods; called without the candidates on the node."""
+        held = self._held(ctx)
+        if held is None:
+            return SUCCESS
+        candidates = [found.pod for found in ctx.restored.get(slot, ())]
+        wanted = self._judge.wanted(ctx)
+        free = self._judge.free(ctx, slot, wanted, ())
+        for name in free:
+            free[name] -= sum(pod.shape.amounts.get(name, 0) for pod in candidates)
+        short = lacking(wanted, free)
+        chosen = self._choose(held, candidates, wanted, free, fits=not short)
+        ctx.data.setdefault(_TAKEN, {})[slot] = chosen
+        if chosen:
+            return SUCCESS
+        if held.terms.pre_allocation_required:
+            return unschedulable(NO_POD)
+        return unschedulable(*by_node(short)) if short else SUCCESS
+
+    def _choose(
+        self, held: Held, candidates: Sequence[PodInfo], wanted: Mapping[str, int], free: Mapping[str, float], *, fits: bool
+    ) -> tuple[PodInfo, ...]:
+        """The pods to take over: one, or with several allowed as few in order as make room. None if it cannot or need not be."""
+        if fits and self._config.prefer_no_pre_allocated_pods and not held.terms.pre_allocation_required:
+            return ()
+        chosen: list[PodInfo] = []
+        total: dict[str, int] = {}
+        for pod in candidates:
+            amounts = dict(total) if held.terms.multiple else {}
+            for name, amount in pod.shape.amounts.items():
+                amounts[name] = amounts.get(name, 0) + amount
+            if not _inside(amounts, held):
+                continue
+            room = {name: free.get(name, 0.0) + amounts.get(name, 0) for name in wanted}
+            if not lacking(wanted, room):
+                return (*chosen, pod)
+            if held.terms.multiple:
+                chosen.append(pod)
+                total = amounts
+        return ()
+
+    def score(self, ctx: CycleContext, slot: int) -> float:
+        """Fewer pods are better where several may be taken over, else a pod that fills the reservation."""
+        held = self._held(ctx)
+        if held is None:
+            return 0.0
+        taken: tuple[PodInfo, ...] = ctx.data.get(_TAKEN, {}).get(slot, ())
+        if held.terms.multiple:
+            return float(100 // (1 + len(taken)))
+        return float(share(taken[0], held)) if taken else 0.0
+
+    # ---------------------------------------------------------------- handing over
+
+    def reserve(self, ctx: CycleContext, slot: int) -> Status:
+        """The pods become owners."""
+        held = self._held(ctx)
+        if held is None:
+            return SUCCESS
+        taken: tuple[PodInfo, ...] = ctx.data.get(_TAKEN, {}).get(slot, ())
+        for pod in taken:
+            if ctx.cluster.slot_of_pod(pod.uid) != slot or self._ledger.reservation_of(pod.uid):
+                return unschedulable(f"pod {pod.key} can not be taken over any more")
+        for pod in taken:
+            self._ledger.assume(pod, ctx.pod.uid)
+        if len(self._taken) > _KEPT:
+            self._taken = {uid: pods for uid, pods in self._taken.items() if uid in self._ledger.held}
+        self._taken[ctx.pod.uid] = taken
+        return SUCCESS
+
+    def taken(self, ctx: CycleContext) -> tuple[PodInfo, ...]:
+        """The pods that were chosen by Reserve."""
+        return self._taken.get(ctx.pod.uid, ())
+
+    def unreserve(self, ctx: CycleContext, writer: Writer) -> None:
+        """They stay what they were."""
+        for pod in self._taken.pop(ctx.pod.uid, ()):
+            self._ledger.release(pod.uid)
+            writer.take_back(pod, ctx.pod.uid, running=True)
+
+
+def share(pod: PodInfo, held: Held) -> int:
+    """How much of the reservation a pod fills, 0..100."""
+    parts = [
+        100 * used // amount if used <= amount else 0
+        for name, amount in held.terms.allocatable.items()
+        if amount > 0
+        for used in (pod.shape.amounts.get(name, 0),)
+    ]
+    return sum(parts) // len(parts) if parts else 0
+
+
+def _inside(amounts: Mapping[str, int], held: Held) -> bool:
+    """Whether what pods take fits in what the reservation gives of the names that it restricts."""
+    return all(amount <= held.restricted_left(name) for name, amount in amounts.items() if name in held.terms.restricted)

@@ -1,0 +1,224 @@
+"""A Reservation read once: what it reserves, under which terms, how long (scheduler-node.md 6.1, 6.2)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+
+from koord.accounting.resources import ResourceVector, parse
+from koord.api import names
+from koord.api.annotations import (
+    node_reservation_resources,
+    parse_node_reservation,
+    parse_reservation_owners,
+    parse_reservation_resize_allocatable,
+    parse_reservation_restricted_options,
+)
+from koord.api.deprecated import rewrite_resource_list
+from koord.api.objects import Pod, Reservation, ReservationOwner
+from koord.api.times import TimeError, parse_duration, parse_time
+from koord.api.v1alpha1.reservation import PHASE_AVAILABLE, PHASE_FAILED, PHASE_PENDING, PHASE_SUCCEEDED, PHASE_WAITING
+from roles.scheduler.cluster.vocabulary import TaintKey
+from roles.scheduler.framework.restoring import ALIGNED, DEFAULT, RESTRICTED
+
+DEFAULT_TTL = 86400.0  # seconds, filled in by the API server
+CLUSTER_MODE = "Cluster"
+_TRUE = "true"
+_POLICIES = {"": DEFAULT, ALIGNED: ALIGNED, RESTRICTED: RESTRICTED}
+
+
+class Terms:
+    """What matching, fitting and the controller look at. `kind` is "Reservation", or "Pod" for a pod in operating mode Reservation.
+
+    `problems` say why it is not valid; a reservation with some is neither scheduled nor used. Times in seconds, None for never.
+    """
+
+    __slots__ = (
+        "allocatable", "allocate_once", "cluster_mode", "created", "deleting", "expires", "inner", "kind", "labels", "multiple", "name",
+        "namespace", "node", "order", "owners", "phase", "policy", "pre_allocation", "pre_allocation_required", "problems", "restricted",
+        "taints", "ttl", "uid", "unschedulable",
+    )  # fmt: skip
+
+    name: str
+    namespace: str
+    uid: str
+    kind: str
+    labels: Mapping[str, str]
+    taints: tuple[TaintKey, ...]
+    unschedulable: bool
+    deleting: bool
+    owners: tuple[ReservationOwner, ...]
+    allocate_once: bool
+    policy: str
+    order: int
+    allocatable: ResourceVector
+    restricted: frozenset[str]
+    inner: ResourceVector
+    node: str
+    phase: str
+    pre_allocation: bool
+    pre_allocation_required: bool
+    cluster_mode: bool
+    multiple: bool
+    created: float
+    ttl: float | None
+    expires: float | None
+    problems: tuple[str, ...]
+
+    @property
+    def active(self) -> bool:
+        """Whether it holds resources on a node."""
+        return self.phase in (PHASE_AVAILABLE, PHASE_WAITING) and bool(self.node)
+
+    @property
+    def available(self) -> bool:
+        """Whether owners may come, as far as its phase is concerned."""
+        return self.phase == PHASE_AVAILABLE and bool(self.node)
+
+    @property
+    def terminal(self) -> bool:
+        """Whether it is over."""
+        return self.phase in (PHASE_SUCCEEDED, PHASE_FAILED)
+
+    def deadline(self) -> float | None:
+        """When it expires. A ttl of 0 never; else the earlier of `expires` and the end of the ttl, but a ttl that is only the API
+        server's default does not cut a later `expires` short."""
+        if self.ttl == 0:
+            return None
+        if self.expires is not None and (self.ttl is None or self.ttl == DEFAULT_TTL):
+            return self.expires
+        end = self.created + self.ttl if self.ttl is not None else None
+        return min((time for time in (self.expires, end) if time is not None), default=None)
+
+
+def of_reservation(reservation: Reservation, requested: ResourceVector) -> Terms:
+    """The terms of a Reservation; `requested` is what its template asks for. Never raises: what cannot be read is a problem."""
+    meta, spec, status = reservation.metadata, reservation.spec, reservation.status
+    problems: list[str] = []
+    terms = Terms()
+    terms.kind = "Reservation"
+    terms.name, terms.uid = meta.name, meta.uid
+    terms.namespace = (spec.template.metadata.namespace if spec.template is not None else "") or "default"
+    terms.labels = meta.labels
+    terms.taints = tuple(TaintKey(taint.key, taint.value or "", taint.effect) for taint in spec.taints)
+    terms.unschedulable = spec.unschedulable
+    terms.deleting = meta.deletion_timestamp is not None
+    terms.owners = spec.owners
+    terms.allocate_once = spec.allocate_once is not False
+    if spec.allocate_policy not in _POLICIES:
+        problems.append(f"spec.allocatePolicy {spec.allocate_policy!r}: accepted are Aligned and Restricted")
+    terms.policy = _POLICIES.get(spec.allocate_policy, DEFAULT)
+    terms.order = _order(meta.labels)
+    terms.phase = status.phase or PHASE_PENDING
+    terms.node = status.node_name
+    terms.allocatable = _allocatable(reservation, requested, problems)
+    terms.restricted = _restricted(meta.annotations, terms.allocatable, problems)
+    terms.inner = _inner(meta.annotations, problems)
+    terms.pre_allocation = spec.pre_allocation
+    policy = spec.pre_allocation_policy
+    terms.cluster_mode = policy is not None and policy.mode == CLUSTER_MODE
+    terms.multiple = policy is not None and policy.enable_multiple
+    terms.pre_allocation_required = meta.labels.get(names.LABEL_PRE_ALLOCATION_REQUIRED) == _TRUE
+    terms.created = _time(meta.creation_timestamp, "metadata.creationTimestamp", problems) or 0.0
+    terms.ttl, terms.expires = None, _time(spec.expires, "spec.expires", problems)
+    if spec.ttl is not None:
+        try:
+            terms.ttl = parse_duration(spec.ttl)
+        except TimeError as error:
+            problems.append(f"spec.ttl: {error}")
+    if spec.template is None:
+        problems.append("spec.template is required")
+    if not spec.owners:
+        problems.append("spec.owners needs at least one entry")
+    if spec.ttl is None and spec.expires is None:
+        problems.append("one of spec.ttl and spec.expires is required")
+    terms.problems = tuple(problems)
+    return terms
+
+
+def of_pod(pod: Pod, requested: ResourceVector) -> Terms:
+    """The terms of a pod in operating mode Reservation (SCH-RSV-14): used once, Aligned, there while it runs and is ready."""
+    meta, status = pod.metadata, pod.status
+    problems: list[str] = []
+    terms = Terms()
+    terms.kind = "Pod"
+    terms.name, terms.uid, terms.namespace = meta.name, meta.uid, meta.namespace
+    terms.labels, terms.taints = meta.labels, ()
+    terms.unschedulable, terms.deleting = False, meta.deletion_timestamp is not None
+    terms.owners = ()
+    try:
+        terms.owners = parse_reservation_owners(meta.annotations) or ()
+    except ValueError as error:
+        problems.append(str(error))
+    if not terms.owners and not problems:
+        problems.append(f"annotation {names.ANNOTATION_RESERVATION_OWNERS} names no owner")
+    terms.allocate_once, terms.policy, terms.order = True, ALIGNED, _order(meta.labels)
+    terms.allocatable = requested
+    terms.restricted = frozenset(requested)
+    terms.inner = _inner(meta.annotations, problems)
+    ready = any(condition.type == "Ready" and condition.status == "True" for condition in status.conditions)
+    terms.phase = PHASE_AVAILABLE if status.phase == "Running" and ready else PHASE_WAITING
+    terms.node = pod.spec.node_name or ""
+    terms.pre_allocation = terms.pre_allocation_required = terms.cluster_mode = terms.multiple = False
+    terms.created, terms.ttl, terms.expires = 0.0, 0.0, None
+    terms.problems = tuple(problems)
+    return terms
+
+
+def resized(annotations: Mapping[str, str], requested: ResourceVector, problems: list[str]) -> ResourceVector:
+    """What the template asks for, overlaid by the annotation `reservation-resize-allocatable`."""
+    try:
+        overlay = parse_reservation_resize_allocatable(annotations)
+        return {**requested, **parse(dict(overlay))} if overlay else requested
+    except ValueError as error:
+        problems.append(str(error))
+        return requested
+
+
+def _allocatable(reservation: Reservation, requested: ResourceVector, problems: list[str]) -> ResourceVector:
+    """What is reserved: what the status says once it is there, else what the template asks for."""
+    if not reservation.status.allocatable:
+        return requested
+    amounts = dict(reservation.status.allocatable)
+    rewrite_resource_list(amounts)
+    try:
+        return parse(amounts)
+    except ValueError as error:
+        problems.append(f"status.allocatable: {error}")
+        return requested
+
+
+def _restricted(annotations: Mapping[str, str], allocatable: ResourceVector, problems: list[str]) -> frozenset[str]:
+    wanted: tuple[str, ...] | None = None
+    try:
+        wanted = parse_reservation_restricted_options(annotations)
+    except ValueError as error:
+        problems.append(str(error))
+    return frozenset(wanted or ()) & allocatable.keys() or frozenset(allocatable)
+
+
+def _inner(annotations: Mapping[str, str], problems: list[str]) -> ResourceVector:
+    """What the reservation keeps back for itself (scheduler-node.md 8.1)."""
+    try:
+        kept = parse_node_reservation(annotations)
+        return parse(node_reservation_resources(kept)) if kept is not None else {}
+    except ValueError as error:
+        problems.append(str(error))
+        return {}
+
+
+def _order(labels: Mapping[str, str]) -> int:
+    """The label `reservation-order`; 0, which stands for no order, when it is absent or no number."""
+    with contextlib.suppress(ValueError):
+        return int(labels.get(names.LABEL_RESERVATION_ORDER, "0"))
+    return 0
+
+
+def _time(text: str | None, path: str, problems: list[str]) -> float | None:
+    if not text:
+        return None
+    try:
+        return parse_time(text)
+    except TimeError as error:
+        problems.append(f"{path}: {error}")
+        return None

@@ -1,0 +1,307 @@
+"""Reservations through the API server: objects in; status, conditions, bindings, annotations and events out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+import pytest
+
+from koord.api.kinds import EVENTS, NODES, PODS, RESERVATIONS
+from koord.api.times import format_time
+from tests.roles.scheduler.reservation.worlds import AFFINITY, ALLOCATED, OWNER, body, profile
+
+Obj = dict[str, Any]
+
+
+class Reservations:
+    """Short ways to make and watch Reservations."""
+
+    def __init__(self, live: Any) -> None:
+        self.live = live
+
+    async def make(self, name: str, **more: Any) -> Obj:
+        created: Obj = await self.live.client.create(RESERVATIONS, body(name, **more))
+        return created
+
+    async def until(self, name: str, test: Callable[[Obj], Any]) -> Obj:
+        found: Obj = {}
+        for _ in range(400):
+            found = await self.live.client.get(RESERVATIONS, name)
+            if test(found):
+                return found
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"reservation {name} never got there: {found.get('status')}")
+
+    async def phase(self, name: str, phase: str) -> Obj:
+        return await self.until(name, lambda r: r.get("status", {}).get("phase") == phase)
+
+    async def events(self, name: str, reason: str) -> list[Obj]:
+        for _ in range(200):
+            listed = await self.live.client.list(EVENTS)
+            found = [event for event in listed.items if event["regarding"]["name"] == name and event["reason"] == reason]
+            if found:
+                return found
+            await asyncio.sleep(0.02)
+        return []
+
+
+def conditions(reservation: Obj) -> dict[str, tuple[str, str]]:
+    return {found["type"]: (found["status"], found["reason"]) for found in reservation["status"].get("conditions", ())}
+
+
+def owner_meta(**wish: Any) -> Obj:
+    return {"labels": OWNER, "annotations": {AFFINITY: json.dumps(wish)}}
+
+
+def allocated(pod: Obj) -> str:
+    text = pod["metadata"].get("annotations", {}).get(ALLOCATED)
+    return json.loads(text)["name"] if text else ""
+
+
+def started(scheduler: Any, args: Obj | None = None, **more: Any) -> Any:
+    return scheduler({"profiles": [profile(args)]}, crds=True, **more)
+
+
+@pytest.mark.feature("SCH-RSV-01")
+@pytest.mark.feature("SCH-RSV-08")
+@pytest.mark.feature("SCH-RSV-05")
+def test_a_reservation_is_scheduled_used_and_shows_it(scheduler: Any) -> None:
+    async def run() -> None:
+        async with started(scheduler) as live:
+            found = Reservations(live)
+            await live.node("n", cpu="4")
+            made = await found.make("r", cpu="3", memory="1Gi", annotations={"example.com/x": "y"})
+            shown = await found.phase("r", "Available")
+            assert shown["status"]["nodeName"] == "n"
+            assert shown["status"]["allocatable"] == {"cpu": "3", "memory": "1Gi"}
+            assert conditions(shown) == {"Scheduled": ("True", "Scheduled"), "Ready": ("True", "Available")}
+            (event,) = await found.events("r", "Scheduled")
+            assert event["regarding"]["kind"] == "Reservation"
+            assert event["note"] == "Successfully assigned r to n"
+            await live.pod("stranger", cpu="2")
+            assert "Insufficient cpu" in (await live.refused("stranger"))["message"]
+            await live.pod("p", cpu="2", meta={"labels": OWNER})
+            await live.bound("p")
+            pod = await live.get("p")
+            assert json.loads(pod["metadata"]["annotations"][ALLOCATED]) == {"name": "r", "uid": made["metadata"]["uid"]}
+            used = await found.until("r", lambda r: r["status"].get("currentOwners"))
+            assert used["status"]["currentOwners"] == [{"namespace": "default", "name": "p", "uid": pod["metadata"]["uid"]}]
+            assert used["status"]["allocated"] == {"cpu": "2", "memory": "64Mi"}
+            assert used["status"]["phase"] == "Available"
+            await live.client.delete(PODS, "p", "default", grace_period_seconds=0)
+            free = await found.until("r", lambda r: not r["status"].get("currentOwners"))
+            assert not free["status"].get("allocated")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-RSV-05")
+@pytest.mark.feature("SCH-RSV-01")
+def test_used_once_it_succeeds_and_gives_the_rest_back(scheduler: Any) -> None:
+    async def run() -> None:
+        async with started(scheduler) as live:
+            found = Reservations(live)
+            await live.node("n", cpu="4")
+            await found.make("r", cpu="4", memory="1Gi", once=True)
+            await found.phase("r", "Available")
+            await live.pod("waiting", cpu="2")
+            await live.refused("waiting")
+            await live.pod("p", cpu="1", meta={"labels": OWNER})
+            await live.bound("p")
+            done = await found.phase("r", "Succeeded")
+            assert conditions(done)["Ready"] == ("False", "Succeeded")
+            assert [owner["name"] for owner in done["status"]["currentOwners"]] == ["p"]
+            assert await live.bound("waiting") == "n"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-RSV-01")
+def test_a_reservation_that_does_not_fit_says_so_and_is_tried_again(scheduler: Any) -> None:
+    async def run() -> None:
+        async with started(scheduler) as live:
+            found = Reservations(live)
+            await live.node("small", cpu="1")
+            await found.make("r", cpu="4")
+            shown = await found.until("r", lambda r: conditions(r) if r.get("status") else None)
+            assert conditions(shown) == {"Scheduled": ("False", "Unschedulable")}
+            assert "Insufficient cpu" in shown["status"]["conditions"][0]["message"]
+            (event, *_) = await found.events("r", "FailedScheduling")
+            assert event["type"] == "Warning"
+            await live.node("big", cpu="8")
+            assert (await found.phase("r", "Available"))["status"]["nodeName"] == "big"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-RSV-03")
+@pytest.mark.feature("SCH-RSV-15")
+def test_a_pod_waits_for_its_reservation(scheduler: Any) -> None:
+    async def run() -> None:
+        async with started(scheduler) as live:
+            found = Reservations(live)
+            await live.node("n")
+            await live.pod("p", meta=owner_meta(name="r"))
+            condition = await live.refused("p")
+            assert "node(s) no reservations match reservation affinity" in condition["message"]
+            (event, *_) = await found.events("p", "FailedScheduling-Reservation")
+            assert event["note"].startswith("0/0 reservations are available")
+            await found.make("r", cpu="2")
+            assert await live.bound("p") == "n"
+            assert allocated(await live.get("p")) == "r"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-RSV-06")
+def test_an_owner_without_affinity_that_waits_is_woken(scheduler: Any) -> None:
+    """NodeResourcesFit refused it; a reservation that comes later is what helps."""
+
+    async def run() -> None:
+        async with started(scheduler) as live:
+            found = Reservations(live)
+            await live.node("n", cpu="4")
+            made = await found.make("r", cpu="2", memory="1Gi", unschedulable=True)
+            await found.phase("r", "Available")
+            await live.pod("p", cpu="3", meta={"labels": OWNER})
+            await live.refused("p")
+            await live.client.patch(RESERVATIONS, "r", {"metadata": {"uid": made["metadata"]["uid"]}, "spec": {"unschedulable": False}})
+            assert await live.bound("p") == "n"
+            assert allocated(await live.get("p")) == "r"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-RSV-12")
+def test_it_expires_by_time_and_with_its_node(scheduler: Any) -> None:
+    async def run() -> None:
+        async with started(scheduler) as live:
+            found = Reservations(live)
+            await live.node("n", cpu="4")
+            await live.node("m", cpu="4")
+            await found.make("timed", cpu="4", ttl="2s", template={"nodeName": "n"})
+            await found.make("noded", cpu="4", template={"nodeName": "m"})
+            await found.make("huge", cpu="400", ttl="1s")
+            await found.make("forever", cpu="1", ttl="0s", expires=format_time(1.0), template={"nodeName": "absent"})
+            await found.phase("noded", "Available")
+            over = await found.phase("timed", "Failed")
+            assert conditions(over)["Ready"] == ("False", "Expired")
+            assert conditions(over)["Scheduled"] == ("True", "Scheduled")
+            assert conditions(await found.phase("huge", "Failed"))["Ready"] == ("False", "Expired")
+            await live.pod("p", cpu="4")
+            assert await live.bound("p") == "n"
+            await live.client.delete(NODES, "m")
+            assert conditions(await found.phase("noded", "Failed"))["Ready"] == ("False", "Expired")
+            assert (await live.client.get(RESERVATIONS, "forever"))["status"]["phase"] == "Pending"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-RSV-12")
+def test_what_is_over_is_collected(scheduler: Any) -> None:
+    async def run() -> None:
+        async with started(scheduler, {"gcIntervalSeconds": 1, "gcDurationSeconds": 1}) as live:
+            found = Reservations(live)
+            await live.node("n", cpu="4")
+            await found.make("short", cpu="1", ttl="1s")
+            await found.make("long", cpu="1")
+            for _ in range(400):
+                left = {item["metadata"]["name"] for item in (await live.client.list(RESERVATIONS)).items}
+                if left == {"long"}:
+                    break
+                await asyncio.sleep(0.02)
+            assert left == {"long"}
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-RSV-08")
+def test_the_annotation_goes_when_binding_fails_and_when_the_reservation_is_deleted(scheduler: Any) -> None:
+    async def run() -> None:
+        async with started(scheduler, gates={"CleanExpiredReservationAllocated": True}) as live:
+            found = Reservations(live)
+            await live.node("n", cpu="4")
+            await found.make("r", cpu="2")
+            await found.phase("r", "Available")
+            bind, seen = live.client.bind, []
+
+            async def refuse(namespace: str, name: str, node: str, **more: Any) -> Any:
+                seen.append(allocated(await live.get(name)))
+                if len(seen) == 1:
+                    await live.client.delete(RESERVATIONS, "r")
+                    raise OSError("the line is cut")
+                return await bind(namespace, name, node, **more)
+
+            live.client.bind = refuse
+            await live.pod("p", cpu="1", meta={"labels": OWNER})
+            await live.bound("p")
+            assert seen[0] == "r"
+            await live.until("p", lambda pod: not allocated(pod))
+            await found.make("s", cpu="2")
+            await found.phase("s", "Available")
+            await live.pod("q", cpu="1", meta=owner_meta())
+            await live.bound("q")
+            assert allocated(await live.get("q")) == "s"
+            await live.client.delete(RESERVATIONS, "s")
+            await live.until("q", lambda pod: not allocated(pod))
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-RSV-08")
+def test_a_restart_finds_owners_and_reservations_again(scheduler: Any) -> None:
+    async def run() -> None:
+        async def before(objects: Any) -> None:
+            await objects.node("n", cpu="4")
+            made = await objects.client.create(RESERVATIONS, body("r", cpu="3", memory="1Gi"))
+            status = {"phase": "Available", "nodeName": "n", "allocatable": {"cpu": "3", "memory": "1Gi"}}
+            await objects.client.patch(RESERVATIONS, "r", {"status": status}, subresource="status")
+            value = json.dumps({"name": "r", "uid": made["metadata"]["uid"]})
+            await objects.pod("p", cpu="2", nodeName="n", meta={"annotations": {ALLOCATED: value}})
+
+        async with started(scheduler, before=before) as live:
+            found = Reservations(live)
+            used = await found.until("r", lambda r: r["status"].get("currentOwners"))
+            assert used["status"]["allocated"]["cpu"] == "2"
+            await live.pod("stranger", cpu="2")
+            await live.refused("stranger")
+            await live.pod("q", cpu="2", meta=owner_meta())
+            assert await live.bound("q") == "n"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-RSV-16")
+def test_pages_and_metrics(scheduler: Any) -> None:
+    async def run() -> None:
+        async with started(scheduler, {"resyncIntervalSeconds": 1}) as live, aiohttp.ClientSession() as session:
+            found = Reservations(live)
+            await live.node("n", cpu="4")
+            await found.make("r", cpu="2", memory="2Gi")
+            await found.phase("r", "Available")
+            await live.pod("p", cpu="1", meta={"labels": OWNER})
+            await live.bound("p")
+            await found.until("r", lambda r: r["status"].get("currentOwners"))
+            page = await (await session.get(f"{live.ops.url}/apis/v1/plugins/Reservation/nodeReservations/n")).json()
+            (item,) = page["items"]
+            assert (item["name"], item["kind"], item["available"], item["allocateOnce"]) == ("r", "Reservation", True, False)
+            assert item["allocated"] == {"cpu": "1", "memory": "64Mi"}
+            assert [pod["name"] for pod in item["assignedPods"]] == ["p"]
+            index = await (await session.get(f"{live.ops.url}/apis/v1/plugins/Reservation/reservationSelectorIndex?detail=true")).json()
+            assert index["enabled"] is False
+            text = ""
+            for _ in range(200):
+                text = await (await session.get(f"{live.ops.url}/metrics")).text()
+                if 'scheduler_reservation_resource{name="r",resource="cpu",type="utilization",unit="ratio"} 0.5' in text:
+                    break
+                await asyncio.sleep(0.02)
+            assert 'scheduler_reservation_resource{name="r",resource="cpu",type="utilization",unit="ratio"} 0.5' in text
+            assert 'scheduler_reservation_resource{name="r",resource="memory",type="allocatable",unit="Gi"} 2.0' in text
+            assert 'scheduler_reservation_status_phase{name="r",phase="Available"} 1.0' in text
+            assert 'scheduler_reservation_status_phase{name="r",phase="Failed"} 0.0' in text
+
+    asyncio.run(run())
