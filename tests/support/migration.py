@@ -256,10 +256,10 @@ def _has(status: Obj, key: str, value: str) -> bool:
 
 @contextlib.asynccontextmanager
 async def cluster() -> AsyncIterator[Cluster]:
-    """Two nodes and nothing else."""
+    """Three nodes and nothing else."""
     async with running_server(crds=True) as server, server.client() as client:
         made = Cluster(server, client)
-        for name in ("n1", "n2"):
+        for name in ("n1", "n2", "n3"):
             await made.node(name)
         try:
             yield made
