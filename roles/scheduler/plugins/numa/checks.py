@@ -4,9 +4,11 @@ for a single one. Both give the same codes."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from koord.accounting.resources import amplify_value
 from roles.scheduler.cluster.cluster import Cluster
@@ -22,8 +24,8 @@ from roles.scheduler.plugins.numa.records import counts_of
 from roles.scheduler.plugins.numa.request import NOT_INTEGER, Request
 from roles.scheduler.plugins.topology_manager.hints import Policy
 
-MISMATCH, FRACTION, BAD_RATIO, AMPLIFIED, INVALID, CONFLICT, UNALIGNED, SHORT, NO_ZONES = range(1, 10)
-FIRST_DYNAMIC = 10
+MISMATCH, FRACTION, BAD_RATIO, AMPLIFIED, INVALID, CONFLICT, UNALIGNED, SHORT, NO_ZONES, ZONES_SHORT = range(1, 11)
+FIRST_DYNAMIC = 11
 
 STATUSES: dict[int, Status] = {
     MISMATCH: unresolvable("node(s) NUMA Topology policy not match"),
@@ -35,6 +37,7 @@ STATUSES: dict[int, Status] = {
     UNALIGNED: unresolvable("node(s) requested cpus not multiple cpus per core"),
     SHORT: unschedulable(NOT_ENOUGH),
     NO_ZONES: unresolvable("node(s) missing NUMA resources"),
+    ZONES_SHORT: unschedulable("node(s) Insufficient NUMA Node resources"),
 }
 
 STRICT = POLICY_CODES[Policy.RESTRICTED]  # this code and those above
@@ -61,8 +64,11 @@ def effective_policy(request: Request, facts: Facts) -> Policy | None:
     return facts.policy or request.numa_policy
 
 
-def rows_of(request: Request, columns: NumaColumns, cluster: Cluster, rows: Rows) -> Codes:
-    """Codes of the rows: 0 passes, ASK wants an allocation to be tried."""
+def rows_of(
+    request: Request, columns: NumaColumns, cluster: Cluster, rows: Rows, unsatisfied: Callable[[Status], int], *, alone: bool
+) -> Codes:
+    """Codes of the rows: 0 passes, ASK wants an allocation to be tried. `unsatisfied` gives the codes of what the topology manager would
+    say of rows that hold the request nowhere; `alone`: no other provider and no exclusive use has a say in it."""
     columns.current()
     codes: Codes = np.zeros(len(columns.policy[rows]), dtype=np.int32)
     plain = not columns.special and not request.numa_policy
@@ -77,13 +83,13 @@ def rows_of(request: Request, columns: NumaColumns, cluster: Cluster, rows: Rows
     policy = node_policy if not own else np.where(node_policy > 0, node_policy, own)
     if own:
         put(policy != own, MISMATCH)
-    bound = np.ones(len(codes), dtype=np.bool_) if request.binds else np.logical_and(node_bind > 0, request.milli > 0)
+    bound = bound_rows(request, columns, rows)
     if request.milli % 1000:
         put(bound, FRACTION)
     if columns.amplified and request.milli:
         _amplified_rows(request, columns, cluster, rows, bound, put)
     if bound.any():
-        required = np.where(node_bind > 0, node_bind, _required_code(request))
+        required = _required_rows(request, columns, rows)
         put(bound & ~columns.valid[rows], INVALID)
         if request.required:
             put((node_bind > 0) & (node_bind != _required_code(request)), CONFLICT)
@@ -94,9 +100,47 @@ def rows_of(request: Request, columns: NumaColumns, cluster: Cluster, rows: Rows
         loose = bound & (policy < STRICT)
         put(loose & (free < request.cpus), SHORT)
         put(loose & (policy == 0) & (required > 0) & ~columns.uniform[rows], ASK)
-    put((policy > 0) & ~columns.zoned[rows], NO_ZONES)
-    put(policy >= STRICT, ASK)
+    if own or (node_policy > 0).any():
+        put((policy > 0) & ~columns.zoned[rows], NO_ZONES)
+        _zones_rows(request, columns, rows, policy, bound, unsatisfied, codes, alone=alone)
     return codes
+
+
+def _zones_rows(
+    request: Request, columns: NumaColumns, rows: Rows, policy: Any, bound: Any, unsatisfied: Callable[[Status], int], codes: Codes, *,
+    alone: bool,
+) -> None:  # fmt: skip
+    """Rows with a NUMA policy: refused where no NUMA node, or not even all of them, have enough. Where one has and nobody else has a say,
+    the strict policies are kept; the rest is asked."""
+    single = single_nodes(request, columns, rows, bound).any(axis=0)
+    open_rows, strict = (policy > 0) & (codes == 0), policy >= STRICT
+    together = open_rows & columns.zones.lacks(request.amounts, rows, _required_rows(request, columns, rows), bound)
+    nowhere = strict & (together | (open_rows & ~single & (policy == POLICY_CODES[Policy.SINGLE_NUMA_NODE])))
+    kinds = columns.zones.kinds[rows]
+    for kind in np.unique(kinds[nowhere]).tolist():
+        known = sorted(columns.zones.sets[kind] & request.amounts.keys())
+        codes[nowhere & (kinds == kind)] = unsatisfied(unschedulable(*(f"Unsatisfied NUMA {name}" for name in known)))
+    codes[together & (codes == 0)] = ZONES_SHORT
+    asked = open_rows & strict & (codes == 0)
+    if alone:
+        asked &= ~(single & (columns.uniform[rows] | ~bound))
+    codes[asked] = ASK
+
+
+def single_nodes(request: Request, columns: NumaColumns, rows: Rows, bound: Any) -> NDArray[np.bool_]:
+    """By position and row: NUMA nodes that hold the request alone."""
+    return columns.zones.holds(request.amounts, rows, _required_rows(request, columns, rows), bound)
+
+
+def bound_rows(request: Request, columns: NumaColumns, rows: Rows) -> NDArray[np.bool_]:
+    """Rows on which the pod's CPUs are bound."""
+    if request.binds:
+        return np.ones(len(columns.bind[rows]), dtype=np.bool_)
+    return np.logical_and(columns.bind[rows] > 0, request.milli > 0)
+
+
+def _required_rows(request: Request, columns: NumaColumns, rows: Rows) -> NDArray[Any]:
+    return np.where(columns.bind[rows] > 0, columns.bind[rows], _required_code(request))
 
 
 def _amplified_rows(request: Request, columns: NumaColumns, cluster: Cluster, rows: Rows, bound: Any, put: Any) -> None:
@@ -132,7 +176,7 @@ def row_of(request: Request, columns: NumaColumns, cluster: Cluster, slot: int, 
             return ASK
     if policy and not facts.zones:
         return NO_ZONES
-    return ASK if POLICY_CODES[policy] >= STRICT else 0
+    return ASK if policy else 0
 
 
 def _bound_row(request: Request, columns: NumaColumns, slot: int, *, strict: bool, may_restore: bool) -> int:

@@ -24,6 +24,7 @@ from roles.scheduler.framework.context import State
 from roles.scheduler.plugins.numa.facts import NO_FACTS, NO_REPORT, Facts, Report, facts_of, read_report
 from roles.scheduler.plugins.numa.picks import FULL, SPREAD
 from roles.scheduler.plugins.numa.records import Record, Usage, counts_of, read_record, usage_of
+from roles.scheduler.plugins.numa.zones import ZoneColumns
 from roles.scheduler.plugins.topology_manager.hints import Policy
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class NumaColumns(Columns):
         self.bound: Vector = np.zeros(size)
         self.extra: Vector = np.zeros(size)
         self.free: tuple[Vector, Vector, Vector] = (np.zeros(size), np.zeros(size), np.zeros(size))
+        self.zones = ZoneColumns(size)
         self.amplified = 0  # rows whose ratio is not 1
         self.special = 0  # rows with a policy of any kind
 
@@ -79,6 +81,7 @@ class NumaColumns(Columns):
         self.valid, self.uniform, self.zoned = (grown(column, capacity) for column in (self.valid, self.uniform, self.zoned))
         self.per_core, self.ratio = grown(self.per_core, capacity, 1), grown(self.ratio, capacity, 1.0)
         self.bound, self.extra = grown(self.bound, capacity), grown(self.extra, capacity)
+        self.zones.grow(capacity)
         self.free = (grown(self.free[0], capacity), grown(self.free[1], capacity), grown(self.free[2], capacity))
 
     # ---------------------------------------------------------------- nodes and their topology
@@ -221,6 +224,7 @@ class NumaColumns(Columns):
         self.valid[slot] = machine.valid
         self.uniform[slot] = machine.uniform
         self.zoned[slot] = bool(facts.zones)
+        self.zones.write(slot, facts, usage)
         self.per_core[slot] = max(1, machine.per_core)
         self.ratio[slot] = facts.ratio if facts.ratio is not None else np.nan
         self.bound[slot] = usage.bound

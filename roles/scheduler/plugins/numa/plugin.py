@@ -126,7 +126,12 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
     def coarse(self, ctx: CycleContext, rows: Rows) -> Codes | None:
         if designation(ctx.pod) is not None:
             return None
-        return checks.rows_of(self._request(ctx), self.columns, ctx.cluster, rows)
+        request = self._request(ctx)
+        return checks.rows_of(request, self.columns, ctx.cluster, rows, self._codes.code, alone=self._alone(ctx, request))
+
+    def _alone(self, ctx: CycleContext, request: Request) -> bool:
+        """Whether the columns of this plugin are all that strict policies have to look at."""
+        return not request.exclusive_use and self.topology.concerns_only(NAME, ctx)
 
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes:
         slots = np.arange(ctx.cluster.capacity)[rows]
@@ -143,8 +148,14 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
             return self._codes.code(admission.status)
         if admission.affinity is not None:
             return 0  # the providers have tried it
-        tried = self._trials.attempt(ctx, slot, request, self._binding(request, slot), None, pick=False)
-        return self._codes.code(tried) if isinstance(tried, Status) else 0
+        facts = self.columns.at(slot).facts
+        # BestEffort restricts nothing yet, but what all NUMA nodes together do not hold would only fail at Reserve.
+        loose = checks.effective_policy(request, facts) is Policy.BEST_EFFORT
+        nodes = list(facts.zones) if loose else None
+        tried = self._trials.attempts(ctx, slot, request, self._binding(request, slot)).on(nodes, pick=False)
+        if isinstance(tried, Record):
+            return 0
+        return checks.ZONES_SHORT if loose and slot not in ctx.restored else self._codes.code(tried)
 
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
         if code < checks.FIRST_DYNAMIC:
@@ -181,12 +192,13 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
     def hints(self, ctx: CycleContext, slot: int) -> Hints | Status:
         request, facts = self._request(ctx), self.columns.at(slot).facts
         policy = checks.effective_policy(request, facts) or Policy.NONE
-        binding, pool = self._binding(request, slot), self._trials.pool(ctx, slot, request)
+        attempts = self._trials.attempts(ctx, slot, request, self._binding(request, slot), reserving=self.topology.reserving)
+        pool = attempts.pool
         feasible: dict[int, int] = {}
         last: Record | Status | None = None
         for mask in masks_to_try(facts, policy):
             nodes = nodes_of(mask)
-            last = self._trials.attempt(ctx, slot, request, binding, nodes, reserving=self.topology.reserving, pick=False)
+            last = attempts.on(nodes, pick=False)
             if isinstance(last, Record):
                 total, left = summed(nodes, facts.zones), summed(nodes, pool.amounts)
                 used = {name: value - left.get(name, 0) for name, value in total.items()}
@@ -200,7 +212,7 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         binding, nodes = self._binding(request, slot), _nodes(affinity)
         if binding is None and nodes is None:
             return SUCCESS
-        tried = self._trials.attempt(ctx, slot, request, binding, nodes, reserving=self.topology.reserving)
+        tried = self._trials.attempts(ctx, slot, request, binding, reserving=self.topology.reserving).on(nodes)
         return tried if isinstance(tried, Status) else SUCCESS
 
     def version(self, slot: int) -> Hashable:
@@ -213,19 +225,40 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         if not request.amounts:
             return 0.0
         columns.current()
-        more: Any = 0.0
+        bound = checks.bound_rows(request, columns, rows)
+        own: Any = 0.0  # what amplification adds to the pod's CPUs
+        more: Any = 0.0  # and to those that are held
         if columns.amplified:
             ratio = np.maximum(np.nan_to_num(columns.ratio[rows], nan=1.0), 1.0)
-            bound = np.ones(len(ratio), dtype=np.bool_) if request.binds else columns.bind[rows] > 0
-            more = columns.extra[rows] + np.where(bound, np.ceil(request.milli * ratio) - request.milli, 0.0)
-        scores = self._scorer.nodes(ctx.cluster, request.amounts, rows, more)
-        own = POLICY_CODES[request.numa_policy]
-        if columns.special or own:
-            policy = np.maximum(columns.policy[rows], own)
-            slots = np.arange(ctx.cluster.capacity)[rows]
-            for index in np.flatnonzero((policy >= checks.STRICT) & ctx.feasible[rows]).tolist():
-                scores[index] = self.score_row(ctx, int(slots[index]))
+            own = np.where(bound, np.ceil(request.milli * ratio) - request.milli, 0.0)
+            more = columns.extra[rows]
+        scores = self._scorer.nodes(ctx.cluster, request.amounts, rows, more + own)
+        wanted = POLICY_CODES[request.numa_policy]
+        if columns.special or wanted:
+            self._score_strict(ctx, rows, np.maximum(columns.policy[rows], wanted), bound, own, scores)
         return scores
+
+    def _score_strict(self, ctx: CycleContext, rows: Rows, policy: Any, bound: Any, own: Any, scores: Vector) -> None:
+        """Rows under strict policies: the score of the NUMA nodes that the pod would get. Where that is one, columns tell."""
+        request, zones = self._request(ctx), self.columns.zones
+        strict = (policy >= checks.STRICT) & ctx.feasible[rows]
+        if not strict.any():
+            return
+        holds = checks.single_nodes(request, self.columns, rows, bound)
+        known = holds.any(axis=0) & strict if self._alone(ctx, request) and designation(ctx.pod) is None else np.zeros_like(strict)
+        # Alone on its machine a NUMA node is no restriction under SingleNUMANode: the node's score stands.
+        whole = known & (zones.count[rows] == 1) & (policy == POLICY_CODES[Policy.SINGLE_NUMA_NODE])
+        if known.any():
+            before = np.where(holds, zones.scores(self._numa_scorer, request.amounts, rows, {}), -1.0)
+            added: dict[str, Any] = {name: float(amount) for name, amount in request.amounts.items()}
+            if names.RESOURCE_CPU in added:
+                added[names.RESOURCE_CPU] = added[names.RESOURCE_CPU] + own
+            after = zones.scores(self._numa_scorer, request.amounts, rows, added)
+            chosen = np.take_along_axis(after, before.argmax(axis=0)[None, :], axis=0)[0]
+            np.copyto(scores, chosen, where=known & ~whole)
+        slots = np.arange(ctx.cluster.capacity)[rows]
+        for index in np.flatnonzero(strict & ~known).tolist():
+            scores[index] = self.score_row(ctx, int(slots[index]))
 
     def score_row(self, ctx: CycleContext, slot: int) -> float:
         request, facts = self._request(ctx), self.columns.at(slot).facts
@@ -237,7 +270,7 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         bound = checks.binds(request, facts)
         if admission.affinity is not None:
             nodes = nodes_of(admission.affinity)
-            tried = self._trials.attempt(ctx, slot, request, self._binding(request, slot), nodes, pick=False)
+            tried = self._trials.attempts(ctx, slot, request, self._binding(request, slot)).on(nodes, pick=False)
             if isinstance(tried, Status):
                 return 0.0
             if tried.amounts:
@@ -261,7 +294,7 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         if binding is None and nodes is None:
             return SUCCESS
         with ctx.restoring(slot):
-            tried = self._trials.attempt(ctx, slot, request, binding, nodes, reserving=True)
+            tried = self._trials.attempts(ctx, slot, request, binding, reserving=True).on(nodes)
         if isinstance(tried, Status):
             return tried
         self.columns.reserve(slot, pod, replace(tried, key=pod.key))

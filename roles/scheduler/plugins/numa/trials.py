@@ -4,7 +4,7 @@ scheduler-node.md 4.11). Nothing here changes any state."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from koord.api import names
@@ -34,32 +34,62 @@ class Trial(NamedTuple):
     reservation: RestoredReservation | None
 
 
-class Trials:
-    """Tries a pod on nodes. `reserving`: only the nominated reservation counts, or none."""
+class Attempts:
+    """The pools of a pod on a node, ready to be tried on any of its NUMA nodes."""
 
-    def __init__(self, columns: NumaColumns) -> None:
-        self._columns = columns
+    def __init__(
+        self, facts: Facts, request: Request, binding: Binding | None, trials: Sequence[Trial], pool: Pool, *,
+        designated: Record | None, nominated: bool, required: bool,
+    ) -> None:  # fmt: skip
+        self.facts, self.request, self.binding = facts, request, binding
+        self.pool = pool  # all that the pod might get, whatever it is out of
+        self._trials = trials
+        self._designated = designated
+        self._nominated = nominated
+        self._required = required
 
-    def attempt(
-        self, ctx: CycleContext, slot: int, request: Request, binding: Binding | None, nodes: Sequence[int] | None, *,
-        reserving: bool = False, pick: bool = True,
-    ) -> Record | Status:  # fmt: skip
-        """The allocation of the first pool that has it, or why none has."""
-        facts = self._columns.at(slot).facts
-        designated = designation(ctx.pod)
-        if designated is not None:
-            return self._designated(facts, request, binding, self._open_pool(ctx, slot, facts, request), designated, nodes)
+    def on(self, nodes: Sequence[int] | None, *, pick: bool = True) -> Record | Status:
+        """The allocation of the first pool that has it on these NUMA nodes, or why none has."""
+        if self._designated is not None:
+            return self._exactly(self._designated, nodes)
         reasons: dict[str, None] = {}
         answer: Record | Status = unschedulable(NOT_ENOUGH)
-        for trial in self._trials(ctx, slot, facts, request, reserving=reserving):
-            answer = allocate(facts, request, binding, trial.pool, nodes, pick=pick)
+        for trial in self._trials:
+            answer = allocate(self.facts, self.request, self.binding, trial.pool, nodes, pick=pick)
             if isinstance(answer, Record):
                 return answer
             if trial.reservation is not None:
                 reasons.update(dict.fromkeys(f"Reservation(s) {reason}" for reason in answer.reasons))
-        if reserving and ctx.reservation is not None:
+        if self._nominated:
             return unschedulable(NOMINATED_DOES_NOT_FIT)
-        return unschedulable(*reasons) if reasons and requires_reservation(ctx.pod) else answer
+        return unschedulable(*reasons) if reasons and self._required else answer
+
+    def _exactly(self, wanted: Record, nodes: Sequence[int] | None) -> Record | Status:
+        """What the pod's resource-status says, if all of it is free."""
+        missing = bool(wanted.cpus & ~self.pool.free)
+        for node, amounts in holdings(self.facts.machine, wanted).items():
+            free = self.pool.amounts.get(node)
+            short = free is not None and any(value > free.get(name, 0) for name, value in amounts.items())
+            missing = missing or (nodes is not None and node not in nodes) or (bool(wanted.amounts) and short)
+        if missing or (self.binding is not None and wanted.cpus.bit_count() != self.binding.cpus):
+            return unschedulable(NOT_ENOUGH)
+        return Record("", wanted.cpus, wanted.amounts, self.request.exclusive)
+
+
+class Trials:
+    """Tries pods on nodes."""
+
+    def __init__(self, columns: NumaColumns) -> None:
+        self._columns = columns
+
+    def attempts(self, ctx: CycleContext, slot: int, request: Request, binding: Binding | None, *, reserving: bool = False) -> Attempts:
+        """What can be tried. `reserving`: only the nominated reservation counts, or none."""
+        facts = self._columns.at(slot).facts
+        pool = self._open_pool(ctx, slot, facts, request)
+        return Attempts(
+            facts, request, binding, self._trials(ctx, slot, facts, request, pool, reserving=reserving), pool,
+            designated=designation(ctx.pod), nominated=reserving and ctx.reservation is not None, required=requires_reservation(ctx.pod),
+        )  # fmt: skip
 
     def attempt_in(
         self, ctx: CycleContext, slot: int, request: Request, binding: Binding | None, nodes: Sequence[int] | None, use: RestoredReservation
@@ -68,23 +98,18 @@ class Trials:
         facts = self._columns.at(slot).facts
         return allocate(facts, request, binding, self._inside(ctx, slot, facts, request, use), nodes)
 
-    def pool(self, ctx: CycleContext, slot: int, request: Request) -> Pool:
-        """All that the pod might get on a node, whatever it is out of."""
-        return self._open_pool(ctx, slot, self._columns.at(slot).facts, request)
-
     # ---------------------------------------------------------------- pools
 
-    def _trials(self, ctx: CycleContext, slot: int, facts: Facts, request: Request, *, reserving: bool) -> Iterator[Trial]:
+    def _trials(self, ctx: CycleContext, slot: int, facts: Facts, request: Request, pool: Pool, *, reserving: bool) -> list[Trial]:
         restored = ctx.restored.get(slot, ())
         if not restored or all(found.ignored for found in restored):
-            yield Trial(self._open_pool(ctx, slot, facts, request), None)
-            return
+            return [Trial(pool, None)]
         chosen = restored if not reserving else tuple(found for found in (ctx.reservation,) if found is not None)
-        for reservation in chosen:
-            yield Trial(self._inside(ctx, slot, facts, request, reservation), reservation)
+        trials = [Trial(self._inside(ctx, slot, facts, request, reservation), reservation) for reservation in chosen]
         if not (reserving and chosen) and not requires_reservation(ctx.pod):
             kept = [self._share(slot, facts, found) for found in restored]
-            yield Trial(pool_of(facts, self._columns.usage(slot), request.exclusive, kept), None)
+            trials.append(Trial(pool_of(facts, self._columns.usage(slot), request.exclusive, kept), None))
+        return trials
 
     def _open_pool(self, ctx: CycleContext, slot: int, facts: Facts, request: Request) -> Pool:
         return pool_of(facts, self._columns.usage(slot), request.exclusive)
@@ -109,23 +134,6 @@ class Trials:
         except ValueError as error:
             log.warning("reservation %s: %s; it counts as holding nothing", reserve.reservation, error)
             return _NO_RECORD
-
-    # ---------------------------------------------------------------- designated allocation
-
-    def _designated(
-        self, facts: Facts, request: Request, binding: Binding | None, pool: Pool, wanted: Record, nodes: Sequence[int] | None
-    ) -> Record | Status:
-        """Exactly what the pod's resource-status says, if all of it is free."""
-        missing = wanted.cpus & ~pool.free
-        for node, amounts in holdings(facts.machine, wanted).items():
-            if nodes is not None and node not in nodes:
-                missing = 1
-            free = pool.amounts.get(node)
-            if free is not None and wanted.amounts and any(value > free.get(name, 0) for name, value in amounts.items()):
-                missing = 1
-        if missing or (binding is not None and wanted.cpus.bit_count() != binding.cpus):
-            return unschedulable(NOT_ENOUGH)
-        return Record("", wanted.cpus, wanted.amounts, request.exclusive)
 
 
 def requires_reservation(pod: PodInfo) -> bool:

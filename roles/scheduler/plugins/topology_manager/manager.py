@@ -54,6 +54,10 @@ class HintProvider(ABC):
     def version(self, slot: int) -> Hashable:
         """Moves whenever what the provider knows of the node moves."""
 
+    def indifferent(self, ctx: CycleContext) -> bool:
+        """Whether this provider has no hint for the pod on any node: then columns of the others may decide without asking it."""
+        return False
+
 
 class PolicySource(ABC):
     """Who knows the policies of nodes and pods."""
@@ -81,6 +85,10 @@ class TopologyManager:
         """Take part in every agreement from now on; the order of names decides the order of asking."""
         self._providers[name] = provider
         self._providers = dict(sorted(self._providers.items(), reverse=True))  # NodeNUMAResource before DeviceShare
+
+    def concerns_only(self, name: str, ctx: CycleContext) -> bool:
+        """Whether one provider alone has to do with the pod."""
+        return all(other == name or provider.indifferent(ctx) for other, provider in self._providers.items())
 
     def at_filter(self, ctx: CycleContext, slot: int) -> Admission:
         """The agreement as filters and scores see it: BestEffort is evaluated at reserve only and restricts nothing before."""

@@ -1,0 +1,132 @@
+"""What the NUMA nodes of all rows have left, as columns: which of them hold a request and what they would score with it, without trying
+an allocation (SCH-NUMA-07, SCH-NUMA-08, SCH-NUMA-12)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord.api import names
+from roles.scheduler.cluster.columns import Vector, grown
+from roles.scheduler.cluster.interning import Interner
+from roles.scheduler.framework.context import Rows
+from roles.scheduler.plugins.numa.allocator import pool_of
+from roles.scheduler.plugins.numa.facts import Facts
+from roles.scheduler.plugins.numa.machine import Machine
+from roles.scheduler.plugins.numa.records import Usage, counts_of
+from roles.scheduler.plugins.numa.scoring import Scorer
+
+_BOUND = ("cpu/any", "cpu/full", "cpu/spread")  # CPU that bound pods can have, by BIND_CODES of the policy that is required
+
+
+class ZoneColumns:
+    """By resource one row of the array for each position of a NUMA node in its machine. A resource that a machine's NUMA nodes do not have
+    is infinite there: it is no matter. `kinds` numbers the set of resources that a machine's NUMA nodes have."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._width = 1
+        self._left: dict[str, Vector] = {}
+        self._total: dict[str, Vector] = {}
+        self.count: NDArray[np.int64] = np.zeros(capacity, dtype=np.int64)  # NUMA nodes of the row
+        self.kinds: NDArray[np.intp] = np.zeros(capacity, dtype=np.intp)
+        self.sets: Interner[frozenset[str]] = Interner((frozenset(),))
+
+    def grow(self, capacity: int) -> None:
+        """Lengthen the arrays."""
+        for columns, fill in ((self._left, np.inf), (self._total, 0.0)):
+            for name, column in columns.items():
+                columns[name] = np.full((self._width, capacity), fill)
+                columns[name][:, : self._capacity] = column
+        self.kinds, self.count = grown(self.kinds, capacity), grown(self.count, capacity)
+        self._capacity = capacity
+
+    def write(self, slot: int, facts: Facts, usage: Usage) -> None:
+        """Bring a row up to date."""
+        for column in self._left.values():
+            column[:, slot] = np.inf
+        for column in self._total.values():
+            column[:, slot] = 0.0
+        self.kinds[slot] = self.sets.intern(facts.resources)
+        self.count[slot] = len(facts.zones)
+        if len(facts.zones) > self._width:
+            self._widen(len(facts.zones))
+        for name in (*facts.resources, *(_BOUND if names.RESOURCE_CPU in facts.resources else ())):
+            _column(self._left, name, self._width, self._capacity, np.inf)[:, slot] = 0.0
+        for index, (node, amounts) in enumerate(pool_of(facts, usage, "").amounts.items()):
+            for name, amount in amounts.items():
+                self._left[name][index, slot] = float(amount)
+            for name, amount in facts.zones[node].items():
+                _column(self._total, name, self._width, self._capacity, 0.0)[index, slot] = float(amount)
+            if names.RESOURCE_CPU in facts.resources:
+                self._write_bound(index, slot, facts.machine, usage.free & facts.machine.nodes.get(node, 0))
+
+    def _write_bound(self, index: int, slot: int, machine: Machine, free: int) -> None:
+        """CPU that bound pods can have, in the steps in which it is dealt out."""
+        cpu = self._left[names.RESOURCE_CPU].item(index, slot)
+        steps = (1000.0, 1000.0 * max(1, machine.per_core), 1000.0)
+        for name, count, step in zip(_BOUND, counts_of(machine, free), steps, strict=True):
+            self._left[name][index, slot] = min(cpu, 1000.0 * count) // step * step
+
+    def holds(self, amounts: Mapping[str, int], rows: Rows, required: NDArray[Any], bound: NDArray[Any]) -> NDArray[np.bool_]:
+        """By position and row: whether that NUMA node alone holds the request. `required` are BIND_CODES and `bound` whether the pod is
+        bound, by row."""
+        found = np.arange(self._width)[:, None] < self.count[rows]
+        for name, amount in amounts.items():
+            left = self._part(name, rows, required, bound)
+            if left is not None:
+                found &= left >= amount
+        return found
+
+    def lacks(self, amounts: Mapping[str, int], rows: Rows, required: NDArray[Any], bound: NDArray[Any]) -> NDArray[np.bool_]:
+        """Rows whose NUMA nodes do not hold the request even together."""
+        short = np.zeros(len(required), dtype=np.bool_)
+        for name, amount in amounts.items():
+            left = self._part(name, rows, required, bound)
+            if left is not None:
+                short |= left.sum(axis=0) < amount
+        return short
+
+    def _part(self, name: str, rows: Rows, required: NDArray[Any], bound: NDArray[Any]) -> Vector | None:
+        left = self._left.get(name)
+        if left is None:
+            return None
+        if name != names.RESOURCE_CPU or not bound.any():
+            return left[:, rows]
+        anyhow, whole, single = (self._left[key][:, rows] for key in _BOUND)
+        tied = np.where(required == 1, whole, np.where(required == 2, single, anyhow))
+        return np.where(bound, tied, left[:, rows])
+
+    def scores(self, scorer: Scorer, amounts: Mapping[str, int], rows: Rows, more: Mapping[str, Any]) -> Vector:
+        """By position and row: the score of that NUMA node with `more` (by resource, a number or one a row) on it."""
+        total: Any = np.zeros((self._width, len(self.count[rows])))
+        weights: Any = np.zeros_like(total)
+        for name, weight in scorer.resources(amounts):
+            if name not in self._total:
+                continue
+            capacity, left = self._total[name][:, rows], self._left[name][:, rows]
+            there = capacity > 0
+            used = capacity - np.where(there, left, 0.0) + more.get(name, 0.0)
+            part = np.minimum(used, capacity) if scorer.most else np.maximum(capacity - used, 0.0)
+            total += weight * np.floor(part * 100.0 / np.where(there, capacity, np.inf))
+            weights += weight * there
+        return np.asarray(np.floor(total / np.maximum(weights, 1.0)))
+
+    def _widen(self, width: int) -> None:
+        """Room for machines with more NUMA nodes than any before; those that others do not have hold nothing."""
+        for columns in (self._left, self._total):
+            for name, column in columns.items():
+                wider = np.where(np.isinf(column[0]), np.inf, 0.0) * np.ones((width, 1))
+                wider[: self._width] = column
+                columns[name] = wider
+        self._width = width
+
+
+def _column(columns: dict[str, Vector], name: str, width: int, capacity: int, fill: float) -> Vector:
+    column = columns.get(name)
+    if column is None:
+        column = columns[name] = np.full((width, capacity), fill)
+    return column
