@@ -7,7 +7,6 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from koord.api import names
@@ -41,10 +40,12 @@ from roles.scheduler.framework.restoring import RestoredReservation
 from roles.scheduler.framework.status import SKIP, SUCCESS, Status, unresolvable
 from roles.scheduler.plugins.device_share.amounts import GPU, InvalidRequest
 from roles.scheduler.plugins.device_share.args import DeviceShareArgs
+from roles.scheduler.plugins.device_share.binding import Writer
 from roles.scheduler.plugins.device_share.choice import NO_TEMPLATE, Rules
 from roles.scheduler.plugins.device_share.chooser import Chooser, designated
 from roles.scheduler.plugins.device_share.columns import DeviceColumns, holding_of
-from roles.scheduler.plugins.device_share.holdings import Holding, write_allocation
+from roles.scheduler.plugins.device_share.holdings import Holding
+from roles.scheduler.plugins.device_share.metrics import PlanMetric
 from roles.scheduler.plugins.device_share.node import NodeDevices
 from roles.scheduler.plugins.device_share.numa import DeviceHints
 from roles.scheduler.plugins.device_share.pages import node_summary, summaries
@@ -76,6 +77,8 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
         unshared = frozenset((model.vendor, model.model) for model in args.gpu_share_unsupported_models)
         templates = Templates(frozenset(self._config.matched_resources))
         self.chooser = Chooser(self.columns, Rules(self._scorer, templates, unshared))
+        self._writer = Writer(handle, self.columns)
+        self._planned: PlanMetric | None = None
         self._codes = StatusCodes(first=REFUSED + 1)
         self._topology = TopologyManager.of(handle)
         self._aligned = not args.disable_device_numa_topology_alignment
@@ -87,9 +90,16 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
     # ---------------------------------------------------------------- what it is told
 
     def feeds(self) -> Sequence[Feed]:
-        devices = (Feed(DEVICES, Device, self.columns.device_set),) if self._keeper else ()
+        devices = (Feed(DEVICES, Device, self._device),) if self._keeper else ()
         chosen = f"metadata.name={self._config.name}"
         return (*devices, Feed(CONFIGMAPS, ConfigMap, self._templates, namespace=self._config.namespace, field_selector=chosen))
+
+    def _device(self, old: Device | None, new: Device | None) -> None:
+        self.columns.device_set(old, new)
+        if self._planned is None and self.handle.metrics is not None:
+            self._planned = PlanMetric(self.handle.metrics)
+        if self._planned is not None:
+            self._planned.follow(old, new)
 
     def _templates(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
         """The templates appeared, changed or went. Malformed ones are logged and the last good ones stay."""
@@ -111,6 +121,7 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
 
     def pod_gone(self, uid: str) -> None:
         self.columns.pod_gone(uid)
+        self._writer.forget(uid)
 
     def _guess(self, node: NodeDevices, pod: PodInfo) -> Holding | None:
         request = request_for(pod.shape)
@@ -227,6 +238,10 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
 
     def unreserve(self, ctx: CycleContext, slot: int) -> None:
         self.columns.give_back(slot, ctx.pod.uid)
+        self._writer.give_up(ctx.pod.uid)
+
+    def waits(self, ctx: CycleContext) -> bool:
+        return self._writer.waits(ctx)
 
     async def pre_bind(self, ctx: CycleContext, node: str, draft: BindDraft) -> Status:
         holding = self.columns.taken(ctx.pod.uid)
@@ -234,9 +249,4 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
             if names.ANNOTATION_DEVICE_ALLOCATED in (ctx.pod.metadata.annotations or {}):
                 draft.annotations[names.ANNOTATION_DEVICE_ALLOCATED] = None  # left over from a binding that failed
             return SKIP
-        devices = self.columns.find(node)
-        inventory = devices.inventory if devices is not None else None
-        cards = {share.place: inventory.card(*share.place) if inventory is not None else None for share in holding.allocation}
-        ids = {place: card.id for place, card in cards.items() if card is not None}
-        draft.annotations[names.ANNOTATION_DEVICE_ALLOCATED] = orjson.dumps(write_allocation(holding.allocation, ids)).decode()
-        return SUCCESS
+        return await self._writer.draft(ctx, node, holding, draft)
