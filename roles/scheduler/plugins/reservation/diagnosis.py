@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 from koord.decisions.record import Term
 from koord.kube.events import ObjectRef
@@ -26,13 +25,12 @@ _TEXTS = {
 
 
 class Diagnosis:
-    """`attempted` is called when preemption looks for room."""
+    """What is told to users, and the numbers for the decision record."""
 
     def __init__(self, ledger: Ledger, matcher: Matcher, handle: Handle) -> None:
         self._ledger = ledger
         self._matcher = matcher
         self._handle = handle
-        self.attempted: Callable[[], None] = lambda: None
 
     def lines(self, ctx: CycleContext, failure: FitFailure) -> list[str]:
         """What is added to the message of the failed pod, the total last."""

@@ -29,7 +29,6 @@ class ReservationMetrics:
             "scheduler_reservation_selector_index_candidates_count", "Candidates of a hit.",
             buckets=tuple(float(2**power) for power in range(14)), registry=registry,
         )  # fmt: skip
-        self._attempts = Counter("scheduler_reservation_preemption_attempts", "Preemptions for reservations.", registry=registry)
 
     def show(self, reservations: Iterable[Reservation]) -> None:
         """Replace all series by what is there now."""
@@ -53,10 +52,6 @@ class ReservationMetrics:
         self._queries.labels(result).inc()
         if result == "hit" and candidates:
             self._candidates.observe(candidates)
-
-    def attempt(self) -> None:
-        """Room was looked for by preemption."""
-        self._attempts.inc()
 
 
 def _amounts(amounts: ResourceList) -> ResourceVector:

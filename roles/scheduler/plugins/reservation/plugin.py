@@ -125,7 +125,6 @@ class Reservation(
 
         metrics = ReservationMetrics(self.handle.metrics)
         self.ledger.index.counted = metrics.query
-        self.diagnosis.attempted = metrics.attempt
         controller = Controller(self.args, self.handle, self.book, metrics)
         work: list[tuple[str, Callable[[], Coroutine[Any, Any, None]]]] = [
             ("annotations", self.writer.run), ("status", controller.sync), ("metrics", controller.resync)

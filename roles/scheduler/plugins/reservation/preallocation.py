@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.context import CycleContext
-from roles.scheduler.framework.restoring import RESTRICTED, RestoredReservation
+from roles.scheduler.framework.restoring import RESTRICTED, TAKEN_OVER, RestoredReservation
 from roles.scheduler.framework.status import SUCCESS, Status, unresolvable, unschedulable
 from roles.scheduler.plugins.reservation.affinity import wish_of
 from roles.scheduler.plugins.reservation.args import PreAllocationConfig
@@ -23,7 +23,6 @@ UNSUPPORTED = "node(s) reservation pre allocation is unsupported with current at
 DISABLED = "reservation requires cluster mode pre-allocation which is disabled"
 NO_POD = "node(s) no pod match reservation with pre allocation required"
 
-_TAKEN = "Reservation/taken"
 _KEPT = 1024
 
 
@@ -119,7 +118,7 @@ class PreAllocation:
             free[name] -= sum(pod.shape.amounts.get(name, 0) for pod in candidates)
         short = lacking(wanted, free)
         chosen = self._choose(held, candidates, wanted, free, fits=not short)
-        ctx.data.setdefault(_TAKEN, {})[slot] = chosen
+        ctx.data.setdefault(TAKEN_OVER, {})[slot] = chosen
         if chosen:
             return SUCCESS
         if held.terms.pre_allocation_required:
@@ -153,7 +152,7 @@ class PreAllocation:
         held = self._held(ctx)
         if held is None:
             return 0.0
-        taken: tuple[PodInfo, ...] = ctx.data.get(_TAKEN, {}).get(slot, ())
+        taken: tuple[PodInfo, ...] = ctx.data.get(TAKEN_OVER, {}).get(slot, ())
         if held.terms.multiple:
             return float(100 // (1 + len(taken)))
         return float(share(taken[0], held)) if taken else 0.0
@@ -165,7 +164,7 @@ class PreAllocation:
         held = self._held(ctx)
         if held is None:
             return SUCCESS
-        taken: tuple[PodInfo, ...] = ctx.data.get(_TAKEN, {}).get(slot, ())
+        taken: tuple[PodInfo, ...] = ctx.data.get(TAKEN_OVER, {}).get(slot, ())
         for pod in taken:
             if ctx.cluster.slot_of_pod(pod.uid) != slot or self._ledger.reservation_of(pod.uid):
                 return unschedulable(f"pod {pod.key} can not be taken over any more")

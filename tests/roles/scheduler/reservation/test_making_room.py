@@ -1,0 +1,207 @@
+"""Reservations that take running pods over, preemption, and pods that are reservations."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from koord.api import names
+from koord.api.objects import Pod
+from roles.scheduler import testing
+from roles.scheduler.cycle.decision import Decision
+from tests.roles.scheduler.reservation.worlds import AFFINITY, ALLOCATED, OWNER, World, placed
+
+REQUIRED = {names.LABEL_PRE_ALLOCATION_REQUIRED: "true"}
+CLUSTER = {"preAllocationConfig": {"enableClusterMode": True}}
+
+
+def wish(**fields: Any) -> dict[str, str]:
+    return {AFFINITY: json.dumps(fields)}
+
+
+def reserve(world: World, name: str, **more: Any) -> Decision:
+    """Schedule a Reservation that is not there yet."""
+    more.setdefault("policy", "Restricted")
+    world.feed("Reservation", placed(name, **more))
+    return world.schedule(world.plugin.ledger.given[f"{name}-uid"])
+
+
+def running(name: str, node: str, **more: Any) -> Pod:
+    more.setdefault("labels", OWNER)
+    return testing.pod(name, uid=name, node=node, **more)
+
+
+def taken(world: World, name: str) -> list[str]:
+    return sorted(world.plugin.ledger.held[f"{name}-uid"].owners)
+
+
+@pytest.mark.feature("SCH-RSV-11")
+def test_one_pod_is_taken_over() -> None:
+    world = World()
+    world.add_nodes(testing.node("a", cpu="8"), testing.node("b", cpu="8"))
+    world.add_pods(running("old", "a", cpu="4"), running("other", "a", cpu="4", labels={"app": "x"}), testing.pod(cpu="6", node="b"))
+    decision = reserve(world, "r", cpu="4", memory="2Gi", preAllocation=True)
+    assert decision.node == "a"
+    assert taken(world, "r") == ["old"]
+    assert world.free("a") == 0
+    world.framework.run_unreserve(decision.ctx, decision.slot)
+    world.cluster.remove_pod("r-uid")
+    assert world.free("a") == 0
+    assert not world.plugin.ledger.reservation_of("old")
+
+
+@pytest.mark.feature("SCH-RSV-11")
+def test_a_pod_that_is_bigger_than_the_reservation_or_owned_is_not() -> None:
+    world = World()
+    world.add_nodes(testing.node("a", cpu="8"))
+    world.add_pods(running("big", "a", cpu="5"), running("owned", "a", cpu="3", annotations={ALLOCATED: '{"name":"x","uid":"x"}'}))
+    refused = reserve(world, "r", cpu="4", memory="2Gi", preAllocation=True)
+    assert not refused.scheduled
+    assert "Insufficient cpu" in refused.message()
+    required = reserve(world, "s", cpu="1", memory="1Gi", preAllocation=True, labels=REQUIRED)
+    assert not required.scheduled
+
+
+@pytest.mark.feature("SCH-RSV-11")
+def test_required_or_preferred_without() -> None:
+    world = World({"preAllocationConfig": {"preferNoPreAllocatedPods": True}})
+    world.add_nodes(testing.node("a", cpu="8"), testing.node("b", cpu="8"))
+    world.add_pods(running("old", "a", cpu="4"))
+    assert reserve(world, "free", cpu="4", memory="2Gi", preAllocation=True).scheduled
+    assert taken(world, "free") == []
+    decision = reserve(world, "must", cpu="4", memory="2Gi", preAllocation=True, labels=REQUIRED)
+    assert (decision.node, taken(world, "must")) == ("a", ["old"])
+    none = reserve(world, "none", cpu="4", memory="2Gi", preAllocation=True, labels=REQUIRED)
+    assert "node(s) no pod match reservation with pre allocation required" in none.message()
+
+
+@pytest.mark.feature("SCH-RSV-11")
+def test_it_must_be_restricted() -> None:
+    world = World()
+    world.add_nodes(testing.node("a", cpu="8"))
+    refused = reserve(world, "r", cpu="4", policy="Aligned", preAllocation=True)
+    assert "node(s) reservation pre allocation is unsupported with current attributes" in refused.message()
+
+
+@pytest.mark.feature("SCH-RSV-11")
+def test_cluster_mode_takes_labelled_pods_by_priority() -> None:
+    policy = {"mode": "Cluster", "enableMultiple": True}
+    off = World()
+    off.add_nodes(testing.node("a", cpu="8"))
+    refused = reserve(off, "r", cpu="4", preAllocation=True, preAllocationPolicy=policy)
+    assert "reservation requires cluster mode pre-allocation which is disabled" in refused.message()
+    world = World(CLUSTER)
+    world.add_nodes(testing.node("a", cpu="8"))
+    label = {names.LABEL_POD_IS_PRE_ALLOCATABLE: "true"}
+    for name, priority in (("p1", "1"), ("p9", "9"), ("p5", "5"), ("bad", "high")):
+        world.add_pods(running(name, "a", cpu="2", labels=label, annotations={names.ANNOTATION_PRE_ALLOCATABLE_PRIORITY: priority}))
+    decision = reserve(world, "r", cpu="4", preAllocation=True, preAllocationPolicy=policy)
+    assert decision.node == "a"
+    assert taken(world, "r") == ["p5", "p9"]
+
+
+@pytest.mark.feature("SCH-RSV-11")
+def test_fewer_pods_are_better_where_several_may_go() -> None:
+    world = World(CLUSTER)
+    world.add_nodes(testing.node("a", cpu="8"), testing.node("b", cpu="8"))
+    label = {names.LABEL_POD_IS_PRE_ALLOCATABLE: "true"}
+    world.add_pods(*(running(f"a{n}", "a", cpu="2", labels=label) for n in range(4)))
+    world.add_pods(*(running(f"b{n}", "b", cpu="4", labels=label) for n in range(2)))
+    decision = reserve(world, "r", cpu="4", preAllocation=True, preAllocationPolicy={"mode": "Cluster", "enableMultiple": True})
+    assert decision.node == "b"
+    assert len(taken(world, "r")) == 1
+
+
+@pytest.mark.feature("SCH-RSV-13")
+def test_preemption_for_reservations_and_their_owners() -> None:
+    world = World({"enablePreemption": True})
+    world.add_nodes(testing.node("a", cpu="8"))
+    world.add_pods(running("low", "a", cpu="8", labels={"app": "x"}, priority=5))
+    decision = reserve(world, "r", cpu="4", policy="Aligned")
+    assert [victim.name for victim in decision.victims] == ["low"]
+    assert decision.nominate == "a"
+    low = reserve(world, "weak", cpu="4", policy="Aligned", labels={"koordinator.sh/priority": "5"})
+    assert not low.victims
+    assert "preemption: " in low.message()
+
+
+@pytest.mark.feature("SCH-RSV-13")
+def test_without_the_switch_no_room_is_made_for_reservations() -> None:
+    world = World()
+    world.add_nodes(testing.node("a", cpu="8"))
+    world.add_pods(running("low", "a", cpu="8", labels={"app": "x"}, priority=5))
+    decision = reserve(world, "r", cpu="4", policy="Aligned")
+    assert not decision.victims
+    assert "preemption" not in decision.message()
+
+
+@pytest.mark.feature("SCH-RSV-13")
+def test_reservations_are_never_victims_and_victims_free_their_reservation_only() -> None:
+    world = World({"enablePreemption": True})
+    world.add_nodes(testing.node("a", cpu="8"))
+    world.hold("r", "a", cpu="8", memory="1Gi", policy="Restricted", template={"priority": 1})
+    strong = {"priority": 100}
+    assert not world.schedule(testing.pod(cpu="1", **strong)).victims
+    assert world.uses(world.owner("weak", uid="weak", cpu="6", memory="1Mi")) == "r"
+    assert not world.schedule(testing.pod(cpu="1", **strong)).victims  # what the owner would leave belongs to the reservation
+    decision = world.owner(cpu="4", memory="1Mi", annotations=wish(), **strong)
+    assert [victim.uid for victim in decision.victims] == ["weak"]
+
+
+@pytest.mark.feature("SCH-RSV-13")
+def test_protected_pods_stay() -> None:
+    world = World({"enablePreemption": True})
+    world.add_nodes(testing.node("a", cpu="8"))
+    world.add_pods(running("low", "a", cpu="8", priority=5, labels={names.LABEL_POD_DISABLE_PREEMPTIBLE: "true"}))
+    assert not reserve(world, "r", cpu="4", policy="Aligned").victims
+
+
+def operating(name: str, node: str, *, ready: bool = True, current: str = "", **more: Any) -> Pod:
+    annotations = {names.ANNOTATION_RESERVATION_OWNERS: json.dumps([{"labelSelector": {"matchLabels": OWNER}}])}
+    if current:
+        annotations[names.ANNOTATION_RESERVATION_CURRENT_OWNER] = json.dumps({"namespace": "default", "name": current, "uid": current})
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True" if ready else "False"}]}
+    label = {names.LABEL_POD_OPERATING_MODE: names.OPERATING_MODE_RESERVATION}
+    return testing.pod(name, uid=name, node=node, labels=label, annotations=annotations, status=status, **more)
+
+
+@pytest.mark.feature("SCH-RSV-14")
+def test_a_running_pod_as_reservation() -> None:
+    world = World()
+    world.add_nodes(testing.node("a", cpu="8"))
+    world.add_pods(operating("op", "a", cpu="6", ready=False))
+    assert not world.owner(cpu="6").scheduled
+    world.add_pods(operating("op", "a", cpu="6"))
+    assert world.free("a") == 2000
+    assert not world.schedule(testing.pod(cpu="3")).scheduled
+    decision = world.owner("p", uid="p", cpu="6")
+    assert (decision.node, world.uses(decision)) == ("a", "op")
+    assert world.free("a") == 2000
+    assert not world.owner(cpu="3").scheduled  # it is used once
+    world.add_pods(operating("op", "a", cpu="6"))  # its next version still counts with what is left
+    assert world.free("a") == 2000
+    world.cluster.remove_pod("op")
+    assert world.free("a") == 2000
+
+
+@pytest.mark.feature("SCH-RSV-14")
+def test_the_current_owner_is_known_from_the_annotation() -> None:
+    world = World()
+    world.add_nodes(testing.node("a", cpu="8"))
+    world.add_pods(running("p", "a", cpu="6"))
+    world.add_pods(operating("op", "a", cpu="6", current="p"))
+    assert world.free("a") == 2000
+    assert world.plugin.ledger.reservation_of("p") == "op"
+
+
+@pytest.mark.feature("SCH-RSV-14")
+def test_owners_that_cannot_be_read_make_it_a_plain_pod() -> None:
+    world = World()
+    world.add_nodes(testing.node("a", cpu="8"))
+    broken = operating("op", "a", cpu="6")
+    broken.metadata.annotations[names.ANNOTATION_RESERVATION_OWNERS] = "["
+    world.add_pods(broken)
+    assert world.free("a") == 2000
+    assert not world.owner(cpu="6").scheduled
