@@ -33,6 +33,13 @@ def _names(text: str) -> frozenset[str]:
 @click.option("--tls-private-key-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Its key.")
 @click.option("--token", default=None, help="Bearer token of the administrator; random by default. With --no-tls kubectl sends no token.")
 @click.option("--anonymous", is_flag=True, help="Let everybody in without a token. Refused on addresses other than the loopback.")
+@click.option(
+    "--authorization-mode",
+    type=click.Choice(["AlwaysAllow", "RBAC"]),
+    default="AlwaysAllow",
+    show_default=True,
+    help="RBAC: what Roles and bindings say; users are service accounts, by tokens from their token sub-resource.",
+)
 @click.option("--enable-admission-plugins", default="", help="Plugins to turn on, with commas; TaintNodesByCondition is off by default.")
 @click.option("--disable-admission-plugins", default="", help="Plugins to turn off, with commas.")
 @click.option(
@@ -61,6 +68,7 @@ def command(
     tls_private_key_file: Path | None,
     token: str | None,
     anonymous: bool,
+    authorization_mode: str,
     enable_admission_plugins: str,
     disable_admission_plugins: str,
     enable_controllers: str,
@@ -83,6 +91,7 @@ def command(
             key_file=tls_private_key_file,
             token=token,
             anonymous=anonymous,
+            authorization_mode=authorization_mode,
             enabled_plugins=_names(enable_admission_plugins),
             disabled_plugins=_names(disable_admission_plugins),
             enabled_controllers=_names(enable_controllers),

@@ -12,6 +12,8 @@ class ServerConfig:
 
     # bearer token of the administrator; "" lets everybody in
     token: str = ""
+    # "AlwaysAllow", or "RBAC" for what the stored Roles and bindings say
+    authorization_mode: str = "AlwaysAllow"
     disabled_plugins: frozenset[str] = frozenset()
     enabled_plugins: frozenset[str] = frozenset()
     # controllers that run in the server; see `controllers/registry.py`

@@ -11,6 +11,7 @@ from koord.apiserver.auth import Tokens
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.events_v1 import from_wire as event_from_wire
 from koord.apiserver.events_v1 import to_wire as event_to_wire
+from koord.apiserver.rbac import Authorizer
 from koord.apiserver.resources import Resource, ResourceTable, builtin_resources
 from koord.apiserver.schema.builtin import schemas
 from koord.apiserver.ssa.manager import FieldManagement
@@ -35,6 +36,7 @@ class Core:
                 resource.to_wire, resource.from_wire, resource.rank = event_to_wire, event_from_wire, 1
             self.resources.add(resource)
         self.tokens = Tokens(config.token)
+        self.authorizer = Authorizer(self) if config.authorization_mode == "RBAC" else None
         # small derived values, each with the version that it was derived from
         self.cache: dict[str, Any] = {}
         self.admission = AdmissionChain(self, disabled=config.disabled_plugins, enabled=config.enabled_plugins)

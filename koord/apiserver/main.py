@@ -52,6 +52,7 @@ class Flags:
     key_file: Path | None
     token: str | None
     anonymous: bool
+    authorization_mode: str
     enabled_plugins: frozenset[str]
     disabled_plugins: frozenset[str]
     enabled_controllers: frozenset[str]
@@ -121,6 +122,7 @@ async def _run(flags: Flags, scratch: Path) -> int:
         loop.add_signal_handler(number, stop.set)
     config = ServerConfig(
         token=_token(flags),
+        authorization_mode=flags.authorization_mode,
         disabled_plugins=flags.disabled_plugins,
         enabled_plugins=flags.enabled_plugins,
         enabled_controllers=flags.enabled_controllers,

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from aiohttp import web
 
-from koord.apiserver.errors import StatusError, bad_request, internal, path_not_found, unauthorized
+from koord.apiserver.errors import StatusError, bad_request, forbidden, internal, path_not_found, unauthorized
+from koord.apiserver.rbac import Attributes, verb_of
 from koord.apiserver.rest.context import Options
 from koord.apiserver.web import discovery, health
 from koord.apiserver.web.negotiate import JSON, shape
 from koord.apiserver.web.objects import ObjectHandlers
-from koord.apiserver.web.routes import resolve, split
+from koord.apiserver.web.routes import Target, resolve, split
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
@@ -87,8 +88,24 @@ class Front:
                 if not any(r.version == version for r in self.core.resources.of_group(group)):
                     return web.Response(status=404, text="404 page not found\n")
                 raise path_not_found()
+            self._authorize(request, options, target, query)
             return await self.objects.dispatch(request, target, query, options)
+        self._authorize(request, options, None, query, "/" + "/".join(segments))
         return await self._system(request, first, segments, query)
+
+    def _authorize(self, request: web.BaseRequest, options: Options, target: Target | None, query: dict[str, str], path: str = "") -> None:
+        """Raise 403 for what the user may not do."""
+        authorizer = self.core.authorizer
+        if authorizer is None:
+            return
+        if target is None:
+            wanted = Attributes(request.method.lower(), path=path)
+        else:
+            verb = verb_of(request.method, name=target.name, watch=query.get("watch", "") in ("1", "true"))
+            resource = target.resource
+            wanted = Attributes(verb, resource.group, resource.plural, target.subresource, target.place, target.name)
+        if not authorizer.allows(options.user, wanted):
+            raise forbidden(wanted.resource, wanted.group, wanted.name, authorizer.reason(options.user, wanted))
 
     async def _system(self, request: web.BaseRequest, first: str, segments: list[str], query: dict[str, str]) -> web.StreamResponse:
         """Everything that is not a resource."""

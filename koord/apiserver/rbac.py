@@ -1,0 +1,172 @@
+"""Role-based access control over the Roles and bindings that the server holds, as kube-apiserver's RBAC authorizer decides.
+
+Members of `system:masters` may do everything. Whatever no rule allows is refused. What was asked and which rule allowed it can be
+recorded, so that a test can say which rules a role needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from koord.apiserver.core import Core
+    from koord.apiserver.rest.context import User
+
+Obj = dict[str, Any]
+
+MASTERS = "system:masters"
+_GROUP = "rbac.authorization.k8s.io"
+_BUCKETS = tuple(f"{_GROUP}/{plural}" for plural in ("clusterroles", "clusterrolebindings", "roles", "rolebindings"))
+_ALWAYS_ALLOWED = ("/api", "/apis", "/healthz", "/livez", "/openapi", "/readyz", "/version")
+"""Non-resource URLs that kube-apiserver's `system:discovery` and `system:public-info-viewer` open to everybody who is authenticated."""
+_SELF_REVIEWS = frozenset(("selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"))
+
+
+class Attributes(NamedTuple):
+    """What is asked for. `path` is set instead of the resource fields for non-resource URLs."""
+
+    verb: str
+    group: str = ""
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    path: str = ""
+
+    @property
+    def full_resource(self) -> str:
+        """`pods/status`, as rules spell it."""
+        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """The rule that allows a request: its role, and its place in the role's list."""
+
+    role: str
+    index: int
+    binding: str
+
+
+class Authorizer:
+    """Decides by what is stored now. `denied` and `used` collect what was refused and which rules were needed, by user."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.denied: set[tuple[str, Attributes]] = set()
+        self.used: set[tuple[str, Allowance]] = set()
+
+    def allows(self, user: User, wanted: Attributes) -> bool:
+        """Whether the user may; the decision is recorded."""
+        if MASTERS in user.groups or _everybody(wanted):
+            return True
+        allowance = self.find(user, wanted)
+        if allowance is None:
+            self.denied.add((user.name, wanted))
+            return False
+        self.used.add((user.name, allowance))
+        return True
+
+    def find(self, user: User, wanted: Attributes) -> Allowance | None:
+        """The first rule that allows a request, None if there is none."""
+        for binding, role, rules in self._bound(user, wanted.namespace):
+            for index, rule in enumerate(rules):
+                if _covers(rule, wanted):
+                    return Allowance(role, index, binding)
+        return None
+
+    def reason(self, user: User, wanted: Attributes) -> str:
+        """Why a request is refused, in kube-apiserver's words."""
+        if wanted.path:
+            return f'User "{user.name}" cannot {wanted.verb} path "{wanted.path}"'
+        where = f' in the namespace "{wanted.namespace}"' if wanted.namespace else " at the cluster scope"
+        return f'User "{user.name}" cannot {wanted.verb} resource "{wanted.full_resource}" in API group "{wanted.group}"{where}'
+
+    def rules(self, user: User, namespace: str) -> list[Obj]:
+        """All rules that hold for a user in a namespace."""
+        return [rule for _, _, rules in self._bound(user, namespace) for rule in rules]
+
+    def _bound(self, user: User, namespace: str) -> Iterator[tuple[str, str, list[Obj]]]:
+        cluster_roles, cluster_bindings, roles, bindings = (self._core.store.bucket(name) for name in _BUCKETS)
+        for entry in cluster_bindings.select(None):
+            if _subjects(entry.obj, user):
+                found = cluster_roles.get("", entry.obj["roleRef"]["name"])
+                if found is not None:
+                    yield f"ClusterRoleBinding/{entry.name}", f"ClusterRole/{found.name}", found.obj.get("rules") or []
+        if not namespace:
+            return
+        for entry in bindings.select(namespace):
+            if not _subjects(entry.obj, user):
+                continue
+            reference = entry.obj["roleRef"]
+            cluster_wide = reference.get("kind") == "ClusterRole"
+            found = cluster_roles.get("", reference["name"]) if cluster_wide else roles.get(namespace, reference["name"])
+            if found is not None:
+                kind = "ClusterRole" if cluster_wide else f"Role/{namespace}"
+                yield f"RoleBinding/{namespace}/{entry.name}", f"{kind}/{found.name}", found.obj.get("rules") or []
+
+
+def _everybody(wanted: Attributes) -> bool:
+    if wanted.path:
+        return any(wanted.path == path or wanted.path.startswith(f"{path}/") for path in _ALWAYS_ALLOWED)
+    return wanted.verb == "create" and wanted.resource in _SELF_REVIEWS
+
+
+def _subjects(binding: Obj, user: User) -> bool:
+    for subject in binding.get("subjects") or ():
+        kind, name = subject.get("kind"), subject.get("name")
+        if kind == "User" and name == user.name:
+            return True
+        if kind == "Group" and name in user.groups:
+            return True
+        if kind == "ServiceAccount" and user.name == f"system:serviceaccount:{subject.get('namespace')}:{name}":
+            return True
+    return False
+
+
+def _covers(rule: Obj, wanted: Attributes) -> bool:
+    if not _has(rule.get("verbs"), wanted.verb):
+        return False
+    if wanted.path:
+        return any(
+            pattern in ("*", wanted.path) or (pattern.endswith("*") and wanted.path.startswith(pattern[:-1]))
+            for pattern in rule.get("nonResourceURLs") or ()
+        )
+    if not _has(rule.get("apiGroups"), wanted.group):
+        return False
+    resources = rule.get("resources") or ()
+    if not _has(resources, wanted.full_resource) and not (wanted.subresource and f"*/{wanted.subresource}" in resources):
+        return False
+    names = rule.get("resourceNames") or ()
+    return not names or wanted.name in names
+
+
+def _has(values: Any, wanted: str) -> bool:
+    return "*" in (values or ()) or wanted in (values or ())
+
+
+def verb_of(method: str, *, name: str, watch: bool) -> str:
+    """The verb of a request on a resource."""
+    if method in ("GET", "HEAD"):
+        return "watch" if watch else "get" if name else "list"
+    if method == "DELETE":
+        return "delete" if name else "deletecollection"
+    return {"POST": "create", "PUT": "update", "PATCH": "patch"}.get(method, method.lower())
+
+
+def of_review(spec: Obj) -> Attributes:
+    """What a SubjectAccessReview asks about."""
+    other = spec.get("nonResourceAttributes")
+    if other:
+        return Attributes(other.get("verb") or "", path=other.get("path") or "")
+    asked = spec.get("resourceAttributes") or {}
+    return Attributes(
+        asked.get("verb") or "",
+        asked.get("group") or "",
+        asked.get("resource") or "",
+        asked.get("subresource") or "",
+        asked.get("namespace") or "",
+        asked.get("name") or "",
+    )

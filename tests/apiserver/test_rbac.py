@@ -1,0 +1,122 @@
+"""RBAC in the embedded API server: what Roles and bindings allow, seen with a service account's token."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+import pytest
+
+from koord.apiserver.config import ServerConfig
+from koord.apiserver.testing import RunningServer, running_server
+from koord.kube.client import Client
+
+ACCOUNT = {"kind": "ServiceAccount", "namespace": "default", "name": "agent"}
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+@contextlib.asynccontextmanager
+async def cluster() -> AsyncIterator[tuple[RunningServer, Client]]:
+    async with running_server(config=ServerConfig(token="secret", authorization_mode="RBAC")) as server, server.client() as admin:
+        status, _ = await admin.raw("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "agent"}})
+        assert status == 201
+        yield server, admin
+
+
+async def token(admin: Client) -> str:
+    body = {"spec": {"expirationSeconds": 3600}}
+    _, raw = await admin.raw("POST", "/api/v1/namespaces/default/serviceaccounts/agent/token", body)
+    return str(orjson.loads(raw)["status"]["token"])
+
+
+async def as_agent(server: RunningServer, bearer: str, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
+    import aiohttp
+
+    headers = {
+        "Authorization": f"Bearer {bearer}",
+        "Content-Type": "application/merge-patch+json" if method == "PATCH" else "application/json",
+    }
+    async with aiohttp.ClientSession() as session, session.request(method, server.url + path, headers=headers, json=body) as answer:
+        text = await answer.read()
+        return answer.status, orjson.loads(text) if text[:1] == b"{" else text
+
+
+async def grant(admin: Client, name: str, *rules: dict[str, Any], namespace: str = "") -> None:
+    kind = "Role" if namespace else "ClusterRole"
+    place = f"{RBAC}/namespaces/{namespace}" if namespace else RBAC
+    stem = "roles" if namespace else "clusterroles"
+    status, raw = await admin.raw("POST", f"{place}/{stem}", {"metadata": {"name": name}, "rules": list(rules)})
+    assert status == 201, raw
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}
+    bindings = "rolebindings" if namespace else "clusterrolebindings"
+    status, raw = await admin.raw("POST", f"{place}/{bindings}", {"metadata": {"name": name}, "roleRef": reference, "subjects": [ACCOUNT]})
+    assert status == 201, raw
+
+
+def rule(verbs: str, resources: str, group: str = "", **more: Any) -> dict[str, Any]:
+    return {"apiGroups": [group], "resources": resources.split(), "verbs": verbs.split(), **more}
+
+
+def test_nothing_is_allowed_until_a_rule_allows_it() -> None:
+    async def main() -> None:
+        async with cluster() as (server, admin):
+            bearer = await token(admin)
+            status, answer = await as_agent(server, bearer, "GET", "/api/v1/namespaces/default/pods")
+            assert status == 403
+            assert answer["message"] == (
+                'pods is forbidden: User "system:serviceaccount:default:agent" cannot list resource "pods" '
+                'in API group "" in the namespace "default"'
+            )
+            assert (await as_agent(server, bearer, "GET", "/apis"))[0] == 200, "discovery is everybody's"
+            assert (await as_agent(server, "wrong", "GET", "/api/v1/pods"))[0] == 401
+            await grant(admin, "reader", rule("list watch", "pods"), namespace="default")
+            assert (await as_agent(server, bearer, "GET", "/api/v1/namespaces/default/pods"))[0] == 200
+            assert (await as_agent(server, bearer, "GET", "/api/v1/namespaces/default/pods/a"))[0] == 403, "get is not list"
+            assert (await as_agent(server, bearer, "GET", "/api/v1/pods"))[0] == 403, "one namespace is not all"
+            await grant(admin, "everywhere", rule("list get", "pods pods/log"))
+            assert (await as_agent(server, bearer, "GET", "/api/v1/pods"))[0] == 200
+            assert (await as_agent(server, bearer, "GET", "/api/v1/namespaces/kube-system/pods/a"))[0] == 404
+
+    asyncio.run(main())
+
+
+def test_names_subresources_and_wildcards() -> None:
+    async def main() -> None:
+        async with cluster() as (server, admin):
+            bearer = await token(admin)
+            await admin.raw("POST", "/api/v1/nodes", {"metadata": {"name": "mine"}})
+            await admin.raw("POST", "/api/v1/nodes", {"metadata": {"name": "other"}})
+            await grant(admin, "mine", rule("patch", "nodes/status", resourceNames=["mine"]), rule("get", "*", "*"))
+            body = {"status": {"phase": "Running"}}
+            assert (await as_agent(server, bearer, "PATCH", "/api/v1/nodes/mine/status", body))[0] == 200
+            assert (await as_agent(server, bearer, "PATCH", "/api/v1/nodes/other/status", body))[0] == 403
+            assert (await as_agent(server, bearer, "PATCH", "/api/v1/nodes/mine", {"metadata": {"labels": {"a": "b"}}}))[0] == 403
+            assert (await as_agent(server, bearer, "GET", f"{RBAC}/clusterroles/mine"))[0] == 200
+            assert server.core.authorizer is not None
+            assert {a.role for _, a in server.core.authorizer.used} == {"ClusterRole/mine"}
+            assert {(w.verb, w.full_resource) for _, w in server.core.authorizer.denied} == {("patch", "nodes/status"), ("patch", "nodes")}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("verb", "allowed"), [("list", True), ("delete", False)])
+def test_access_reviews_answer_what_a_request_would_meet(verb: str, allowed: bool) -> None:
+    async def main() -> None:
+        async with cluster() as (server, admin):
+            bearer = await token(admin)
+            await grant(admin, "reader", rule("list", "pods"))
+            asked = {"resourceAttributes": {"verb": verb, "resource": "pods"}}
+            review = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+            status, answer = await as_agent(server, bearer, "POST", review, {"spec": asked})
+            assert (status, answer["status"]["allowed"]) == (201, allowed)
+            other = {**asked, "user": "system:serviceaccount:default:agent"}
+            _, raw = await admin.raw("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", {"spec": other})
+            assert orjson.loads(raw)["status"]["allowed"] is allowed
+            rules = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+            _, answer = await as_agent(server, bearer, "POST", rules, {"spec": {"namespace": "default"}})
+            assert [r["resources"] for r in answer["status"]["resourceRules"]] == [["pods"]]
+
+    asyncio.run(main())
