@@ -1,0 +1,374 @@
+"""Whose turn it is, who may never move, who has to wait; the same after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from koord.api import kinds, names, objects
+from roles.descheduler.migration.arbitration import Waiting, ordered
+from tests.support.migration import NS, Cluster, cluster, condition
+
+PASSED = {names.ANNOTATION_PASSED_ARBITRATION: "true"}
+FORCE = {"annotations": {names.ANNOTATION_DESCHEDULER_EVICT: "true"}}
+
+
+def play(scenario: Callable[[Cluster], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with cluster() as world:
+            await scenario(world)
+
+    asyncio.run(run())
+
+
+def waiting(name: str, created: str, *, pod: dict[str, Any] | None = None, job_of: str = "") -> Waiting:
+    meta: dict[str, Any] = {
+        "name": name,
+        "namespace": NS,
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        **((pod or {}).get("metadata") or {}),
+    }
+    if job_of:
+        meta["ownerReferences"] = [{"kind": "Job", "name": job_of, "uid": job_of, "controller": True}]
+    job = {"metadata": {"name": name, "creationTimestamp": created}, "spec": {"podRef": {"namespace": NS, "name": name}}}
+    its = None if pod is None else objects.convert({"metadata": meta, "spec": pod.get("spec", {})}, objects.Pod)
+    return Waiting(objects.convert(job, objects.PodMigrationJob), its)
+
+
+@pytest.mark.feature("DS-ARB-01")
+def test_the_order_of_turns() -> None:
+    free = {"metadata": {"labels": {"koordinator.sh/priority-class": "koord-free"}}}
+    prod = {"metadata": {"labels": {"koordinator.sh/priority-class": "koord-prod"}}, "spec": {"priority": 9100}}
+    cheap = {"metadata": {"labels": {"koordinator.sh/priority-class": "koord-prod"}}, "spec": {"priority": 9000}}
+    queue = [
+        waiting("prod-old", "2026-01-01T00:00:00Z", pod=prod),
+        waiting("prod-new", "2026-01-01T00:00:09Z", pod=prod),
+        waiting("cheap", "2026-01-01T00:00:00Z", pod=cheap),
+        waiting("free", "2026-01-01T00:00:00Z", pod=free),
+        waiting("gone", "2026-01-01T00:00:00Z"),
+        waiting("batch-a1", "2026-01-01T00:00:05Z", pod=free, job_of="a"),
+        waiting("batch-a2", "2026-01-01T00:00:05Z", pod=prod, job_of="a"),
+        waiting("batch-b1", "2026-01-01T00:00:04Z", pod=free, job_of="b"),
+    ]
+    wanted = ["gone", "batch-a1", "batch-a2", "batch-b1", "free", "cheap", "prod-new", "prod-old"]
+    for seed in range(5):
+        random.Random(seed).shuffle(queue)
+        assert [each.job.metadata.name for each in ordered(queue, Counter())] == wanted
+    names_ = [each.job.metadata.name for each in ordered(queue, Counter({"b": 2, "a": 1}))]
+    assert names_ == ["batch-b1", "batch-a1", "batch-a2", "gone", "free", "cheap", "prod-new", "prod-old"]
+
+
+@pytest.mark.feature("DS-ARB-02")
+@pytest.mark.parametrize(
+    ("meta", "spec", "why"),
+    [
+        ({"annotations": {names.ANNOTATION_EVICTION_COST: "2147483647"}}, {}, "eviction cost"),
+        ({"annotations": {names.ANNOTATION_CONFIG_SOURCE: "file"}}, {}, "static pod"),
+        ({}, {"volumes": [{"name": "v", "hostPath": {"path": "/x"}}]}, "local storage"),
+    ],
+)
+def test_a_pod_that_may_never_move_ends_the_job(meta: dict[str, Any], spec: dict[str, Any], why: str) -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        await world.pod("p", owner=owner, metadata=meta, spec=spec)
+        await world.pod("forced", owner=owner, metadata={"annotations": {**meta.get("annotations", {}), **FORCE["annotations"]}}, spec=spec)
+        await world.live()
+        await world.job()
+        job = await world.until_job("j", phase="Failed", reason="ForbiddenMigratePod")
+        assert 'Pod "default/p" is forbidden to migrate because it does not meet the requirements' in job["status"]["message"]
+        assert why in job["status"]["message"]
+        assert names.ANNOTATION_PASSED_ARBITRATION not in job["metadata"].get("annotations", {})
+        await world.job("k", "forced", mode="EvictDirectly")
+        await world.until_job("k", phase="Succeeded")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-ARB-02")
+@pytest.mark.feature("DS-WL-01")
+def test_bare_pods_and_pods_whose_workload_is_gone_or_too_small() -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.pod("bare")
+        await world.pod("orphan", owner="no-such-uid")
+        await world.pod("only", owner=await world.replicaset("single", 1), controller="single")
+        await world.live()
+        for name in ("bare", "orphan", "only"):
+            await world.job(name, name, mode="EvictDirectly")
+        for name in ("bare", "orphan", "only"):
+            await world.until_job(name, phase="Failed", reason="ForbiddenMigratePod")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-WL-01")
+def test_replicasets_of_one_deployment_share_its_limits() -> None:
+    async def scenario(world: Cluster) -> None:
+        labels = {"app": "web"}
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+        spec = {"replicas": 20, "selector": {"matchLabels": labels}, "template": template}
+        deployment = await world.put(kinds.DEPLOYMENTS, "web", {"spec": spec})
+        owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": deployment["metadata"]["uid"], "controller": True}
+        for name in ("old", "new"):
+            uid = await world.replicaset(name, 1, metadata={"ownerReferences": [owner]})  # 1: the Deployment's 20 count
+            await world.pod(f"p-{name}", owner=uid, controller=name)
+        await world.live(maxMigratingPerWorkload=1)
+        await world.job("a", "p-old")
+        await world.until_job("a", condition="ReservationCreated=True/")
+        await world.job("b", "p-new")
+        await waits(world, "b", "MaxMigratingPerWorkload")
+        await world.client.delete(kinds.PODMIGRATIONJOBS, "a")
+        await world.until_job("b", condition="ReservationCreated=True/")
+
+    play(scenario)
+
+
+async def waits(world: Cluster, job: str, gate: str) -> None:
+    """Wait until the newest life has said that a job waits for this limit; nothing may have happened to the job."""
+
+    async def told() -> bool:
+        records = world.lives[-1].recorder.ring.find(kind="PodMigrationJob", name=job)
+        return any(record.verdict == "Waiting" and record.numbers.get("gate") == gate for record in records)
+
+    await world.until(told)
+    found = await world.get(kinds.PODMIGRATIONJOBS, job)
+    assert found is not None
+    assert names.ANNOTATION_PASSED_ARBITRATION not in found["metadata"].get("annotations", {})
+    assert not (found.get("status") or {}).get("phase")
+
+
+@pytest.mark.feature("DS-ARB-02")
+@pytest.mark.feature("DS-ARB-03")
+@pytest.mark.parametrize(
+    ("fields", "gate"),
+    [
+        ({"maxMigratingGlobally": 1}, "MaxMigratingGlobally"),
+        ({"maxMigratingPerNode": 1}, "MaxMigratingPerNode"),
+        ({"maxMigratingPerNamespace": 1}, "MaxMigratingPerNamespace"),
+        ({"maxMigratingPerWorkload": 1}, "MaxMigratingPerWorkload"),
+        ({"maxUnavailablePerWorkload": 1, "maxMigratingPerWorkload": 3}, "MaxUnavailablePerWorkload"),
+    ],
+)
+def test_a_limit_that_is_reached_is_waited_for_also_by_the_next_life(fields: dict[str, Any], gate: str) -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        for name in ("p", "q"):
+            await world.pod(name, owner=owner)
+        first = await world.live(**fields)
+        await world.job("a", "p")
+        await world.until_job("a", condition="ReservationCreated=True/")
+        await world.job("b", "q")
+        await waits(world, "b", gate)
+        assert "migrate already" in first.refusal("q") or "unavailable" in first.refusal("q") or "not ended" in first.refusal("q")
+        await first.kill()
+        await world.live(**fields)  # the job of the former life still counts, and goes on
+        await waits(world, "b", gate)
+        job = await world.get(kinds.PODMIGRATIONJOBS, "a")
+        assert job is not None
+        await world.reserve(job["metadata"]["uid"])
+        await world.until_job("a", condition="Eviction=True/EvictComplete")
+        new = await world.pod("n", "n2", owner)
+        used = [{"namespace": NS, "name": "n", "uid": new["metadata"]["uid"]}]
+        await world.reserve(job["metadata"]["uid"], phase="Succeeded", currentOwners=used)
+        await world.until_job("a", phase="Succeeded")
+        await world.until_job("b", condition="ReservationCreated=True/")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-ARB-01")
+def test_only_jobs_that_wait_are_arbitrated_after_a_restart() -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", metadata=FORCE)
+        await world.pod("q", metadata=FORCE)
+        done = {"phase": "Failed", "status": "Eviction", "reason": "MissingPod", "message": "long ago"}
+        body = {"spec": {"podRef": {"namespace": NS, "name": "p"}}, "status": done}
+        await world.put(kinds.PODMIGRATIONJOBS, "ended", body)
+        foreign = {names.ANNOTATION_JOB_CREATED_BY: "a-dead-instance"}
+        await world.job("begun", "p", mode="EvictDirectly", annotations=PASSED | foreign)  # let through, then its instance died
+        await world.job("paused", "q", mode="EvictDirectly", paused=True)
+        await world.live()
+        await world.until_job("begun", phase="Succeeded")
+        ended = await world.get(kinds.PODMIGRATIONJOBS, "ended")
+        assert ended is not None
+        assert ended["status"] == done
+        assert "annotations" not in ended["metadata"]
+        paused = await world.get(kinds.PODMIGRATIONJOBS, "paused")
+        assert paused is not None
+        assert not (paused.get("status") or {}).get("phase")
+        await world.client.patch(kinds.PODMIGRATIONJOBS, "paused", {"spec": {"paused": False}})
+        await world.until_job("paused", phase="Succeeded")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-ARB-01")
+def test_a_job_that_is_deleted_while_it_waits_is_forgotten() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        for name in ("p", "q"):
+            await world.pod(name, owner=owner)
+        life = await world.live(maxMigratingGlobally=1)
+        await world.job("a", "p")
+        await world.until_job("a", condition="ReservationCreated=True/")
+        await world.job("b", "q")
+        await waits(world, "b", "MaxMigratingGlobally")
+        await world.client.delete(kinds.PODMIGRATIONJOBS, "b")
+        sample = life.metrics.registry.get_sample_value
+
+        async def forgotten() -> bool:
+            return sample("koord_descheduler_arbitration_waiting") == 0.0
+
+        await world.until(forgotten)
+        assert sample("koord_descheduler_arbitration_refusals_total", {"gate": "MaxMigratingGlobally"})
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-01")
+def test_what_a_plugin_evicts_becomes_a_job() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        for name in ("p", "q"):
+            await world.pod(name, owner=owner)
+        await world.pod("other-scheduler", owner=owner, spec={"schedulerName": "default-scheduler"})
+        life = await world.live(defaultJobTTL="8m", defaultDeleteOptions={"gracePeriodSeconds": 3}, maxMigratingPerWorkload=1)
+        assert (await life.evict("p")).accepted
+        (name,) = await world.names(kinds.PODMIGRATIONJOBS)
+        job = await world.until_job(name, condition="ReservationCreated=True/")
+        pod = await world.get(kinds.PODS, "p")
+        assert pod is not None
+        assert job["spec"]["podRef"] == {"namespace": NS, "name": "p", "uid": pod["metadata"]["uid"]}
+        assert (job["spec"]["mode"], job["spec"]["ttl"]) == ("ReservationFirst", "8m0s")
+        assert job["spec"]["deleteOptions"] == {"gracePeriodSeconds": 3}
+        annotations = job["metadata"]["annotations"]
+        assert annotations[names.ANNOTATION_EVICT_REASON] == "node is overutilized"
+        assert annotations[names.ANNOTATION_EVICT_TRIGGER] == "LowNodeLoad"
+        assert annotations[names.ANNOTATION_JOB_CREATED_BY]
+        assert "not ended yet" in (await life.evict("p")).message
+        assert "migrate already, 1 may" in (await life.evict("q")).message
+        assert "makes no reservations" in (await life.evict("other-scheduler")).message
+        assert len(await world.names(kinds.PODMIGRATIONJOBS)) == 1
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-01")
+def test_a_dry_run_of_the_controller_makes_no_job() -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", owner=await world.replicaset())
+        life = await world.live(dryRun=True)
+        assert (await life.evict("p")).accepted
+        assert not await world.names(kinds.PODMIGRATIONJOBS)
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-09")
+def test_the_object_limiter_holds_running_jobs_back_also_after_a_restart() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        for name in ("p", "q", "r"):
+            await world.pod(name, owner=owner)
+        limiter = {"objectLimiters": {"workload": {"duration": "5m", "maxMigrating": 1}}}
+        first = await world.live(**limiter)
+        await world.job("a", "p", mode="EvictDirectly")
+        await world.until_job("a", phase="Succeeded")
+        assert "has had its evictions" in (await first.evict("q")).message
+        await world.job("b", "q", mode="EvictDirectly")
+        await limited(world, "b")
+        await first.kill()
+        await world.live(**limiter)
+        await limited(world, "b")
+        forced = {names.ANNOTATION_DESCHEDULER_EVICT: ""}
+        await world.job("c", "r", mode="EvictDirectly", annotations=forced)
+        await world.until_job("c", phase="Succeeded")
+        assert await world.get(kinds.PODS, "q") is not None
+        world.shift = 601.0  # "c" has taken a token in advance
+        await world.client.patch(kinds.PODMIGRATIONJOBS, "b", {"spec": {"ttl": "1h"}})
+        await world.until_job("b", phase="Succeeded")
+
+    play(scenario)
+
+
+async def limited(world: Cluster, job: str) -> None:
+    async def told() -> bool:
+        return any(record.verdict == "Limited" for record in world.lives[-1].recorder.ring.find(kind="PodMigrationJob", name=job))
+
+    await world.until(told)
+    found = await world.until_job(job, phase="Running")
+    assert not condition(found, "Eviction")
+
+
+@pytest.mark.feature("DS-MC-06")
+@pytest.mark.parametrize("when", ["waiting", "reserving"])
+def test_time_runs_out(when: str) -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        for name in ("p", "q"):
+            await world.pod(name, owner=owner)
+        await world.live(maxMigratingGlobally=1)
+        await world.job("a", "p", ttl="1h" if when == "waiting" else "5m")
+        job = await world.until_job("a", condition="ReservationCreated=True/")
+        if when == "waiting":
+            await world.job("a2", "q", ttl="5m")
+            await waits(world, "a2", "MaxMigratingGlobally")
+        late = "a2" if when == "waiting" else "a"
+        world.shift = 299.0 - 60.0
+        await world.client.patch(kinds.PODMIGRATIONJOBS, late, {"metadata": {"labels": {"touched": "once"}}})
+        world.shift = 301.0
+        await world.client.patch(kinds.PODMIGRATIONJOBS, late, {"metadata": {"labels": {"touched": "twice"}}})
+        found = await world.until_job(late, phase="Failed", reason="Timeout")
+        assert found["status"]["message"] == "Abort job caused by timeout"
+        if when == "reserving":
+            await world.until_gone(kinds.RESERVATIONS, job["metadata"]["uid"])
+        assert await world.get(kinds.PODS, "p") is not None
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-06")
+def test_old_jobs_and_reservations_without_a_job_are_swept_away() -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", owner=await world.replicaset())
+        first = await world.live()
+        await world.job(ttl="5m")
+        await world.job("no-ttl", "nowhere", ttl=None)
+        job = await world.until_job("j", condition="ReservationCreated=True/")
+        await world.until_job("no-ttl", phase="Failed", reason="MissingPod")
+        await first.kill()
+        gone = {"kind": "PodMigrationJob", "apiVersion": kinds.PODMIGRATIONJOBS.api_version, "name": "x", "uid": "gone"}
+        meta = {"labels": {names.LABEL_CREATED_BY: "koord-descheduler"}, "ownerReferences": [gone]}
+        owners = [{"labelSelector": {"matchLabels": {"app": "web"}}}]
+        await world.put(kinds.RESERVATIONS, "orphan", {"metadata": meta, "spec": {"owners": owners, "template": {"spec": {}}}})
+        await world.put(kinds.RESERVATIONS, "mine", {"spec": {"owners": owners, "template": {"spec": {}}}})
+        world.shift = 601.0
+        second = await world.live()
+        await world.until_gone(kinds.PODMIGRATIONJOBS, "j")
+        await world.until_gone(kinds.RESERVATIONS, job["metadata"]["uid"])
+        await world.until_gone(kinds.RESERVATIONS, "orphan")
+        assert await world.names(kinds.RESERVATIONS) == ["mine"]
+        assert await world.names(kinds.PODMIGRATIONJOBS) == ["no-ttl"]
+        await second.kill()
+        world.shift = 1801.0
+        await world.live()
+        await world.until_gone(kinds.PODMIGRATIONJOBS, "no-ttl")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-06")
+def test_deleting_a_job_releases_its_reservation() -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", owner=await world.replicaset())
+        await world.live()
+        await world.job()
+        job = await world.until_job("j", condition="ReservationCreated=True/")
+        await world.client.delete(kinds.PODMIGRATIONJOBS, "j")
+        await world.until_gone(kinds.RESERVATIONS, job["metadata"]["uid"])
+
+    play(scenario)
