@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 ENDED = "status.phase!=Running,status.phase!=Pending,status.phase!=Unknown"
 _RETRY = 2.0  # seconds
+_REST = 0.05
+_REST_PER_MEMBER = 0.0002
 
 
 class Ended:
@@ -112,9 +114,15 @@ class PodGroups:
             try:
                 await self.sync(identity)
             finally:
-                self._busy.discard(identity)
-                if identity in self._dirty:
-                    self._wake.set()
+                # Members change one by one: a group that was looked at rests a little, a big one longer.
+                gang = self._book.gangs.get(identity)
+                rest = _REST + (len(gang.children) * _REST_PER_MEMBER if gang is not None else 0.0)
+                asyncio.get_running_loop().call_later(rest, self._rested, identity)
+
+    def _rested(self, identity: str) -> None:
+        self._busy.discard(identity)
+        if identity in self._dirty:
+            self._wake.set()
 
     async def sync(self, identity: str) -> None:
         """Bring the status of one PodGroup a step forward."""
