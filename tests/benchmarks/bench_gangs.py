@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from koord.api.kinds import CLUSTERNETWORKTOPOLOGIES, NODES, PODGROUPS, PODS, Kind
+from koord.api.kinds import NODES, PODGROUPS, PODS, Kind
 from koord.api.names import LABEL_POD_GROUP
 from koord.config.scheduler import KubeSchedulerConfiguration
 from koord.decisions.recorder import Recorder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,23 @@ class Restriction:
         self.plugins.append(plugin)
 
 
+@dataclass(slots=True)
+class Survey:
+    """Where a pod could be, without a choice: the slots in `mask`, or the refusal of a preFilter plugin."""
+
+    ctx: CycleContext
+    evaluation: Evaluation
+    mask: Mask
+    refusal: Status | None = None
+    restriction: Restriction = field(default_factory=Restriction)
+    blocked: dict[int, tuple[str, Rejection]] = field(default_factory=dict)
+
+    def failure(self) -> FitFailure:
+        """Why no node was left, as `Cycle.decide` would tell it."""
+        plugins = tuple(self.restriction.plugins)
+        return FitFailure(self.ctx, self.evaluation, self.refusal, plugins, self.restriction.mask, self.blocked)
+
+
 class Cycle:
     """Decides pods against a State with the frameworks of all profiles, keeping the evaluations of recent shapes.
 
@@ -67,18 +85,44 @@ class Cycle:
         cluster = self.state.cluster
         if not cluster.live:
             return Decision(UNSCHEDULABLE, ctx, framework, status=unresolvable(NO_NODES))
-        for transformer in framework.transformers:
-            status, replaced = transformer.before_pre_filter(ctx)
-            if not status.ok:
-                return self._refused(ctx, framework, self.evaluation(framework, ctx), status.by(transformer.name))
-            if replaced is not None:
-                ctx.pod = replaced
+        refusal = self._transform(ctx, framework)
+        if refusal is not None:
+            return self._refused(ctx, framework, self.evaluation(framework, ctx), refusal)
         evaluation = self.evaluation(framework, ctx)
         restriction = Restriction()
-        refusal = self._pre_filter(ctx, framework, evaluation, restriction)
+        refusal = self._pre_filter(ctx, framework, evaluation, restriction) or self._plan(ctx, framework, restriction)
         if refusal is not None:
             return self._refused(ctx, framework, evaluation, refusal)
         return self._choose(ctx, framework, evaluation, restriction)
+
+    def survey(self, pod: PodInfo, *, without: str = "") -> Survey:
+        """Where a pod could be as things are (in a what-if, say). Nobody plans or preempts, and the steps of the plugin `without` around
+        preFilter are left out. Use a cycle of your own: looking keeps vectors, and decisions under way count on theirs."""
+        framework = self.frameworks[pod.shape.scheduler_name]
+        ctx = CycleContext(self.state, pod)
+        refusal = self._transform(ctx, framework, without)
+        evaluation, restriction = self.evaluation(framework, ctx), Restriction()
+        refusal = refusal or self._pre_filter(ctx, framework, evaluation, restriction, without)
+        if refusal is not None:
+            return Survey(ctx, evaluation, np.zeros(self.state.cluster.capacity, dtype=np.bool_), refusal, restriction)
+        mask = evaluation.feasible if restriction.mask is None else evaluation.feasible & restriction.mask
+        blocked = self._blocked(ctx, evaluation) if len(self.state.nominations) else {}
+        if blocked:
+            mask = mask.copy()
+            mask[list(blocked)] = False
+        return Survey(ctx, evaluation, mask, None, restriction, blocked)
+
+    def _transform(self, ctx: CycleContext, framework: Framework, without: str = "") -> Status | None:
+        """The steps before preFilter; they may replace the pod."""
+        for transformer in framework.transformers:
+            if transformer.name == without:
+                continue
+            status, replaced = transformer.before_pre_filter(ctx)
+            if not status.ok:
+                return status.by(transformer.name)
+            if replaced is not None:
+                ctx.pod = replaced
+        return None
 
     def evaluation(self, framework: Framework, ctx: CycleContext) -> Evaluation:
         """The current evaluation of the pod's shape."""
@@ -100,8 +144,10 @@ class Cycle:
 
     # ---------------------------------------------------------------- steps
 
-    def _pre_filter(self, ctx: CycleContext, framework: Framework, evaluation: Evaluation, restriction: Restriction) -> Status | None:
-        """Restrictions and refusals of the preFilter plugins; then the planning ones."""
+    def _pre_filter(
+        self, ctx: CycleContext, framework: Framework, evaluation: Evaluation, restriction: Restriction, without: str = ""
+    ) -> Status | None:
+        """Restrictions and refusals of the preFilter plugins, and the steps after it."""
         answers = evaluation.pre_filter
         if answers or framework.per_pod_pre_filters:
             for plugin in framework.pre_filters if answers else framework.per_pod_pre_filters:
@@ -118,9 +164,13 @@ class Cycle:
                 elif isinstance(answer, Status) and not answer.ok and answer.code is not Code.SKIP:
                     return answer.by(plugin.name)
         for transformer in framework.transformers:
-            status = transformer.after_pre_filter(ctx)
+            status = transformer.after_pre_filter(ctx) if transformer.name != without else SUCCESS
             if not status.ok:
                 return status.by(transformer.name)
+        return None
+
+    def _plan(self, ctx: CycleContext, framework: Framework, restriction: Restriction) -> Status | None:
+        """The node that a planning plugin has for the pod."""
         finder = framework.find_one_node
         if finder is not None:
             status, node = finder.find_one_node(ctx, self._allowed(restriction))
@@ -208,11 +258,14 @@ class Cycle:
         """Feasible nodes that are not once the pods nominated to them, of this pod's priority or higher, are counted."""
         blocked: dict[int, tuple[str, Rejection]] = {}
         pod, cluster = ctx.pod, self.state.cluster
+        kin = self._kin(pod)
         for node in list(self.state.nominations.nodes()):
             slot = cluster.slot_of(node)
             if slot < 0 or not evaluation.feasible[slot]:
                 continue
             others = [other for other in self.state.nominations.ahead_of(pod, node) if cluster.slot_of_pod(other.uid) < 0]
+            if kin is not None:
+                others = [other for other in others if self._kin(other) != kin]
             if not others:
                 continue
             with self.state.suppose() as supposed:
@@ -222,6 +275,11 @@ class Cycle:
                 if refusal is not None:
                     blocked[slot] = refusal
         return blocked
+
+    def _kin(self, pod: PodInfo) -> Hashable:
+        """What a pod is placed together with: their nominations do not stand in one another's way."""
+        framework = self.frameworks.get(pod.shape.scheduler_name)
+        return framework.next_pod.kin(pod) if framework is not None and framework.next_pod is not None else None
 
     # ---------------------------------------------------------------- failures
 

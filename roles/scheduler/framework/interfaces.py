@@ -185,6 +185,10 @@ class Filter(Plugin):
         """Codes with more detail for rows that `filter` refused. Asked only when a failure is explained, so `filter` can stay lean."""
         return codes
 
+    def room(self, ctx: CycleContext) -> Vector | None:
+        """By slot, how many pods of the shape the filter lets in one after another; None where only trying tells."""
+        return None
+
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
         """What a (refined) code means."""
         raise NotImplementedError

@@ -129,6 +129,14 @@ class NodeResourcesFit(PreFilter, Filter, Score):
                 return 1
         return 0
 
+    def room(self, ctx: CycleContext) -> Vector:
+        cluster = ctx.cluster
+        room = np.floor(np.maximum(cluster.pod_slots, 0.0))
+        for resource, amount in self._wanted(ctx):
+            if amount > 0:
+                np.minimum(room, np.floor(np.maximum(cluster.free[resource], 0.0) / amount), out=room)
+        return room
+
     def refine(self, ctx: CycleContext, slots: NDArray[np.intp], codes: Codes) -> Codes:
         cluster = ctx.cluster
         refined = np.where(cluster.pod_slots[slots] < 1.0, _TOO_MANY_PODS, 0).astype(np.int64)

@@ -6,18 +6,24 @@ import logging
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from koord.api import names
-from koord.api.kinds import PODGROUPS, PODS
-from koord.api.objects import Pod, PodGroup
+from koord.api.kinds import CLUSTERNETWORKTOPOLOGIES, PODGROUPS, PODS
+from koord.api.objects import ClusterNetworkTopology, Pod, PodGroup
 from koord.decisions.record import Term
+from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import FitFailure
 from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
+from roles.scheduler.framework.events import ASSIGNED_POD, NODE, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import (
     Controllers,
     Endpoint,
     Feed,
+    FindOneNode,
     NextPod,
     Permit,
     PodObserver,
@@ -37,10 +43,14 @@ from roles.scheduler.plugins.coscheduling.args import CoschedulingArgs
 from roles.scheduler.plugins.coscheduling.book import BOUND, PENDING, RELEASED, WAITING, Gang, GangBook
 from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
 from roles.scheduler.plugins.coscheduling.notices import Notices
+from roles.scheduler.plugins.coscheduling.placement import Placement
 from roles.scheduler.plugins.coscheduling.podgroups import ENDED, PodGroups, ended_member
 from roles.scheduler.plugins.coscheduling.rounds import Rounds
 from roles.scheduler.plugins.coscheduling.spec import Defaults
 from roles.scheduler.plugins.coscheduling.views import gang_list, one_gang
+from roles.scheduler.plugins.network_topology.manager import NetworkManager
+from roles.scheduler.plugins.network_topology.network import Network, selector_of
+from roles.scheduler.plugins.network_topology.scoring import closeness
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +61,20 @@ BINDING_KEYS = (
 
 
 class Coscheduling(
-    PreEnqueue, Transformer, PreFilter, PostFilter, PreScore, Score, NextPod, Reserve, Permit, PreBind, PostBind, PodObserver, Controllers
+    PreEnqueue,
+    Transformer,
+    PreFilter,
+    FindOneNode,
+    PostFilter,
+    PreScore,
+    Score,
+    NextPod,
+    Reserve,
+    Permit,
+    PreBind,
+    PostBind,
+    PodObserver,
+    Controllers,
 ):
     """Places the pods of a gang group together. The plugins of all profiles share one set of books."""
 
@@ -68,7 +91,9 @@ class Coscheduling(
             fresh.activate = self._activate
         elif self.book.defaults != defaults:
             log.warning("profile %s: gangs are kept by the arguments of the first profile with Coscheduling", handle.profile)
+        self.network = handle.cluster.register("NetworkTopology", Network())
         self.rounds = Rounds(handle, self.book)
+        self.placement = Placement(handle, self.book, self.network)
         self._pod_groups = PodGroups(handle, self.book, args.controller_workers)
         self._notices = Notices(handle, self.book)
         if self._keeper:
@@ -83,7 +108,20 @@ class Coscheduling(
         if not self._keeper:
             return ()
         ended = Feed(PODS, Pod, self._pod_groups.ended, ENDED, ended_member)
-        return (Feed(PODGROUPS, PodGroup, self.book.pod_group_event), ended)
+        topology = Feed(CLUSTERNETWORKTOPOLOGIES, ClusterNetworkTopology, self.network.observe)
+        return (Feed(PODGROUPS, PodGroup, self.book.pod_group_event), ended, topology)
+
+    def subscriptions(self) -> Sequence[Subscription]:
+        """For groups that had no plan. Others are brought back by what their members lack, or by the books."""
+        return (
+            Subscription(NODE, Action.ADD | Action.UPDATE_LABELS | Action.UPDATE_ALLOCATABLE | Action.UPDATE_TAINTS, self._may_be_planned),
+            Subscription(ASSIGNED_POD, Action.DELETE | Action.SCALE_DOWN, self._may_be_planned),
+            Subscription(CLUSTERNETWORKTOPOLOGIES.kind, Action.ADD | Action.UPDATE, self._may_be_planned),
+        )
+
+    def _may_be_planned(self, pod: PodInfo, event: ClusterEvent) -> bool:
+        gang = self.book.gang_of(pod)
+        return gang is not None and gang.group.unplanned
 
     def pod_seen(self, pod: PodInfo) -> None:
         if self._keeper:
@@ -103,7 +141,10 @@ class Coscheduling(
         if not self._keeper:
             return ()
         self.book.metrics = GangMetrics(self.handle.metrics)
-        return (("PodGroups", self._pod_groups.run), ("notices", self._notices.run))
+        work = [("PodGroups", self._pod_groups.run), ("notices", self._notices.run)]
+        if self.handle.network_topology:
+            work.append(("network topology", NetworkManager(self.handle, self.network).run))
+        return work
 
     def kin(self, pod: PodInfo) -> Hashable:
         gang = self.book.gang_of(pod)
@@ -159,6 +200,12 @@ class Coscheduling(
         """What has to be said was said before."""
         return SKIP
 
+    def find_one_node(self, ctx: CycleContext, candidates: NDArray[np.bool_]) -> tuple[Status, str]:
+        gang, current = self.book.gang_of(ctx.pod), self.book.round
+        if not self.args.aware_network_topology or gang is None or current is None or self.book.satisfied(gang):
+            return SKIP, ""
+        return self.placement.find(ctx, gang, current, candidates)
+
     def post_filter(self, ctx: CycleContext, failure: FitFailure) -> PostFilterResult:
         return PostFilterResult(unschedulable())
 
@@ -171,11 +218,19 @@ class Coscheduling(
         gang = self.book.gang_of(ctx.pod)
         return self.rounds.terms(gang) if gang is not None else ()
 
-    def pre_score(self, ctx: CycleContext) -> Status:
-        return SKIP
+    # ---------------------------------------------------------------- close to its like
 
-    def score(self, ctx: CycleContext, rows: Rows) -> float:
-        return 0.0
+    uses_feasible = True
+
+    def pre_score(self, ctx: CycleContext) -> Status:
+        return SUCCESS if selector_of(ctx.pod) and self.network.tree() is not None else SKIP
+
+    def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
+        tree = self.network.tree()
+        return closeness(ctx, self.network, tree, selector_of(ctx.pod))[rows] if tree is not None else 0.0
+
+    def score_stamp(self, ctx: CycleContext) -> Any:
+        return (self.network.version, ctx.cluster.node_version)
 
     # ---------------------------------------------------------------- with a node
 

@@ -28,11 +28,16 @@ class Round:
     plan: dict[str, str] | None = None
     notes: dict[str, Any] = field(default_factory=dict)
 
+    def follow(self, plan: dict[str, str]) -> None:
+        """From now on only pods of a plan are tried, each on its node."""
+        self.plan = plan
+        self.todo = deque(uid for uid in plan if uid not in self.attempted)
+
     def next(self, ready: Callable[[], Iterable[PodInfo]]) -> str:
         """UID of a pod that was not tried yet, "" when all were. `ready` lists the pending pods; it is asked when the list is used up, so
         that pods that came meanwhile are tried too."""
         for fresh in (False, True):
-            if fresh:
+            if fresh and self.plan is None:
                 self.todo.extend(pod.uid for pod in ready() if pod.uid not in self.attempted)
             while self.todo:
                 uid = self.todo.popleft()

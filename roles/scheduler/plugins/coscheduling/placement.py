@@ -1,0 +1,138 @@
+"""Placing a gang group as a whole: the plan, made once a round, that every member then follows (SCH-NT-02, scheduler-job.md 11.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord.api.annotations import AnnotationError, parse_gang_network_topology_index
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cycle.cycle import Cycle, Survey
+from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.status import SKIP, SUCCESS, Status, error, unschedulable
+from roles.scheduler.plugins.coscheduling.book import BOUND, RELEASED, WAITING, Gang, GangBook
+from roles.scheduler.plugins.coscheduling.round import Round
+from roles.scheduler.plugins.network_topology.network import Network, selector_of
+from roles.scheduler.plugins.network_topology.offers import offers
+from roles.scheduler.plugins.network_topology.plan import Layout, Offer, Planner, demand_of
+from roles.scheduler.plugins.network_topology.tree import Tree
+
+PLUGIN = "Coscheduling"
+_SHOWN = 10  # places whose offer is told when nothing fits
+
+
+def rank_of(pod: PodInfo) -> tuple[int, int, str]:
+    """Sorts members by rank: the index of the annotation first, then those without one, then by name."""
+    try:
+        index = parse_gang_network_topology_index(pod.pod.metadata.annotations)
+    except AnnotationError:
+        index = None
+    return (0, index, pod.name) if index is not None and index >= 0 else (1, 0, pod.name)
+
+
+class Placement:
+    """Plans with a cycle of its own, so that looking disturbs no decision under way."""
+
+    def __init__(self, handle: Handle, book: GangBook, network: Network) -> None:
+        self._handle = handle
+        self._book = book
+        self._network = network
+        self._cycle: Cycle | None = None
+
+    @property
+    def cycle(self) -> Cycle:
+        """The cycle that what-ifs about jobs use."""
+        if self._cycle is None:
+            self._cycle = Cycle(self._handle.frameworks, self._handle.state)
+        return self._cycle
+
+    def find(self, ctx: CycleContext, gang: Gang, current: Round, candidates: NDArray[np.bool_]) -> tuple[Status, str]:
+        """The node that the plan has for the pod; SKIP for a gang that may be anywhere."""
+        spec = gang.spec.topology if gang.spec is not None else None
+        if spec is None:
+            return SKIP, ""
+        if current.plan is None:
+            status = self._make(ctx, gang, current, candidates)
+            if not status.ok:
+                return status, ""
+        node = (current.plan or {}).get(ctx.pod.uid)
+        return (SUCCESS, node) if node else (error(f"gang {gang.id}: the plan has no node for pod {ctx.pod.key}"), "")
+
+    def _make(self, ctx: CycleContext, gang: Gang, current: Round, candidates: NDArray[np.bool_]) -> Status:
+        tree = self._network.tree() if self._handle.network_topology else None
+        if tree is None:
+            return error(f"gang {gang.id} asks for a place in the network, but there is no cluster network topology")
+        pods = sorted(self._book.ready(gang), key=rank_of)
+        if all(pod.uid != ctx.pod.uid for pod in pods):
+            return error(f"gang {gang.id}: pod {ctx.pod.key} is not among its pending pods")
+        gang.group.unplanned = False
+        layout, first = self.layout(tree, gang, pods, candidates)
+        if not layout.counts:
+            fewest = self._fewest(gang, pods, ctx.pod)
+            if len(fewest) < len(pods):
+                pods = fewest
+                layout, first = self.layout(tree, gang, pods, candidates)
+        if not layout.counts:
+            gang.group.unplanned = True
+            return unschedulable(self._refusal(gang, len(pods), layout, first))
+        nodes = [name for name, count in layout.counts for _ in range(count)]
+        current.follow({pod.uid: node for pod, node in zip(pods, nodes, strict=True)})
+        return SUCCESS
+
+    def layout(self, tree: Tree, gang: Gang, pods: Sequence[PodInfo], candidates: NDArray[np.bool_]) -> tuple[Layout, Survey]:
+        """Where pods of a gang, in order of rank, go as things are."""
+        assert gang.spec is not None
+        assert gang.spec.topology is not None
+        cluster = self._handle.state.cluster
+        counts, first = offers(self.cycle, self._handle.state, pods, candidates, PLUGIN)
+        slots = {cluster.name_of(slot): int(counts[slot]) for slot in np.flatnonzero(counts).tolist()}
+        totals = first.evaluation.totals
+        scores = {cluster.name_of(slot): float(totals[slot]) for slot in np.flatnonzero(counts).tolist()} if len(totals) else {}
+        kind = selector_of(pods[0])
+        existing = {cluster.name_of(slot): count for slot, count in self._network.kin(kind).items()} if kind else {}
+        demand = demand_of(tree, gang.spec.topology, len(pods))
+        return Planner(tree, demand, Offer(slots, scores, existing, self._placed(gang))).plan(), first
+
+    def _placed(self, gang: Gang) -> dict[str, int]:
+        """Members of the group that have nodes already, by node."""
+        cluster = self._handle.state.cluster
+        found: dict[str, int] = {}
+        for stage in (WAITING, RELEASED, BOUND):
+            for pod in self._book.members(gang, stage):
+                slot = cluster.slot_of_pod(pod.uid)
+                if slot >= 0:
+                    name = cluster.name_of(slot)
+                    found[name] = found.get(name, 0) + 1
+        return found
+
+    def _fewest(self, gang: Gang, pods: Sequence[PodInfo], first: PodInfo) -> list[PodInfo]:
+        """As many pods as the gangs of the group need at least, the pod at hand among them."""
+        left = {
+            identity: max(0, other.spec.min_number - other.count(WAITING, RELEASED, BOUND))
+            for identity, other in self._book.group_gangs(gang)
+            if other is not None and other.spec is not None
+        }
+        chosen: set[str] = set()
+        for pod in (first, *pods):
+            other = self._book.gang_of(pod)
+            if other is not None and pod.uid not in chosen and left.get(other.id, 0) > 0:
+                left[other.id] -= 1
+                chosen.add(pod.uid)
+        return [pod for pod in pods if pod.uid in chosen]
+
+    def _refusal(self, gang: Gang, wanted: int, layout: Layout, first: Survey) -> str:
+        """What is missing: the pods, what the places offer, what refuses the first pod, and the multiples."""
+        assert gang.spec is not None
+        assert gang.spec.topology is not None
+        most = sorted(layout.offered, key=lambda item: (-item[1], item[0]))
+        shown = ", ".join(f"{name}: {count}" for name, count in most[:_SHOWN])
+        more = f" and {len(most) - _SHOWN} more" if len(most) > _SHOWN else ""
+        strategies = gang.spec.topology.gather_strategy
+        multiples = ", ".join(f"{s.layer}: {s.pod_count_multiple}" for s in strategies if s.pod_count_multiple > 1)
+        text = f"no place in the network takes {wanted} pods of gang group {gang.group.id} together; they offer {shown}{more}"
+        if multiples:
+            text += f"; numbers of pods must be multiples of {multiples}"
+        return f"{text}; {first.failure().message().rstrip('.')}"

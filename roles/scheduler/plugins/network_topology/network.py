@@ -1,0 +1,100 @@
+"""The network of the cluster as it stands: the tree, kept current with nodes and the ClusterNetworkTopology, and how many pods of a kind
+(annotation network-topology-selector) each node has."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from koord.api import names
+from koord.api.objects import ClusterNetworkTopology
+from roles.scheduler.cluster.cluster import Cluster
+from roles.scheduler.cluster.columns import Columns
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.plugins.network_topology.tree import Layer, Tree, TreeError, layers_of
+
+log = logging.getLogger(__name__)
+
+OBJECT = "default"  # the only ClusterNetworkTopology that is read
+
+
+def selector_of(pod: PodInfo) -> str:
+    """The kind of a pod: those of one kind are placed close together."""
+    return pod.shape.annotations.get(names.ANNOTATION_NETWORK_TOPOLOGY_SELECTOR, "")
+
+
+class Network(Columns):
+    """The tree is built when somebody asks and nodes changed since. Without a valid object the last one stays."""
+
+    def __init__(self) -> None:
+        self.topology: ClusterNetworkTopology | None = None
+        self.problem = ""
+        self.changed: Callable[[], None] = lambda: None
+        self.version = 0  # moves with every change of the tree or of the counts
+        self._cluster: Cluster | None = None
+        self._layers: tuple[Layer, ...] = ()
+        self._tree: Tree | None = None
+        self._built_at = -1
+        self._counts: dict[str, dict[int, int]] = {}
+
+    # ---------------------------------------------------------------- columns
+
+    def attach(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def pod_added(self, slot: int, pod: PodInfo) -> None:
+        kind = selector_of(pod)
+        if kind:
+            by_slot = self._counts.setdefault(kind, {})
+            by_slot[slot] = by_slot.get(slot, 0) + 1
+            self.version += 1
+
+    def pod_removed(self, slot: int, pod: PodInfo) -> None:
+        kind = selector_of(pod)
+        if kind:
+            by_slot = self._counts[kind]
+            by_slot[slot] -= 1
+            if not by_slot[slot]:
+                del by_slot[slot]
+            if not by_slot:
+                del self._counts[kind]
+            self.version += 1
+
+    def kin(self, kind: str) -> dict[int, int]:
+        """How many pods of a kind are where, by slot."""
+        return self._counts.get(kind, {})
+
+    # ---------------------------------------------------------------- the tree
+
+    def observe(self, old: ClusterNetworkTopology | None, new: ClusterNetworkTopology | None) -> None:
+        """A ClusterNetworkTopology appeared, changed or went."""
+        present = new or old
+        if present is None or present.metadata.name != OBJECT:
+            return
+        self.topology = new
+        if new is None:
+            return
+        try:
+            layers = layers_of(new.spec.network_topology_spec)
+        except TreeError as error:
+            self.problem = str(error)
+            log.error("ClusterNetworkTopology %s keeps its last good tree: %s", OBJECT, error)
+            self.changed()
+            return
+        self.problem = ""
+        shown = [(layer.name, layer.labels) for layer in layers]
+        if shown != [(layer.name, layer.labels) for layer in self._layers]:
+            self._layers, self._built_at = layers, -1
+        self.changed()
+
+    def tree(self) -> Tree | None:
+        """The tree of the nodes as they are, None before there was a valid object."""
+        cluster = self._cluster
+        if not self._layers or cluster is None:
+            return None
+        if self._tree is None or self._built_at != cluster.node_version:
+            nodes = sorted((row.name, row.view.labels) for row in cluster.rows() if row.view is not None)
+            self._tree = Tree(self._layers, nodes)
+            self._built_at = cluster.node_version
+            self.version += 1
+        return self._tree

@@ -1,0 +1,70 @@
+"""How many pods of a job each node takes, found on the columns (SCH-NT-02, scheduler-job.md 11.3 step 3).
+
+Pods are laid on every node at once, one more on each in every round, until a node refuses. Where every filter can tell at once how many
+pods of a shape it lets in, one look is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roles.scheduler.cluster.changes import NODE
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cycle.cycle import Cycle, Survey
+from roles.scheduler.framework.context import State
+
+Counts = NDArray[np.intp]
+
+
+def offers(cycle: Cycle, state: State, pods: Sequence[PodInfo], allowed: NDArray[np.bool_], without: str) -> tuple[Counts, Survey]:
+    """Slots by node slot, at most as many as there are pods, and how the first pod was judged. `without` names a plugin whose own steps
+    around preFilter are left out."""
+    first = cycle.survey(pods[0], without=without)
+    mask = first.mask & allowed
+    room = _room(first, pods)
+    if room is not None:
+        return np.where(mask, np.minimum(room, len(pods)), 0).astype(np.intp), first
+    counts = np.zeros(state.cluster.capacity, dtype=np.intp)
+    survey = first
+    with state.suppose() as supposed:
+        for number, pod in enumerate(pods):
+            if number:
+                survey = cycle.survey(pod, without=without)
+                mask = mask & survey.mask
+            slots = np.flatnonzero(mask)
+            if not len(slots):
+                break
+            counts[slots] += 1
+            for slot in slots.tolist():
+                supposed.add(twin(pod, f"{pod.uid}@{slot}"), slot)
+    return counts, first
+
+
+def twin(pod: PodInfo, uid: str) -> PodInfo:
+    """The pod once more under another UID."""
+    copy = PodInfo.__new__(PodInfo)
+    for name in PodInfo.__slots__:
+        setattr(copy, name, getattr(pod, name))
+    copy.uid = uid
+    return copy
+
+
+def _room(survey: Survey, pods: Sequence[PodInfo]) -> NDArray[np.float64] | None:
+    """Pods that fit by node slot; None where only trying tells (different pods, constraints over several pods, filters that cannot say)."""
+    shape, evaluation = pods[0].shape, survey.evaluation
+    if evaluation is None or evaluation.row_filters or evaluation.restored or any(pod.shape is not shape for pod in pods):
+        return None
+    if shape.affinity or shape.anti_affinity or shape.spread or shape.ports or shape.claims:
+        return None
+    found: NDArray[np.float64] | None = None
+    for vector in evaluation.filters:
+        if not vector.plugin.reads & ~NODE:
+            continue
+        room = vector.plugin.room(survey.ctx)
+        if room is None:
+            return None
+        found = room if found is None else np.minimum(found, room)
+    return found

@@ -1,0 +1,156 @@
+"""The network tree: places by layer, built from node labels (SCH-NT-01, scheduler-job.md 11.1). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from koord.api.objects import NetworkTopologySpec
+from koord.api.v1alpha1.clusternetworktopology import NODE_LAYER, ROOT_LAYER
+
+
+class TreeError(ValueError):
+    """Layers that make no tree; says which and why."""
+
+
+class Layer:
+    """A layer and the node labels that tell the place in it; the first that is there and not empty counts."""
+
+    __slots__ = ("labels", "name")
+
+    def __init__(self, name: str, labels: Sequence[str] = ()) -> None:
+        self.name = name
+        self.labels = tuple(labels)
+
+    def place_of(self, labels: Mapping[str, str]) -> str:
+        """The place of a node, "" when its labels do not tell."""
+        return next((labels[key] for key in self.labels if labels.get(key)), "")
+
+
+def layers_of(entries: Iterable[NetworkTopologySpec]) -> tuple[Layer, ...]:
+    """The layers from the nodes up to the root. Raises TreeError."""
+    by_name: dict[str, NetworkTopologySpec] = {}
+    for index, entry in enumerate(entries):
+        if not entry.topology_layer:
+            raise TreeError(f"networkTopologySpec[{index}].topologyLayer is empty")
+        if entry.topology_layer in by_name:
+            raise TreeError(f"networkTopologySpec[{index}]: layer {entry.topology_layer} is there already")
+        by_name[entry.topology_layer] = entry
+    if NODE_LAYER not in by_name:
+        raise TreeError(f"networkTopologySpec has no layer {NODE_LAYER}, with which the chain begins")
+    count = len(by_name)
+    found: list[Layer] = []
+    name = NODE_LAYER
+    while name in by_name:
+        entry = by_name.pop(name)
+        if name != ROOT_LAYER:
+            found.append(Layer(name, entry.label_key or ()))
+        name = entry.parent_topology_layer or ""
+    if name not in ("", ROOT_LAYER):
+        raise TreeError(f"parentTopologyLayer {name} of layer {found[-1].name} is no layer of its own, or is part of a circle")
+    if by_name:
+        raise TreeError(f"layer(s) {', '.join(sorted(by_name))} of {count} are no part of the chain that begins with {NODE_LAYER}")
+    found.append(Layer(ROOT_LAYER))
+    return tuple(found)
+
+
+class Place:
+    """A place in the tree. `depth` is 0 at the root; children are in the order of their names once the tree is built."""
+
+    __slots__ = ("children", "depth", "index", "layer", "name", "parent")
+
+    def __init__(self, index: int, layer: str, name: str, parent: Place | None) -> None:
+        self.index = index
+        self.layer = layer
+        self.name = name
+        self.parent = parent
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.children: list[Place] = []
+
+    def lineage(self) -> Iterator[Place]:
+        """The place itself and all above it."""
+        place: Place | None = self
+        while place is not None:
+            yield place
+            place = place.parent
+
+
+class Tree:
+    """Places by (layer, name). The first parent that a place is seen under sticks."""
+
+    def __init__(self, layers: Sequence[Layer], nodes: Iterable[tuple[str, Mapping[str, str]]]) -> None:
+        self.layers = tuple(layers)
+        self.places: list[Place] = []
+        self._known: dict[tuple[str, str], Place] = {}
+        self.root = self._place(ROOT_LAYER, "", None)
+        self.leaves: dict[str, Place] = {}
+        for name, labels in nodes:
+            leaf = self._leaf(name, labels)
+            if leaf is not None:
+                self.leaves[name] = leaf
+        for place in self.places:
+            place.children.sort(key=lambda child: child.name)
+
+    def _place(self, layer: str, name: str, parent: Place | None) -> Place:
+        key = (layer, name)
+        place = self._known.get(key)
+        if place is None:
+            place = self._known[key] = Place(len(self.places), layer, name, parent)
+            self.places.append(place)
+            if parent is not None:
+                parent.children.append(place)
+        return place
+
+    def _leaf(self, name: str, labels: Mapping[str, str]) -> Place | None:
+        """The place of a node; None when its labels leave a layer above the lowest open."""
+        between = self.layers[1:-1]
+        names = [layer.place_of(labels) for layer in between]
+        if names and not names[0]:
+            names[0] = name  # a place of its own, named after the node
+        if not all(names):
+            return None
+        place = self.root
+        for layer, where in zip(reversed(between), reversed(names), strict=True):
+            place = self._place(layer.name, where, place)
+        return self._place(NODE_LAYER, name, place)
+
+    def at(self, layer: str) -> list[Place]:
+        """The places of a layer."""
+        return [place for place in self.places if place.layer == layer]
+
+    def depth_of(self, layer: str) -> int:
+        """How deep a layer lies below the root, -1 for an unknown one."""
+        order = [entry.name for entry in reversed(self.layers)]
+        return order.index(layer) if layer in order else -1
+
+
+def detail_status(tree: Tree) -> list[dict[str, Any]]:
+    """`status.detailStatus`: every place but the nodes, depth first."""
+    counts = _node_counts(tree)
+    result: list[dict[str, Any]] = []
+
+    def visit(place: Place) -> None:
+        if place.layer == NODE_LAYER:
+            return
+        entry: dict[str, Any] = {"topologyInfo": {"topologyLayer": place.layer, "topologyName": place.name}}
+        if place.parent is not None:
+            entry["parentTopologyInfo"] = {"topologyLayer": place.parent.layer, "topologyName": place.parent.name}
+        if place.children:
+            entry["childTopologyLayer"] = place.children[0].layer
+            if place.children[0].layer != NODE_LAYER:
+                entry["childTopologyNames"] = [child.name for child in place.children]
+        entry["nodeNum"] = counts[place.index]
+        result.append(entry)
+        for child in place.children:
+            visit(child)
+
+    visit(tree.root)
+    return result
+
+
+def _node_counts(tree: Tree) -> list[int]:
+    counts = [0] * len(tree.places)
+    for leaf in tree.leaves.values():
+        for place in leaf.lineage():
+            counts[place.index] += 1
+    return counts

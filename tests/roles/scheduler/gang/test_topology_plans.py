@@ -1,0 +1,192 @@
+"""The network tree and plans along it, against trying everything."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord.api.annotations import NetworkTopologyGatherSpec
+from koord.api.objects import ClusterNetworkTopology, NetworkTopologySpec
+from roles.scheduler.plugins.network_topology.plan import Demand, Layout, Offer, Planner, demand_of
+from roles.scheduler.plugins.network_topology.tree import Place, Tree, TreeError, detail_status, layers_of
+
+NODE, RACK, SPINE, ROOT = "NodeTopologyLayer", "RackLayer", "SpineLayer", "ClusterTopologyLayer"
+
+
+def layers(*entries: tuple[str, str, list[str]]) -> Any:
+    return layers_of(
+        msgspec.convert(
+            [{"topologyLayer": name, "parentTopologyLayer": parent, "labelKey": keys} for name, parent, keys in entries],
+            tuple[NetworkTopologySpec, ...],
+        )
+    )
+
+
+THREE = ((NODE, RACK, []), (RACK, SPINE, ["rack", "rack-alt"]), (SPINE, ROOT, ["spine"]))
+
+
+def tree(*nodes: tuple[str, str, str]) -> Tree:
+    """Nodes as (name, spine, rack)."""
+    return Tree(layers(*THREE), [(name, {"spine": spine, "rack": rack}) for name, spine, rack in nodes])
+
+
+@pytest.mark.feature("SCH-NT-01")
+def test_the_tree_follows_labels() -> None:
+    found = Tree(
+        layers(*THREE),
+        [
+            ("a", {"rack": "r1", "spine": "s1"}),
+            ("b", {"rack": "", "rack-alt": "r1", "spine": "s1"}),
+            ("c", {"spine": "s1"}),  # a rack of its own
+            ("d", {"rack": "r9"}),  # no spine: left out
+            ("e", {"rack": "r1", "spine": "s2"}),  # r1 was seen under s1 first
+        ],
+    )
+    assert set(found.leaves) == {"a", "b", "c", "e"}
+    shown = detail_status(found)
+    assert [(e["topologyInfo"]["topologyLayer"], e["topologyInfo"]["topologyName"], e["nodeNum"]) for e in shown] == [
+        (ROOT, "", 4), (SPINE, "s1", 4), (RACK, "c", 1), (RACK, "r1", 3), (SPINE, "s2", 0),
+    ]  # fmt: skip
+    assert "parentTopologyInfo" not in shown[0]
+    assert shown[0]["childTopologyLayer"] == SPINE
+    assert shown[1]["childTopologyNames"] == ["c", "r1"]
+    assert shown[3]["childTopologyLayer"] == NODE
+    assert "childTopologyNames" not in shown[3]
+
+
+@pytest.mark.feature("SCH-NT-01")
+@pytest.mark.parametrize(
+    ("entries", "text"),
+    [
+        (((RACK, ROOT, []),), "no layer NodeTopologyLayer"),
+        (((NODE, RACK, []),), "parentTopologyLayer RackLayer"),
+        (((NODE, ROOT, []), (RACK, ROOT, [])), "RackLayer of 2 are no part"),
+        (((NODE, RACK, []), (RACK, NODE, [])), "circle"),
+        (((NODE, ROOT, []), (NODE, ROOT, [])), "there already"),
+    ],
+)
+def test_layers_that_make_no_chain_are_refused(entries: Any, text: str) -> None:
+    with pytest.raises(TreeError, match=text):
+        layers(*entries)
+
+
+@pytest.mark.feature("SCH-NT-02")
+def test_the_fullest_place_that_is_deep_enough_wins() -> None:
+    found = tree(("a", "s", "r1"), ("b", "s", "r1"), ("c", "s", "r2"), ("d", "s", "r2"))
+    plan = Planner(found, Demand(5), Offer({"a": 3, "b": 2, "c": 4, "d": 4})).plan()
+    assert plan.counts == (("a", 3), ("b", 2))
+    more = Planner(found, Demand(5), Offer({"a": 3, "b": 2, "c": 4, "d": 4}, existing={"d": 1})).plan()
+    assert more.counts == (("d", 4), ("c", 1))
+    assert Planner(found, Demand(14), Offer({"a": 3, "b": 2, "c": 4, "d": 4})).plan() == Layout(offered=((ROOT, 13),))
+
+
+@pytest.mark.feature("SCH-NT-02")
+def test_multiples_are_kept_in_every_layer() -> None:
+    found = tree(("a", "s", "r1"), ("b", "s", "r1"), ("c", "s", "r2"), ("d", "s", "r2"))
+    slots = {"a": 3, "b": 3, "c": 3, "d": 1}
+    assert Planner(found, Demand(4, multiples={NODE: 2}), Offer(slots)).plan().counts == (("a", 2), ("b", 2))
+    # Filling the roomiest node first would leave one pod that fits nowhere in twos.
+    assert Planner(found, Demand(6, multiples={NODE: 2, RACK: 3}), Offer({"a": 8, "c": 8})).plan().counts == (("a", 6),)
+    # Members that are there already count.
+    assert Planner(found, Demand(1, RACK, {NODE: 2}), Offer(slots, own={"c": 1})).plan().counts == (("c", 1),)
+
+
+@pytest.mark.feature("SCH-NT-02")
+def test_a_demand_takes_the_deepest_layer_that_must_gather() -> None:
+    spec = msgspec.convert(
+        {"gatherStrategy": [
+            {"layer": SPINE, "strategy": "MustGather"}, {"layer": RACK, "strategy": "MustGather", "podCountMultiple": 4},
+            {"layer": NODE, "strategy": "PreferGather", "podCountMultiple": 1}, {"layer": "Nowhere", "strategy": "MustGather"},
+        ]},
+        NetworkTopologyGatherSpec,
+    )  # fmt: skip
+    assert demand_of(tree(("a", "s", "r")), spec, 8) == Demand(8, RACK, {RACK: 4})
+
+
+def every_layout(found: Tree, demand: Demand, slots: dict[str, int]) -> list[dict[str, int]]:
+    """All ways to lay the pods out that keep to the rules, by trying everything."""
+    names = sorted(found.leaves)
+    result = []
+    for counts in itertools.product(*(range(slots.get(name, 0) + 1) for name in names)):
+        if sum(counts) == demand.pods:
+            layout = dict(zip(names, counts, strict=True))
+            if legal(found, demand, layout):
+                result.append(layout)
+    return result
+
+
+def used(found: Tree, layout: dict[str, int]) -> dict[int, int]:
+    totals: dict[int, int] = {}
+    for name, count in layout.items():
+        for place in found.leaves[name].lineage():
+            totals[place.index] = totals.get(place.index, 0) + count
+    return totals
+
+
+def legal(found: Tree, demand: Demand, layout: dict[str, int]) -> bool:
+    totals = used(found, layout)
+    if sum(1 for place in found.at(demand.gather) if totals.get(place.index)) != 1:
+        return False
+    return all(totals.get(place.index, 0) % demand.multiples.get(place.layer, 1) == 0 for place in found.places)
+
+
+def depth(found: Tree, layout: dict[str, int]) -> int:
+    """The deepest layer of which one place holds all."""
+    total = sum(layout.values())
+    return max(place.depth for place in found.places if used(found, layout).get(place.index) == total)
+
+
+@pytest.mark.feature("SCH-NT-02")
+@given(
+    nodes=st.lists(st.tuples(st.sampled_from("st"), st.sampled_from("xy"), st.integers(0, 4)), min_size=1, max_size=5),
+    pods=st.integers(1, 8),
+    gather=st.sampled_from([NODE, RACK, SPINE, ROOT]),
+    multiples=st.dictionaries(st.sampled_from([NODE, RACK, SPINE]), st.integers(2, 4), max_size=2),
+)
+def test_plans_equal_trying_everything(nodes: list[tuple[str, str, int]], pods: int, gather: str, multiples: dict[str, int]) -> None:
+    found = tree(*((f"n{number}", spine, spine + rack) for number, (spine, rack, _) in enumerate(nodes)))
+    slots = {f"n{number}": room for number, (_, _, room) in enumerate(nodes)}
+    demand = Demand(pods, gather, multiples)
+    plan = Planner(found, demand, Offer(slots)).plan()
+    possible = every_layout(found, demand, slots)
+    assert bool(plan.counts) == bool(possible)
+    if possible:
+        layout = dict(plan.counts)
+        assert all(count <= slots[name] for name, count in layout.items())
+        assert sum(layout.values()) == pods
+        assert legal(found, demand, layout)
+        assert isinstance(plan.place, Place)
+        assert depth(found, layout) == max(depth(found, other) for other in possible)
+
+
+@pytest.mark.feature("SCH-NT-01")
+def test_an_object_that_makes_no_tree_leaves_the_last_one() -> None:
+    from roles.scheduler import testing
+    from roles.scheduler.plugins.network_topology.network import Network
+
+    world = testing.World()
+    world.add_nodes(testing.node("a", labels={"rack": "r1"}))
+    network = world.cluster.register("NetworkTopology", Network())
+    assert network.tree() is None
+
+    def topology(parent: str) -> ClusterNetworkTopology:
+        entries = [{"topologyLayer": NODE, "parentTopologyLayer": parent}, {"topologyLayer": RACK, "labelKey": ["rack"]}]
+        return msgspec.convert({"metadata": {"name": "default"}, "spec": {"networkTopologySpec": entries}}, ClusterNetworkTopology)
+
+    network.observe(None, topology(RACK))
+    first = network.tree()
+    assert first is not None
+    assert [place.name for place in first.at(RACK)] == ["r1"]
+    world.add_nodes(testing.node("b", labels={"rack": "r2"}))
+    network.observe(topology(RACK), topology("Elsewhere"))
+    assert "Elsewhere" in network.problem
+    current = network.tree()
+    assert current is not None
+    assert [place.name for place in current.at(RACK)] == ["r1", "r2"]
+    network.observe(topology(RACK), None)
+    assert network.tree() is current
