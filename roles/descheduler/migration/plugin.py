@@ -62,6 +62,10 @@ class MigrationController:
         job = await self._migrations.writing.create_job(self._job(pod, options))
         return EvictResult(True, f"PodMigrationJob {job.metadata.name} is made")
 
+    def leaving(self, pod: Pod) -> bool:
+        """Whether a job of the pod has not ended."""
+        return self._migrations.ledger.unfinished().has(pod)
+
     def _job(self, pod: Pod, options: EvictOptions) -> dict[str, Any]:
         args, meta = self._policy.args, pod.metadata
         spec: dict[str, Any] = {
