@@ -1,0 +1,229 @@
+"""Rounds over random clusters: limits hold at every instant, and what a dry run lists is what happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koord.api import objects
+from koord.api.objects import Node, Pod
+from roles.descheduler import registry
+from roles.descheduler.framework.effects import Evict, PluginError, Turn
+from roles.descheduler.framework.evicting import EvictOptions, EvictResult, NoController
+from roles.descheduler.framework.handle import Handle
+from roles.descheduler.framework.limits import Limits
+from roles.descheduler.framework.plugin import Plugin
+from roles.descheduler.framework.round import Outcome, Profile, Rounds
+from roles.descheduler.picture import NodeView, node_view
+from tests.roles.descheduler.support import metric, node, pod
+
+PLUGINS = {
+    "PodLifeTime": {"states": ["Running"]},
+    "RemovePodsViolatingNodeTaints": {},
+    "RemoveDuplicates": {},
+    "LowNodeUtilization": {"thresholds": {"cpu": 30}, "targetThresholds": {"cpu": 50}},
+    "HighNodeUtilization": {"thresholds": {"cpu": 30}},
+    "CustomPriority": {
+        "evictionOrder": [{"name": zone, "nodeSelector": {"matchLabels": {"zone": zone}}} for zone in ("a", "b")],
+    },
+    "FragmentationAware": {"imbalanceThreshold": 0.05},
+    "ScaleDownBinPack": {"strategy": "EvictDirectly", "maxPodsToEvict": 5},
+    "LowNodeLoad": {
+        "lowThresholds": {"cpu": 30},
+        "highThresholds": {"cpu": 50},
+        "anomalyCondition": {"consecutiveAbnormalities": 1, "consecutiveNormalities": 1, "timeout": "1m"},
+    },
+}
+
+
+def made(name: str, interval: float = 0.0) -> Plugin:
+    row = registry.PLUGIN_TYPES[name]
+    plugin: Plugin = row.make(row.args.model_validate(PLUGINS[name]), interval)
+    return plugin
+
+
+@dataclass
+class Door(NoController):
+    """Evicts in memory; some pods it refuses, and at each eviction it checks the limits on what it has been asked for."""
+
+    limits: Limits
+    refused: frozenset[str] = frozenset()
+    name: str = "Door"
+    gone: list[Pod] = field(default_factory=list)
+
+    def filter(self, pod: Pod) -> str:
+        return ""
+
+    async def evict(self, pod: Pod, options: EvictOptions) -> EvictResult:
+        await asyncio.sleep(0)
+        nodes = Counter(item.spec.node_name for item in [*self.gone, pod])
+        namespaces = Counter(item.metadata.namespace for item in [*self.gone, pod])
+        assert self.limits.per_node is None or max(nodes.values()) <= self.limits.per_node
+        assert self.limits.per_namespace is None or max(namespaces.values()) <= self.limits.per_namespace
+        assert self.limits.total is None or len(self.gone) + 1 <= self.limits.total
+        assert pod not in self.gone, "a pod leaves once"
+        if pod.metadata.name in self.refused:
+            return EvictResult(False, "refused")
+        self.gone.append(pod)
+        return EvictResult(True)
+
+
+class Nothing:
+    """Acts on nothing but the door."""
+
+    def may_write(self) -> bool:
+        return True
+
+    async def evict(self, door: Door, pod: Pod, options: EvictOptions) -> EvictResult:
+        return await door.evict(pod, options)
+
+    async def cordon(self, node: Node, on: bool) -> EvictResult:
+        return EvictResult(True)
+
+    async def annotate(self, pod: Pod, key: str, value: str) -> EvictResult:
+        return EvictResult(True)
+
+    async def where(self, pod: Pod) -> str:
+        return ""
+
+
+Cluster = list[tuple[str, bool, list[tuple[int, str, str]]]]  # zone, tainted, pods as (tenths of a core, namespace, image)
+
+clusters: st.SearchStrategy[Cluster] = st.lists(
+    st.tuples(
+        st.sampled_from("ab"),
+        st.booleans(),
+        st.lists(st.tuples(st.integers(1, 40), st.sampled_from(["n1", "n2"]), st.sampled_from(["x", "y"])), max_size=6),
+    ),
+    min_size=2,
+    max_size=5,
+)
+limit = st.none() | st.integers(0, 4)
+
+
+def views(cluster: Cluster, now: float = 1000.0) -> list[NodeView]:
+    found = []
+    for number, (zone, tainted, pods) in enumerate(cluster):
+        taints = [{"key": "t", "effect": "NoSchedule"}] if tainted else []
+        name = f"n{number}"
+        there = []
+        for index, (tenths, namespace, image) in enumerate(pods):
+            body = pod(f"p{number}-{index}", name, cpu=f"{tenths * 100}m", memory="1Gi", namespace=namespace, image=image)
+            body["metadata"]["uid"] = body["metadata"]["name"]
+            there.append(objects.convert(body, Pod))
+        load = metric(name, "100m")
+        load["status"]["updateTime"] = "1970-01-01T00:16:39Z"
+        load["status"]["podsMetric"] = [
+            {"namespace": item.metadata.namespace, "name": item.metadata.name, "podUsage": {"resources": {"cpu": f"{tenths * 100}m"}}}
+            for item, (tenths, _, _) in zip(there, pods, strict=True)
+        ]
+        found.append(
+            node_view(
+                objects.convert(node(name, labels={"zone": zone}, taints=taints), Node),
+                there,
+                objects.convert(load, objects.NodeMetric),
+                now=now,
+            )
+        )
+    return found
+
+
+def run(cluster: Cluster, names: Iterable[str], door: Door, *, dry_run: bool = False) -> Outcome:
+    plugins: dict[str, list[Plugin]] = {"deschedule": [], "balance": []}
+    for name in names:
+        plugin = made(name)
+        plugins[plugin.point].append(plugin)
+    rounds = Rounds([Profile("p", None, door, [door], plugins)], selector=None, limits=door.limits, dry_run=dry_run)
+    return asyncio.run(rounds.run(views(cluster), 1000.0, Nothing()))
+
+
+@pytest.mark.feature("DS-FW-03")
+@settings(max_examples=120, deadline=None)
+@given(
+    clusters,
+    st.lists(st.sampled_from(sorted(PLUGINS)), min_size=1, max_size=4, unique=True),
+    limit,
+    limit,
+    limit,
+    st.frozensets(st.sampled_from([f"p{n}-{i}" for n in range(5) for i in range(6)])),
+)
+def test_property_limits_hold_at_every_instant(
+    cluster: Cluster, names: list[str], node_limit: int | None, namespace_limit: int | None, total: int | None, refused: frozenset[str]
+) -> None:
+    door = Door(Limits(node_limit, namespace_limit, total), refused)
+    outcome = run(cluster, names, door)
+    assert not outcome.errors
+    assert outcome.evicted == len(door.gone)
+    listed = [record.subject.name for record in outcome.records if record.verdict == "Evicted"]
+    assert listed == [item.metadata.name for item in door.gone]
+
+
+@pytest.mark.feature("DS-FW-03")
+@settings(max_examples=80, deadline=None)
+@given(clusters, st.lists(st.sampled_from(sorted(PLUGINS)), min_size=1, max_size=4, unique=True), limit, limit)
+def test_property_a_dry_run_lists_what_would_happen(cluster: Cluster, names: list[str], node_limit: int | None, total: int | None) -> None:
+    limits = Limits(node_limit, None, total)
+    listed = run(cluster, names, Door(limits), dry_run=True)
+    door = Door(limits)
+    done = run(cluster, names, door)
+    would = [record.subject.name for record in listed.records if record.verdict == "WouldEvict"]
+    assert would == [item.metadata.name for item in door.gone]
+    assert listed.evicted == done.evicted
+
+
+class Grumpy:
+    """A plugin that asks for one eviction and then fails."""
+
+    name = "Grumpy"
+    point = "deschedule"
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+        self.turns = 0
+
+    def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
+        self.turns += 1
+        yield Evict(nodes[0].pods[0].pod, "why not")
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.feature("DS-FW-01")
+@pytest.mark.feature("DS-FW-02")
+@pytest.mark.parametrize("error", [PluginError("no"), ValueError("a mistake")])
+def test_a_profile_with_errors_ends_the_round_after_its_own_plugins(error: Exception) -> None:
+    cluster: Cluster = [("a", False, [(1, "n1", "x"), (2, "n1", "x")]), ("b", False, [])]
+    door, bad, well, later, balance = Door(Limits()), Grumpy(error), Grumpy(None), Grumpy(None), Grumpy(None)
+    profiles = [
+        Profile("first", None, door, [door], {"deschedule": [bad, well], "balance": [balance]}),
+        Profile("second", None, door, [door], {"deschedule": [later], "balance": []}),
+    ]
+    rounds = Rounds(profiles, selector=None, limits=Limits(), dry_run=False)
+    outcome = asyncio.run(rounds.run(views(cluster), 1000.0, Nothing()))
+    assert [plugin.turns for plugin in (bad, well, later, balance)] == [1, 1, 0, 0]
+    assert len(outcome.errors) == 1
+    assert outcome.evicted == 2
+
+
+@pytest.mark.feature("DS-FW-02")
+def test_every_filter_must_agree() -> None:
+    class No(Door):
+        def filter(self, pod: Pod) -> str:
+            return "no" if pod.metadata.name == "p0-0" else ""
+
+    class Late(Door):
+        def pre_eviction_filter(self, pod: Pod) -> str:
+            return "not now" if pod.metadata.name == "p0-1" else ""
+
+    cluster: Cluster = [("a", False, [(1, "n1", "x"), (2, "n1", "x"), (3, "n1", "x")]), ("b", False, [])]
+    door, no, late = Door(Limits()), No(Limits()), Late(Limits())
+    profile = Profile("p", None, door, [door, no, late], {"deschedule": [made("PodLifeTime")], "balance": []})
+    outcome = asyncio.run(Rounds([profile], selector=None, limits=Limits(), dry_run=False).run(views(cluster), 1000.0, Nothing()))
+    assert [item.metadata.name for item in door.gone] == ["p0-2"]
+    assert [record.message for record in outcome.records if record.verdict == "NotEvicted"] == ["not now"]
