@@ -1,0 +1,191 @@
+"""NUMA policies of nodes and pods, shares of NUMA nodes, amplification, scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from koord.api import names
+from roles.scheduler import testing
+from tests.support.numa import NumaWorld, bound_pod, profile
+
+SINGLE = {names.LABEL_NODE_NUMA_TOPOLOGY_POLICY: "SingleNUMANode"}
+RESTRICTED = {names.LABEL_NODE_NUMA_TOPOLOGY_POLICY: "Restricted"}
+BEST_EFFORT = {names.LABEL_NODE_NUMA_TOPOLOGY_POLICY: "BestEffort"}
+
+
+def one(labels: dict[str, str] | None = None, content: Any = None, **more: Any) -> NumaWorld:
+    """A machine of two NUMA nodes with 8 CPUs and 32Gi each."""
+    world = NumaWorld(content)
+    world.machine("n", labels=labels, **{"sockets": 2, "nodes": 1, **more})
+    return world
+
+
+def plain(**more: Any) -> Any:
+    """A pod that binds no CPUs."""
+    return bound_pod(labels={}, **more)
+
+
+def shares(status: dict[str, Any]) -> dict[int, dict[str, str]]:
+    return {part["node"]: part["resources"] for part in status.get("numaNodeResources", ())}
+
+
+@pytest.mark.feature("SCH-NUMA-06")
+def test_a_single_numa_node_holds_the_pod_or_the_node_is_refused() -> None:
+    world = one(SINGLE)
+    assert shares(world.status(plain(cpu="6", memory="8Gi"))) == {0: {"cpu": "6", "memory": "8Gi"}}
+    assert shares(world.status(plain(cpu="6", memory="8Gi"))) == {1: {"cpu": "6", "memory": "8Gi"}}
+    said = world.refusal(plain(cpu="3", memory="1Gi"))
+    assert "1 Unsatisfied NUMA cpu" in said
+
+
+@pytest.mark.feature("SCH-NUMA-06")
+def test_policies_of_node_and_pod_must_not_contradict_each_other() -> None:
+    world = one(SINGLE)
+    assert "node(s) NUMA Topology policy not match" in world.refusal(plain(numa={"numaTopologyPolicy": "Restricted"}))
+    assert shares(world.status(plain(cpu="1", memory="1Gi", numa={"numaTopologyPolicy": "SingleNUMANode"})))
+    free = one()
+    assert shares(free.status(plain(cpu="1", memory="1Gi"))) == {}
+    assert shares(free.status(plain(cpu="1", memory="1Gi", numa={"numaTopologyPolicy": "SingleNUMANode"}))) == {
+        0: {"cpu": "1", "memory": "1Gi"}
+    }
+
+
+@pytest.mark.feature("SCH-NUMA-06")
+@pytest.mark.parametrize(
+    ("reported", "refused"), [("SingleNUMANodePodLevel", True), ("SingleNUMANodeContainerLevel", False), ("None", False)]
+)
+def test_the_kubelets_policy_counts_unless_a_label_says_otherwise(reported: str, refused: bool) -> None:
+    pod = {"cpu": "10", "memory": "1Gi"}
+    assert one(policy=reported).decide(plain(**pod)).scheduled is not refused
+    assert one(RESTRICTED, policy=reported).decide(plain(**pod)).scheduled
+
+
+@pytest.mark.feature("SCH-NUMA-06")
+def test_a_policy_needs_numa_nodes_that_are_known() -> None:
+    assert "node(s) missing NUMA resources" in one(SINGLE, zones={}).refusal(plain())
+    assert one(zones={}).decide(plain()).scheduled
+
+
+@pytest.mark.feature("SCH-NUMA-07")
+def test_best_effort_prefers_one_numa_node_and_refuses_only_what_cannot_be_had() -> None:
+    world = one(BEST_EFFORT)
+    assert shares(world.status(plain(cpu="6", memory="1Gi"))) == {0: {"cpu": "6", "memory": "1Gi"}}
+    assert shares(world.status(plain(cpu="9", memory="1Gi"))) == {0: {"cpu": "2", "memory": "512Mi"}, 1: {"cpu": "7", "memory": "512Mi"}}
+    assert "node(s) Insufficient NUMA Node resources" in world.refusal(plain(cpu="1", memory="100Gi"))
+
+
+@pytest.mark.feature("SCH-NUMA-08")
+def test_shares_fill_from_the_numa_node_with_the_least_left() -> None:
+    world = one(RESTRICTED, node={"cpu": "64"})
+    world.status(plain(cpu="6", memory="8Gi"))
+    assert shares(world.status(plain(cpu="9", memory="4Gi"))) == {0: {"cpu": "2", "memory": "2Gi"}, 1: {"cpu": "7", "memory": "2Gi"}}
+    assert "Unsatisfied NUMA cpu" in world.refusal(plain(cpu="1500m", memory="1Gi"))
+
+
+@pytest.mark.feature("SCH-NUMA-08")
+def test_bound_pods_get_whole_cpus_and_cores_of_each_share() -> None:
+    status = one(RESTRICTED).status(bound_pod(cpu="11", memory="1Gi"))
+    assert status == {
+        "cpuset": "0-4,8-13",
+        "numaNodeResources": [
+            {"node": 0, "resources": {"cpu": "5", "memory": "512Mi"}}, {"node": 1, "resources": {"cpu": "6", "memory": "512Mi"}},
+        ],
+    }  # fmt: skip
+    required = {"requiredCPUBindPolicy": "FullPCPUs"}
+    assert one(RESTRICTED).cpus(bound_pod(cpu="10", memory="1Gi", spec=required)) == "0-3,8-13"
+    # A CPU that is bound elsewhere counts although its pod has no shares.
+    world = one(RESTRICTED)
+    world.add_pods(bound_pod(cpu="7", node="n", annotations={names.ANNOTATION_RESOURCE_STATUS: '{"cpuset":"0-6"}'}))
+    assert shares(world.status(plain(cpu="2", memory="1Gi"))) == {1: {"cpu": "2", "memory": "1Gi"}}
+
+
+@pytest.mark.feature("SCH-NUMA-08")
+def test_resources_that_numa_nodes_do_not_have_are_no_matter() -> None:
+    world = one(SINGLE, node={"example_com__x": "100"})
+    assert shares(world.status(plain(cpu="1", memory="1Gi", requests={"example-com/x": "60"}))) == {0: {"cpu": "1", "memory": "1Gi"}}
+
+
+@pytest.mark.feature("SCH-NUMA-07")
+def test_exclusive_use_keeps_wide_and_narrow_pods_apart() -> None:
+    wide, narrow = {"numaTopologyPolicy": "Restricted"}, {"numaTopologyPolicy": "SingleNUMANode"}
+    world = one()
+    assert world.cpus(bound_pod(cpu="10", memory="1Gi", numa=wide)) == "0-4,8-12"
+    refused = world.refusal(bound_pod(cpu="2", memory="1Gi", numa=narrow))
+    assert "Unaligned NUMA Hint cause" in refused
+    relaxed = {**narrow, "singleNUMANodeExclusive": "Preferred"}
+    assert world.cpus(bound_pod(cpu="2", memory="1Gi", numa=relaxed)) == "6-7"
+    other = one()
+    assert other.cpus(bound_pod(cpu="2", memory="1Gi", numa=narrow)) == "0-1"
+    assert "Unaligned NUMA Hint cause" in other.refusal(bound_pod(cpu="10", memory="1Gi", numa=wide))
+    shared = one()
+    shared.status(plain(cpu="10", memory="1Gi", numa=wide))  # a pod that shares CPUs uses its NUMA nodes as well
+    assert "Unaligned NUMA Hint cause" in shared.refusal(bound_pod(cpu="2", memory="1Gi", numa=narrow))
+
+
+@pytest.mark.feature("SCH-NUMA-07")
+def test_numa_ids_need_not_be_0_and_1() -> None:
+    zones = {3: {"cpu": "4", "memory": "8Gi"}, 7: {"cpu": "4", "memory": "8Gi"}}
+    world = one(RESTRICTED, zones=zones)
+    assert shares(world.status(plain(cpu="1", memory="1Gi"))) == {3: {"cpu": "1", "memory": "1Gi"}}
+    assert shares(world.status(plain(cpu="6", memory="1Gi"))) == {3: {"cpu": "3", "memory": "512Mi"}, 7: {"cpu": "3", "memory": "512Mi"}}
+
+
+@pytest.mark.feature("SCH-NUMA-09")
+def test_bound_cpus_take_their_ratio_of_an_amplified_node() -> None:
+    ratio = {names.ANNOTATION_NODE_RESOURCE_AMPLIFICATION_RATIO: '{"cpu":1.50}'}
+    world = one(node={"cpu": "24", "annotations": ratio})
+    assert world.cpus(bound_pod(cpu="8")) == "0-7"  # 12 of 24
+    assert "Insufficient amplified cpu" in world.refusal(plain(cpu="13"))
+    assert world.status(plain(cpu="9")) == {}
+    assert "Insufficient amplified cpu" in world.refusal(bound_pod(cpu="3"))  # 4500m of 3
+    assert world.cpus(bound_pod(cpu="2")) == "8-9"
+    broken = one(node={"annotations": {names.ANNOTATION_NODE_RESOURCE_AMPLIFICATION_RATIO: "{"}})
+    assert "node(s) invalid CPU amplification ratio" in broken.refusal(plain())
+
+
+@pytest.mark.feature("SCH-NUMA-09")
+def test_numa_nodes_are_amplified_once() -> None:
+    ratio = '{"cpu":1.50}'
+    key = names.ANNOTATION_NODE_RESOURCE_AMPLIFICATION_RATIO
+    by_node = one(SINGLE, node={"cpu": "24", "annotations": {key: ratio}})
+    assert shares(by_node.status(plain(cpu="12", memory="1Gi"))) == {0: {"cpu": "12", "memory": "1Gi"}}
+    reported = one(SINGLE, node={"cpu": "24", "annotations": {key: ratio}}, annotations={key: ratio})
+    assert "Unsatisfied NUMA cpu" in reported.refusal(plain(cpu="12", memory="1Gi"))
+    bound = one(SINGLE, node={"cpu": "24", "annotations": {key: ratio}})
+    assert shares(bound.status(bound_pod(cpu="4", memory="1Gi"))) == {0: {"cpu": "4", "memory": "1Gi"}}
+    slot = bound.cluster.slot_of("n")
+    assert bound.columns.usage(slot).allocated[0]["cpu"] == 6000
+
+
+@pytest.mark.feature("SCH-NUMA-12")
+def test_nodes_are_scored_by_what_stays_free_or_is_used() -> None:
+    def winner(**args: Any) -> str:
+        world = NumaWorld(profile(**args))
+        for name in ("used", "empty"):
+            world.machine(name, sockets=2, nodes=1)
+        world.add_pods(testing.pod(node="used", cpu="6", memory="8Gi"))
+        return world.decide(bound_pod(cpu="2")).node
+
+    assert winner() == "empty"
+    assert winner(scoringStrategy={"type": "MostAllocated"}) == "used"
+    assert winner(scoringStrategy={"type": "LeastAllocated", "resources": [{"name": "cpu", "weight": 1}]}) == "empty"
+
+
+@pytest.mark.feature("SCH-NUMA-12")
+def test_under_a_numa_policy_the_numa_nodes_that_would_be_used_are_scored() -> None:
+    def winner(resources: list[dict[str, Any]] | None = None, kind: str = "LeastAllocated") -> str:
+        strategy = {"type": kind, **({"resources": resources} if resources else {})}
+        world = NumaWorld(profile(numaScoringStrategy=strategy))
+        for name in ("a", "b"):
+            world.machine(name, labels=SINGLE, sockets=2, nodes=1)
+        for name, cpu, memory in (("a", "2", "8Gi"), ("a", "2", "8Gi"), ("b", "4", "1Gi"), ("b", "4", "1Gi")):
+            node = len(world.cluster.row(world.cluster.slot_of(name)).pods)
+            status = f'{{"numaNodeResources":[{{"node":{node},"resources":{{"cpu":"{cpu}","memory":"{memory}"}}}}]}}'
+            world.add_pods(bound_pod(labels={}, node=name, cpu=cpu, memory=memory, annotations={names.ANNOTATION_RESOURCE_STATUS: status}))
+        return world.decide(plain(cpu="1", memory="1Gi")).node
+
+    assert winner([{"name": "cpu", "weight": 1}]) == "a"
+    assert winner([{"name": "memory", "weight": 1}]) == "b"
+    assert winner([{"name": "cpu", "weight": 1}], "MostAllocated") == "b"
