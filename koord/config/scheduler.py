@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from pydantic import Field, model_validator
 
 from koord.config.errors import ConfigError
+from koord.config.extenders import Extender, check
 from koord.config.loader import load_component_config, validate
 from koord.config.model import ConfigModel, Seconds
 
@@ -148,15 +149,12 @@ class KubeSchedulerConfiguration(ConfigModel):
     pod_initial_backoff_seconds: int = Field(default=1, gt=0)
     pod_max_backoff_seconds: int = Field(default=10, gt=0)
     profiles: list[Profile] = Field(default_factory=list)
-    extenders: list[Any] = Field(default_factory=list)
+    extenders: list[Extender] = Field(default_factory=list)
     delay_cache_until_active: bool = False
 
     @model_validator(mode="after")
     def _valid(self) -> KubeSchedulerConfiguration:
-        if self.extenders:
-            raise ConfigError(
-                "extenders", "HTTP extenders are not supported; write a plugin instead (see docs/plugin-guide.md) or remove the list"
-            )
+        check(self.extenders)
         if self.pod_max_backoff_seconds < self.pod_initial_backoff_seconds:
             raise ConfigError("podMaxBackoffSeconds", "must not be less than podInitialBackoffSeconds")
         if not self.profiles:

@@ -24,6 +24,7 @@ from roles.scheduler.cluster.cache import Cache
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.diagnosis import Debug, Dump
 from roles.scheduler.engine import Engine, registry
+from roles.scheduler.extenders.chain import Extenders
 from roles.scheduler.flags import controller_wanted
 from roles.scheduler.framework.status import Status
 from roles.scheduler.live import Scheduler
@@ -103,17 +104,19 @@ class App:
             clock=self._clock, changed=self._wake, gone=self.reporter.forget,
             foreign_nominations=options.gates.get("CrossSchedulerNomination", False),
         )  # fmt: skip
+        self.extenders = Extenders(config.extenders, engine.cluster) if config.extenders else None
         self.binder = Binder(
             workers=options.binders,
             finished=self._finished,
             may_write=self.may_write,
             reread=self.observer.reread,
             check=options.gates.get("DynamicSchedulerCheck", True),
+            extenders=self.extenders,
         )
         self.scheduler = Scheduler(
             state=engine.state, cache=self.cache, queue=self.queue, waiting=self.waiting, cycle=engine.cycle,
             frameworks=engine.frameworks, reporter=self.reporter, recorder=recorder, metrics=metrics, clock=self._clock,
-            debug=options.debug, dump=self.dump, monitor=self.monitor, binder=self.binder,
+            debug=options.debug, dump=self.dump, monitor=self.monitor, binder=self.binder, extenders=self.extenders,
             evictor=Evictor(client, self.reporter, self.waiting, self.may_write),
         )  # fmt: skip
         for handle in engine.handles.values():
@@ -182,6 +185,8 @@ class App:
         if self.observer.attached:
             return
         self.observer.attach(self.informers)
+        if self.extenders is not None:
+            self.extenders.attach(self.informers)
         self.informers.start()
         await self.informers.wait_synced()
         frozen = tuning.freeze()
@@ -214,6 +219,8 @@ class App:
             for running in (task, *controllers):
                 running.cancel()
             await self.binder.stop()
+            if self.extenders is not None:
+                await self.extenders.close()
             await self.reporter.stop()
             await self.dump.stop()
             for recorder in self.events.values():

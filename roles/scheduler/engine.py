@@ -6,6 +6,7 @@ import logging
 from collections.abc import Hashable, Iterable
 from typing import Any
 
+from koord.config.extenders import ignored_resources
 from koord.config.scheduler import KubeSchedulerConfiguration
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.podinfo import PodInfo, PodParser
@@ -53,8 +54,10 @@ class Engine:
         self.state = State(self.cluster, seed=seed)
         self.frameworks: dict[str, Framework] = {}
         self.handles: dict[str, Handle] = {}
+        extended = ignored_resources(config.extenders)
         for profile in config.profiles:
             handle = Handle(self.state, self.parser, profile.scheduler_name, client=client, waiting=waiting, gates=dict(gates or {}))
+            handle.extended = extended
             handle.frameworks = self.frameworks
             self.handles[profile.scheduler_name] = handle
             self.frameworks[profile.scheduler_name] = Framework(profile, plugins, handle, absent=ABSENT, source=source)

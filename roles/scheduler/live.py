@@ -15,10 +15,13 @@ from roles.scheduler.binding.reporter import Reporter
 from roles.scheduler.binding.waiting import WaitingPods
 from roles.scheduler.cluster.cache import Cache
 from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cycle.advice import Advice
 from roles.scheduler.cycle.cycle import Cycle
 from roles.scheduler.cycle.decision import ERROR, UNSCHEDULABLE, Decision
 from roles.scheduler.cycle.record import record_of, score_table
 from roles.scheduler.diagnosis import Debug, Dump, diagnosis_of, filter_lines
+from roles.scheduler.extenders.chain import Extenders
+from roles.scheduler.extenders.client import ExtenderError
 from roles.scheduler.framework.context import State
 from roles.scheduler.framework.events import ASSIGNED_POD, Action, ClusterEvent
 from roles.scheduler.framework.framework import Framework
@@ -56,6 +59,7 @@ class Scheduler:
         monitor: Monitor,
         debug: Debug,
         dump: Dump,
+        extenders: Extenders | None = None,
     ) -> None:
         self._state = state
         self._cache = cache
@@ -72,6 +76,7 @@ class Scheduler:
         self._monitor = monitor
         self._debug = debug
         self._dump = dump
+        self._extenders = extenders
         self._wake = asyncio.Event()
         self._evictions: set[asyncio.Task[None]] = set()
 
@@ -93,7 +98,10 @@ class Scheduler:
                 await self._rest()
                 turn_ends = loop.time() + _SLICE
                 continue
-            self.attempt(entry)
+            if self._extenders is not None and self._extenders.concern(entry.pod):
+                await self.attempt_with_extenders(entry)
+            else:
+                self.attempt(entry)
             if loop.time() >= turn_ends:
                 await asyncio.sleep(0)
                 turn_ends = loop.time() + _SLICE
@@ -133,22 +141,70 @@ class Scheduler:
 
     def attempt(self, entry: Entry) -> Decision | None:
         """One cycle for a popped pod, and what follows from it."""
+        if not self._wanted(entry):
+            return None
+        now = self._begin(entry.pod)
+        try:
+            decision = self._cycle.decide(entry.pod)
+        except Exception as failure:
+            log.exception("scheduling of %s failed", entry.pod.key)
+            self._crashed(entry, failure, now)
+            return None
+        return self._conclude(entry, decision, now)
+
+    async def attempt_with_extenders(self, entry: Entry) -> Decision | None:
+        """As `attempt`, asking extenders about the nodes that the plugins left; meanwhile bindings and events go on."""
+        if not self._wanted(entry):
+            return None
+        now = self._begin(entry.pod)
+        try:
+            decision = await self._decide_with_extenders(entry.pod)
+        except Exception as failure:
+            log.exception("scheduling of %s failed", entry.pod.key)
+            self._crashed(entry, failure, now)
+            return None
+        if self._queue.get(entry.pod.uid) is not entry or entry.state != IN_FLIGHT:
+            self._monitor.ended(entry.pod.uid, self._clock())  # the pod went while the extenders were thinking
+            return None
+        return self._conclude(entry, decision, now)
+
+    async def _decide_with_extenders(self, pod: PodInfo) -> Decision:
+        assert self._extenders is not None
+        advice = Advice()
+        decision = self._cycle.decide(pod, advice)
+        try:
+            if decision.scheduled:
+                await self._extenders.advise(pod, advice)
+                self._state.now = self._clock()
+                decision = self._cycle.decide(pod, advice)
+                if advice.refused and not decision.scheduled:
+                    decision.rejected_by = frozenset()  # nobody knows what would change an extender's mind: any event brings the pod back
+            if decision.candidates:
+                await self._extenders.preempt(decision)
+        except ExtenderError as failure:
+            decision.verdict, decision.status, decision.rejected_by = ERROR, error(str(failure)), frozenset()
+            decision.nominate, decision.victims = None, ()
+        return decision
+
+    def _wanted(self, entry: Entry) -> bool:
+        """Whether a popped pod is to be scheduled at all."""
         pod = entry.pod
         if pod.deleting:
             self._reporter.event(pod, "Warning", "FailedScheduling", f"skip schedule deleting pod: {pod.key}", "Scheduling")
             self._queue.done(pod.uid)
-            return None
+            return False
         if self._cache.cluster.slot_of_pod(pod.uid) >= 0:
             self._queue.done(pod.uid)
-            return None
+            return False
+        return True
+
+    def _begin(self, pod: PodInfo) -> float:
         now = self._state.now = self._clock()
         self._monitor.started(pod.uid, pod.key, pod.shape.scheduler_name, now)
-        try:
-            decision = self._cycle.decide(pod)
-        except Exception as failure:
-            log.exception("scheduling of %s failed", pod.key)
-            self._crashed(entry, failure, now)
-            return None
+        return now
+
+    def _conclude(self, entry: Entry, decision: Decision, now: float) -> Decision:
+        """What follows from a decision."""
         if self._debug.filters:
             for line in filter_lines(decision):
                 log.info("%s", line)

@@ -12,11 +12,15 @@ from enum import Enum
 from koord.kube.errors import ApiError, Conflict, Invalid, NotFound
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import Decision
+from roles.scheduler.extenders.chain import Extenders
+from roles.scheduler.extenders.client import ExtenderError
 from roles.scheduler.framework.context import BindDraft
 from roles.scheduler.framework.framework import Framework
 from roles.scheduler.framework.status import SUCCESS, Code, Status, error
 
 log = logging.getLogger(__name__)
+
+_LEASE_LOST = "the lease is lost: nothing is written any more"
 
 
 class Outcome(Enum):
@@ -48,13 +52,21 @@ class Binder:
     """
 
     def __init__(
-        self, *, workers: int, finished: Finished, may_write: Callable[[], bool], reread: Reread | None = None, check: bool = True
+        self,
+        *,
+        workers: int,
+        finished: Finished,
+        may_write: Callable[[], bool],
+        reread: Reread | None = None,
+        check: bool = True,
+        extenders: Extenders | None = None,
     ) -> None:
         self._count = max(1, workers)
         self._finished = finished
         self._may_write = may_write
         self._reread = reread
         self._check = check and reread is not None
+        self._extenders = extenders
         self._queue: deque[Task] = deque()
         self._ready = asyncio.Event()
         self._busy = 0
@@ -131,9 +143,13 @@ class Binder:
             status = await self._pre_bind(framework, decision)
             if not status.ok:
                 return (Outcome.REJECTED if status.rejected else Outcome.RETRY), status
+        if self._extenders is not None:
+            answer = await self._bind_by_extender(self._extenders, decision)
+            if answer is not None:
+                return answer
         for plugin in framework.binds:
             if not self._may_write():
-                return Outcome.RETRY, error("the lease is lost: nothing is written any more")
+                return Outcome.RETRY, error(_LEASE_LOST)
             status = await plugin.bind(ctx, node)
             if status.code is Code.SKIP:
                 continue
@@ -143,6 +159,24 @@ class Binder:
                 observer.post_bind(ctx, node)
             return Outcome.BOUND, SUCCESS
         return Outcome.RETRY, error("no bind plugin took the pod")
+
+    async def _bind_by_extender(self, extenders: Extenders, decision: Decision) -> tuple[Outcome, Status] | None:
+        """Let the extender that binds pods like this one do it; None leaves it to the bind plugins."""
+        bind = extenders.binds(decision.pod)
+        if bind is None:
+            return None
+        if not self._may_write():
+            return Outcome.RETRY, error(_LEASE_LOST)
+        try:
+            await bind(decision.node)
+        except ExtenderError as failure:
+            if extenders.bind_is_ignorable:
+                log.warning("%s; it is ignorable, so the bind plugins go on", failure)
+                return None
+            return Outcome.RETRY, error(f"binding failed: {failure}")
+        for observer in decision.framework.post_binds:
+            observer.post_bind(decision.ctx, decision.node)
+        return Outcome.BOUND, SUCCESS
 
     def _look_again(self, decision: Decision) -> Status | None:
         """SCH-FW-12: is the pod still there, still ours, and not being deleted?"""
@@ -168,7 +202,7 @@ class Binder:
             return SUCCESS
         for patcher in framework.patchers:
             if not self._may_write():
-                return error("the lease is lost: nothing is written any more")
+                return error(_LEASE_LOST)
             status = await patcher.apply(decision.ctx, decision.node, draft)
             if status.code is not Code.SKIP:
                 return status if status.ok else status.by(patcher.name)

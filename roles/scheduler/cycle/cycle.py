@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cycle.advice import Advice
 from roles.scheduler.cycle.decision import ERROR, NO_NODES, SCHEDULED, UNSCHEDULABLE, Decision, FitFailure
 from roles.scheduler.cycle.evaluation import Evaluation
 from roles.scheduler.cycle.judgement import INFEASIBLE
@@ -78,8 +79,8 @@ class Cycle:
         self._percentages = percentages or {}
         self._evaluations: OrderedDict[Hashable, Evaluation] = OrderedDict()
 
-    def decide(self, pod: PodInfo) -> Decision:
-        """Find a node for a pod. Raises KeyError when no profile has the pod's scheduler name."""
+    def decide(self, pod: PodInfo, advice: Advice | None = None) -> Decision:
+        """Find a node for a pod, with what extenders said. Raises KeyError when no profile has the pod's scheduler name."""
         framework = self.frameworks[pod.shape.scheduler_name]
         ctx = CycleContext(self.state, pod)
         cluster = self.state.cluster
@@ -93,7 +94,7 @@ class Cycle:
         refusal = self._pre_filter(ctx, framework, evaluation, restriction) or self._plan(ctx, framework, restriction)
         if refusal is not None:
             return self._refused(ctx, framework, evaluation, refusal)
-        return self._choose(ctx, framework, evaluation, restriction)
+        return self._choose(ctx, framework, evaluation, restriction, advice)
 
     def survey(self, pod: PodInfo, *, without: str = "") -> Survey:
         """Where a pod could be as things are (in a what-if, say). Nobody plans or preempts, and the steps of the plugin `without` around
@@ -185,7 +186,9 @@ class Cycle:
     def _allowed(self, restriction: Restriction) -> Mask:
         return self.state.cluster.alive if restriction.mask is None else restriction.mask
 
-    def _choose(self, ctx: CycleContext, framework: Framework, evaluation: Evaluation, restriction: Restriction) -> Decision:
+    def _choose(
+        self, ctx: CycleContext, framework: Framework, evaluation: Evaluation, restriction: Restriction, advice: Advice | None
+    ) -> Decision:
         """Pick the best of the feasible nodes."""
         cluster = self.state.cluster
         decision = Decision(SCHEDULED, ctx, framework, evaluated=cluster.live, evaluation=evaluation, feasible=evaluation.count)
@@ -197,6 +200,10 @@ class Cycle:
                 np.putmask(totals, ~restriction.mask, INFEASIBLE)
             totals[list(blocked)] = INFEASIBLE
             decision.feasible = int(np.count_nonzero(totals != INFEASIBLE))
+        if advice is not None and decision.feasible:
+            totals, refused = advice.apply(totals)
+            blocked = {**blocked, **refused}
+            decision.feasible -= len(refused)
         if not decision.feasible:
             failure = FitFailure(ctx, evaluation, None, tuple(restriction.plugins), restriction.mask, blocked)
             return self._failed(decision, failure)
@@ -206,6 +213,7 @@ class Cycle:
         decision.slot = slot
         decision.node = cluster.name_of(slot)
         decision.total = float(totals[slot])
+        decision.advised = advice.scores.get(slot, 0.0) if advice is not None else 0.0
         if framework.restorer is not None and slot in ctx.restored:
             ctx.reservation = framework.restorer.nominate(ctx, slot)
         return decision
@@ -303,7 +311,7 @@ class Cycle:
         for plugin in decision.framework.post_filters:
             result = plugin.post_filter(ctx, failure)
             if result.node is not None:
-                decision.nominate, decision.victims = result.node, result.victims
+                decision.nominate, decision.victims, decision.candidates = result.node, result.victims, result.candidates
             if result.status.ok:
                 messages = []
                 break

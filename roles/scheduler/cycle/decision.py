@@ -13,7 +13,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.evaluation import Evaluation
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.framework import Framework
-from roles.scheduler.framework.interfaces import Codes, Filter, Rejection
+from roles.scheduler.framework.interfaces import Candidate, Codes, Filter, Rejection
 from roles.scheduler.framework.status import Code, Status
 
 SCHEDULED = "Scheduled"
@@ -115,12 +115,14 @@ class Decision:
     evaluated: int = 0
     feasible: int = 0
     total: float = 0.0
+    advised: float = 0.0  # the part of the total that extenders gave
     ties: int = 0
     evaluation: Evaluation | None = None
     failure: FitFailure | None = None
     post_filter_message: str = ""
     nominate: str | None = None
     victims: tuple[PodInfo, ...] = ()
+    candidates: tuple[Candidate, ...] = ()  # where preemption may take place, what hurts least first
     rejected_by: frozenset[str] = frozenset()
 
     @property

@@ -28,6 +28,8 @@ def record_of(decision: Decision, *, now: float, attempt: int = 1) -> Record:
         numbers["ties"] = decision.ties
         numbers["node"] = decision.node
         scores = evaluation.terms(decision.slot) if evaluation is not None else ()
+        if decision.advised:
+            scores += (("extenders", decision.advised),)
         terms = tuple(Term(name, value, decision.node, "points") for name, value in scores)
         message = f"placed on {decision.node}"
         rule = max(scores, key=lambda item: item[1])[0] if scores else "only node"

@@ -71,6 +71,7 @@ class Handle:
     lookup: Callable[[str, str], Any] | None = None
     gates: dict[str, bool] = field(default_factory=dict)
     network_topology: bool = False
+    extended: frozenset[str] = frozenset()  # resources that only HTTP extenders look at
     metrics: Any = None  # the process's collector registry
     may_write: Callable[[], bool] = bool  # False in a what-if and on a standby
     report: Callable[[PodInfo, str], None] = _nothing  # shows on a pod that is not being tried why it waits (condition PodScheduled)

@@ -198,15 +198,25 @@ class Filter(Plugin):
         return None
 
 
+class Candidate(NamedTuple):
+    """A node on which the pod would fit without the victims, most important victim first; `violations` counts broken budgets."""
+
+    node: str
+    victims: tuple[PodInfo, ...]
+    violations: int
+
+
 class PostFilterResult(NamedTuple):
     """A status, and the node nominated for the pod with the victims to remove first.
 
-    Node None leaves the pod's nomination as it is, "" clears it.
+    Node None leaves the pod's nomination as it is, "" clears it. `candidates` are all nodes that were found, what hurts least first:
+    extenders may rule some out.
     """
 
     status: Status
     node: str | None = None
     victims: tuple[PodInfo, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
 
 
 class PostFilter(Plugin):

@@ -17,7 +17,7 @@ from roles.scheduler.cycle.decision import FitFailure
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.events import ASSIGNED_POD, Action, Subscription
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.framework.interfaces import Feed, PostFilter, PostFilterResult
+from roles.scheduler.framework.interfaces import Candidate, Feed, PostFilter, PostFilterResult
 from roles.scheduler.framework.status import SUCCESS, Status, unschedulable
 
 _NOT_HELPFUL = "Preemption is not helpful for scheduling"
@@ -33,15 +33,6 @@ class Budget:
     selector: Selector | None
     allowed: int
     disrupted: frozenset[str]
-
-
-@dataclass(slots=True)
-class Candidate:
-    """A node on which the pod would fit without the victims, most important victim first."""
-
-    node: str
-    victims: tuple[PodInfo, ...]
-    violations: int
 
 
 class DefaultPreemption(PostFilter):
@@ -90,8 +81,8 @@ class DefaultPreemption(PostFilter):
             # The nomination, if there is one, is of no use any more.
             items = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
             return PostFilterResult(_message(f"0/{total} nodes are available: {items}."), "")
-        best = min(candidates, key=_harm)
-        return PostFilterResult(SUCCESS, best.node, best.victims)
+        candidates.sort(key=harm)
+        return PostFilterResult(SUCCESS, candidates[0].node, candidates[0].victims, tuple(candidates))
 
     def slots(self, ctx: CycleContext, failure: FitFailure) -> list[int]:
         """Nodes on which removing pods may help."""
@@ -208,7 +199,7 @@ def _importance(pod: PodInfo) -> tuple[int, str]:
     return (-pod.priority, _start(pod))
 
 
-def _harm(candidate: Candidate) -> tuple[int, int, int, int, tuple[int, ...]]:
+def harm(candidate: Candidate) -> tuple[int, int, int, int, tuple[int, ...]]:
     """Less is better: budget violations, highest victim priority, sum of priorities, number of victims, and the earliest start among
     the highest-priority victims (the later, the better)."""
     victims = candidate.victims

@@ -72,7 +72,7 @@ class NodeResourcesFit(PreFilter, Filter, Score):
 
     def __init__(self, args: NodeResourcesFitArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._ignored = frozenset(args.ignored_resources)
+        self._ignored = frozenset(args.ignored_resources) | handle.extended
         self._ignored_prefixes = tuple(f"{group}/" for group in args.ignored_resource_groups)
         self._strategy = args.scoring_strategy.type
         ratio = args.scoring_strategy.requested_to_capacity_ratio

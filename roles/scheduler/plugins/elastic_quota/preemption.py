@@ -11,8 +11,9 @@ from roles.scheduler.config.args import DefaultPreemptionArgs
 from roles.scheduler.cycle.decision import FitFailure
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.interfaces import Candidate
 from roles.scheduler.framework.status import Code
-from roles.scheduler.plugins.default_preemption import Candidate, DefaultPreemption
+from roles.scheduler.plugins.default_preemption import DefaultPreemption
 from roles.scheduler.plugins.elastic_quota.args import ElasticQuotaArgs
 from roles.scheduler.plugins.elastic_quota.book import QuotaBook, is_preemptible
 from roles.scheduler.plugins.elastic_quota.model import DEFAULT

@@ -1,0 +1,133 @@
+"""What the scheduler and an HTTP extender say to one another: k8s.io/kube-scheduler/extender/v1, whose names have no case when read.
+
+Pure. Whole objects are the plain dicts of the API; where an extender keeps its own cache only names and UIDs are sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from roles.scheduler.framework.interfaces import Candidate
+
+Object = dict[str, Any]
+MAX_SCORE = 10  # of an extender
+TIMES = 10  # what brings an extender's score to 0..100
+
+
+class BadAnswer(ValueError):
+    """The extender's answer makes no sense; the text says what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """Names of the nodes that pass, and why others do not: by name a text, `unresolvable` where removing pods cannot help."""
+
+    passed: frozenset[str]
+    failed: Mapping[str, str]
+    unresolvable: Mapping[str, str]
+
+
+def node_args(pod: Object, names: Iterable[str], nodes: Mapping[str, Object] | None) -> Object:
+    """ExtenderArgs for filter and prioritize: node names, or whole nodes when `nodes` are given."""
+    if nodes is None:
+        return {"Pod": pod, "Nodes": None, "NodeNames": list(names)}
+    items = [nodes[name] for name in names if name in nodes]
+    return {"Pod": pod, "Nodes": {"metadata": {}, "items": items}, "NodeNames": None}
+
+
+def filtered(answer: Any) -> Filtered:
+    """An ExtenderFilterResult. Raises BadAnswer, also for the error that the extender itself reports."""
+    fields = _fields(answer, "an ExtenderFilterResult")
+    if fields.get("error"):
+        raise BadAnswer(str(fields["error"]))
+    names, nodes = fields.get("nodenames"), fields.get("nodes")
+    if isinstance(names, list):
+        passed = frozenset(str(name) for name in names)
+    elif isinstance(nodes, dict):
+        items = _fields(nodes, "a NodeList").get("items") or []
+        passed = frozenset(str(((item or {}).get("metadata") or {}).get("name", "")) for item in items)
+    else:
+        raise BadAnswer("the answer has neither NodeNames nor Nodes")
+    return Filtered(passed, _texts(fields.get("failednodes")), _texts(fields.get("failedandunresolvablenodes")))
+
+
+def scores(answer: Any) -> dict[str, int]:
+    """A HostPriorityList as scores by node name. Raises BadAnswer."""
+    if answer is None:
+        return {}
+    if not isinstance(answer, list):
+        raise BadAnswer("a list of {Host, Score} was expected")
+    found: dict[str, int] = {}
+    for item in answer:
+        fields = _fields(item, "{Host, Score}")
+        host, score = fields.get("host"), fields.get("score")
+        if not isinstance(host, str) or not isinstance(score, int) or isinstance(score, bool):
+            raise BadAnswer(f"{item!r} is no {{Host, Score}} with a whole number")
+        found[host] = score
+    return found
+
+
+def preemption_args(pod: Object, candidates: Iterable[Candidate], pods: Mapping[str, Object] | None) -> Object:
+    """ExtenderPreemptionArgs: victims by node, as UIDs, or as whole pods when `pods` (by "namespace/name") are given."""
+    if pods is None:
+        meta = {
+            c.node: {"Pods": [{"UID": victim.uid} for victim in c.victims], "NumPDBViolations": c.violations} for c in candidates
+        }  # fmt: skip
+        return {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": meta}
+    whole = {
+        c.node: {"Pods": [pods[victim.key] for victim in c.victims if victim.key in pods], "NumPDBViolations": c.violations}
+        for c in candidates
+    }  # fmt: skip
+    return {"Pod": pod, "NodeNameToVictims": whole, "NodeNameToMetaVictims": None}
+
+
+def preempted(answer: Any, candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """The candidates that an ExtenderPreemptionResult leaves, with the victims that it names. Raises BadAnswer."""
+    left = _fields(answer, "an ExtenderPreemptionResult").get("nodenametometavictims")
+    if left is None:
+        return ()
+    if not isinstance(left, dict):
+        raise BadAnswer("NodeNameToMetaVictims must be an object")
+    found: list[Candidate] = []
+    known = {candidate.node: candidate for candidate in candidates}
+    for node in left.keys() - known.keys():
+        raise BadAnswer(f"node {node!r} was not among the candidates")
+    for node, candidate in known.items():
+        if node not in left:
+            continue
+        fields = _fields(left[node] or {}, "MetaVictims")
+        uids = [str(_fields(pod, "a MetaPod").get("uid")) for pod in fields.get("pods") or ()]
+        by_uid = {victim.uid: victim for victim in candidate.victims}
+        strangers = [uid for uid in uids if uid not in by_uid]
+        if strangers:
+            raise BadAnswer(f"pod {strangers[0]!r} was no victim on node {node!r}")
+        victims = tuple(victim for victim in candidate.victims if victim.uid in set(uids))
+        violations = fields.get("numpdbviolations")
+        found.append(Candidate(node, victims, violations if isinstance(violations, int) else candidate.violations))
+    return tuple(found)
+
+
+def binding_args(namespace: str, name: str, uid: str, node: str) -> Object:
+    """ExtenderBindingArgs."""
+    return {"PodName": name, "PodNamespace": namespace, "PodUID": uid, "Node": node}
+
+
+def binding_error(answer: Any) -> str:
+    """The error of an ExtenderBindingResult, "" when it bound the pod. Raises BadAnswer."""
+    return str(_fields(answer, "an ExtenderBindingResult").get("error") or "")
+
+
+def _fields(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise BadAnswer(f"{what} was expected")
+    return {str(key).lower(): item for key, item in value.items()}
+
+
+def _texts(value: Any) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise BadAnswer("failed nodes must be an object of texts by node name")
+    return {str(name): str(text) for name, text in value.items()}

@@ -1,0 +1,250 @@
+"""HTTP extenders: another program filters, scores, preempts and binds; asked by the live scheduler on the embedded API server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+from aiohttp import web
+
+from koord.api.kinds import PODS, PRIORITYCLASSES
+from koord.apiserver.tls import ensure
+from koord.config.extenders import Extender as Config
+from koord.process.errors import ConfigurationError
+from roles.scheduler import testing
+from roles.scheduler.extenders import wire
+from roles.scheduler.extenders.client import Extender
+from roles.scheduler.framework.interfaces import Candidate
+
+Obj = dict[str, Any]
+Answer = Callable[[Obj], Any]
+
+
+@contextlib.asynccontextmanager
+async def extender(tls: ssl.SSLContext | None = None, **verbs: Answer) -> AsyncIterator[tuple[str, list[tuple[str, Obj]]]]:
+    """A server with the given verbs; gives its URL and what it was asked."""
+    asked: list[tuple[str, Obj]] = []
+
+    async def handle(request: web.Request) -> web.Response:
+        verb = request.match_info["verb"]
+        body = orjson.loads(await request.read())
+        asked.append((verb, body))
+        answer = verbs[verb](body)
+        if asyncio.iscoroutine(answer):
+            answer = await answer
+        return answer if isinstance(answer, web.Response) else web.json_response(answer)
+
+    app = web.Application(client_max_size=1 << 26)
+    app.router.add_post("/ext/{verb}", handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
+    await site.start()
+    port = runner.addresses[0][1]
+    try:
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{port}/ext", asked
+    finally:
+        await runner.cleanup()
+
+
+def names_in(body: Obj) -> list[str]:
+    return list(body["NodeNames"]) if body["NodeNames"] is not None else [node["metadata"]["name"] for node in body["Nodes"]["items"]]
+
+
+async def three_nodes(objects: Any) -> None:
+    for number in range(3):
+        await objects.node(f"n{number}")
+
+
+@pytest.mark.feature("SCH-FW-06")
+@pytest.mark.feature("SCH-FW-01")
+@pytest.mark.parametrize("cached", [True, False])
+def test_an_extender_filters_and_scores(scheduler: Any, cached: bool) -> None:
+    def select(body: Obj) -> Obj:
+        left = [name for name in names_in(body) if name != "n0"]
+        nodes = (
+            {"NodeNames": left} if cached else {"nodes": {"items": [n for n in body["Nodes"]["items"] if n["metadata"]["name"] in left]}}
+        )
+        return {**nodes, "FailedNodes": {"n0": "not this one"}}
+
+    def rank(body: Obj) -> list[Obj]:
+        return [{"Host": name, "Score": 10 if name == "n2" else 0} for name in names_in(body)]
+
+    async def run() -> None:
+        async with extender(filter=select, rank=rank) as (url, asked):
+            config = {"urlPrefix": url, "filterVerb": "filter", "prioritizeVerb": "rank", "weight": 1, "nodeCacheCapable": cached}
+            async with scheduler({"extenders": [config]}, before=three_nodes) as live:
+                await live.pod("p", meta={"annotations": {"example.com/whole": "yes"}})
+                assert await live.bound("p") == "n2"
+                async with aiohttp.ClientSession() as session, session.get(f"{live.ops.url}/debug/decisions?name=p") as response:
+                    text = await response.text()
+                assert '"extenders"' in text
+            (first, filter_body), (second, rank_body) = asked
+            assert (first, second) == ("filter", "rank")
+            assert sorted(names_in(filter_body)) == ["n0", "n1", "n2"]
+            assert sorted(names_in(rank_body)) == ["n1", "n2"]
+            # The pod is sent whole, not as the scheduler keeps it.
+            assert filter_body["Pod"]["metadata"]["annotations"] == {"example.com/whole": "yes"}
+            assert (filter_body["Nodes"] is None) == cached
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-06")
+def test_a_refusal_is_explained_and_any_event_brings_the_pod_back(scheduler: Any) -> None:
+    willing = False
+
+    def select(body: Obj) -> Obj:
+        if willing:
+            return {"NodeNames": names_in(body)}
+        return {"NodeNames": [], "FailedNodes": {"n0": "no licence", "n1": "no licence"}, "FailedAndUnresolvableNodes": {"n2": "too old"}}
+
+    async def run() -> None:
+        nonlocal willing
+        async with extender(filter=select) as (url, _):
+            config = {"urlPrefix": url, "filterVerb": "filter", "nodeCacheCapable": True}
+            async with scheduler({"extenders": [config]}, before=three_nodes) as live:
+                await live.pod("p")
+                condition = await live.refused("p")
+                assert condition["reason"] == "Unschedulable"
+                assert condition["message"].startswith("0/3 nodes are available: 1 too old, 2 no licence.")
+                willing = True
+                await live.node("unrelated", cpu="1m")
+                await live.bound("p")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-06")
+@pytest.mark.parametrize("ignorable", [True, False])
+def test_an_extender_that_fails(scheduler: Any, ignorable: bool) -> None:
+    async def slow(body: Obj) -> Obj:
+        await asyncio.sleep(5)
+        return {}
+
+    def broken(body: Obj) -> web.Response:
+        return web.Response(status=500)
+
+    async def run() -> None:
+        async with extender(filter=slow, rank=broken) as (url, asked):
+            config = {"urlPrefix": url, "filterVerb": "filter", "httpTimeout": "50ms", "ignorable": ignorable, "nodeCacheCapable": True}
+            ranking = {"urlPrefix": url, "prioritizeVerb": "rank", "weight": 5, "nodeCacheCapable": True}
+            async with scheduler({"extenders": [config, ranking]}, before=three_nodes) as live:
+                await live.pod("p")
+                if ignorable:
+                    await live.bound("p")  # scores are a wish: their failure never counts
+                    assert "rank" in [verb for verb, _ in asked]
+                else:
+                    condition = await live.refused("p")
+                    assert condition["reason"] == "SchedulerError"
+                    assert "did not answer within 0.05 s" in condition["message"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-06")
+@pytest.mark.feature("SCH-KS-02")
+def test_only_pods_with_its_resources_and_the_extender_counts_them_itself(scheduler: Any) -> None:
+    client: Any = None
+    bindings: list[tuple[str, str]] = []
+
+    async def bind(body: Obj) -> Obj:
+        bindings.append((body["PodName"], body["Node"]))
+        await client.bind(body["PodNamespace"], body["PodName"], body["Node"], body["PodUID"])
+        return {"Error": ""}
+
+    async def run() -> None:
+        nonlocal client
+        async with extender(filter=lambda body: {"NodeNames": ["n1"]}, bind=bind) as (url, asked):
+            config = {
+                "urlPrefix": url, "filterVerb": "filter", "bindVerb": "bind", "nodeCacheCapable": True,
+                "managedResources": [{"name": "example.com/foo", "ignoredByScheduler": True}],
+            }  # fmt: skip
+            async with scheduler({"extenders": [config]}, before=three_nodes) as live:
+                client = live.client
+                await live.pod("other")
+                await live.bound("other")
+                assert asked == []
+                amounts = {"example.com/foo": "1"}  # no node has any: the scheduler leaves that to the extender
+                await live.pod("p", containers=[{"name": "c", "image": "i", "resources": {"requests": amounts, "limits": amounts}}])
+                assert await live.bound("p") == "n1"
+                assert bindings == [("p", "n1")]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-KS-12")
+def test_an_extender_rules_out_victims(scheduler: Any) -> None:
+    def preempt(body: Obj) -> Obj:
+        assert sorted(body["NodeNameToMetaVictims"]) == ["n0", "n1", "n2"]
+        return {"NodeNameToMetaVictims": {"n1": body["NodeNameToMetaVictims"]["n1"]}}
+
+    async def run() -> None:
+        async with extender(preempt=preempt) as (url, _):
+            config = {"urlPrefix": url, "preemptVerb": "preempt", "nodeCacheCapable": True}
+            async with scheduler({"extenders": [config]}, before=three_nodes) as live:
+                for number in range(3):
+                    await live.pod(f"low-{number}", cpu="4", terminationGracePeriodSeconds=0)
+                homes = {f"low-{number}": await live.bound(f"low-{number}") for number in range(3)}
+                victim = next(name for name, node in homes.items() if node == "n1")
+                await live.client.create(PRIORITYCLASSES, {"metadata": {"name": "high"}, "value": 1000})
+                await live.pod("high", cpu="4", priorityClassName="high")
+                assert await live.bound("high") == "n1"
+                left = {pod["metadata"]["name"] for pod in (await live.client.list(PODS, "default")).items}
+                assert left == {"high", *homes} - {victim}
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-01")
+def test_tls_with_the_extenders_own_authority(scheduler: Any, tmp_path: Path) -> None:
+    async def run() -> None:
+        own = ensure(tmp_path, "127.0.0.1")
+        async with extender(own.context(), filter=lambda body: {"NodeNames": ["n2"]}) as (url, _):
+            tls = {"caFile": str(tmp_path / "ca.crt")}
+            config = {"urlPrefix": url, "filterVerb": "filter", "nodeCacheCapable": True, "enableHTTPS": True, "tlsConfig": tls}
+            async with scheduler({"extenders": [config]}, before=three_nodes) as live:
+                await live.pod("p")
+                assert await live.bound("p") == "n2"
+
+    asyncio.run(run())
+
+
+def test_certificates_that_are_not_there_stop_the_start(tmp_path: Path) -> None:
+    config = Config.model_validate({"urlPrefix": "https://x", "tlsConfig": {"caFile": str(tmp_path / "nowhere")}})
+    with pytest.raises(ConfigurationError, match=r"extenders\[1\]\.tlsConfig.*nowhere"):
+        Extender(config, 1)
+
+
+@pytest.mark.parametrize(
+    ("read", "answer", "text"),
+    [
+        (wire.filtered, [], "ExtenderFilterResult was expected"),
+        (wire.filtered, {}, "neither NodeNames nor Nodes"),
+        (wire.filtered, {"error": "disk on fire", "nodenames": []}, "disk on fire"),
+        (wire.scores, {"host": "a"}, "a list of"),
+        (wire.scores, [{"host": "a", "score": "9"}], "whole number"),
+        (lambda answer: wire.preempted(answer, ()), {"nodeNameToMetaVictims": {"x": {}}}, "not among the candidates"),
+        (wire.binding_error, None, "ExtenderBindingResult was expected"),
+    ],
+)
+def test_nonsense_is_one_clear_error(read: Callable[[Any], Any], answer: Any, text: str) -> None:
+    with pytest.raises(wire.BadAnswer, match=text):
+        read(answer)
+
+
+def test_an_extender_may_spare_victims_but_not_add_any() -> None:
+    world = testing.World()
+    a, b = (world.parser.parse(testing.pod(uid=uid)) for uid in "ab")
+    candidates = (Candidate("n", (a, b), 1),)
+    (left,) = wire.preempted({"nodeNameToMetaVictims": {"n": {"pods": [{"uid": "b"}], "numPDBViolations": 0}}}, candidates)
+    assert (left.victims, left.violations) == ((b,), 0)
+    with pytest.raises(wire.BadAnswer, match="was no victim"):
+        wire.preempted({"nodeNameToMetaVictims": {"n": {"pods": [{"uid": "c"}]}}}, candidates)
