@@ -348,6 +348,10 @@ class ReservationFilter(Plugin):
         """Reasons why not, each as it is told to users; () when it could. Called inside `ctx.restoring(slot)`."""
         raise NotImplementedError
 
+    def fits_alone(self, ctx: CycleContext, slot: int) -> tuple[str, ...]:
+        """The same without the help of any reservation: all of them keep what they hold. Called inside `ctx.restoring(slot)`."""
+        return ()
+
 
 class NextPod(Plugin):
     """Asked before the queue is popped; may name the pod that is scheduled next, wherever it waits (one plugin across profiles)."""

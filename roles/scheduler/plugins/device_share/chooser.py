@@ -105,7 +105,7 @@ class Chooser:
         if ctx.reservation is not None:
             return self.with_reservation(ctx, slot, request, ctx.reservation, mask)
         if self.reserving(ctx, slot):
-            return choose(request, _masked(self.view(ctx, slot, node), mask), self.rules)
+            return self.alone(ctx, slot, request, mask)
         reasons: dict[str, None] = {}
         for reservation in restored:
             found = self.with_reservation(ctx, slot, request, reservation, mask)
@@ -114,7 +114,13 @@ class Chooser:
             reasons.update(dict.fromkeys(found.reasons))
         if names.ANNOTATION_RESERVATION_AFFINITY in ctx.pod.shape.annotations:
             return unschedulable(*(f"Reservation(s) {reason}" for reason in reasons))
-        # Only owners use reserved devices: what is left for others is what nobody holds.
+        return self.alone(ctx, slot, request, mask)
+
+    def alone(self, ctx: CycleContext, slot: int, request: DeviceRequest, mask: int | None = None) -> Outcome:
+        """Without any reservation. Only owners use reserved devices: what is left for others is what nobody holds."""
+        node = self.node(ctx, slot)
+        if node.inventory is None:
+            return ()
         return choose(request, _masked(self.view(ctx, slot, node), mask), self.rules)
 
     def with_reservation(

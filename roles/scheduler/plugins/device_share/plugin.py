@@ -197,6 +197,13 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
         found = self.chooser.with_reservation(ctx, slot, request, reservation)
         return tuple(f"Reservation(s) {reason}" for reason in found.reasons) if isinstance(found, Status) else ()
 
+    def fits_alone(self, ctx: CycleContext, slot: int) -> tuple[str, ...]:
+        request = request_for(ctx.pod.shape)
+        if not isinstance(request, DeviceRequest):
+            return ()
+        found = self.chooser.alone(ctx, slot, request)
+        return found.reasons if isinstance(found, Status) else ()
+
     # ---------------------------------------------------------------- score
 
     def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:

@@ -104,6 +104,8 @@ class Judge:
             reasons = (_TOO_MANY, *reasons)
         if clash(ctx.pod.shape, (held.pod for held in matched)):
             reasons = (*reasons, _PORTS)
+        for plugin in self.others:
+            reasons = (*reasons, *plugin.fits_alone(ctx, slot))
         return unschedulable(*reasons) if reasons else SUCCESS
 
 

@@ -134,6 +134,7 @@ def test_no_share_is_given_twice_and_a_restart_finds_the_same(items: list[Any], 
         decision = found.schedule(make(wish))
         if decision.scheduled:
             placed[decision.pod.uid] = (decision, annotation(found, decision))
+            assert decision.node == "d" or placed[decision.pod.uid][1], "what the filters promise is there to be taken"
             check_nothing_is_given_twice(found)
     for number, uid in enumerate(list(placed)):
         if number in leaving:
