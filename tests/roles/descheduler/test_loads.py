@@ -1,0 +1,246 @@
+"""LowNodeLoad through the role's door: nodes, metrics and pods in, evictions out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from koord.api import kinds
+from tests.roles.descheduler.support import Obj, after_rounds, configuration, descheduling, eventually, metric, node, pod
+
+ONCE = {"consecutiveAbnormalities": 1, "consecutiveNormalities": 1, "timeout": "1m"}
+BASE: Obj = {"lowThresholds": {"cpu": 30}, "highThresholds": {"cpu": 60}, "anomalyCondition": ONCE}
+OWNERS = pod("o", "x")["metadata"]["ownerReferences"]
+
+
+def balanced(args: Obj, objects: list[Obj], **top: Any):
+    return after_rounds(objects, configuration({"balance": ["LowNodeLoad"]}, {"LowNodeLoad": {**BASE, **args}}, **top))
+
+
+def prod(name: str, where: str = "hot", **more: Any) -> Obj:
+    return pod(name, where, cpu="100m", meta={"labels": {"koordinator.sh/priority-class": "koord-prod"}, "ownerReferences": OWNERS}, **more)
+
+
+def batch(name: str, where: str = "hot", **more: Any) -> Obj:
+    return pod(
+        name, where, cpu="100m", meta={"labels": {"koordinator.sh/priority-class": "koord-batch"}, "ownerReferences": OWNERS}, **more
+    )
+
+
+@pytest.mark.feature("DS-LNL-06")
+def test_a_hot_node_is_relieved_and_the_reason_says_by_how_much() -> None:
+    objects = [
+        node("hot"), node("idle"),
+        *(pod(name, "hot", cpu="100m") for name in ("a", "b", "c")),
+        metric("hot", "4", {"a": "1500m", "b": "1", "c": "500m"}), metric("idle", "1"),
+    ]  # fmt: skip
+    done = balanced({}, objects)
+    assert done.pods == {"a", "c"}  # 1000m too much, which is just what b uses
+    record = done.records("Evicted")[0]
+    assert record.numbers["reason"] == "node is overutilized, node cpu usage(70.00%)>threshold(60.00%)"
+
+
+@pytest.mark.feature("DS-LNL-06")
+@pytest.mark.parametrize(("system", "left"), [("2", 2), ("5500m", 3), ("6", 4)])
+def test_the_low_nodes_room_bounds_what_leaves(system: str, left: int) -> None:
+    """Four cores too many. Room of four cores takes two pods; half a core takes the one that is begun with; no room takes none."""
+    pods = {"a": "2", "b": "2", "c": "2", "d": "2"}
+    objects = [
+        node("hot"), node("idle"),
+        *(pod(name, "hot", cpu="100m") for name in pods),
+        metric("hot", "2", pods), metric("idle", system),
+    ]  # fmt: skip
+    assert len(balanced({"nodeFit": False, "lowThresholds": {"cpu": 60}}, objects).pods) == left
+
+
+@pytest.mark.feature("DS-LNL-07")
+def test_room_is_promised_once() -> None:
+    """Both targets could take one pod of 2 cores each, but not two."""
+    pods = {"a": "2", "b": "2", "c": "2", "d": "2"}
+    objects = [
+        node("hot"), node("t1"), node("t2"),
+        *(pod(name, "hot", cpu="100m") for name in pods),
+        metric("hot", "1500m", pods), metric("t1", "3"), metric("t2", "3"),
+    ]  # fmt: skip
+    done = balanced({"highThresholds": {"cpu": 55}, "lowThresholds": {"cpu": 30}}, objects)
+    assert len(done.pods) == 2
+    assert {record.numbers["target"] for record in done.records("Evicted")} == {"t1", "t2"}
+
+
+@pytest.mark.feature("DS-LNL-07")
+def test_a_pod_that_no_metric_tells_of_stays_with_node_fit() -> None:
+    objects = [
+        node("hot"), node("idle"), pod("unknown", "hot"), pod("known", "hot"),
+        metric("hot", "6", {"known": "900m"}), metric("idle", "1"),
+    ]  # fmt: skip
+    assert balanced({}, objects).pods == {"unknown"}
+    only = [item for item in objects if item["metadata"]["name"] != "known"]
+    assert balanced({}, [*only[:-2], metric("hot", "7"), metric("idle", "1")]).pods == {"unknown"}
+    assert balanced({"nodeFit": False}, [*only[:-2], metric("hot", "7"), metric("idle", "1")]).pods == set()
+
+
+PROD = {
+    "lowThresholds": {"cpu": 50}, "highThresholds": {"cpu": 90}, "prodLowThresholds": {"cpu": 20}, "prodHighThresholds": {"cpu": 40},
+}  # fmt: skip
+
+
+@pytest.mark.feature("DS-LNL-03")
+def test_prod_pods_leave_nodes_that_are_hot_for_prod_alone() -> None:
+    objects = [
+        node("hot"), node("idle"), prod("p1"), prod("p2"), batch("b1"),
+        metric("hot", "1", {"p1": "3", "p2": "2", "b1": "2"}), metric("idle", "1"),
+    ]  # fmt: skip
+    done = balanced(PROD, objects)
+    # Prod uses 5 cores of 10, 4 are allowed: the one that covers the excess leaves, batch does not
+    assert done.pods == {"p1", "b1"}
+    assert done.records("Evicted")[0].numbers["reason"] == "node is overutilized, prod cpu usage(50.00%)>threshold(40.00%)"
+    classes = {record.subject.name: record.numbers["class"] for record in done.records("Classified")}
+    assert classes == {"hot": "prodHot", "idle": "bothLow"}
+
+
+@pytest.mark.feature("DS-LNL-03")
+def test_room_that_the_first_pass_took_is_not_there_for_the_second() -> None:
+    objects = [
+        node("hot"), node("prodhot"), node("both"),
+        batch("b1"), prod("p1", "prodhot"), prod("p2", "prodhot"),
+        metric("hot", "6", {"b1": "3"}), metric("prodhot", "500m", {"p1": "2500m", "p2": "2"}), metric("both", "1"),
+    ]  # fmt: skip
+    args = {**PROD, "lowThresholds": {"cpu": 20}, "highThresholds": {"cpu": 60}, "nodeFit": False}
+    done = balanced(args, objects)
+    assert done.pods == {"p1"}  # both: 5 cores of room, 3 go to batch, 2 are left for Prod
+    tight = [*objects[:-1], metric("both", "2"), node("more"), metric("more", "5")]
+    assert balanced(args, tight).pods == {"p1"}
+    none_left = {**args, "highThresholds": {"cpu": 40}, "prodHighThresholds": {"cpu": 40}}
+    assert balanced(none_left, objects).pods == {"p1", "p2"}  # 3 cores of room, all of it taken by batch
+
+
+@pytest.mark.feature("DS-LNL-05")
+def test_pools_have_thresholds_of_their_own() -> None:
+    gpu = {"labels": {"pool": "gpu"}}
+    objects = [
+        node("g-hot", **gpu), node("g-idle", **gpu), node("c-warm"), node("c-idle"),
+        pod("g", "g-hot", cpu="100m"), pod("c", "c-warm", cpu="100m"),
+        metric("g-hot", "7", {"g": "1"}), metric("g-idle", "4"), metric("c-warm", "5", {"c": "500m"}), metric("c-idle", "1"),
+    ]  # fmt: skip
+    pool = {
+        "name": "gpu",
+        "nodeSelector": {"matchLabels": {"pool": "gpu"}},
+        "lowThresholds": {"cpu": 50},
+        "highThresholds": {"cpu": 75},
+    }
+    top = {"nodeSelector": {"matchExpressions": [{"key": "pool", "operator": "DoesNotExist"}]}, "nodePools": [pool]}
+    done = balanced(top, objects)
+    assert done.pods == {"c"}
+    assert done.records("Evicted")[0].numbers["target"] == "g-idle"
+    # what a pool leaves out comes from the top level: c is hot above 50 %
+    inherits = {**top, "highThresholds": {"cpu": 50}, "nodePools": [{"name": "gpu", "nodeSelector": pool["nodeSelector"]}]}
+    assert balanced(inherits, objects).pods == {"g"}  # g-idle is above 30 %, so the gpu pool has no target
+
+
+@pytest.mark.feature("DS-LNL-02")
+def test_deviation_thresholds_lie_around_the_average() -> None:
+    objects = [
+        node("hot"), node("idle"), node("mid"), pod("p", "hot", cpu="100m"),
+        metric("hot", "7", {"p": "1"}), metric("idle", "2"), metric("mid", "5"),
+    ]  # fmt: skip
+    args = {"useDeviationThresholds": True, "lowThresholds": {"cpu": 10}, "highThresholds": {"cpu": 20}}
+    assert balanced(args, objects).pods == set()  # the average is 50 %: hot is above 70 %
+    assert balanced({**args, "highThresholds": {"cpu": 31}}, objects).pods == {"p"}
+
+
+@pytest.mark.feature("DS-LNL-08")
+def test_amplified_nodes_are_judged_by_what_they_really_have() -> None:
+    raw = {"node.koordinator.sh/raw-allocatable": json.dumps({"cpu": "10", "memory": "20Gi"})}
+    objects = [
+        node("hot", cpu="20", annotations=raw), node("idle"), pod("p", "hot", cpu="100m"),
+        metric("hot", "6", {"p": "1"}), metric("idle", "1"),
+    ]  # fmt: skip
+    assert balanced({}, objects).pods == set()
+    assert balanced({}, [node("hot", cpu="20"), *objects[1:]]).pods == {"p"}
+    bad = {"node.koordinator.sh/raw-allocatable": "ten"}
+    assert balanced({}, [node("hot", cpu="20", annotations=bad), *objects[1:]]).pods == {"p"}
+
+
+@pytest.mark.feature("DS-LNL-04")
+def test_a_node_must_stay_hot_for_more_than_n_rounds() -> None:
+    objects = [
+        node("hot"), node("idle"), pod("p", "hot", cpu="100m"), metric("hot", "6", {"p": "1"}), metric("idle", "1"),
+    ]  # fmt: skip
+    patient = {**BASE, "anomalyCondition": {"consecutiveAbnormalities": 2, "consecutiveNormalities": 1, "timeout": "1m"}}
+
+    async def scenario() -> None:
+        text = configuration({"balance": ["LowNodeLoad"]}, {"LowNodeLoad": patient}, deschedulingInterval="50ms")
+        async with descheduling(objects, text) as running:
+            await eventually(lambda: running.records("Evicted"))
+            hot = [record for record in running.records("Classified") if record.subject.name == "hot"]
+            waits = [record for record in running.records("Round") if "for long enough" in record.message]
+            evicted = running.records("Evicted")[0].time
+            assert len([record for record in hot if record.time <= evicted]) == 3
+            assert len(waits) == 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("DS-LNL-06")
+def test_a_pod_that_left_since_the_metrics_does_not_keep_a_node_hot() -> None:
+    """The metrics stay as they are: after one eviction the node is cool for good, although they still tell of the pod."""
+    pods = {"a": "1", "b": "1", "c": "1"}
+    objects = [
+        node("hot"), node("idle"), *(pod(name, "hot", cpu="100m") for name in pods), metric("hot", "4", pods), metric("idle", "1"),
+    ]  # fmt: skip
+
+    async def scenario() -> None:
+        text = configuration({"balance": ["LowNodeLoad"]}, {"LowNodeLoad": BASE}, deschedulingInterval="50ms")
+        async with descheduling(objects, text) as running:
+            await running.wait_rounds(4)
+            assert len(await running.pods()) == 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("DS-LNL-06")
+def test_a_migration_under_way_is_not_begun_twice() -> None:
+    """A ReservationFirst job waits for its place; the pod is still there, and its node must not be relieved of a second one."""
+    pods = {"a": "1", "b": "1", "c": "1"}
+    free = [{**owner, "controller": False} for owner in OWNERS]
+    objects = [
+        node("hot"), node("idle"), *(pod(name, "hot", cpu="100m", meta={"ownerReferences": free}) for name in pods),
+        metric("hot", "4", pods), metric("idle", "1"),
+    ]  # fmt: skip
+
+    async def scenario() -> None:
+        text = configuration({"balance": ["LowNodeLoad"]}, {"LowNodeLoad": BASE}, deschedulingInterval="100ms")
+        text = text.replace("name: DefaultEvictor", "name: MigrationController")
+        async with descheduling(objects, text) as running:
+            await running.wait_rounds(5)
+            jobs = (await running.client.list(kinds.PODMIGRATIONJOBS)).items
+            assert len(jobs) == 1
+            assert len(await running.pods()) == 3
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("DS-LNL-01")
+@pytest.mark.parametrize(
+    ("args", "evicted"),
+    [
+        ({}, True),
+        ({"numberOfNodes": 1}, False),
+        ({"paused": True}, False),
+        ({"dryRun": True}, False),
+        ({"podSelectors": [{"name": "x", "selector": {"matchLabels": {"no": "such"}}}]}, False),
+        ({"podSelectors": [{"name": "none"}]}, True),
+        ({"evictableNamespaces": {"exclude": ["default"]}}, False),
+        ({"evictableNamespaces": {"include": ["default"]}}, True),
+        ({"nodeSelector": {"matchLabels": {"kubernetes.io/hostname": "hot"}}}, False),
+        ({"highThresholds": {"cpu": 70}}, False),  # exactly at the threshold is not above it
+        ({"lowThresholds": {"cpu": 9}}, False),
+        ({"nodeMetricExpirationSeconds": 1000}, True),
+    ],
+)
+def test_when_low_node_load_acts(args: Obj, evicted: bool) -> None:
+    objects = [node("hot"), node("idle"), pod("p", "hot", cpu="100m"), metric("hot", "6", {"p": "1"}), metric("idle", "1")]
+    assert (balanced(args, objects).pods == set()) is evicted
