@@ -40,6 +40,15 @@ class Metrics:
         self._would = Counter(
             "koord_descheduler_pods_would_evict", "Evictions that a dry run decided.", ("strategy", "namespace"), registry=self.registry
         )
+        self._refused = Counter(
+            "koord_descheduler_pods_not_evicted",
+            "Evictions that a plugin asked for and that were refused.",
+            ("strategy",),
+            registry=self.registry,
+        )
+        self._turns = Histogram(
+            "koord_descheduler_plugin_duration_seconds", "Time of a plugin's turn.", ("plugin",), registry=self.registry
+        )
         self._evicted = PodsEvicted()
         self.registry.register(self._evicted)  # type: ignore[arg-type]
         self._classes = Gauge("koord_descheduler_nodes", "Nodes of the last round by class.", ("node_class",), registry=self.registry)
@@ -52,11 +61,15 @@ class Metrics:
         return self._seconds.time()
 
     def round_done(self, outcome: Outcome) -> None:
-        self._rounds.labels("skipped" if outcome.skipped else "done").inc()
+        self._rounds.labels("skipped" if outcome.skipped else "failed" if outcome.errors else "done").inc()
+        for plugin, seconds in outcome.turns:
+            self._turns.labels(plugin).observe(seconds)
         classes: dict[str, int] = {}
         for record in outcome.records:
             if record.verdict == "WouldEvict":
                 self._would.labels(record.rule, record.subject.namespace).inc()
+            elif record.verdict == "NotEvicted":
+                self._refused.labels(record.rule).inc()
             elif record.verdict == "Classified":
                 node_class = str(record.numbers["class"])
                 classes[node_class] = classes.get(node_class, 0) + 1

@@ -71,6 +71,7 @@ class Outcome:
     evicted: int = 0
     skipped: str = ""
     errors: list[str] = field(default_factory=list)
+    turns: list[tuple[str, float]] = field(default_factory=list)  # plugin and the seconds of its turn
 
 
 class Rounds:
@@ -96,7 +97,10 @@ class Rounds:
                 mine = [node for node in chosen if _matches(profile.selector, node)]
                 for plugin in profile.plugins[point]:
                     turn = _Turn(profile, plugin, chosen, now, self._limits, counts, self._dry_run, acting)
-                    if error := await turn.run(mine):
+                    began = asyncio.get_running_loop().time()
+                    error = await turn.run(mine)
+                    outcome.turns.append((plugin.name, asyncio.get_running_loop().time() - began))
+                    if error:
                         outcome.errors.append(f"profile {profile.name}: {plugin.name}: {error}")
                     outcome.records += turn.handle.records
                 if outcome.errors:

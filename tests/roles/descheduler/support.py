@@ -146,7 +146,8 @@ class Running:
         self.client, self.app, self.recorder, self.life = client, app, recorder, life
 
     def rounds(self) -> float:
-        counted = [self.app.metrics.registry.get_sample_value("koord_descheduler_rounds_total", {"result": r}) for r in ("done", "skipped")]
+        sample = self.app.metrics.registry.get_sample_value
+        counted = [sample("koord_descheduler_rounds_total", {"result": result}) for result in ("done", "skipped", "failed")]
         return sum(value or 0.0 for value in counted)
 
     async def wait_rounds(self, count: float) -> None:
