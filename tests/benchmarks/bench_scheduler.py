@@ -23,6 +23,7 @@ from koord.process.life import Life
 from roles.scheduler import testing
 from roles.scheduler.app import App, Options
 from tests.benchmarks.table import Row, current_rss_mib, script
+from tests.roles.scheduler.reservation import worlds
 
 PROFILE: dict[str, Any] = {
     "schedulerName": testing.SCHEDULER,
@@ -99,6 +100,33 @@ def constrained(nodes: int, pods: int) -> list[Row]:
         result.append(
             Row(f"decision, {nodes} nodes, pods of one shape with {what}, mean", statistics.fmean(seconds) * 1e6, "µs", 500.0, note=note)
         )
+    return result
+
+
+def reserved(nodes: int, count: int, pods: int) -> list[Row]:
+    """Pods beside reservations that are not theirs, and pods of one shape that may use every one of them."""
+    found = worlds.World()
+    found.cluster.reserve(nodes)
+    found.add_nodes(*(testing.node(f"n{number}", cpu="32", memory="256Gi") for number in range(nodes)))
+    for number in range(count):
+        found.hold(f"r{number}", f"n{number * nodes // count}", cpu="4", memory="8Gi", once=number % 2 == 0)
+    result = []
+    for who, labels in (("of others", {"app": "stranger"}), ("of their owner", worlds.OWNER)):
+        infos = [found.parser.parse(testing.pod(cpu="500m", memory="512Mi", labels=labels)) for _ in range(pods)]
+        seconds, used = [], 0
+        began = time.process_time()
+        for info in infos:
+            started = time.perf_counter()
+            decision = found.cycle.decide(info)
+            found.cluster.place(info, decision.slot)
+            found.framework.run_reserve(decision.ctx, decision.slot)
+            seconds.append(time.perf_counter() - started)
+            used += decision.ctx.reservation is not None
+        cpu = (time.process_time() - began) / pods
+        note = f"{1 / statistics.fmean(seconds):.0f} pods/s, p50 {statistics.median(seconds) * 1e6:.0f} µs, CPU {cpu * 1e6:.0f} µs, "
+        note += f"first pod {seconds[0] * 1e3:.0f} ms, {used} in a reservation"
+        what = f"reservations ({count:,}) at {nodes:,} nodes, decision and reserve, pods {who}, mean"
+        result.append(Row(what, statistics.fmean(seconds) * 1e6, "µs", 500.0, note=note))
     return result
 
 
@@ -200,7 +228,12 @@ def rows(quick: bool) -> list[Row]:
     tuning.keep_memory()
     tuning.relax_collector()
     nodes, pods = (1000, 500) if quick else (5000, 2000)
-    return [*decisions(nodes, pods), *constrained(nodes, pods // 4), *throughput(nodes, pods if quick else 10_000)]
+    return [
+        *decisions(nodes, pods),
+        *constrained(nodes, pods // 4),
+        *reserved(nodes, nodes // 5, pods),
+        *throughput(nodes, pods if quick else 10_000),
+    ]
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ class Matcher:
         return objection(wish, amounts, held.terms, labels)
 
     def _ignored(self, slot: int) -> tuple[RestoredReservation, ...]:
-        return tuple(held.shown(ignored=True) for held in self._ledger.here(slot) if held.matchable)
+        return tuple(sorted((held.shown(ignored=True) for held in self._ledger.here(slot) if held.matchable), key=_by_name))
 
     def _narrowed(self, wish: Wish) -> Collection[str] | None:
         if wish.name or not wish.selector:
