@@ -64,6 +64,9 @@ class DeviceHints(HintProvider):
         found = self._chooser.outcome(ctx, slot, request, affinity)
         return found if isinstance(found, Status) else SUCCESS
 
+    def indifferent(self, ctx: CycleContext) -> bool:
+        return not isinstance(request_for(ctx.pod.shape), DeviceRequest)
+
     def version(self, slot: int) -> Hashable:
         return self._chooser.columns.node(slot).version
 

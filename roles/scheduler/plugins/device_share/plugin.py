@@ -210,11 +210,16 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
         request = request_for(ctx.pod.shape)
         if not isinstance(request, DeviceRequest):
             return 0.0
-        if not request.hints:
-            return node_scores(self.columns, request, self._scorer, rows)
-        slots = np.arange(ctx.cluster.capacity)[rows]
+        aligned = self._topology.aligned_rows(ctx, rows)
         asked = ctx.feasible[rows] & self.columns.known[rows]
-        scores = np.zeros(len(slots))
+        if request.hints:
+            scores = np.zeros(len(asked))
+        else:
+            scores = node_scores(self.columns, request, self._scorer, rows)
+            if aligned is None:
+                return scores
+            asked &= aligned
+        slots = np.arange(ctx.cluster.capacity)[rows]
         for index in np.flatnonzero(asked).tolist():
             scores[index] = self.score_row(ctx, int(slots[index]))
         return scores
@@ -223,7 +228,7 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
         request = request_for(ctx.pod.shape)
         if not isinstance(request, DeviceRequest):
             return 0.0
-        return float(self.chooser.score(ctx, slot, request))
+        return float(self.chooser.score(ctx, slot, request, self._topology.at_filter(ctx, slot).affinity))
 
     # ---------------------------------------------------------------- reserve and bind
 
@@ -255,5 +260,5 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
         if holding is None:
             if names.ANNOTATION_DEVICE_ALLOCATED in (ctx.pod.metadata.annotations or {}):
                 draft.annotations[names.ANNOTATION_DEVICE_ALLOCATED] = None  # left over from a binding that failed
-            return SKIP
+            return SUCCESS
         return await self._writer.draft(ctx, node, holding, draft)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from koord.accounting.resources import amplify_value
 from koord.api import names
@@ -188,6 +189,12 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         if not facts.zones:
             return checks.STATUSES[checks.NO_ZONES]
         return Wanted(policy, facts.zone_mask, self.columns.usage(slot).use if request.exclusive_use else None)
+
+    def aligned_rows(self, ctx: CycleContext, rows: Rows) -> NDArray[np.bool_] | None:
+        own = POLICY_CODES[self._request(ctx).numa_policy]
+        if not self.columns.special and not own:
+            return None
+        return np.asarray(np.maximum(self.columns.policy[rows], own) >= checks.STRICT)
 
     def hints(self, ctx: CycleContext, slot: int) -> Hints | Status:
         request, facts = self._request(ctx), self.columns.at(slot).facts

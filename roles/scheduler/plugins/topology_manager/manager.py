@@ -10,7 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
-from roles.scheduler.framework.context import CycleContext
+import numpy as np
+from numpy.typing import NDArray
+
+from roles.scheduler.framework.context import CycleContext, Rows
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.status import SUCCESS, Status, unschedulable
 from roles.scheduler.plugins.topology_manager.hints import Hints, NodeUse, Policy, merge
@@ -66,6 +69,10 @@ class PolicySource(ABC):
     def numa_policy(self, ctx: CycleContext, slot: int) -> Wanted | Status | None:
         """The policy of a pod on a node; None for none, a refusing status where node and pod contradict each other."""
 
+    def aligned_rows(self, ctx: CycleContext, rows: Rows) -> NDArray[np.bool_] | None:
+        """Rows on which `at_filter` may restrict the pod to some NUMA nodes; None where it does on no row."""
+        return None
+
 
 class TopologyManager:
     """Agreements by pod shape and node. Get the profile's with `TopologyManager.of(handle)`."""
@@ -112,6 +119,10 @@ class TopologyManager:
                 return self._kept(ctx, slot, wanted, reserving=True)
         finally:
             self.reserving = False
+
+    def aligned_rows(self, ctx: CycleContext, rows: Rows) -> NDArray[np.bool_] | None:
+        """See PolicySource; None where nobody knows of policies."""
+        return None if self.source is None else self.source.aligned_rows(ctx, rows)
 
     # ---------------------------------------------------------------- inside
 
