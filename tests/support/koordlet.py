@@ -30,8 +30,8 @@ OFF = ("BECPUSuppress", "CPUBurst", "RdtResctrl", "GroupIdentity", "CPUSetAlloca
 class Cluster:
     """An API server with one node, its kubelet, and its machine."""
 
-    def __init__(self, base: Path, client: Any) -> None:
-        self.base, self.client = base, client
+    def __init__(self, base: Path, client: Any, *, v2: bool = False) -> None:
+        self.base, self.client, self.v2 = base, client, v2
         self.pods: list[dict[str, Any]] = []
         self.use: dict[str, float] = {"node": 1.0}
         self.started = time.monotonic()
@@ -44,10 +44,11 @@ class Cluster:
         made.write_text(text)
 
     def cgroup(self, controller: str, directory: str, name: str, text: str) -> None:
-        self.file(f"sys/fs/cgroup/{controller}/{directory}/{name}", text)
+        """Make a cgroup file; on v2 every controller is in one tree."""
+        self.file(f"sys/fs/cgroup/{'' if self.v2 else f'{controller}/'}{directory}/{name}", text)
 
     def read(self, controller: str, directory: str, name: str) -> str:
-        return (self.base / "sys/fs/cgroup" / controller / directory / name).read_text().strip()
+        return (self.base / "sys/fs/cgroup" / ("" if self.v2 else controller) / directory / name).read_text().strip()
 
     def machine(self) -> None:
         for cpu in range(CPUS):
@@ -69,6 +70,9 @@ class Cluster:
         self.file("proc/meminfo", f"MemTotal: {total} kB\nMemFree: 1 kB\nMemAvailable: {total * (100 - used_percent) // 100} kB\n")
 
     def directory(self, directory: str, quota: int = -1, memory: int = 0) -> None:
+        if self.v2:
+            self._directory_v2(directory, quota, memory)
+            return
         self.cgroup("cpu", directory, "cpu.cfs_quota_us", str(quota))
         self.cgroup("cpu", directory, "cpu.cfs_period_us", "100000")
         self.cgroup("cpu", directory, "cpu.cfs_burst_us", "0")
@@ -84,19 +88,47 @@ class Cluster:
         for name in ("memory.min", "memory.low", "memory.high"):
             self.cgroup("memory", directory, name, "0")
 
+    def _directory_v2(self, directory: str, quota: int, memory: int) -> None:
+        self.file("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids")
+        rows = {
+            "cpu.max": f"{quota if quota > 0 else 'max'} 100000",
+            "cpu.max.burst": "0",
+            "cpu.weight": "100",
+            "cpuset.cpus": f"0-{CPUS - 1}",
+            "cpuset.cpus.effective": f"0-{CPUS - 1}",
+            "memory.min": "0",
+            "memory.low": "0",
+            "memory.high": "max",
+            "memory.max": "max",
+            "memory.current": str(memory),
+            "memory.stat": f"active_anon {memory}\n"
+            + "".join(f"{k} 0\n" for k in ("file", "anon", "inactive_file", "active_file", "inactive_anon", "unevictable")),
+        }
+        for name, text in rows.items():
+            self.cgroup("", directory, name, text)
+
+    def _use_of(self, directory: str, used: int, periods: int = 0, throttled: int = 0) -> None:
+        """CPU counters of a group: nanoseconds used, CFS periods."""
+        if self.v2:
+            text = f"usage_usec {used // 1000}\nnr_periods {periods}\nnr_throttled {throttled}\nthrottled_usec 0\n"
+            self.cgroup("cpu", directory, "cpu.stat", text)
+            return
+        self.cgroup("cpuacct", directory, "cpuacct.usage", str(used))
+        if directory != BE_TIER:
+            self.cgroup("cpu", directory, "cpu.stat", f"nr_periods {periods}\nnr_throttled {throttled}\nthrottled_time 0\n")
+
     def counters(self) -> None:
         """Everything that counts up, as of now."""
         seconds = time.monotonic() - self.started
         ticks = int(self.use["node"] * seconds * 100)
         self.file("proc/stat", f"cpu  {100_000 + ticks} 0 0 {1_000_000 + int((CPUS - self.use['node']) * seconds * 100)} 0 0 0 0 0 0\n")
-        self.cgroup("cpuacct", BE_TIER, "cpuacct.usage", str(int(10**10 + self.use.get("tier", 0.0) * seconds * 1e9)))
+        self._use_of(BE_TIER, int(10**10 + self.use.get("tier", 0.0) * seconds * 1e9))
         for pod in self.pods:
             name = pod["metadata"]["name"]
             used = int(10**10 + self.use.get(name, 0.0) * seconds * 1e9)
             throttled = int(1000 * seconds * self.use.get(f"{name}.throttled", 0.0))
             for directory in self.dirs(pod):
-                self.cgroup("cpuacct", directory, "cpuacct.usage", str(used))
-                self.cgroup("cpu", directory, "cpu.stat", f"nr_periods {int(1000 * seconds)}\nnr_throttled {throttled}\nthrottled_time 0\n")
+                self._use_of(directory, used, int(1000 * seconds), throttled)
 
     def dirs(self, pod: dict[str, Any]) -> tuple[str, str]:
         uid = pod["metadata"]["uid"].replace("-", "_")
@@ -245,10 +277,10 @@ async def until(check: Callable[[], Any], what: str, seconds: float = 15.0) -> N
         await asyncio.sleep(0.1)
 
 
-def run(tmp_path: Path, story: Callable[[Cluster], Any]) -> None:
+def run(tmp_path: Path, story: Callable[[Cluster], Any], *, v2: bool = False) -> None:
     async def main() -> None:
         async with running_server(crds=True) as server, server.client() as client:
-            cluster = Cluster(tmp_path, client)
+            cluster = Cluster(tmp_path, client, v2=v2)
             cluster.machine()
             await story(cluster)
 

@@ -21,8 +21,8 @@ def clock_ticks() -> int:
 
 def _used_ticks(path: str, fields: list[bytes]) -> int:
     # fields: name user nice system idle iowait irq softirq steal …; idle, iowait, steal and guest are not use
-    if len(fields) < 9:
-        raise ParseError(path, f"line {fields[0].decode('utf-8', 'replace')!r} has {len(fields) - 1} fields, at least 8 are needed")
+    if len(fields) < 8:
+        raise ParseError(path, f"line {fields[0].decode('utf-8', 'replace')!r} has {len(fields)} fields, at least 8 are needed")
     try:
         return int(fields[1]) + int(fields[2]) + int(fields[3]) + int(fields[6]) + int(fields[7])
     except ValueError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -207,5 +208,83 @@ def test_caches_and_knobs_of_a_node_without_pods(tmp_path) -> None:
         assert restore_command(c.options) == 0
         assert (tmp_path / "proc/sys/vm/watermark_scale_factor").read_text().strip() == "10"
         assert schemata.read_text().splitlines()[-2:] == ["L3:0=fff", "MB:0=100"]
+
+    run(tmp_path, story)
+
+
+@pytest.mark.feature("KA-MEM-01")
+@pytest.mark.feature("KA-MEM-02")
+@pytest.mark.feature("KA-FS-01")
+@pytest.mark.feature("KA-BST-01")
+def test_page_cache_limits_and_burst_on_cgroup_v2(tmp_path) -> None:
+    """By size, by percentage, switched off and overruled by an annotation; a burst never above its quota."""
+
+    async def story(c: Cluster) -> None:
+        memory = {"enable": True, "pageCacheLimitPercent": 50, "throttlingPercent": 80}
+        spec = {
+            "resourceQOSStrategy": {
+                "lsClass": {"memoryQOS": memory},
+                "beClass": {"memoryQOS": {"enable": True, "pageCacheLimitSize": 5 * GI}},
+            },
+            "cpuBurstStrategy": {"policy": "cpuBurstOnly", "cpuBurstPercent": 1000},
+        }
+        await c.node(spec)
+        limits = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "2Gi"}}
+        batch = {"kubernetes.io/batch-memory": "3Gi"}
+        ls = await c.pod("ls", qos="LS", kube_qos="Burstable", quota=100_000, resources=limits)
+        own = {"koordinator.sh/memoryQOS": '{"pageCacheEnable": false, "pageCacheReclaimSync": true, "pageCacheLimitSize": 1048576}'}
+        odd = await c.pod("odd", qos="LS", kube_qos="Burstable", quota=100_000, resources=limits, annotations=own)
+        be = await c.pod("be", qos="BE", kube_qos="BestEffort", resources={"requests": batch, "limits": batch})
+        unlimited = await c.pod("unlimited", qos="LS", kube_qos="Burstable")
+        files = ("enable", "size", "sync")
+        for pod in (ls, odd, be, unlimited):
+            for name in files:
+                c.cgroup("memory", c.dirs(pod)[0], f"memory.pagecache_limit.{name}", "0")
+        before = c.values()
+
+        def cache(pod: dict[str, Any]) -> list[str]:
+            return [c.read("memory", c.dirs(pod)[0], f"memory.pagecache_limit.{name}") for name in files]
+
+        async with agent(c, "CgroupReconcile", "CPUBurst"):
+            await until(lambda: cache(ls) == ["1", str(GI), "0"], "half of the limit")
+            await until(lambda: cache(odd) == ["0", "1048576", "1"], "the annotation")
+            assert cache(be) == ["1", str(3 * GI), "0"], "never above the pod's own limit"
+            assert cache(unlimited) == ["0", "0", "0"], "no limit to take a share of"
+            assert c.read("memory", c.dirs(ls)[1], "memory.high") == str((GI + GI * 80 // 100) // 4096 * 4096)
+            await until(lambda: c.read("cpu", c.dirs(ls)[1], "cpu.max.burst") == "100000", "a burst as large as the quota")
+            off = {"lsClass": {"memoryQOS": {"pageCacheLimitPercent": 0}}}
+            await c.client.patch(NODESLOS, "n1", {"spec": {"resourceQOSStrategy": off}})
+            await until(lambda: cache(ls) == ["0", "0", "0"], "the limit taken away")
+        assert restore_command(c.options) == 0
+        assert c.values() == before
+
+    run(tmp_path, story, v2=True)
+
+
+@pytest.mark.feature("KA-SUP-03")
+def test_the_be_cpu_manager_mode_gives_the_tier_back_but_keeps_placed_containers(tmp_path) -> None:
+    async def story(c: Cluster) -> None:
+        await c.node({"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressThresholdPercent": 30}})
+        parts = [{"node": 0, "resources": {"kubernetes.io/batch-cpu": "2"}}]
+        placed = {"scheduling.koordinator.sh/resource-status": json.dumps({"numaNodeResources": parts})}
+        exclusive = {"scheduling.koordinator.sh/resource-status": '{"cpuset": "14-15"}'}
+        await c.pod("lse", qos="LSE", kube_qos="Burstable", annotations=exclusive)
+        plain = await c.pod("plain", qos="BE", kube_qos="BestEffort")
+        kept = await c.pod("kept", qos="BE", kube_qos="BestEffort", annotations=placed)
+        c.use.update({"node": 4.0, "plain": 1.0, "kept": 1.0})
+
+        def cpus(directory: str) -> str:
+            return c.read("cpuset", directory, "cpuset.cpus")
+
+        async with agent(c, "BECPUSuppress"):
+            await until(lambda: cpus(c.dirs(plain)[1]) not in ("0-15", "0-13"), "the tier suppressed")
+        for directory in c.dirs(kept)[1:]:
+            c.cgroup("cpuset", directory, "cpuset.cpus", "2-3")
+        c.cgroup("cpu", BE_TIER, "cpu.cfs_quota_us", "50000")
+        async with agent(c, "BECPUSuppress", "BECPUManager"):
+            await until(lambda: cpus(BE_TIER) == "0-13", "everything but the exclusive CPUs for the tier")
+            await until(lambda: [cpus(d) for d in c.dirs(plain)] == ["0-13", "0-13"], "and for a pod that nobody placed")
+            assert [cpus(d) for d in c.dirs(kept)] == ["0-13", "2-3"], "a placed container keeps its CPUs"
+            assert c.read("cpu", BE_TIER, "cpu.cfs_quota_us") == "-1"
 
     run(tmp_path, story)
