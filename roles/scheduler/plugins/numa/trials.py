@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from koord.api import names
 from koord.api.annotations import AnnotationError, parse_scheduling_hint
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.context import CycleContext
-from roles.scheduler.framework.restoring import RestoredReservation
+from roles.scheduler.framework.restoring import TAKEN_OVER, RestoredReservation
 from roles.scheduler.framework.status import Status, unschedulable
 from roles.scheduler.plugins.numa.allocator import Binding, Pool, Share, allocate, pool_of, share_of, within
 from roles.scheduler.plugins.numa.columns import NumaColumns
@@ -28,10 +29,11 @@ _NO_RECORD = Record()
 
 
 class Trial(NamedTuple):
-    """A pool with the reservation it is for; None for what the node has left."""
+    """A pool with the reservation it is for, None for what the node has left. `must` are CPUs that have to be among those picked."""
 
     pool: Pool
     reservation: RestoredReservation | None
+    must: int = 0
 
 
 class Attempts:
@@ -55,9 +57,11 @@ class Attempts:
         reasons: dict[str, None] = {}
         answer: Record | Status = unschedulable(NOT_ENOUGH)
         for trial in self._trials:
-            answer = allocate(self.facts, self.request, self.binding, trial.pool, nodes, pick=pick)
+            answer = allocate(self.facts, self.request, self.binding, trial.pool, nodes, pick=pick or bool(trial.must))
             if isinstance(answer, Record):
-                return answer
+                if not (self.binding is not None and trial.must & ~answer.cpus):
+                    return answer
+                answer = unschedulable(NOT_ENOUGH)
             if trial.reservation is not None:
                 reasons.update(dict.fromkeys(f"Reservation(s) {reason}" for reason in answer.reasons))
         if self._nominated:
@@ -104,12 +108,29 @@ class Trials:
         restored = ctx.restored.get(slot, ())
         if not restored or all(found.ignored for found in restored):
             return [Trial(pool, None)]
+        if ctx.pod.reservation:
+            return [self._taking_over(ctx, slot, facts, request, pool, reserving=reserving)]
         chosen = restored if not reserving else tuple(found for found in (ctx.reservation,) if found is not None)
         trials = [Trial(self._inside(ctx, slot, facts, request, reservation), reservation) for reservation in chosen]
         if not (reserving and chosen) and not requires_reservation(ctx.pod):
             kept = [self._share(slot, facts, found) for found in restored]
             trials.append(Trial(pool_of(facts, self._columns.usage(slot), request.exclusive, kept), None))
         return trials
+
+    def _taking_over(self, ctx: CycleContext, slot: int, facts: Facts, request: Request, pool: Pool, *, reserving: bool) -> Trial:
+        """A reserve pod that takes running pods over gets their CPUs among its own. Which ones is known when it is reserved."""
+        if not reserving:
+            return Trial(pool, None)
+        taken = {pod.uid for pod in ctx.data.get(TAKEN_OVER, {}).get(slot, ())}
+        kept, must = [], 0
+        for candidate in ctx.restored.get(slot, ()):
+            share = self._share(slot, facts, candidate)
+            if candidate.uid in taken:
+                must |= share.cpus
+            else:
+                kept.append(share)
+        rest = pool_of(facts, self._columns.usage(slot), request.exclusive, kept)
+        return Trial(replace(rest, preferred=must), None, must)
 
     def _open_pool(self, ctx: CycleContext, slot: int, facts: Facts, request: Request) -> Pool:
         return pool_of(facts, self._columns.usage(slot), request.exclusive)
