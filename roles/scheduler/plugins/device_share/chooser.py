@@ -176,6 +176,14 @@ class Chooser:
             holding = _reserved(ctx, slot, node).get(nominated.uid) or held_by(nominated.pod)
             kinds = types_of(nominated.restricted) & {share.type for share in holding.allocation}
             view = view.limited(remainder(holding, owners_of(nominated.uid, node.holdings)), kinds)
+        return self._worth(view, request)
+
+    def plain_score(self, node: NodeDevices, request: DeviceRequest) -> int:
+        """The same without reservations and NUMA nodes."""
+        inventory = node.inventory
+        return 0 if inventory is None else self._worth(view_of(inventory, node.labels, node.use), request)
+
+    def _worth(self, view: View, request: DeviceRequest) -> int:
         total = 0
         for wanted in request.wanted:
             hint = request.hint(wanted.type)

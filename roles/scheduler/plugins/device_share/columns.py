@@ -6,6 +6,7 @@ what-if takes it away and puts it back. A pod that is only supposed to be on a n
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Hashable
 from dataclasses import replace
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 _LABELS = (
     names.LABEL_GPU_VENDOR, names.LABEL_GPU_MODEL, names.LABEL_NODE_GPU_PARTITION_POLICY, names.LABEL_GPU_ISOLATION_PROVIDER,
 )  # fmt: skip
+
+_KEPT_CONTENTS = 1 << 16
 
 ABSENT = -1.0
 """What stands for a resource that a card does not have."""
@@ -91,8 +94,8 @@ class CardColumns:
 
 
 class DeviceColumns(Columns):
-    """`known[slot]`: the node has (or had) a Device object; `honors[slot]`: it hands out GPUs as partitions only;
-    `held[slot]`: some pod has a PCIe switch for itself. Call `refresh` before
+    """`known[slot]`: the node has (or had) a Device object; `honors[slot]`: it hands out GPUs as partitions only; `held[slot]`: some pod
+    has a PCIe switch for itself; `content[slot]` is equal for nodes that are alike in all that choosing looks at. Call `refresh` before
     reading arrays. `guess` says what a pod that is only supposed to be on a node would get."""
 
     def __init__(self) -> None:
@@ -101,6 +104,8 @@ class DeviceColumns(Columns):
         self._nodes: dict[str, NodeDevices] = {}
         self._taken: dict[str, Holding] = {}
         self._deleted: set[str] = set()
+        self._contents: dict[Hashable, int] = {}
+        self._numbers = itertools.count(1)
         self._shapes: dict[Hashable, int] = {}  # machines of one build have one number
         self._dirty: set[int] = set()
         self._quiet = False
@@ -111,9 +116,11 @@ class DeviceColumns(Columns):
         self.known: NDArray[np.bool_] = np.zeros(cluster.capacity, dtype=np.bool_)
         self.honors: NDArray[np.bool_] = np.zeros(cluster.capacity, dtype=np.bool_)
         self.held: NDArray[np.bool_] = np.zeros(cluster.capacity, dtype=np.bool_)
+        self.content: NDArray[np.int64] = np.zeros(cluster.capacity, dtype=np.int64)
 
     def grow(self, capacity: int) -> None:
         self.known, self.honors, self.held = grown(self.known, capacity), grown(self.honors, capacity), grown(self.held, capacity)
+        self.content = grown(self.content, capacity)
         for columns in self.by_type.values():
             columns.grow(capacity)
 
@@ -286,6 +293,8 @@ class DeviceColumns(Columns):
     def refresh(self) -> None:
         """Bring the arrays up to date."""
         if self._dirty:
+            if len(self._contents) > _KEPT_CONTENTS:
+                self._contents.clear()  # numbers are never given out again, so what is written already stays right
             for slot in self._dirty:
                 self._write(slot)
             self._dirty.clear()
@@ -306,7 +315,12 @@ class DeviceColumns(Columns):
         for columns in self.by_type.values():
             columns.clear(slot)
         if node is None or inventory is None:
+            self.content[slot] = 0
             return
+        known = self._contents.get(node.content)
+        if known is None:
+            known = self._contents[node.content] = next(self._numbers)
+        self.content[slot] = known
         use = node.use
         for kind, found in inventory.cards.items():
             columns = self.cards(kind)

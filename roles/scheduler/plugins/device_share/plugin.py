@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +22,7 @@ from roles.scheduler.framework.events import ASSIGNED_POD, Action, Subscription
 from roles.scheduler.framework.events import NODE as NODE_EVENTS
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import (
+    ASK,
     Codes,
     Endpoint,
     Feed,
@@ -165,7 +166,19 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
             return None
         if designated(ctx.pod) is not None:
             return None
-        return coarse(self.columns, request, rows, decisive=self._counting_decides(request))
+        codes = coarse(self.columns, request, rows, decisive=self._counting_decides(request))
+        undecided = np.flatnonzero(codes == ASK)
+        slots = np.arange(ctx.cluster.capacity)[rows][undecided]
+        for alike, slot in self._groups(slots):
+            found = self.chooser.plain(self.columns.node(slot), request)
+            codes[undecided[alike]] = self._codes.code(found) if isinstance(found, Status) else 0
+        return codes
+
+    def _groups(self, slots: NDArray[np.intp]) -> Iterator[tuple[NDArray[np.bool_], int]]:
+        """Slots of nodes that are alike, as masks, each with one of them: they are asked once."""
+        contents, first, group = np.unique(self.columns.content[slots], return_index=True, return_inverse=True)
+        for number in range(len(contents)):
+            yield group == number, int(slots[first[number]])
 
     def _counting_decides(self, request: DeviceRequest) -> bool:
         if not request.plain:
@@ -220,6 +233,11 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
                 return scores
             asked &= aligned
         slots = np.arange(ctx.cluster.capacity)[rows]
+        if aligned is None:
+            here = np.flatnonzero(asked)
+            for alike, slot in self._groups(slots[here]):
+                scores[here[alike]] = self.chooser.plain_score(self.columns.node(slot), request)
+            return scores
         for index in np.flatnonzero(asked).tolist():
             scores[index] = self.score_row(ctx, int(slots[index]))
         return scores
