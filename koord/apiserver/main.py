@@ -16,12 +16,13 @@ from pathlib import Path
 
 import orjson
 
-from koord.apiserver import kubeconfig, manifests, tls
+from koord.apiserver import kubeconfig, manifests
 from koord.apiserver.admission.chain import known_plugins
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.controllers.registry import CONTROLLERS
 from koord.apiserver.server import ApiServer
 from koord.apiserver.snapshot import SnapshotError
+from koord.process import certificates
 
 log = logging.getLogger(__name__)
 
@@ -136,10 +137,10 @@ async def _run(flags: Flags, scratch: Path) -> int:
     context, ca = None, b""
     if flags.tls:
         if flags.cert_file is not None and flags.key_file is not None:
-            certificates = tls.load(flags.cert_file, flags.key_file)
+            pair = certificates.load(flags.cert_file, flags.key_file)
         else:
-            certificates = tls.ensure((flags.data_dir or scratch) / "certs", flags.bind_address)
-        context, ca = certificates.context(), certificates.ca
+            pair = certificates.ensure((flags.data_dir or scratch) / "certs", flags.bind_address)
+        context, ca = pair.context(), pair.ca
     await server.start(flags.bind_address, flags.port, context)
     if flags.crds is not None:
         await manifests.install(server.core, manifests.read(flags.crds))

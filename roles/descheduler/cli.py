@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from koord.process.flags import FlagError, bool_option, common_options, duration_option, gates_option, go_command
+from koord.process.flags import CommaList, bool_option, common_options, duration_option, gates_option, go_command
 
 if TYPE_CHECKING:
     from koord.decisions.recorder import Recorder
@@ -35,9 +36,13 @@ _LEASE_FLAGS = {
 @bool_option("--validate-config", help="Check the configuration and exit.")
 @click.option("--address", default="0.0.0.0", show_default=True, help="IP address of health and metrics; without --config only.")
 @click.option("--port", type=click.IntRange(0, 65535), default=10251, show_default=True, help="Their port, 0: none; without --config only.")
-@click.option(
-    "--secure-port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0: plain HTTP only, at healthzBindAddress."
-)
+@click.option("--secure-port", type=click.IntRange(0, 65535), default=10258, show_default=True, help="Port of the HTTPS listener; 0: none.")
+@click.option("--bind-address", default="0.0.0.0", show_default=True, help="IP address of the HTTPS listener.")
+@click.option("--cert-dir", metavar="DIR", default="", help="Where a certificate made by this process is kept.")
+@click.option("--tls-cert-file", metavar="FILE", default="", help="Certificate to serve HTTPS with; without it one is made.")
+@click.option("--tls-private-key-file", metavar="FILE", default="", help="Its key.")
+@click.option("--tls-min-version", type=click.Choice(("VersionTLS12", "VersionTLS13")), default="VersionTLS12", help="Lowest TLS version.")
+@click.option("--tls-cipher-suites", type=CommaList, default="", help="TLS 1.2 cipher suites by their IANA names.")
 @gates_option()
 @bool_option("--leader-elect", default=True, help="Only the holder of the Lease runs rounds.")
 @duration_option("--leader-elect-lease-duration", default="15s", help="How long a lease lives.")
@@ -54,7 +59,6 @@ def command(
     config: str | None,
     write_config_to: str | None,
     validate_config: bool,
-    secure_port: int,
     kubeconfig: str | None,
     context: str | None,
     master: str | None,
@@ -64,8 +68,6 @@ def command(
     """Move pods where they are better off: away from overloaded nodes, by safe migration, saying why each one leaves."""
     from koord.process import life
 
-    if secure_port:
-        raise FlagError("--secure-port: HTTPS is not served; accepted: 0", ctx)
     given = {name: value for name, value in flags.items() if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
 
     if validate_config or write_config_to:
@@ -76,7 +78,7 @@ def command(
 
         options = read(config, given)
         file = options.config.client_connection.kubeconfig or kubeconfig
-        await _run(running, options, load(file, context=context, master=master))
+        await _run(running, options, load(file, context=context, master=master), _serving(flags))
 
     sys.exit(life.run(main, name="koord descheduler"))
 
@@ -102,6 +104,7 @@ def read(path: str | None, flags: dict[str, Any]) -> Options:
 
     The file wins, but for the leader-election flags; --address and --port count only without a file (DS-CFG-02)."""
     from koord.config.gates import DESCHEDULER, FeatureGates
+    from koord.config.loader import validate_model
     from roles.descheduler.build import Options
     from roles.descheduler.config import LeaderElection, parse_configuration
 
@@ -113,7 +116,8 @@ def read(path: str | None, flags: dict[str, Any]) -> Options:
         config.healthz_bind_address = config.metrics_bind_address = address
     election = {_LEASE_FLAGS[name]: value for name, value in flags.items() if name in _LEASE_FLAGS}
     if election:
-        config.leader_election = LeaderElection(**(config.leader_election.model_dump() | election))
+        together = config.leader_election.model_dump() | election
+        config.leader_election = validate_model(together, LeaderElection, f"{source} with the flags", "leaderElection")
     gates = FeatureGates(DESCHEDULER)
     gates.set_from_flag(flags.get("feature_gates") or "")
     return Options(config, source, gates.all())
@@ -139,7 +143,33 @@ def completed(options: Options) -> str:
     return yaml.safe_dump(wire(options.config), sort_keys=False)
 
 
-async def _run(life: Life, options: Options, config: ClientConfig) -> None:
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The HTTPS flags; port 0 is no HTTPS. As upstream, the secure port serves what the plain one does, to whom can reach it."""
+
+    address: str
+    port: int
+    cert_dir: str
+    cert_file: str
+    key_file: str
+    min_version: str
+    cipher_suites: tuple[str, ...]
+    client_ca_file: str = ""
+
+
+def _serving(flags: dict[str, Any]) -> Serving:
+    return Serving(
+        flags["bind_address"],
+        flags["secure_port"],
+        flags["cert_dir"],
+        flags["tls_cert_file"],
+        flags["tls_private_key_file"],
+        flags["tls_min_version"],
+        flags["tls_cipher_suites"],
+    )
+
+
+async def _run(life: Life, options: Options, config: ClientConfig, serving: Serving) -> None:
     """Build what a process of its own needs, then live."""
     from koord.decisions.recorder import Recorder
     from koord.decisions.sinks import LogSink
@@ -149,7 +179,7 @@ async def _run(life: Life, options: Options, config: ClientConfig) -> None:
     from roles.descheduler.app import App
 
     recorder = Recorder("descheduler", [LogSink()])
-    servers = _servers(options, recorder)
+    servers = _servers(options, recorder, serving)
     metrics.watch_recorder(servers[0].registry, recorder)
     connection = options.config.client_connection
     async with Client(config, qps=connection.qps or 50.0, burst=connection.burst or 100, role="descheduler") as client:
@@ -158,25 +188,28 @@ async def _run(life: Life, options: Options, config: ClientConfig) -> None:
         for server in servers:
             if server is not servers[0]:
                 app.install(server)
-            if options.config.healthz_bind_address:
-                await server.start()
-                life.on_stop(server.stop, "HTTP server")
+            elif not options.config.healthz_bind_address:
+                continue  # --port=0: its checks and metrics are served by the secure port alone
+            await server.start()
+            life.on_stop(server.stop, "HTTP server")
         try:
             await app.run(life)
         finally:
             await informers.stop()
 
 
-def _servers(options: Options, recorder: Recorder) -> list[OpsServer]:
-    """One HTTP port for health and metrics, or one for each when their addresses differ."""
+def _servers(options: Options, recorder: Recorder, serving: Serving) -> list[OpsServer]:
+    """The HTTP port for health and metrics, one for metrics when its address differs, and the HTTPS port; all share one state."""
     from koord.process.flags import parse_host_port
     from koord.process.http import OpsServer
+    from koord.process.tls import tls_context
 
     health, metrics = options.config.healthz_bind_address, options.config.metrics_bind_address
-    if not health:
-        return [OpsServer(recorder=recorder, role="descheduler")]
-    first = OpsServer.at(parse_host_port(health), recorder=recorder, role="descheduler")
-    if metrics == health:
-        return [first]
-    second = OpsServer.at(parse_host_port(metrics), health=first.health, registry=first.registry, recorder=recorder, role="descheduler")
-    return [first, second]
+    first = OpsServer.at(parse_host_port(health or "127.0.0.1:0"), recorder=recorder, role="descheduler")
+    shared: dict[str, Any] = {"health": first.health, "registry": first.registry, "recorder": recorder, "role": "descheduler"}
+    servers = [first]
+    if metrics != health:
+        servers.append(OpsServer.at(parse_host_port(metrics), **shared))
+    if serving.port:
+        servers.append(OpsServer(serving.address, serving.port, ssl_context=tls_context(serving), **shared))
+    return servers

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from koord.api import names
 from koord.api.kinds import NODES, PODS
 from koord.api.quantity import parse_milli, parse_value
-from koord.apiserver import kubeconfig, manifests, tls
+from koord.apiserver import kubeconfig, manifests
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.server import ApiServer
 from koord.decisions.record import Record
@@ -22,6 +22,7 @@ from koord.kube import config as kube_config
 from koord.kube.client import Client
 from koord.kube.errors import AlreadyExists
 from koord.kube.informers import InformerFactory
+from koord.process import certificates
 from koord.process.http import OpsServer
 from roles.sandbox import bootstrap, objects, registry, state
 from roles.sandbox.localnode import LocalNode
@@ -95,11 +96,11 @@ class Sandbox:
         # The server decides what runs as root here, so it is never open to everybody on the machine.
         self.server = ApiServer(ServerConfig(token=token))
         # kubectl sends no token without TLS.
-        certificates = tls.ensure(self.scratch / "certs", "127.0.0.1")
-        await self.server.start(tls=certificates.context())
+        made = certificates.ensure(self.scratch / "certs", "127.0.0.1")
+        await self.server.start(tls=made.context())
         self._undo.append(self.server.stop)
         await manifests.install(self.server.core, all_crds())
-        kubeconfig.write(self.kubeconfig, kubeconfig.build(self.server.url, token, certificates.ca))
+        kubeconfig.write(self.kubeconfig, kubeconfig.build(self.server.url, token, made.ca))
         self.client = Client(kube_config.load(str(self.kubeconfig)), qps=QPS, burst=BURST, role="koord-sandbox")
         self._undo.append(self.client.close)
         self.informers = InformerFactory(self.client)

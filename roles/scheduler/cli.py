@@ -241,7 +241,8 @@ async def _run(life: Life, options: Options, target: ClientConfig, flags: dict[s
 async def _secure(app: Any, options: Serving, client: Any, tokens: Any, access: Any) -> Any:
     """The HTTPS listener, started. Raises ConfigurationError."""
     from koord.process.http import OpsServer
-    from roles.scheduler.serving import Gate, client_authority, tls_context
+    from koord.process.tls import tls_context
+    from roles.scheduler.serving import Gate, client_authority
 
     context = tls_context(options, await client_authority(client, options))
     plain = app.ops

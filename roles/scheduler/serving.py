@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import ssl
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -47,54 +44,6 @@ class Serving:
     allowed_paths: tuple[str, ...] = ("/healthz", "/readyz", "/livez")
     allowed_ttl: float = 10.0
     denied_ttl: float = 10.0
-
-
-def tls_context(options: Serving, client_ca: str = "") -> ssl.SSLContext:
-    """What the listener needs; `client_ca` is PEM text of authorities of client certificates. Raises ConfigurationError."""
-    if bool(options.cert_file) != bool(options.key_file):
-        raise ConfigurationError("--tls-cert-file and --tls-private-key-file belong together: give both or none")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    modern = options.min_version == "VersionTLS13"
-    context.minimum_version = ssl.TLSVersion.TLSv1_3 if modern else ssl.TLSVersion.TLSv1_2
-    try:
-        if options.cipher_suites:
-            context.set_ciphers(_ciphers(options.cipher_suites))
-        if options.cert_file:
-            context.load_cert_chain(options.cert_file, options.key_file)
-        else:
-            _load_made(context, options)
-        authorities = client_ca + (Path(options.client_ca_file).read_text(encoding="utf-8") if options.client_ca_file else "")
-        if authorities:
-            context.load_verify_locations(cadata=authorities)
-            context.verify_mode = ssl.CERT_OPTIONAL
-    except (OSError, ssl.SSLError, ValueError) as error:
-        where = options.cert_file or options.client_ca_file or options.cert_dir or "the made certificate"
-        raise ConfigurationError(f"--secure-port: HTTPS cannot be served ({where}): {error}") from error
-    return context
-
-
-def _load_made(context: ssl.SSLContext, options: Serving) -> None:
-    from koord.apiserver.tls import ensure
-
-    if options.cert_dir:
-        made = ensure(Path(options.cert_dir), options.address)
-        context.load_cert_chain(made.cert_file, made.key_file)
-        return
-    with tempfile.TemporaryDirectory(prefix="koord-scheduler-") as directory:
-        made = ensure(Path(directory), options.address)
-        context.load_cert_chain(made.cert_file, made.key_file)
-
-
-def _ciphers(names: tuple[str, ...]) -> str:
-    """OpenSSL's names of TLS 1.2 suites; those of TLS 1.3 are always on."""
-    found = []
-    for name in names:
-        if not name.startswith("TLS_"):
-            raise ValueError(f"--tls-cipher-suites: {name!r} is no IANA name such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256")
-        if "_WITH_" in name:
-            short = name.removeprefix("TLS_").replace("_WITH", "").replace("AES_", "AES").replace("_POLY1305_SHA256", "_POLY1305")
-            found.append(short.replace("_CBC", "").replace("_", "-"))
-    return ":".join(found) or "DEFAULT"
 
 
 async def client_authority(client: Any, options: Serving) -> str:

@@ -50,4 +50,4 @@ async def start(sandbox: Sandbox) -> None:
 
 def arguments(sandbox: Sandbox) -> list[str]:
     """The same configuration as a flag."""
-    return [f"--config={config_file(sandbox, sandbox.port('descheduler'))}"]
+    return [f"--config={config_file(sandbox, sandbox.port('descheduler'))}", "--secure-port=0"]

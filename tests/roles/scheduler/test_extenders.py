@@ -15,8 +15,8 @@ import pytest
 from aiohttp import web
 
 from koord.api.kinds import PODS, PRIORITYCLASSES
-from koord.apiserver.tls import ensure
 from koord.config.extenders import Extender as Config
+from koord.process.certificates import ensure
 from koord.process.errors import ConfigurationError
 from roles.scheduler import testing
 from roles.scheduler.extenders import wire

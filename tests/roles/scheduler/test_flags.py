@@ -13,11 +13,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from koord.apiserver import tls
 from koord.apiserver.testing import running_server
+from koord.process import certificates
 from koord.process.http import OpsServer
+from koord.process.tls import tls_context
 from roles.scheduler.flags import INERT, controller_wanted
-from roles.scheduler.serving import Gate, Serving, certificate_user, tls_context
+from roles.scheduler.serving import Gate, Serving, certificate_user
 from tests.support.processes import KOORD, free_port
 
 CONFIG = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nleaderElection: {leaderElect: false}\n"
@@ -140,7 +141,7 @@ class Reviewer:
 @pytest.mark.feature("SCH-FW-02")
 def test_who_may_ask_is_reviewed_and_remembered(tmp_path: Path) -> None:
     async def run() -> None:
-        made = tls.ensure(tmp_path, "127.0.0.1")
+        made = certificates.ensure(tmp_path, "127.0.0.1")
         options = Serving("127.0.0.1", cert_file=str(made.cert_file), key_file=str(made.key_file), allowed_paths=("/healthz", "/open/*"))
         reviewer, now = Reviewer(), [100.0]
         gate = Gate(options, reviewer, reviewer, lambda: now[0])

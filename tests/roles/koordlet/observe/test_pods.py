@@ -10,9 +10,9 @@ import pytest
 
 from koord.api.objects import Node
 from koord.api.objects_meta import convert
-from koord.apiserver.tls import ensure
 from koord.kube.config import ClientConfig
 from koord.kube.credentials import StaticHeader
+from koord.process.certificates import ensure
 from roles.koordlet.metrics.registry import Metrics
 from roles.koordlet.states.callbacks import Callbacks, StateKind
 from roles.koordlet.states.kubelet import KubeletClient, KubeletError, KubeletOptions, kubelet_url

@@ -1,4 +1,4 @@
-"""A certificate authority and a server certificate of the embedded server's own."""
+"""A certificate authority and a server certificate that a process makes for itself."""
 
 from __future__ import annotations
 

@@ -1,0 +1,164 @@
+"""`koord descheduler` as a process: flags, files, ports, leadership."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from koord.api import kinds
+from koord.apiserver.testing import running_server
+from koord.config.errors import ConfigError, InvalidConfig
+from roles.descheduler.cli import completed, read
+from tests.roles.descheduler.support import configuration, eventually, node, put
+from tests.support.processes import free_port
+
+FILE = configuration({"balance": ["LowNodeLoad"]}, {"LowNodeLoad": {"highThresholds": {"cpu": 70}, "lowThresholds": {"cpu": 30}}})
+
+
+def written(path: Path, text: str = FILE) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.feature("DS-CFG-02")
+def test_the_completed_configuration_reads_as_the_same_one(tmp_path: Path) -> None:
+    first = completed(read(written(tmp_path / "a.yaml"), {}))
+    document = yaml.safe_load(first)
+    (profile,) = document["profiles"]
+    args = {entry["name"]: entry["args"] for entry in profile["pluginConfig"]}
+    assert args["LowNodeLoad"]["nodeMetricExpirationSeconds"] == 180
+    assert [entry["name"] for entry in profile["plugins"]["evict"]["enabled"]] == ["DefaultEvictor"]
+    assert document["leaderElection"]["resourceName"] == "koord-descheduler"
+    assert completed(read(written(tmp_path / "b.yaml", first), {})) == first
+
+
+@pytest.mark.feature("DS-CFG-02")
+def test_which_flags_count_beside_a_file(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.yaml", FILE + "healthzBindAddress: 127.0.0.1:1\nmetricsBindAddress: 10.0.0.1\n")
+    options = read(path, {"address": "9.9.9.9", "port": 9, "leader_elect": True, "leader_elect_resource_name": "mine"})
+    assert (options.config.healthz_bind_address, options.config.metrics_bind_address) == ("127.0.0.1:1", "10.0.0.1:10251")
+    assert (options.config.leader_election.leader_elect, options.config.leader_election.resource_name) == (True, "mine")
+    without = read(None, {"address": "127.0.0.1", "port": 9})
+    assert without.config.healthz_bind_address == "127.0.0.1:9"
+    assert [profile.plugins["evict"] for profile in without.profiles] == [["MigrationController"]]
+    assert read(None, {"feature_gates": "DisablePVCReservation=true"}).gates["DisablePVCReservation"]
+    with pytest.raises(ConfigError, match="renewDeadline"):
+        read(path, {"leader_elect_renew_deadline": 1.0})
+
+
+@pytest.mark.feature("DS-CFG-01")
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        ({"profiles": []}, ""),
+        ({"leaderElection": {"leaderElect": False, "leaseDuration": "5s"}}, "leaseDuration: must be more than renewDeadline"),
+        ({"healthzBindAddress": ""}, "healthzBindAddress: '' must be host:port"),
+        ({"healthzBindAddress": "127.0.0.1:"}, "must be host:port"),
+        ({"healthzBindAddress": "no such host:80"}, "cannot be resolved"),
+        ({"maxNoOfPodsToEvictTotal": -1}, "maxNoOfPodsToEvictTotal"),
+        ({"nodeSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}, "operator: 'Is' is not known"),
+        ({"profiles": [{"name": "a"}, {"name": "a"}]}, "'a' is already used"),
+        ({"profiles": [{"name": "a"}, {}]}, "profiles[1].name: is required"),
+        ({"deschedulingInterval": 5}, "is no duration"),
+        ({"profiles": [{"plugins": {"evict": {"disabled": [{"name": "*"}]}}}]}, "exactly one plugin must be enabled, found 0"),
+        ({"profiles": [{"plugins": {"evict": {"enabled": [{"name": "DefaultEvictor"}]}}}]}, "exactly one plugin must be enabled, found 2"),
+        ({"profiles": [{"pluginConfig": [{"name": "LowNodeLoad"}, {"name": "LowNodeLoad"}]}]}, "given twice"),
+        ({"profiles": [{"pluginConfig": [{"name": "LowNodeLoad", "args": {"kind": "OtherArgs"}}]}]}, "OtherArgs does not belong here"),
+        ({"profiles": [{"pluginConfig": [{"name": "SomebodyElses", "args": {"what": "ever"}}]}]}, ""),
+        ({"profiles": [{"pluginConfig": [{"name": "LowNodeLoad", "args": None}], "plugins": None}]}, ""),
+        ({"apiVersion": "descheduler/v1alpha1"}, "is not known; accepted: descheduler/v1alpha2 DeschedulerConfiguration"),
+    ],
+)
+def test_what_a_file_may_say(tmp_path: Path, change: dict[str, Any], wanted: str) -> None:
+    path = written(tmp_path / "a.yaml", yaml.safe_dump({**yaml.safe_load(FILE), **change}))
+    if not wanted:
+        assert read(path, {}).profiles
+        return
+    with pytest.raises(InvalidConfig) as refused:
+        read(path, {})
+    assert wanted in str(refused.value)
+
+
+@pytest.mark.feature("DS-CFG-01")
+def test_how_plugin_sets_are_merged(tmp_path: Path) -> None:
+    def merged(plugins: dict[str, Any]) -> dict[str, list[str]]:
+        document = {**yaml.safe_load(FILE), "profiles": [{"plugins": plugins}]}
+        return read(written(tmp_path / "a.yaml", yaml.safe_dump(document)), {}).profiles[0].plugins
+
+    default, other = {"name": "MigrationController"}, {"name": "DefaultEvictor"}
+    assert merged({})["filter"] == ["MigrationController"]
+    assert merged({"filter": {"enabled": [other, default]}})["filter"] == ["MigrationController", "DefaultEvictor"]
+    assert merged({"filter": {"enabled": [other, default], "disabled": [default]}})["filter"] == ["DefaultEvictor", "MigrationController"]
+    assert merged({"filter": {"enabled": [other], "disabled": [{"name": "*"}]}})["filter"] == ["DefaultEvictor"]
+
+
+@pytest.mark.feature("DS-CFG-02")
+@pytest.mark.parametrize("flags", [["extra"], ["--feature-gates=NoSuch=true"], ["--no-such-flag"], ["--port=-1"]])
+def test_flags_that_cannot_be_end_the_process_with_one_line(flags: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "koord.cli", "descheduler", f"--config={written(tmp_path / 'a.yaml')}", "--validate-config", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode != 0
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.feature("DS-CFG-03")
+def test_ports_leadership_and_its_loss(tmp_path: Path) -> None:
+    """Health and metrics on two ports and over HTTPS; somebody takes the lease away; the process says so and ends with an error."""
+    health, metrics, secure = free_port(), free_port(), free_port()
+    text = configuration(
+        {},
+        leaderElection={"leaderElect": True, "leaseDuration": "3s", "renewDeadline": "2s", "retryPeriod": "200ms"},
+        healthzBindAddress=f"127.0.0.1:{health}",
+        metricsBindAddress=f"127.0.0.1:{metrics}",
+        deschedulingInterval="1h",
+    )
+
+    async def scenario() -> None:
+        async with running_server(crds=True) as server, server.client() as client:
+            await put(client, node("a"), node("b"), {"kind": "Namespace", "metadata": {"name": "koordinator-system"}})
+            flags = [f"--config={written(tmp_path / 'a.yaml', text)}", f"--kubeconfig={server.kubeconfig_path}"]
+            flags += [f"--secure-port={secure}", "--bind-address=127.0.0.1", "--v=1"]
+            command = [sys.executable, "-m", "koord.cli", "descheduler", *flags]
+            process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+            try:
+
+                async def leads() -> bool:
+                    found = await asyncio.to_thread(_get, f"http://127.0.0.1:{metrics}/metrics")
+                    return 'koord_descheduler_rounds_total{result="done"} 1.0' in found
+
+                await eventually(leads)
+                assert await asyncio.to_thread(_get, f"http://127.0.0.1:{health}/healthz") == "ok"
+                assert await asyncio.to_thread(_get, f"https://127.0.0.1:{secure}/healthz") == "ok"
+                served = json.loads(await asyncio.to_thread(_get, f"https://127.0.0.1:{secure}/configz"))
+                assert served["componentconfig"]["deschedulingInterval"] == "1h0m0s"
+                lease = await client.get(kinds.LEASES, "koord-descheduler", "koordinator-system")
+                lease["spec"]["holderIdentity"] = "somebody-else"
+                await client.replace(kinds.LEASES, lease, "koordinator-system")
+                _, errors = await asyncio.wait_for(process.communicate(), 20)
+                assert process.returncode == 1
+                assert b"lost lease" in errors
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+
+    asyncio.run(scenario())
+
+
+def _get(url: str) -> str:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with urllib.request.urlopen(url, timeout=5, context=context if url.startswith("https") else None) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""
