@@ -70,6 +70,8 @@ def _with_reservation(view: View) -> Step:
         return fail(view, Reason.MISSING_RESERVATION, f"{view.about_reservation} does not exist")
     if names.LABEL_RESERVATION_ORDER not in view.reservation.metadata.labels:
         return Step("Ordering", f"{view.about_reservation} gets its place in the order", act=Act.STAMP)
+    if owned_by_pod(view, view.reservation) and not view.replaced and (step := _scheduled(view)) is not None:
+        return step  # perhaps before its reservation was: there is nothing to wait for
     return _placed(view, view.reservation)
 
 
@@ -133,14 +135,20 @@ def owned_by_pod(view: View, reservation: Reservation) -> bool:
     return False
 
 
+def _scheduled(view: View) -> Step | None:
+    """The end of a job whose pod was to find a node; None as long as it has not."""
+    condition = find_condition(view.pod.status.conditions, "PodScheduled") if view.pod is not None else None
+    if condition is None or condition.status != "True":
+        return None
+    message = f"{view.about_pod} has been scheduled"
+    changed = status.with_condition(view.job.status, Kind.POD_SCHEDULED, "True", Reason.NONE, message, view.now) or view.job.status
+    return Step(COMPLETE, message, status.succeeded(changed, message), event=COMPLETE)
+
+
 def _wait_for_pending_pod(view: View, reservation: Reservation) -> Step:
     if view.pod is None or view.replaced:
         return fail(view, Reason.MISSING_POD, f"{view.about_pod} does not exist")
     condition = find_condition(view.pod.status.conditions, "PodScheduled")
-    if condition is not None and condition.status == "True":
-        message = f"{view.about_pod} has been scheduled"
-        changed = status.with_condition(view.job.status, Kind.POD_SCHEDULED, "True", Reason.NONE, message, view.now) or view.job.status
-        return Step(COMPLETE, message, status.succeeded(changed, message), event=COMPLETE)
     owners = reservation.status.current_owners
     if reservation.status.phase == "Succeeded" and owners and owners[0].uid != view.pod.metadata.uid:
         return fail(view, Reason.FORBIDDEN, f"{view.about_reservation} is already bound by another Pod")

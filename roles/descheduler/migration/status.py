@@ -91,7 +91,7 @@ def with_condition(
         return None
     stamp = format_time(now)
     since = old.last_transition_time if old is not None and old.status == state else stamp
-    new = Condition(type=kind, status=state, reason=reason, message=message, last_probe_time=stamp, last_transition_time=since)
+    new = Condition(type=str(kind), status=state, reason=str(reason), message=message, last_probe_time=stamp, last_transition_time=since)
     if old is None:
         conditions = (*status.conditions, new)
     else:

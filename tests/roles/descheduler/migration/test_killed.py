@@ -15,7 +15,7 @@ import pytest
 from koord.api import kinds
 from koord.kube import errors
 from koord.kube.client import Client
-from tests.support.migration import NS, Cluster, Life, cluster
+from tests.support.migration import NS, Cluster, Life, cluster, condition
 
 
 class Mortal(Client):
@@ -73,6 +73,8 @@ class Plot:
             if not status.get("nodeName"):
                 await world.reserve(name, nodeName="n1" if self.kind == "same node" else "n2")
             elif self.kind == "pending":
+                if not condition(await world.get(kinds.PODMIGRATIONJOBS, self.job) or {}, "PodScheduled"):
+                    continue
                 body = {"status": {"conditions": [{"type": "PodScheduled", "status": "True"}]}}
                 await world.client.patch(kinds.PODS, self.pod, body, NS, subresource="status")
             elif self.kind == "moves" and await world.get(kinds.PODS, self.pod) is None and status["phase"] == "Available":
