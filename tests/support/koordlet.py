@@ -183,7 +183,11 @@ class Cluster:
                 "volumes": volumes or [],
             },
         }
-        made = await self.client.create(PODS, wire)
+        await self.client.create(PODS, wire)
+        return await self.running(name, kube_qos=kube_qos, quota=quota, memory=memory)
+
+    async def running(self, name: str, *, kube_qos: str, quota: int = -1, memory: int = 0) -> Any:
+        """As if the kubelet had started a pod that is on the node."""
         status = {
             "phase": "Running",
             "qosClass": kube_qos,
