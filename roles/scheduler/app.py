@@ -154,6 +154,7 @@ class App:
         from koord.config.model import wire
 
         ops.json("/configz", lambda: {"kubescheduler.config.k8s.io": wire(self.options.config)})
+        ops.json("/debug/cache", lambda: {"differences": self.observer.audit()})
         diagnosis.install(ops, self.options.debug, self.dump)
         install(ops, self.engine.cluster, self.engine.frameworks, self.may_write)
 

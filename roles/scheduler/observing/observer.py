@@ -10,6 +10,7 @@ from koord.api.kinds import NAMESPACES, NODES, PODS
 from koord.api.objects import Namespace, Node, Pod
 from koord.api.quantity import QuantityError
 from roles.scheduler.binding.waiting import WaitingPods
+from roles.scheduler.cluster.audit import compare, recount
 from roles.scheduler.cluster.cache import Cache
 from roles.scheduler.cluster.nodeview import NodeView
 from roles.scheduler.cluster.podinfo import PodInfo
@@ -52,6 +53,7 @@ class Observer:
         self._gone = gone
         self._foreign_nominations = foreign_nominations
         self._pods: Any = None
+        self._nodes: Any = None
         self._reserve_pods: dict[str, PodInfo] = {}  # by the Reservation's name
         self._watching = [plugin for fw in frameworks.values() for plugin in fw.plugins.values() if isinstance(plugin, PodObserver)]
         self.attached = False
@@ -60,8 +62,8 @@ class Observer:
         """Ask the factory for everything that is needed and listen. The factory is started by the caller."""
         self.attached = True
         self._feeds(informers)
-        nodes = informers.informer(NODES, Node)
-        nodes.add_handler(self.node_added, self.node_updated, self.node_deleted)
+        self._nodes = informers.informer(NODES, Node)
+        self._nodes.add_handler(self.node_added, self.node_updated, self.node_deleted)
         namespaces = informers.informer(NAMESPACES, Namespace)
         namespaces.add_handler(self._namespace, lambda old, new: self._namespace(new), self._namespace_deleted)
         # The store keeps PodInfos: parsed once, and a fraction of a decoded pod's size.
@@ -72,6 +74,14 @@ class Observer:
     def pods(self) -> Any:
         """The informer of pods that have not ended, None before `attach`."""
         return self._pods
+
+    def audit(self) -> list[str]:
+        """What is counted otherwise than the informers have it, or does not add up; empty when all is well (before `attach` too)."""
+        if not self.attached:
+            return []
+        nodes = [node.metadata.name for node in self._nodes.list()]
+        placed = {pod.uid: (pod.key, pod.node_name) for pod in self._pods.list() if pod.node_name and not pod.terminated}
+        return compare(self._cache.cluster, nodes, placed, self._cache.is_assumed) + recount(self._cache.cluster)
 
     def reread(self, pod: PodInfo) -> PodInfo | None:
         """A pod as the informer has it now, a reserve pod as its Reservation was last seen."""

@@ -18,6 +18,7 @@ from koord.kube.informers import InformerFactory
 from koord.process.http import OpsServer
 from koord.process.life import Life
 from roles.scheduler.app import App, Options
+from roles.scheduler.cluster.audit import compare, recount
 
 Obj = dict[str, Any]
 
@@ -48,6 +49,7 @@ class Live(Objects):
     def __init__(self, client: Client, app: App, life: Life, ops: OpsServer, running: asyncio.Task[None], url: str) -> None:
         super().__init__(client)
         self.app, self.life, self.ops, self.running, self.url = app, life, ops, running, url
+        self.another: Callable[..., contextlib.AbstractAsyncContextManager[Live]]  # a second scheduler on the same API server
 
     async def get(self, name: str) -> Obj:
         return await self.client.get(PODS, name, "default")
@@ -73,51 +75,92 @@ class Live(Objects):
         assert found is not None
         return found
 
+    async def consistent(self, seconds: float = 5.0) -> None:
+        """What the scheduler counts is what the API server has, and the columns add up. Events may be on their way for a while."""
+        found: list[str] = []
+        for _ in range(int(seconds / 0.02)):
+            found = await self._differences()
+            if not found:
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError("the cache differs from the API server: " + "; ".join(found))
+
+    async def _differences(self) -> list[str]:
+        app = self.app
+        nodes = {node["metadata"]["name"] for node in (await self.client.list(NODES)).items}
+        pods = [pod for pod in (await self.client.list(PODS)).items if pod["status"].get("phase") not in ("Succeeded", "Failed")]
+        ids = {pod["metadata"]["uid"]: f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in pods}
+        placed = {p["metadata"]["uid"]: (ids[p["metadata"]["uid"]], p["spec"]["nodeName"]) for p in pods if p["spec"].get("nodeName")}
+        found = compare(app.engine.cluster, nodes, placed, app.cache.is_assumed) + recount(app.engine.cluster)
+        ours = {p["metadata"]["uid"] for p in pods if not p["spec"].get("nodeName") and p["spec"]["schedulerName"] in app.engine.frameworks}
+        for uid in ours:
+            if app.queue.get(uid) is None and not app.cache.is_assumed(uid):
+                found.append(f"pod {ids[uid]} is pending and nobody will schedule it")
+        found.extend(f"pod {entry.pod.key} is queued and not pending" for entry in app.queue.entries() if entry.pod.uid not in ours
+            and not entry.pod.reservation)  # fmt: skip
+        return found
+
 
 def condition(pod: Obj) -> Obj | None:
     return next((c for c in pod["status"].get("conditions", []) if c["type"] == "PodScheduled" and c["status"] == "False"), None)
 
 
 @contextlib.asynccontextmanager
-async def live(config: Obj | None = None, *, leader_elect: bool = False, crds: bool = False,
-    before: Callable[[Objects], Awaitable[None]] | None = None, **options: Any,
-) -> AsyncIterator[Live]:  # fmt: skip
+async def running_app(
+    client: Client, url: str, config: Obj | None = None, *, leader_elect: bool = False, checked: bool = True, **options: Any
+) -> AsyncIterator[Live]:
+    """One scheduler process, so to speak, on an API server. `leader_elect`: wait until it leads; `checked`: its books must be right
+    in the end."""
     content: Obj = {
         "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
         "leaderElection": {"leaderElect": False}, "profiles": [{"schedulerName": "koord-scheduler"}], **(config or {}),
     }  # fmt: skip
+    informers, recorder, life = InformerFactory(client), Recorder("scheduler"), Life()
+    ops = OpsServer("127.0.0.1", 0, recorder=recorder, role="scheduler")
+    model = KubeSchedulerConfiguration.model_validate(content)
+    app = App(Options(model, **options), client=client, informers=informers, recorder=recorder, ops=ops)
+    await ops.start()
+    running = asyncio.get_running_loop().create_task(app.run(life))
+    try:
+        for _ in range(400):
+            if running.done():
+                running.result()
+            caches = app.ops.health.report("healthz")[0] if leader_elect or not model.leader_election.leader_elect else True
+            if caches and (not leader_elect or app.may_write()):
+                break
+            await asyncio.sleep(0.02)
+        found = Live(client, app, life, ops, running, url)
+        yield found
+        if checked and not running.done() and not life.stopping.is_set() and app.observer.attached:
+            await found.consistent()
+    finally:
+        life.stop()
+        with contextlib.suppress(BaseException):
+            await asyncio.wait_for(running, 3)
+        await life.finish()
+        await informers.stop()
+        await ops.stop()
+
+
+@contextlib.asynccontextmanager
+async def live(config: Obj | None = None, *, leader_elect: bool = False, crds: bool = False,
+    before: Callable[[Objects], Awaitable[None]] | None = None, **options: Any,
+) -> AsyncIterator[Live]:  # fmt: skip
     async with running_server(crds=crds) as server, server.client() as client:
         for name in ("default", "kube-system"):
             with contextlib.suppress(Exception):
                 await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         if before is not None:
             await before(Objects(client))
-        informers, recorder, life = InformerFactory(client), Recorder("scheduler"), Life()
-        ops = OpsServer("127.0.0.1", 0, recorder=recorder, role="scheduler")
-        app = App(
-            Options(KubeSchedulerConfiguration.model_validate(content), **options),
-            client=client,
-            informers=informers,
-            recorder=recorder,
-            ops=ops,
-        )
-        await ops.start()
-        running = asyncio.get_running_loop().create_task(app.run(life))
-        try:
-            for _ in range(400):
-                if running.done():
-                    running.result()
-                if ops.health.report("healthz")[0] and (not leader_elect or app.may_write()):
-                    break
-                await asyncio.sleep(0.02)
-            yield Live(client, app, life, ops, running, server.url)
-        finally:
-            life.stop()
-            with contextlib.suppress(BaseException):
-                await asyncio.wait_for(running, 3)
-            await life.finish()
-            await informers.stop()
-            await ops.stop()
+        async with running_app(client, server.url, config, leader_elect=leader_elect, **options) as found:
+
+            @contextlib.asynccontextmanager
+            async def another(**more: Any) -> AsyncIterator[Live]:
+                async with server.client() as own, running_app(own, server.url, config, **more) as second:
+                    yield second
+
+            found.another = another
+            yield found
 
 
 @pytest.fixture
