@@ -9,21 +9,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from koord.api.objects import Namespace, Node, Pod
+import msgspec
+
+from koord.accounting.resources import format as format_amounts
+from koord.api.kinds import RESERVATIONS
+from koord.api.objects import Namespace, Node, Pod, Reservation
+from koord.api.v1alpha1.reservation import PHASE_AVAILABLE
 from koord.config.scheduler import KubeSchedulerConfiguration
-from koord.decisions.record import Record
+from koord.decisions.record import Record, Subject
+from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.nodeview import NodeView
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import ERROR, UNSCHEDULABLE, Decision
 from roles.scheduler.cycle.record import ROLE, record_of, subject_of
 from roles.scheduler.engine import Engine, registry
+from roles.scheduler.framework.handle import ClusterDoor
 from roles.scheduler.framework.registry import Registry
 
 
 @dataclass(slots=True)
 class Snapshot:
-    """The world to start from. `objects` are further API objects by kind name ("NodeMetric", "PodDisruptionBudget", …), as the
-    projections of `koord.api.objects`; those that no plugin observes are ignored."""
+    """The world to start from. `objects` are further API objects by kind name ("NodeMetric", "Reservation", …), as the projections of
+    `koord.api.objects`; those that no plugin of the configuration observes are ignored."""
 
     nodes: Sequence[Node] = ()
     pods: Sequence[Pod] = ()
@@ -77,6 +84,9 @@ class Simulation:
             info = engine.parser.parse(pod)
             if info.node_name and not info.terminated:
                 engine.cluster.add_pod(info, info.node_name)
+        self._door = _Door(engine.cluster)
+        for handle in engine.handles.values():
+            handle.pods = self._door
         self._feed(snapshot.objects)
 
     def _feed(self, objects: Mapping[str, Sequence[Any]]) -> None:
@@ -101,6 +111,28 @@ class Simulation:
     def fits(self, pod: Pod) -> Placement:
         """Where one pod would go now; nothing is kept."""
         return self._place(self._engine.parser.parse(pod), keep=False)
+
+    def reserve(self, reservation: Reservation) -> Placement:
+        """Schedule a Reservation; where it was placed it is there for its owners from then on. Its UID must not be known already.
+
+        The configuration must have the Reservation plugin in a profile of the template's scheduler name.
+        """
+        name = reservation.metadata.name
+        self._feed({RESERVATIONS.kind: (reservation,)})
+        info = self._door.waiting.pop(name, None)
+        if info is None:
+            message = (
+                f"reservation {name} cannot be scheduled: it is not valid, has a node already, or no profile has the Reservation plugin"
+            )
+            record = Record(ROLE, Subject(RESERVATIONS.kind, "", name, reservation.metadata.uid), self._engine.state.now, UNSCHEDULABLE)
+            return Placement(name, "", UNSCHEDULABLE, message, record)
+        placement = self._place(info, keep=True)
+        if placement.placed:
+            status = msgspec.structs.replace(
+                reservation.status, phase=PHASE_AVAILABLE, node_name=placement.node, allocatable=format_amounts(info.shape.amounts)
+            )
+            self._feed({RESERVATIONS.kind: (msgspec.structs.replace(reservation, status=status),)})
+        return placement
 
     def remove(self, uids: Iterable[str]) -> int:
         """Take pods off their nodes; returns how many counted."""
@@ -138,6 +170,25 @@ class Simulation:
             decision.verdict = UNSCHEDULABLE if status.rejected else ERROR
             decision.status = status
         cluster.remove_pod(decision.pod.uid)
+
+
+class _Door(ClusterDoor):
+    """Reserve pods with a node count on it; the others wait here, by the Reservation's name."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
+        self.waiting: dict[str, PodInfo] = {}
+
+    def pod_added(self, info: PodInfo) -> None:
+        """Count it, or let it wait."""
+        super().pod_added(info)
+        if not info.node_name:
+            self.waiting[info.reservation] = info
+
+    def pod_deleted(self, pod: PodInfo) -> None:
+        """It is gone."""
+        super().pod_deleted(pod)
+        self.waiting.pop(pod.reservation, None)
 
 
 def _placement(decision: Decision, now: float) -> Placement:

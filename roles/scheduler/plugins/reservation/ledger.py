@@ -300,8 +300,8 @@ class Ledger(Columns):
 
     def _pod_seen(self, slot: int, pod: PodInfo) -> None:
         """A pod counts on a node: whose owner is it?"""
-        uid = annotated(pod)
-        if uid and pod.node_name:
+        uid = annotated(pod) if pod.node_name else ""  # before it is bound, the annotation is of an attempt that failed
+        if uid:
             self._assumed.pop(pod.uid, None)
         uid = uid or self._assumed.get(pod.uid, "") or self._current.get(pod.uid, "")
         before = self._claims.get(self._claimed.get(pod.uid, ""), {}).get(pod.uid)
