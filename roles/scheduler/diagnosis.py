@@ -38,7 +38,7 @@ def diagnosis_of(decision: Decision, now: float) -> Document:
         pre_filter = decision.status.message
     return {
         "timestamp": format_time(now),
-        "questionedKey": pod.key,
+        "questionedKey": pod.reservation or pod.key,
         "nominatedNode": decision.nominate or pod.nominated,
         "preFilterMessage": pre_filter,
         "topologyKeyToExplain": "",

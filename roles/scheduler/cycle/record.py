@@ -14,7 +14,9 @@ FEATURES = ("SCH-FW-06",)
 
 
 def subject_of(pod: PodInfo) -> Subject:
-    """The pod as a record's subject."""
+    """The pod as a record's subject; a reserve pod is told of as its Reservation."""
+    if pod.reservation:
+        return Subject("Reservation", "", pod.reservation, pod.uid)
     return Subject("Pod", pod.namespace, pod.name, pod.pod.metadata.uid)
 
 

@@ -7,7 +7,7 @@ least nothing, so that every amount counts once; what an owner takes beyond the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -38,7 +38,8 @@ class Held:
     """A reservation that holds resources, or will once its reserve pod counts. `slot` is -1 while that does not."""
 
     __slots__ = (
-        "allocated", "consumed", "dirty", "ignored_view", "owner_key", "owners", "pod", "rest", "seat", "slot", "taken", "terms", "view",
+        "allocated", "announced", "consumed", "dirty", "ignored_view", "owner_key", "owners", "pod", "rest", "seat", "slot", "taken",
+        "terms", "view",
     )  # fmt: skip
 
     def __init__(self, terms: Terms, pod: PodInfo) -> None:
@@ -52,6 +53,7 @@ class Held:
         self.taken: ResourceVector = {}  # by owners, of whatever is reserved
         self.allocated: ResourceVector = {}  # of that the names that count in it
         self.consumed = False  # once it had an owner that is bound
+        self.announced = False  # of an operating pod: that it is available
         self.dirty = False  # owners changed while it did not count
         self.view: RestoredReservation | None = None
         self.ignored_view: RestoredReservation | None = None
@@ -106,6 +108,7 @@ class Ledger(Columns):
         self.objects: dict[str, Reservation] = {}  # as the API server shows them, by UID
         self.given: dict[str, PodInfo] = {}  # reserve pods in queue or cluster, by UID
         self.orphans: list[Orphan] = []
+        self.opened: Callable[[Held], None] = lambda held: None
         self._on: dict[int, dict[str, Held]] = {}
         self._assumed: dict[str, str] = {}  # pod UID -> reservation UID, said by Reserve
         self._claims: dict[str, dict[str, tuple[int, PodInfo]]] = {}  # reservation UID -> pods that use it, with their slots
@@ -278,6 +281,7 @@ class Ledger(Columns):
             held.slot = held.seat = slot
             self._on.setdefault(slot, {})[pod.uid] = held
             self.cluster.changes.note(slot, self.kind)
+            self._announce(held)
             return
         if not pod.reservation:
             self._pod_seen(slot, pod)
@@ -297,6 +301,14 @@ class Ledger(Columns):
             return
         held.changed()
         self.cluster.changes.note(slot, self.kind)
+        self._announce(held)
+
+    def _announce(self, held: Held) -> None:
+        """An operating pod became available, which no event of a pod tells: those that wait for it are to be tried again."""
+        if held.terms.kind == "Pod" and held.announced != held.terms.available:
+            held.announced = held.terms.available
+            if held.matchable:
+                self.opened(held)
 
     def _pod_seen(self, slot: int, pod: PodInfo) -> None:
         """A pod counts on a node: whose owner is it?"""

@@ -21,6 +21,7 @@ class Book:
     def __init__(self, ledger: Ledger, handle: Handle) -> None:
         self.ledger = ledger
         self._handle = handle
+        ledger.opened = self._wake
 
     def observe(self, old: Reservation | None, new: Reservation | None) -> None:
         """A Reservation appeared, changed or went."""

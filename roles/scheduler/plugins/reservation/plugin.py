@@ -279,6 +279,8 @@ class Reservation(
         wish = wish_of(pod.shape)
         if wish.ignored:
             return SUCCESS
+        if ctx.reservation is None:  # the node was chosen without scoring
+            ctx.reservation = self.nominate(ctx, slot)
         nominated = ctx.reservation
         if nominated is None:
             return unschedulable(NONE_FITS) if wish.required else SUCCESS

@@ -305,3 +305,112 @@ def test_pages_and_metrics(scheduler: Any) -> None:
             assert 'scheduler_reservation_status_phase{name="r",phase="Failed"} 0.0' in text
 
     asyncio.run(run())
+
+
+async def shown_as(live: Any, name: str, node: str, amounts: Obj) -> None:
+    status = {"phase": "Available", "nodeName": node, "allocatable": amounts}
+    await live.client.patch(RESERVATIONS, name, {"status": status}, subresource="status")
+
+
+@pytest.mark.feature("SCH-RSV-01")
+def test_a_reservation_of_another_scheduler_is_counted_but_not_scheduled(scheduler: Any) -> None:
+    async def run() -> None:
+        async with started(scheduler) as live:
+            found = Reservations(live)
+            await live.node("n", cpu="4")
+            await found.make("foreign", cpu="3", template={"schedulerName": ""})
+            await found.make("own", cpu="1")
+            await found.phase("own", "Available")
+            foreign = await live.client.get(RESERVATIONS, "foreign")
+            assert not {"nodeName", "conditions"} & foreign.get("status", {}).keys()
+            await shown_as(live, "foreign", "n", {"cpu": "3", "memory": "1Gi"})
+            await live.pod("p", cpu="2", meta=owner_meta(name="foreign"))
+            await live.bound("p")
+            assert allocated(await live.get("p")) == "foreign"
+            await live.pod("q", cpu="1", meta={"labels": {"app": "stranger"}})
+            assert "Insufficient cpu" in (await live.refused("q"))["message"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-RSV-11")
+def test_a_running_pod_is_handed_over_before_the_reservation_is_there(scheduler: Any) -> None:
+    async def run() -> None:
+        async with started(scheduler) as live:
+            found = Reservations(live)
+            await live.node("n", cpu="4")
+            await live.pod("old", cpu="4", nodeName="n", meta={"labels": OWNER})
+            await live.until("old", lambda pod: live.app.cache.cluster.pod_count)
+            made = await found.make("r", cpu="4", memory="1Gi", policy="Restricted", preAllocation=True)
+            await found.phase("r", "Available")
+            pod = await live.get("old")
+            assert json.loads(pod["metadata"]["annotations"][ALLOCATED]) == {"name": "r", "uid": made["metadata"]["uid"]}
+            used = await found.until("r", lambda r: r["status"].get("currentOwners"))
+            assert used["status"]["allocated"]["cpu"] == "4"
+            await live.client.delete(PODS, "old", "default", grace_period_seconds=0)
+            await live.pod("next", cpu="3", meta=owner_meta())
+            await live.bound("next")
+            assert allocated(await live.get("next")) == "r"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-RSV-13")
+def test_a_reservation_preempts_and_gets_the_node(scheduler: Any) -> None:
+    async def run() -> None:
+        async with started(scheduler, {"enablePreemption": True}) as live:
+            found = Reservations(live)
+            await live.node("n", cpu="2")
+            await live.pod("low", cpu="2", terminationGracePeriodSeconds=0)
+            await live.bound("low")
+            await found.make("r", cpu="2", memory="1Gi")
+            assert (await found.phase("r", "Available"))["status"]["nodeName"] == "n"
+            (event, *_) = await found.events("low", "Preempted")
+            assert event["type"] == "Normal"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-RSV-14")
+def test_a_pod_as_reservation_is_named_by_its_owner(scheduler: Any) -> None:
+    async def run() -> None:
+        async with started(scheduler) as live:
+            await live.node("n", cpu="4")
+            owners = json.dumps([{"labelSelector": {"matchLabels": OWNER}}])
+            label = {"scheduling.koordinator.sh/operating-mode": "Reservation"}
+            meta = {"labels": label, "annotations": {"scheduling.koordinator.sh/reservation-owners": owners}}
+            made = await live.pod("op", cpu="4", nodeName="n", meta=meta)
+            await live.pod("p", cpu="2", meta=owner_meta())
+            await live.refused("p")
+            status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+            await live.client.patch(PODS, "op", {"status": status}, "default", subresource="status")
+            await live.bound("p")
+            value = json.loads((await live.get("p"))["metadata"]["annotations"][ALLOCATED])
+            assert value == {"name": "op", "uid": made["metadata"]["uid"]}
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-RSV-01")
+@pytest.mark.feature("SCH-RSV-15")
+def test_decisions_about_reservations_are_found_under_their_name(scheduler: Any) -> None:
+    async def run() -> None:
+        async with started(scheduler) as live, aiohttp.ClientSession() as session:
+            found = Reservations(live)
+            await live.node("n", cpu="4")
+            await found.make("r", cpu="2", template={"nodeName": "elsewhere"})
+            shown = await found.until("r", lambda r: conditions(r) if r.get("status") else None)
+            message = shown["status"]["conditions"][0]["message"]
+            assert "1 node(s) didn't match the nodeName specified by reservation" in message
+            page = await (await session.get(f"{live.ops.url}/debug/decisions?kind=Reservation&name=r")).json()
+            assert page[-1]["verdict"] == "Unschedulable"
+            await found.make("s", cpu="2", owners=[{"labelSelector": {"matchLabels": {"app": "s"}}}], policy="Restricted")
+            await found.phase("s", "Available")
+            await live.pod("p", cpu="3", meta={"labels": {"app": "s"}, "annotations": {AFFINITY: "{}"}})
+            assert "Reservation(s) Insufficient cpu" in (await live.refused("p"))["message"]
+            page = await (await session.get(f"{live.ops.url}/debug/decisions?kind=Pod&namespace=default&name=p")).json()
+            names = {term["name"] for term in page[-1]["terms"]}
+            assert "reservation s: Reservation(s) Insufficient cpu" in names
+            assert "reservation s: cpu left" in names
+
+    asyncio.run(run())
