@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -323,7 +323,10 @@ class Scheduler:
             self._dump.put(diagnosis_of(decision, now))
         if decision.nominate is not None:
             self._state.nominations.add(pod, decision.nominate)
+        for other, node in decision.others:
+            self._nominate(other, node)
         if decision.victims:
+            self._outbid(pod, {victim.node_name or decision.nominate or "" for victim in decision.victims}, decision.others)
             self._metrics.preempted(len(decision.victims))
             task = asyncio.get_running_loop().create_task(
                 self._evictor.evict(pod, decision.victims, decision.nominate or "", now), name=f"preemption for {pod.key}"
@@ -333,6 +336,18 @@ class Scheduler:
         self._report(decision)
         is_error = decision.verdict == ERROR
         self._requeue(pod.uid, now, rejected_by=decision.rejected_by, error=is_error, pending=decision.pending)
+
+    def _nominate(self, pod: PodInfo, node: str) -> None:
+        """Another pod is (or is no longer) nominated to a node: kept here and shown on the pod."""
+        self._state.nominations.add(pod, node)
+        self._reporter.nominated(pod, node)
+
+    def _outbid(self, pod: PodInfo, nodes: Iterable[str], others: Iterable[tuple[PodInfo, str]]) -> None:
+        """Pods of lower priority that were nominated where room is made now look for another place."""
+        job = {other.uid for other, _ in others}
+        for node in nodes:
+            for lower in [o for o in self._state.nominations.on(node) if o.priority < pod.priority and o.uid not in job]:
+                self._nominate(lower, "")
 
     def _report(self, decision: Decision) -> None:
         self._reporter.failed(

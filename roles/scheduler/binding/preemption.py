@@ -30,6 +30,8 @@ class Evictor:
         for victim in victims:
             if self._waiting.reject(victim.uid, "DefaultPreemption", "preempted"):
                 continue
+            if victim.deleting:
+                continue  # on its way already
             if not self._may_write():
                 return
             try:
@@ -39,7 +41,9 @@ class Evictor:
             except ApiError as failure:
                 log.warning("preemption: pod %s could not be removed from %s: %s", victim.key, node, failure)
                 return
-            self._reporter.event(victim, "Normal", "Preempted", f"Preempted by pod {preemptor.uid} on node {node}", "Preempting")
+            self._reporter.event(
+                victim, "Normal", "Preempted", f"Preempted by pod {preemptor.uid} on node {victim.node_name or node}", "Preempting"
+            )
 
     async def _remove(self, preemptor: PodInfo, victim: PodInfo, now: float) -> None:
         uid = victim.pod.metadata.uid

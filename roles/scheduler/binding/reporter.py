@@ -99,6 +99,20 @@ class Reporter:
         """The pod is not tried now: the condition alone tells why."""
         self._show(pod, message, error=False, nominate=None, now=now)
 
+    def nominated(self, pod: PodInfo, node: str) -> None:
+        """A nomination alone, "" for none any more."""
+        known = self._written.get(pod.uid) or _condition_of(pod)
+        if (known[2] if known is not None else pod.nominated) == node:
+            return
+        status: dict[str, Any] = {"nominatedNodeName": node or None}
+        if known is not None:
+            self._written[pod.uid] = (known[0], known[1], node)
+        before = self._pending.get(pod.uid)
+        if before is not None:
+            status = {**before[1], **status}
+        self._pending[pod.uid] = (pod, status)
+        self._ready.set()
+
     def _show(self, pod: PodInfo, message: str, *, error: bool, nominate: str | None, now: float) -> None:
         if pod.reservation:
             shown = self._reservation(pod, cut(message), now)
@@ -107,8 +121,8 @@ class Reporter:
                 self._ready.set()
             return
         reason = REASON_ERROR if error else REASON_UNSCHEDULABLE
-        nominated = pod.nominated if nominate is None else nominate
         known = self._written.get(pod.uid) or _condition_of(pod)
+        nominated = nominate if nominate is not None else known[2] if known is not None else pod.nominated
         if known == (reason, message, nominated):
             return
         self._written[pod.uid] = (reason, message, nominated)
@@ -116,7 +130,7 @@ class Reporter:
         if known is None:
             condition["lastTransitionTime"] = format_time(now)
         status: dict[str, Any] = {"conditions": [condition]}
-        if nominated != pod.nominated:
+        if nominated != pod.nominated or (known is not None and nominated != known[2]):
             status["nominatedNodeName"] = nominated or None
         self._pending[pod.uid] = (pod, status)
         self._ready.set()

@@ -311,7 +311,8 @@ class Cycle:
         for plugin in decision.framework.post_filters:
             result = plugin.post_filter(ctx, failure)
             if result.node is not None:
-                decision.nominate, decision.victims, decision.candidates = result.node, result.victims, result.candidates
+                decision.nominate, decision.victims = result.node, result.victims
+                decision.candidates, decision.others = result.candidates, result.others
             if result.status.ok:
                 messages = []
                 break

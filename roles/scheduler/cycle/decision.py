@@ -123,6 +123,7 @@ class Decision:
     nominate: str | None = None
     victims: tuple[PodInfo, ...] = ()
     candidates: tuple[Candidate, ...] = ()  # where preemption may take place, what hurts least first
+    others: tuple[tuple[PodInfo, str], ...] = ()  # nominations of further pods of its job
     rejected_by: frozenset[str] = frozenset()
 
     @property

@@ -210,13 +210,14 @@ class PostFilterResult(NamedTuple):
     """A status, and the node nominated for the pod with the victims to remove first.
 
     Node None leaves the pod's nomination as it is, "" clears it. `candidates` are all nodes that were found, what hurts least first:
-    extenders may rule some out.
+    extenders may rule some out. `others` are nominations of pods of its job, "" to clear.
     """
 
     status: Status
     node: str | None = None
     victims: tuple[PodInfo, ...] = ()
     candidates: tuple[Candidate, ...] = ()
+    others: tuple[tuple[PodInfo, str], ...] = ()
 
 
 class PostFilter(Plugin):

@@ -109,7 +109,7 @@ class DefaultPreemption(PostFilter):
         slot = ctx.cluster.slot_of(nominated) if nominated else -1
         if slot >= 0 and ctx.cluster.alive[slot]:
             for other in ctx.cluster.row(slot).pods.values():
-                if other.priority < ctx.pod.priority and other.deleting and _was_preempted(other):
+                if other.priority < ctx.pod.priority and other.deleting and was_preempted(other):
                     return "not eligible due to a terminating pod on the nominated node."
         return ""
 
@@ -136,7 +136,7 @@ class DefaultPreemption(PostFilter):
             reasons[_NO_VICTIMS] += 1
             return None
         lower.sort(key=_importance)
-        violating, others = self._split_by_budget(lower)
+        violating, others = self.split_by_budget(lower)
         with ctx.state.suppose() as supposed:
             for other in ctx.state.nominations.ahead_of(ctx.pod, row.name):
                 if ctx.cluster.slot_of_pod(other.uid) < 0:
@@ -159,7 +159,7 @@ class DefaultPreemption(PostFilter):
             return None
         return Candidate(row.name, tuple(sorted(victims, key=_importance)), violations)
 
-    def _split_by_budget(self, pods: Sequence[PodInfo]) -> tuple[list[PodInfo], list[PodInfo]]:
+    def split_by_budget(self, pods: Sequence[PodInfo]) -> tuple[list[PodInfo], list[PodInfo]]:
         """Pods whose removal breaks a budget, given that the ones before are removed too, and the rest; order is kept."""
         left = {key: budget.allowed for key, budget in self._budgets.items()}
         violating: list[PodInfo] = []
@@ -185,7 +185,8 @@ def _protected(pod: PodInfo) -> bool:
     return pod.shape.labels.get(names.LABEL_POD_DISABLE_PREEMPTIBLE) == "true"
 
 
-def _was_preempted(pod: PodInfo) -> bool:
+def was_preempted(pod: PodInfo) -> bool:
+    """Whether the scheduler is removing the pod to make room."""
     return any(c.type == "DisruptionTarget" and c.status == "True" and c.reason == _PREEMPTED for c in pod.pod.status.conditions)
 
 

@@ -39,7 +39,7 @@ class Placement:
     def __init__(self, handle: Handle, book: GangBook, network: Network) -> None:
         self._handle = handle
         self._book = book
-        self._network = network
+        self.network = network
         self._cycle: Cycle | None = None
 
     @property
@@ -62,7 +62,7 @@ class Placement:
         return (SUCCESS, node) if node else (error(f"gang {gang.id}: the plan has no node for pod {ctx.pod.key}"), "")
 
     def _make(self, ctx: CycleContext, gang: Gang, current: Round, candidates: NDArray[np.bool_]) -> Status:
-        tree = self._network.tree() if self._handle.network_topology else None
+        tree = self.network.tree() if self._handle.network_topology else None
         if tree is None:
             return error(f"gang {gang.id} asks for a place in the network, but there is no cluster network topology")
         pods = sorted(self._book.ready(gang), key=rank_of)
@@ -92,7 +92,7 @@ class Placement:
         totals = first.evaluation.totals
         scores = {cluster.name_of(slot): float(totals[slot]) for slot in np.flatnonzero(counts).tolist()} if len(totals) else {}
         kind = selector_of(pods[0])
-        existing = {cluster.name_of(slot): count for slot, count in self._network.kin(kind).items()} if kind else {}
+        existing = {cluster.name_of(slot): count for slot, count in self.network.kin(kind).items()} if kind else {}
         demand = demand_of(tree, gang.spec.topology, len(pods))
         return Planner(tree, demand, Offer(slots, scores, existing, self._placed(gang))).plan(), first
 

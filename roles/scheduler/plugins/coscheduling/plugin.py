@@ -15,6 +15,7 @@ from koord.api.objects import ClusterNetworkTopology, Pod, PodGroup
 from koord.decisions.record import Term
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.config.args import DefaultPreemptionArgs
 from roles.scheduler.cycle.decision import FitFailure
 from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
 from roles.scheduler.framework.events import ASSIGNED_POD, NODE, Action, ClusterEvent, Subscription
@@ -41,6 +42,7 @@ from roles.scheduler.framework.interfaces import (
 from roles.scheduler.framework.status import SKIP, SUCCESS, Status, unresolvable, unschedulable, wait
 from roles.scheduler.plugins.coscheduling.args import CoschedulingArgs
 from roles.scheduler.plugins.coscheduling.book import BOUND, PENDING, RELEASED, WAITING, Gang, GangBook
+from roles.scheduler.plugins.coscheduling.jobs import Jobs
 from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
 from roles.scheduler.plugins.coscheduling.notices import Notices
 from roles.scheduler.plugins.coscheduling.placement import Placement
@@ -48,6 +50,7 @@ from roles.scheduler.plugins.coscheduling.podgroups import ENDED, PodGroups, end
 from roles.scheduler.plugins.coscheduling.rounds import Rounds
 from roles.scheduler.plugins.coscheduling.spec import Defaults
 from roles.scheduler.plugins.coscheduling.views import gang_list, one_gang
+from roles.scheduler.plugins.default_preemption import DefaultPreemption
 from roles.scheduler.plugins.network_topology.manager import NetworkManager
 from roles.scheduler.plugins.network_topology.network import Network, selector_of
 from roles.scheduler.plugins.network_topology.scoring import closeness
@@ -94,6 +97,8 @@ class Coscheduling(
         self.network = handle.cluster.register("NetworkTopology", Network())
         self.rounds = Rounds(handle, self.book)
         self.placement = Placement(handle, self.book, self.network)
+        self._budgets = DefaultPreemption(DefaultPreemptionArgs(), handle)
+        self.jobs = Jobs(handle, self.book, self.placement, self._budgets, enabled=args.enable_preemption)
         self._pod_groups = PodGroups(handle, self.book, args.controller_workers)
         self._notices = Notices(handle, self.book)
         if self._keeper:
@@ -105,11 +110,12 @@ class Coscheduling(
     # ---------------------------------------------------------------- observing
 
     def feeds(self) -> Sequence[Feed]:
+        budgets = self._budgets.feeds()
         if not self._keeper:
-            return ()
+            return budgets
         ended = Feed(PODS, Pod, self._pod_groups.ended, ENDED, ended_member)
         topology = Feed(CLUSTERNETWORKTOPOLOGIES, ClusterNetworkTopology, self.network.observe)
-        return (Feed(PODGROUPS, PodGroup, self.book.pod_group_event), ended, topology)
+        return (Feed(PODGROUPS, PodGroup, self.book.pod_group_event), ended, topology, *budgets)
 
     def subscriptions(self) -> Sequence[Subscription]:
         """For groups that had no plan. Others are brought back by what their members lack, or by the books."""
@@ -207,7 +213,9 @@ class Coscheduling(
         return self.placement.find(ctx, gang, current, candidates)
 
     def post_filter(self, ctx: CycleContext, failure: FitFailure) -> PostFilterResult:
-        return PostFilterResult(unschedulable())
+        gang = self.book.gang_of(ctx.pod)
+        alone = gang is None or gang.spec is None or self.book.satisfied(gang)
+        return self.jobs.answer(ctx, failure, None if alone else gang)
 
     def after_post_filter(self, ctx: CycleContext, failure: FitFailure, result: PostFilterResult) -> None:
         gang = self.book.gang_of(ctx.pod)

@@ -24,6 +24,8 @@ class Round:
     attempted: set[str] = field(default_factory=set)
     todo: deque[str] = field(default_factory=deque)
     failure: str = ""
+    preempted: bool = False  # victims are going: members keep the nodes that they were planned on as nominations
+    preempted_for: str = ""  # the pod for which room was looked for
     doomed: PodInfo | None = None  # the member that found no node and for whose sake everybody gives his place back
     plan: dict[str, str] | None = None
     notes: dict[str, Any] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from roles.scheduler.cycle.decision import FitFailure
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import PostFilterResult
-from roles.scheduler.framework.status import JOB_REJECT
+from roles.scheduler.framework.status import JOB_PREEMPTION_SUCCESS, JOB_REJECT
 from roles.scheduler.plugins.coscheduling.book import BOUND, PENDING, RELEASED, WAITING, Gang, GangBook
 from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
 from roles.scheduler.plugins.coscheduling.round import Round
@@ -64,7 +64,7 @@ class Rounds:
         if current.doomed is not None:
             self._end("failed")
             self._tell_others(gang, current.doomed, current)
-            self._reject(gang, current.failure)
+            self._reject(gang, current.failure, JOB_PREEMPTION_SUCCESS if current.preempted else JOB_REJECT)
             return None
         uid = current.next(lambda: self._book.ready(gang))
         while uid:
@@ -131,6 +131,8 @@ class Rounds:
             current.failure = (
                 f"gang group {gang.group.id}: pod {ctx.pod.key} cannot be placed while {waiting} member(s) wait for it: {failure.message()}"
             )
+            if result.status.message:
+                current.failure += f" {result.status.message}"
             self._explain(gang, ctx, failure, current, waiting)
         if gang.spec is not None and gang.spec.strict:
             current.doomed = ctx.pod

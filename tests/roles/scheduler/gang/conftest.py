@@ -63,8 +63,8 @@ class Gangs:
             notes[GANG + "min-available"] = minimum
         return await self.live.pod(name, cpu=cpu, meta={"annotations": notes})
 
-    async def priority(self, name: str, value: int) -> None:
-        body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value}
+    async def priority(self, name: str, value: int, **more: Any) -> None:
+        body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value, **more}
         await self.client.create(PRIORITYCLASSES, body)
 
     async def bound(self, *names: str) -> dict[str, str]:
