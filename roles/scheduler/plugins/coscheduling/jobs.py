@@ -141,11 +141,11 @@ class Jobs:
         others = tuple((pod, plan.nodes[pod.uid]) for pod in pods if pod.uid != ctx.pod.uid)
         if current is not None:
             current.preempted = True
-        return PostFilterResult(SUCCESS, plan.nodes[ctx.pod.uid], plan.victims, others)
+        return PostFilterResult(SUCCESS, plan.nodes[ctx.pod.uid], plan.victims, others=others)
 
     def _failure(self, plan: JobPlan, pod: PodInfo, pods: Sequence[PodInfo]) -> PostFilterResult:
         """Nobody is evicted; nominations of before are of no use any more."""
         node_of = self._handle.state.nominations.node_of
         others = tuple((other, "") for other in pods if other.uid != pod.uid and (node_of(other.uid) or other.nominated))
         text = plan.refusal or "nobody has to go, but the pod found no node"
-        return PostFilterResult(unschedulable(f"preemption: {text}"), "", (), others)
+        return PostFilterResult(unschedulable(f"preemption: {text}"), "", others=others)
