@@ -77,7 +77,7 @@ class Plot:
                     continue
                 body = {"status": {"conditions": [{"type": "PodScheduled", "status": "True"}]}}
                 await world.client.patch(kinds.PODS, self.pod, body, NS, subresource="status")
-            elif self.kind == "moves" and await world.get(kinds.PODS, self.pod) is None and status["phase"] == "Available":
+            elif self.kind == "moves" and await world.get(kinds.PODS, self.pod) is None and status.get("phase") == "Available":
                 new = await world.get(kinds.PODS, self.new) or await world.pod(self.new, "n2", self.owner)
                 owner = {"namespace": NS, "name": self.new, "uid": new["metadata"]["uid"]}
                 await world.reserve(name, phase="Succeeded", currentOwners=[owner])
@@ -99,7 +99,7 @@ class Plot:
         return [
             item["metadata"]["name"]
             for item in (await self.world.client.list(kinds.RESERVATIONS)).items
-            if item["status"]["phase"] != "Succeeded"
+            if (item.get("status") or {}).get("phase") != "Succeeded"
         ]
 
     async def clear(self) -> None:

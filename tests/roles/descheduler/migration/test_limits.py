@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from koord.api import kinds, objects
 from koord.config.errors import InvalidConfig
 from koord.config.loader import validate_model
+from koord.kube import errors
 from roles.descheduler.migration.args import GATES, MigrationControllerArgs
 from roles.descheduler.migration.limits import Book, Migration, Owner, expected_replicas, maximum, reached, unavailable
 from roles.descheduler.migration.objectlimiter import ObjectLimiters
@@ -299,7 +301,8 @@ async def _live_on(world: Cluster, uid: str) -> None:
         for each in running:
             if not _available(each):
                 body = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
-                await world.client.patch(kinds.PODS, each["metadata"]["name"], body, NS, subresource="status")
+                with contextlib.suppress(errors.NotFound):  # evicted meanwhile
+                    await world.client.patch(kinds.PODS, each["metadata"]["name"], body, NS, subresource="status")
                 moved = True
         free = [
             item for item in (await world.client.list(kinds.RESERVATIONS)).items if (item.get("status") or {}).get("phase") == "Available"

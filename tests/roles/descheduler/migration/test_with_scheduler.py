@@ -181,7 +181,7 @@ def test_a_pod_that_no_node_has_room_for_gets_a_place_of_its_own_when_room_comes
 
                 async def nothing_held() -> bool:
                     held = (await world.client.list(kinds.RESERVATIONS)).items
-                    return all(each["status"]["phase"] == "Succeeded" for each in held)
+                    return all((each.get("status") or {}).get("phase") == "Succeeded" for each in held)
 
                 await world.until(nothing_held)
 
