@@ -291,7 +291,7 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
 
     def reserve(self, ctx: CycleContext, slot: int) -> Status:
         request, pod = self._request(ctx), ctx.pod
-        self.unreserve(ctx, slot)
+        self.columns.release(slot, pod.uid)
         if not request.amounts:
             return SUCCESS
         admission = self.topology.at_reserve(ctx, slot)

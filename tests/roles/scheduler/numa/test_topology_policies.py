@@ -189,3 +189,29 @@ def test_under_a_numa_policy_the_numa_nodes_that_would_be_used_are_scored() -> N
     assert winner([{"name": "cpu", "weight": 1}]) == "a"
     assert winner([{"name": "memory", "weight": 1}]) == "b"
     assert winner([{"name": "cpu", "weight": 1}], "MostAllocated") == "b"
+
+
+@pytest.mark.feature("SCH-NUMA-13")
+def test_preemption_clears_one_numa_node_and_no_more() -> None:
+    world = one(SINGLE)
+    uids = []
+    for number, priority in enumerate((9100, 9200, 9100, 9300)):
+        _, seen = world.bind(plain(name=f"p{number}", cpu="4", memory="1Gi", priority=priority))
+        assert seen is not None
+        uids.append(seen.uid)
+    held = {node: uid for uid in uids for node in world.columns.at(0).records[uid].amounts}
+    assert sorted(held) == [0, 1]
+    decision = world.decide(plain(cpu="8", memory="1Gi", priority=9900))
+    assert decision.nominate == "n"
+    nodes = {node for pod in decision.victims for node in world.columns.at(0).records[pod.uid].amounts}
+    assert len(decision.victims) == 2
+    assert len(nodes) == 1
+
+
+@pytest.mark.feature("SCH-NUMA-07")
+@pytest.mark.feature("SCH-NUMA-09")
+def test_a_machine_with_one_numa_node_needs_no_restriction() -> None:
+    world = NumaWorld()
+    world.machine("n", labels=SINGLE, sockets=1, nodes=1)
+    assert world.status(plain(cpu="4", memory="1Gi")) == {}
+    assert world.cpus(bound_pod(cpu="2", memory="1Gi")) == "0-1"
