@@ -55,6 +55,7 @@ class Controller:
         self._metrics = metrics
         self._clock = clock
         self._due: list[tuple[float, str]] = []
+        self._planned: dict[str, float] = {}  # the time of each one's entry there
         self._workers = asyncio.Semaphore(args.controller_workers)
 
     # ---------------------------------------------------------------- status
@@ -69,7 +70,9 @@ class Controller:
                 nodes = self._handle.cluster.node_version
                 self._ledger.touched.update(dict.fromkeys(uid for uid, held in self._ledger.held.items() if held.terms.node))
             while self._due and self._due[0][0] <= now:
-                self._ledger.touched[heapq.heappop(self._due)[1]] = None
+                _, uid = heapq.heappop(self._due)
+                self._planned.pop(uid, None)
+                self._ledger.touched[uid] = None
             if self._ledger.touched and self._handle.may_write():
                 touched = list(self._ledger.touched)
                 self._ledger.touched.clear()
@@ -88,8 +91,8 @@ class Controller:
         status = next_status(found, terms, self._ledger, now, node_there=slot >= 0 and bool(self._handle.cluster.alive[slot]))
         if status is None:
             deadline = terms.deadline()
-            if deadline is not None and deadline > now:
-                heapq.heappush(self._due, (deadline, uid))
+            if deadline is not None:
+                self._look_at(uid, deadline)
             return
         async with self._workers:
             await self._write(found, status)
@@ -101,10 +104,16 @@ class Controller:
             await self._handle.client.patch(RESERVATIONS, meta.name, body, subresource="status")
         except (NotFound, Conflict):
             # It changed meanwhile; what changed it is on its way here and brings it back. In case it was seen already, look again.
-            heapq.heappush(self._due, (self._clock() + _RETRY, meta.uid))
+            self._look_at(meta.uid, self._clock() + _RETRY)
         except ApiError as failure:
             log.warning("Reservation %s: its status could not be written: %s", meta.name, failure)
-            heapq.heappush(self._due, (self._clock() + _RETRY, meta.uid))
+            self._look_at(meta.uid, self._clock() + _RETRY)
+
+    def _look_at(self, uid: str, time: float) -> None:
+        """Look at a Reservation then, unless it is looked at earlier anyway."""
+        if self._planned.get(uid, time + 1.0) > time:
+            self._planned[uid] = time
+            heapq.heappush(self._due, (time, uid))
 
     # ---------------------------------------------------------------- garbage
 

@@ -199,6 +199,11 @@ class Ledger(Columns):
                 self._unclaim(pod_uid)
         return uid
 
+    def gone(self, pod_uid: str) -> None:
+        """The API server has the pod no more: nothing said about it holds."""
+        self._assumed.pop(pod_uid, None)
+        self._current.pop(pod_uid, None)
+
     def owners_of(self, uid: str) -> dict[str, PodInfo]:
         """All pods on nodes that use a reservation, wherever they are."""
         return {pod_uid: pod for pod_uid, (_, pod) in self._claims.get(uid, {}).items()}

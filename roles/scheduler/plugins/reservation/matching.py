@@ -58,7 +58,7 @@ class Matcher:
 
     def usable(self, ctx: CycleContext, wish: Wish, held: Held) -> bool:
         """Whether a pod of its owners may use a reservation."""
-        return held.matchable and not self.objection(ctx, wish, held)
+        return held.matchable and bool(self._cluster.alive[held.slot]) and not self.objection(ctx, wish, held)
 
     def objection(self, ctx: CycleContext, wish: Wish, held: Held) -> str:
         """Why not, in the words of `affinity`."""
@@ -73,7 +73,11 @@ class Matcher:
         return objection(wish, amounts, held.terms, labels)
 
     def _ignored(self, slot: int) -> tuple[RestoredReservation, ...]:
-        return tuple(sorted((held.shown(ignored=True) for held in self._ledger.here(slot) if held.matchable), key=_by_name))
+        return tuple(
+            sorted(
+                (held.shown(ignored=True) for held in self._ledger.here(slot) if held.matchable and self._cluster.alive[slot]), key=_by_name
+            )
+        )
 
     def _narrowed(self, wish: Wish) -> Collection[str] | None:
         if wish.name or not wish.selector:

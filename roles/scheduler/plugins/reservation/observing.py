@@ -32,7 +32,9 @@ class Book:
 
     def failure_status(self, pod: PodInfo, message: str, now: float) -> dict[str, Any] | None:
         """What a Reservation that was not placed is to show."""
-        found = self.ledger.objects.get(pod.uid)
+        found, given = self.ledger.objects.get(pod.uid), self.ledger.given.get(pod.uid)
+        if given is not None and given.shape.scheduler_name != pod.shape.scheduler_name:
+            return None  # another scheduler has it now
         return unscheduled(found, message, now) if found is not None else None
 
     def _seen(self, reservation: Reservation) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from koord.api.objects import ObjectReference, ReservationControllerReference, ReservationOwner
 from koord.kube.selectors import Selector, SelectorError, from_label_selector
-from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cluster.podinfo import UNIQUE_LABELS, PodInfo
 
 Bucket = tuple[str, ...]
 _ANY: Bucket = ("*",)
@@ -31,6 +31,12 @@ class Owner:
         self.object: ObjectReference | None = entry.object
         self.controller: ReservationControllerReference | None = entry.controller
         self.selector: Selector | None = None if entry.label_selector is None else from_label_selector(entry.label_selector)
+
+    @property
+    def by_template(self) -> bool:
+        """Whether it holds for all pods of a template or for none."""
+        keys = {requirement.key for requirement in self.selector.requirements} if self.selector is not None else set()
+        return self.object is None and self.controller is None and UNIQUE_LABELS.isdisjoint(keys)
 
     def matches(self, pod: PodInfo) -> bool:
         """Whether a pod is such an owner."""
@@ -89,7 +95,8 @@ class Owners:
         self.key = key
         self.number = number
         self.entries = tuple(entries)
-        self.by_template = all(entry.object is None and entry.controller is None for entry in entries)  # labels alone decide
+        # Whether labels alone decide that all pods of a template have in common.
+        self.by_template = all(entry.by_template for entry in entries)
         self.users: dict[str, Any] = {}  # what names them, by the reservation's UID
 
     def matches(self, pod: PodInfo) -> bool:

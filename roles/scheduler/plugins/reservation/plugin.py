@@ -27,6 +27,7 @@ from roles.scheduler.framework.interfaces import (
     Feed,
     Filter,
     NodeMask,
+    PodObserver,
     PostFilter,
     PostFilterResult,
     PreBind,
@@ -71,7 +72,7 @@ _MASK = "Reservation/mask"
 
 
 class Reservation(
-    Restorer, PreFilter, Filter, PostFilter, PreScore, Score, Reserve, PreBind, Bind, ReserveFailure, Controllers
+    Restorer, PodObserver, PreFilter, Filter, PostFilter, PreScore, Score, Reserve, PreBind, Bind, ReserveFailure, Controllers
 ):  # fmt: skip
     """The plugins of all profiles share one ledger, kept by the first one's arguments."""
 
@@ -132,6 +133,12 @@ class Reservation(
         if not self.args.disable_garbage_collection:
             work.append(("garbage collection", controller.collect))
         return work
+
+    def pod_seen(self, pod: PodInfo) -> None:
+        """The ledger follows the pods that count on nodes."""
+
+    def pod_gone(self, uid: str) -> None:
+        self.ledger.gone(uid)
 
     # ---------------------------------------------------------------- what may be used
 

@@ -88,15 +88,16 @@ def used(reservation: Reservation, owners: Iterable[PodInfo], now: float, *, fin
 
 
 def ended_at(reservation: Reservation) -> float | None:
-    """When it expired or was used up, in seconds; None for one that did neither (or does not say when)."""
+    """When it failed or was used up, in seconds; None for one that did neither. One that does not say when counts from its creation."""
     phase = reservation.status.phase
+    if phase not in (PHASE_FAILED, PHASE_SUCCEEDED):
+        return None
+    ended = 0.0
     for condition in reservation.status.conditions:
         if condition.type == CONDITION_READY:
-            if phase == PHASE_FAILED and condition.reason == REASON_EXPIRED:
-                return _seconds(condition.last_transition_time) or None
-            if phase == PHASE_SUCCEEDED and condition.reason == REASON_SUCCEEDED:
-                return _seconds(condition.last_probe_time) or _seconds(condition.last_transition_time) or None
-    return None
+            since, probed = _seconds(condition.last_transition_time), _seconds(condition.last_probe_time)
+            ended = since if phase == PHASE_FAILED else probed or since
+    return ended or _seconds(reservation.metadata.creation_timestamp)
 
 
 def _set(

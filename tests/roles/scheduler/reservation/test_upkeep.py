@@ -1,0 +1,138 @@
+"""Status, deadlines and garbage as pure decisions, and the arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from koord.api.objects import Reservation
+from koord.api.times import format_time, parse_time
+from koord.config.errors import InvalidConfig
+from roles.scheduler import testing
+from roles.scheduler.plugins.reservation.args import is_extended
+from roles.scheduler.plugins.reservation.controller import Controller
+from roles.scheduler.plugins.reservation.metrics import ReservationMetrics
+from roles.scheduler.plugins.reservation.status import expired, unscheduled
+from roles.scheduler.plugins.reservation.terms import of_reservation
+from tests.roles.scheduler.reservation.worlds import World, placed
+
+CREATED = parse_time("1970-01-12T00:00:00Z")
+HOUR = 3600.0
+
+
+def deadline(**spec: Any) -> float | None:
+    return of_reservation(placed("r", **spec), {}).deadline()
+
+
+@pytest.mark.feature("SCH-RSV-12")
+def test_when_it_expires() -> None:
+    in_an_hour, in_two_days = format_time(CREATED + HOUR), format_time(CREATED + 48 * HOUR)
+    assert deadline(ttl="24h") == CREATED + 24 * HOUR
+    assert deadline(ttl="0s", expires=in_an_hour) is None
+    assert deadline(ttl="24h", expires=in_an_hour) == CREATED + HOUR
+    assert deadline(ttl="10m", expires=in_an_hour) == CREATED + 600
+    assert deadline(ttl=None, expires=in_an_hour) == CREATED + HOUR
+    assert deadline(ttl="24h", expires=in_two_days) == CREATED + 48 * HOUR  # a ttl that is the default does not cut it short
+
+
+def over(phase: str, reason: str, *, node: str = "", at: float = CREATED) -> Reservation:
+    stamp = format_time(at)
+    made = msgspec.to_builtins(placed(f"{phase}-{reason}-{node}", node or "a", phase=phase))
+    made["status"]["conditions"] = [
+        {"type": "Ready", "status": "False", "reason": reason, "lastProbeTime": stamp, "lastTransitionTime": stamp}
+    ]
+    return msgspec.convert(made, Reservation)
+
+
+@pytest.mark.feature("SCH-RSV-12")
+def test_garbage() -> None:
+    world = World({"gcDurationSeconds": 100})
+    world.add_nodes(testing.node("a"))
+    shown = [over("Failed", "Expired"), over("Succeeded", "Succeeded", at=CREATED + 50), over("Failed", "Other"),
+             over("Failed", "Expired", node="gone", at=CREATED + 90), placed("live", "a")]  # fmt: skip
+    for reservation in shown:
+        world.feed("Reservation", reservation)
+    controller = Controller(world.plugin.args, world.handle, world.plugin.book, ReservationMetrics(None))
+
+    def names(now: float) -> set[str]:
+        return {found.metadata.name for found in controller.garbage(now)}
+
+    assert names(CREATED + 99) == {"Failed-Expired-gone"}
+    assert names(CREATED + 101) == {"Failed-Expired-gone", "Failed-Expired-", "Failed-Other-"}
+    assert names(CREATED + 151) == {"Failed-Expired-gone", "Failed-Expired-", "Failed-Other-", "Succeeded-Succeeded-"}
+
+
+@pytest.mark.feature("SCH-RSV-01")
+@pytest.mark.feature("SCH-RSV-12")
+def test_conditions_keep_their_times() -> None:
+    fresh = unscheduled(placed("r"), "no room", 100.0)
+    assert fresh is not None
+    (condition,) = fresh["conditions"]
+    assert condition == {
+        "type": "Scheduled", "status": "False", "reason": "Unschedulable", "message": "no room",
+        "lastProbeTime": format_time(100), "lastTransitionTime": format_time(100),
+    }  # fmt: skip
+    shown = msgspec.convert({**msgspec.to_builtins(placed("r")), "status": {"conditions": [condition]}}, Reservation)
+    assert unscheduled(shown, "no room", 105.0) is None
+    later = unscheduled(shown, "still none", 200.0)
+    assert later is not None
+    assert (later["conditions"][0]["lastTransitionTime"], later["conditions"][0]["lastProbeTime"]) == (format_time(100), format_time(200))
+    scheduled = {"type": "Scheduled", "status": "True", "reason": "Scheduled"}
+    was = msgspec.convert({**msgspec.to_builtins(placed("r")), "status": {"conditions": [scheduled]}}, Reservation)
+    assert unscheduled(was, "no room", 100.0) is None
+    again = expired(over("Failed", "Expired", at=50.0), 100.0)
+    assert again["conditions"][0]["lastTransitionTime"] == format_time(50)
+
+
+@pytest.mark.feature("SCH-CFG-01")
+@pytest.mark.parametrize(
+    ("args", "path"),
+    [
+        ({"minCandidateNodesPercentage": 101}, "minCandidateNodesPercentage"),
+        ({"gcIntervalSeconds": -1}, "gcIntervalSeconds"),
+        ({"ignoredResources": ["cpu"]}, "ignoredResources[0]"),
+        ({"ignoredResources": ["kubernetes.io/batch-cpu"]}, "ignoredResources[0]"),
+        ({"ignoredResourceGroups": ["example.com/x"]}, "ignoredResourceGroups[0]"),
+        ({"ignoredResourceGroups": ["kubernetes.io"]}, "ignoredResourceGroups[0]"),
+        ({"preAllocationConfig": {"enableClusterMod": True}}, "preAllocationConfig.enableClusterMod"),
+        ({"nonsense": 1}, "nonsense"),
+    ],
+)
+def test_arguments_that_are_refused(args: dict[str, Any], path: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        World(args)
+    assert path in str(caught.value)
+
+
+@pytest.mark.feature("SCH-CFG-01")
+def test_defaults() -> None:
+    args = World({"gcDurationSeconds": 0}).plugin.args
+    assert (args.gc_duration_seconds, args.gc_interval_seconds, args.controller_workers) == (86400, 60, 1)
+    assert args.pre_allocation_config.cluster_label_key == "pod.koordinator.sh/is-pre-allocatable"
+    assert not args.reservation_selector_index.active
+    assert is_extended("example.com/widget")
+    assert not is_extended("requests.example.com/widget")
+
+
+@pytest.mark.feature("SCH-CFG-02")
+def test_the_shipped_weight_lets_reservations_win() -> None:
+    world = World()
+    world.add_nodes(testing.node("empty", cpu="64"), testing.node("full", cpu="8"))
+    world.add_pods(testing.pod(cpu="4", node="full"))
+    world.hold("r", "full", cpu="4")
+    assert world.owner(cpu="1").node == "full"
+
+
+@pytest.mark.feature("SCH-RSV-08")
+def test_a_pod_that_is_gone_leaves_nothing_behind() -> None:
+    world = World()
+    world.add_nodes(testing.node("a", cpu="8"))
+    held = world.hold("r", "a", cpu="4")
+    world.owner("p", uid="p", cpu="2")
+    world.cluster.remove_pod("p")
+    world.plugin.pod_gone("p")
+    world.add_pods(testing.pod("p", uid="p", node="a", cpu="2"))
+    assert not held.owners
+    assert world.free("a") == 2000
