@@ -19,7 +19,7 @@ from roles.koordlet.hooks.manager import HooksManager
 from roles.koordlet.options import Options, parse_modes
 from roles.koordlet.qos.manager import QOSManager
 from roles.koordlet.qos.outcome import Notice
-from roles.koordlet.qos.registry import make_strategies
+from roles.koordlet.qos.registry import OBSERVING, make_strategies
 from roles.koordlet.states.callbacks import Callbacks
 from roles.koordlet.states.model import HostState, PodState, Snapshot
 
@@ -35,9 +35,9 @@ COMPONENT = "koordlet-qosManager"
 
 
 def modes(options: Options) -> Callable[[str], Mode]:
-    """Mode of a strategy or of a gate by ``--strategy-modes``, else ``--mode``."""
+    """Mode of a strategy or of a gate by ``--strategy-modes``, else ``--mode``; some only observe unless they are named."""
     single = parse_modes(options.strategy_modes)
-    return lambda name: Mode(single.get(name, options.mode))
+    return lambda name: Mode(single.get(name, "observe" if name in OBSERVING else options.mode))
 
 
 class Acting:

@@ -107,6 +107,9 @@ class Metrics:
         self.be_share_pool_cores = self._in(Gauge("koordlet_cpuset_be_share_pool_cpu_cores", "CPUs of the BE share pool."))
         self.share_pool_info = self._in(Gauge("koordlet_cpuset_share_pool_info", "A CPU of the share pool.", ("cpu",)))
         self.be_share_pool_info = self._in(Gauge("koordlet_cpuset_be_share_pool_info", "A CPU of the BE share pool.", ("cpu",)))
+        self.interference = self._in(
+            Gauge("koordlet_interference", "How many times its usual value a pod's signal is.", (*_POD, "signal", "antagonist"))
+        )
         self.core_sched_cookie = self._in(
             Gauge(
                 "koordlet_container_core_sched_cookie",

@@ -125,8 +125,8 @@ class QOSManager:
         for record in outcome.records:
             self._recorder.record(_would(record) if mode is Mode.OBSERVE else record)
         self._gauge(outcome)
-        if mode is Mode.ENFORCE:
-            for notice in outcome.notices:
+        for notice in outcome.notices:
+            if mode is Mode.ENFORCE or notice.observed:
                 self._notify(notice)
         if outcome.tasks:
             self._evicting.submit(name, outcome.tasks, mode, lambda fresh: self._evicted(running, fresh, now))

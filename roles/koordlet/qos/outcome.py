@@ -43,6 +43,8 @@ class Notice:
     namespace: str = ""
     name: str = ""
     uid: str = ""
+    observed: bool = False
+    """Whether it tells what was seen rather than what was done: then it is sent in observe mode too."""
 
 
 @dataclass(frozen=True, slots=True)

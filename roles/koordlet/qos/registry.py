@@ -9,6 +9,7 @@ from roles.koordlet.options import Options
 from roles.koordlet.qos.blkio import BlkIOReconcile
 from roles.koordlet.qos.burst import CPUBurst
 from roles.koordlet.qos.cpuevict import CPUEvict
+from roles.koordlet.qos.interference import InterferenceDetection
 from roles.koordlet.qos.memevict import MemoryEvict
 from roles.koordlet.qos.memoryqos import MemoryQoS
 from roles.koordlet.qos.outcome import Strategy
@@ -25,9 +26,13 @@ STRATEGIES: tuple[type[Strategy[Any]], ...] = (
     RdtResctrl,
     BlkIOReconcile,
     SystemConfig,
+    InterferenceDetection,
 )
 
 NAMES = tuple(s.name for s in STRATEGIES)
+
+#: What these do beyond telling has to be asked for by name in ``--strategy-modes``.
+OBSERVING = frozenset({InterferenceDetection.name})
 
 
 def make_strategies(options: Options, gate: Callable[[str], bool]) -> list[Strategy[Any]]:

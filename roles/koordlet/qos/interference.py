@@ -1,0 +1,246 @@
+"""Interference: a latency-sensitive pod that waits more than usual, and the best-effort pod that probably makes it wait (BEY-INT-01).
+
+For each pod and signal (waiting for CPU, memory and disks by PSI, cycles per instruction) a decayed baseline is learned. A value that
+stays out of the ordinary is called out, with the best-effort pod whose activity moves with it. By default that is all: only in mode
+``enforce`` is a culprit evicted, when the interference lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from koord.api import names
+from koord.api.qos import QoSClass
+from koord.decisions.record import Record, Subject, Term
+from roles.koordlet.eviction.tasks import USED, EvictionTask
+from roles.koordlet.eviction.victims import may_evict, victim
+from roles.koordlet.qos.allowance import is_be
+from roles.koordlet.qos.baseline import Baseline, aligned, covariance
+from roles.koordlet.qos.outcome import Notice, Outcome, Sample, Strategy
+from roles.koordlet.states.model import MetricsReader, PodState, Snapshot
+from roles.koordlet.states.slo import SLO
+from roles.koordlet.store import kinds
+from roles.koordlet.store.view import Series
+
+#: Values before anything is called out; values in a row that call it out, or off; values after which the unusual is the new usual.
+WARM_UP, IN_A_ROW, ADAPT_AFTER = 30, 3, 180
+#: How far back a culprit is looked for (seconds), how many common points that takes, and how closely it must move with the signal.
+LOOK_BACK, LEAST_POINTS, LEAST_CORRELATION = 300.0, 8, 0.5
+#: Interference that lasts so long (seconds) costs its culprit the node; pause after that.
+PERSISTS, COOL_DOWN = 180.0, 300.0
+_SENSITIVE = frozenset({QoSClass.LSE, QoSClass.LSR, QoSClass.LS})
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """``floor`` is the least rise that matters, in the signal's unit; ``culprit`` is what is compared of best-effort pods."""
+
+    name: str
+    unit: str
+    floor: float
+    culprit: str
+    psi: str = ""
+
+
+SIGNALS = (
+    Signal("cpu", "percent", 5.0, kinds.POD_CPU, "cpu"),
+    Signal("memory", "percent", 2.0, kinds.POD_MEMORY, "mem"),
+    Signal("io", "percent", 5.0, kinds.POD_CPU, "io"),
+    Signal("cpi", "cycles per instruction", 0.2, kinds.POD_CPU),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One signal of one pod. ``high`` and ``low`` count values in a row; ``since`` is when it was called out (0: it is not)."""
+
+    baseline: Baseline = field(default_factory=Baseline)
+    high: int = 0
+    low: int = 0
+    since: float = 0.0
+    culprit: str = ""
+    """uid."""
+
+    def taken(self, value: float, at: float, floor: float) -> Watched:
+        """With one more value. What is out of the ordinary is not learned, unless it becomes the rule."""
+        unusual = self.baseline.count >= WARM_UP and value > self.baseline.limit(floor)
+        if not unusual:
+            return replace(self, baseline=self.baseline.learned(value, at), high=0, low=self.low + 1)
+        baseline = self.baseline.learned(value, at) if self.high >= ADAPT_AFTER else replace(self.baseline, at=at)
+        return replace(self, baseline=baseline, high=self.high + 1, low=0)
+
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class InterferenceState:
+    """By pod uid and signal."""
+
+    watched: dict[Key, Watched] = field(default_factory=dict)
+    cooling_since: float | None = None
+
+
+def points(metrics: MetricsReader, signal: Signal, pod: PodState, window: float) -> Series:
+    """A pod's signal over a window. Cycles per instruction of a pod are those of its containers together."""
+    if signal.psi:
+        properties = {"pod_uid": pod.uid, "psi_resource": signal.psi, "psi_precision": "10", "psi_degree": "some"}
+        return metrics.query(kinds.POD_PSI, window, **properties)
+    cycles = _summed(metrics.query(kinds.CONTAINER_CPI, window, pod_uid=pod.uid, cpi_resource="cycle"))
+    instructions = _summed(metrics.query(kinds.CONTAINER_CPI, window, pod_uid=pod.uid, cpi_resource="instruction"))
+    both = {time: cycles[time] / instructions[time] for time in cycles if instructions.get(time, 0.0) > 0}
+    times = sorted(both)
+    return Series(times, [both[time] for time in times], times[-1] - times[0] if times else 0)
+
+
+def _summed(series: Series) -> dict[int, float]:
+    out: dict[int, float] = {}
+    for time, value in zip(series.times, series.values, strict=True):
+        out[time] = out.get(time, 0.0) + value
+    return out
+
+
+def culprit_of(snapshot: Snapshot, signal: Signal, pod: PodState) -> tuple[PodState, float] | None:
+    """The best-effort pod whose activity explains most of the signal's movement, with the correlation; None when none does."""
+    seen = points(snapshot.metrics, signal, pod, LOOK_BACK)
+    best: tuple[float, PodState, float] | None = None
+    step = max(int(snapshot.collect_interval * 1000), _typical_step(seen.times))
+    for other in snapshot.pods:
+        if other.uid == pod.uid or not other.active or not is_be(other):
+            continue
+        activity = snapshot.metrics.query(signal.culprit, LOOK_BACK, pod_uid=other.uid)
+        moved = aligned(seen.times, activity.times, activity.values, step)
+        pairs = [(a, b) for a, b in zip(seen.values, moved, strict=True) if b is not None]
+        if len(pairs) < LEAST_POINTS:
+            continue
+        together, correlation = covariance([a for a, _ in pairs], [b for _, b in pairs])
+        if correlation >= LEAST_CORRELATION and (best is None or together > best[0]):
+            best = (together, other, correlation)
+    return None if best is None else (best[1], best[2])
+
+
+def _typical_step(times: Sequence[int]) -> int:
+    return (times[-1] - times[0]) // (len(times) - 1) if len(times) > 1 else 0
+
+
+class InterferenceDetection(Strategy[InterferenceState]):
+    """See the module."""
+
+    name: ClassVar[str] = "InterferenceDetection"
+    features: ClassVar[tuple[str, ...]] = ("BEY-INT-01",)
+
+    @property
+    def enabled(self) -> bool:
+        return self.gate("InterferenceDetection")
+
+    @property
+    def interval(self) -> float:
+        return self.options.psi_collector_interval
+
+    def initial(self) -> InterferenceState:
+        return InterferenceState()
+
+    def evicted(self, state: InterferenceState, now: float) -> InterferenceState:
+        return replace(state, cooling_since=now)
+
+    def decide(self, snapshot: Snapshot, slo: SLO, state: InterferenceState, now: float) -> Outcome[InterferenceState]:
+        found = _Findings(self, snapshot, state, now)
+        for pod in snapshot.pods:
+            if pod.active and pod.qos in _SENSITIVE and not is_be(pod):
+                for signal in SIGNALS:
+                    found.look(pod, signal)
+        return Outcome(
+            replace(state, watched=found.watched),
+            tasks=tuple(found.tasks()),
+            records=tuple(found.records),
+            samples=tuple(found.samples),
+            cleared=("interference",),
+            notices=tuple(found.notices),
+        )
+
+
+class _Findings:
+    """What one look over all pods found."""
+
+    def __init__(self, strategy: InterferenceDetection, snapshot: Snapshot, state: InterferenceState, now: float) -> None:
+        self.strategy, self.snapshot, self.state, self.now = strategy, snapshot, state, now
+        self.watched: dict[Key, Watched] = {}
+        self.records: list[Record] = []
+        self.samples: list[Sample] = []
+        self.notices: list[Notice] = []
+        self._lasting: list[tuple[PodState, Signal, PodState]] = []
+
+    def look(self, pod: PodState, signal: Signal) -> None:
+        key = (pod.uid, signal.name)
+        before = self.state.watched.get(key, Watched())
+        series = points(self.snapshot.metrics, signal, pod, 3 * max(self.strategy.interval, 20.0))
+        if not series.values:
+            if before.baseline.count:
+                self.watched[key] = before
+            return
+        newest = max(range(len(series.times)), key=lambda i: series.times[i])
+        at, value = series.times[newest] / 1000, series.values[newest]
+        after = before.taken(value, at, signal.floor) if at > before.baseline.at else before
+        if not after.since and after.high >= IN_A_ROW:
+            after = self._called_out(pod, signal, value, after)
+        elif after.since and after.low >= IN_A_ROW:
+            self._record("InterferenceOver", pod, signal, value, after, "")
+            after = replace(after, since=0.0, culprit="")
+        self.watched[key] = after
+        if after.since:
+            self._show(pod, signal, value, after)
+
+    def _called_out(self, pod: PodState, signal: Signal, value: float, watched: Watched) -> Watched:
+        culprit = culprit_of(self.snapshot, signal, pod)
+        who = f"; pod {culprit[0].key} moves with it (correlation {culprit[1]:.2f})" if culprit is not None else "; no pod moves with it"
+        text = self._record("Interfered", pod, signal, value, watched, who, culprit)
+        self.notices.append(Notice("Warning", "Interference", text, pod.namespace, pod.name, pod.uid, observed=True))
+        return replace(watched, since=self.now, culprit=culprit[0].uid if culprit is not None else "")
+
+    def _show(self, pod: PodState, signal: Signal, value: float, watched: Watched) -> None:
+        culprit = self.snapshot.pod(watched.culprit) if watched.culprit else None
+        ratio = value / watched.baseline.mean if watched.baseline.mean > 0 else value / signal.floor
+        labels = (pod.namespace, pod.name, signal.name, culprit.key if culprit is not None else "")
+        self.samples.append(Sample("interference", ratio, labels))
+        if culprit is not None and culprit.active and self.now - watched.since >= PERSISTS:
+            self._lasting.append((pod, signal, culprit))
+
+    def _record(
+        self,
+        verdict: str,
+        pod: PodState,
+        signal: Signal,
+        value: float,
+        watched: Watched,
+        who: str,
+        culprit: tuple[PodState, float] | None = None,
+    ) -> str:
+        baseline = watched.baseline
+        usual = f"usually {baseline.mean:.2f} ± {baseline.variance**0.5:.2f}"
+        text = f"{signal.name}: {value:.2f} {signal.unit}, {usual}{who}"
+        numbers: dict[str, float | int | str] = {"value": round(value, 4), "mean": round(baseline.mean, 4), "signal": signal.name}
+        if culprit is not None:
+            numbers |= {"antagonist": culprit[0].key, "correlation": round(culprit[1], 3)}
+        terms = (
+            Term("limit", round(baseline.limit(signal.floor), 4), "mean + the largest of 3 deviations, half the mean, floor", signal.unit),
+        )
+        subject = Subject("Pod", pod.namespace, pod.name, pod.uid)
+        features = self.strategy.features
+        self.records.append(
+            Record("koordlet", subject, self.now, verdict, self.strategy.name, text, numbers=numbers, terms=terms, features=features)
+        )
+        return text
+
+    def tasks(self) -> Iterator[EvictionTask]:
+        """One culprit a look, when it made others wait for long."""
+        gate, cooling = self.strategy.name, self.state.cooling_since
+        if cooling is not None and 0 <= self.now - cooling < COOL_DOWN:
+            return
+        for pod, signal, culprit in self._lasting:
+            if may_evict(culprit, gate):
+                text = f"pod {pod.key} waits for {signal.name} more than usual, and this pod moves with it"
+                one = (victim(self.snapshot, culprit),)
+                yield EvictionTask(gate, USED, {names.RESOURCE_CPU: 1}, one, text, {"signal": signal.name, "victim": pod.key})
+                return

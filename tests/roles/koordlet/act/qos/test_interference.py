@@ -1,0 +1,231 @@
+"""Interference: signals that leave their baseline, and who moves with them (BEY-INT-01, KA-INT-01)."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord.api.kinds import EVENTS
+from roles.koordlet.acting import modes
+from roles.koordlet.actuation.executor import Mode
+from roles.koordlet.options import Options
+from roles.koordlet.qos import interference
+from roles.koordlet.qos.baseline import Baseline, aligned, covariance
+from roles.koordlet.qos.interference import InterferenceDetection
+from roles.koordlet.store import kinds
+from tests.support.koordlet import Cluster, agent, run, until
+
+STEP = 10.0
+
+
+@pytest.fixture
+def strategy(gates):
+    return InterferenceDetection(Options(), gates("InterferenceDetection"))
+
+
+class Story:
+    """A victim, a culprit and a bystander; time passes in steps of a PSI sample."""
+
+    def __init__(self, world: Any, strategy: Any) -> None:
+        self.world, self.strategy, self.state = world, strategy, strategy.initial()
+        self.victim = world.pod("web", qos="LS")
+        self.culprit = world.pod("miner", qos="BE", kube_qos="BestEffort")
+        self.bystander = world.pod("batch", qos="BE", kube_qos="BestEffort")
+        self.random = random.Random(7)
+        self.outcomes: list[Any] = []
+
+    def step(self, count: int, waiting: float, culprit: float, *, resource: str = "cpu", kind: str = kinds.POD_CPU) -> None:
+        for _ in range(count):
+            for second in range(10):
+                ago = STEP - 1 - second
+                self.world.now += 1.0
+                self.world.sample(kind, culprit * self.random.uniform(0.95, 1.05), self.culprit.uid)
+                self.world.sample(kind, 2.0 * self.random.uniform(0.9, 1.1), self.bystander.uid)
+                assert ago >= 0
+            noise = self.random.uniform(0.9, 1.1)
+            self.world.sample(kinds.POD_PSI, waiting * noise, self.victim.uid, resource, "10", "some")
+            outcome = self.world.decide(self.strategy, self.state)
+            self.state = outcome.state
+            self.outcomes.append(outcome)
+
+    def verdicts(self) -> list[str]:
+        return [r.verdict for o in self.outcomes for r in o.records]
+
+
+@pytest.fixture
+def story(world, strategy) -> Story:
+    return Story(world, strategy)
+
+
+def test_an_outlier_is_called_out_with_its_culprit_and_ends(story) -> None:
+    story.step(40, 4.0, 0.5)
+    assert story.verdicts() == [], "noise is no interference"
+    story.step(2, 30.0, 6.0)
+    assert story.verdicts() == [], "one burst is none either"
+    story.step(2, 30.0, 6.0)
+    (record,) = [r for o in story.outcomes for r in o.records]
+    assert (record.verdict, record.subject.name, record.numbers["antagonist"]) == ("Interfered", "web", "default/miner")
+    assert 3.5 < record.numbers["mean"] < 4.5
+    assert record.numbers["correlation"] > 0.9
+    (notice,) = [n for o in story.outcomes for n in o.notices]
+    assert (notice.type, notice.reason, notice.name, notice.observed) == ("Warning", "Interference", "web", True)
+    assert "pod default/miner moves with it" in notice.message
+    (sample,) = story.outcomes[-1].samples
+    assert sample.labels == ("default", "web", "cpu", "default/miner")
+    assert sample.value > 5
+    story.step(4, 4.0, 0.5)
+    assert story.verdicts() == ["Interfered", "InterferenceOver"]
+    assert story.outcomes[-1].samples == ()
+
+
+def test_nobody_is_blamed_for_what_does_not_move_with_anybody(story) -> None:
+    story.step(40, 4.0, 0.5)
+    story.step(4, 30.0, 0.5)
+    (record,) = [r for o in story.outcomes for r in o.records]
+    assert "no pod moves with it" in record.message
+    assert "antagonist" not in record.numbers
+    assert not any(o.tasks for o in story.outcomes)
+
+
+def test_a_culprit_is_to_go_only_when_it_lasts_and_with_a_pause(story, world) -> None:
+    story.step(40, 4.0, 0.5)
+    story.step(3, 30.0, 6.0)
+    assert not any(o.tasks for o in story.outcomes)
+    story.step(19, 30.0, 6.0)
+    (task,) = story.outcomes[-1].tasks
+    assert (task.gate, [v.pod.name for v in task.victims]) == ("InterferenceDetection", ["miner"])
+    assert "default/web" in task.message
+    story.state = story.strategy.evicted(story.state, world.now)
+    story.step(1, 30.0, 6.0)
+    assert not story.outcomes[-1].tasks, "the pause"
+
+
+def test_a_policy_annotation_protects_the_culprit(world, strategy) -> None:
+    story = Story(world, strategy)
+    story.culprit.annotations["koordinator.sh/eviction-policy"] = '["MemoryEvict"]'
+    story.step(40, 4.0, 0.5)
+    story.step(25, 30.0, 6.0)
+    assert "Interfered" in story.verdicts()
+    assert not any(o.tasks for o in story.outcomes)
+
+
+def test_what_lasts_long_enough_is_the_new_usual(story, monkeypatch) -> None:
+    monkeypatch.setattr(interference, "ADAPT_AFTER", 10)
+    story.step(40, 4.0, 0.5)
+    story.step(250, 9.5, 0.5)
+    assert story.verdicts() == ["Interfered", "InterferenceOver"]
+
+
+def test_memory_and_cycles_per_instruction(world, strategy) -> None:
+    story = Story(world, strategy)
+    story.step(40, 1.0, 1e9, resource="mem", kind=kinds.POD_MEMORY)
+    story.step(3, 20.0, 9e9, resource="mem", kind=kinds.POD_MEMORY)
+    assert [r.numbers["antagonist"] for o in story.outcomes for r in o.records] == ["default/miner"]
+
+    state = strategy.initial()
+    verdicts = []
+    for turn in range(40):
+        world.now += 60.0
+        slow = 3.0 if turn >= 36 else 1.0
+        world.use(miner=6.0 if turn >= 36 else 0.5)
+        for container, weight in (("a", 1.0), ("b", 3.0)):
+            world.sample(kinds.CONTAINER_CPI, 1e9 * weight * slow, story.victim.uid, container, "cycle")
+            world.sample(kinds.CONTAINER_CPI, 1e9 * weight, story.victim.uid, container, "instruction")
+        outcome = world.decide(strategy, state)
+        state = outcome.state
+        verdicts += [(r.verdict, r.numbers["signal"], r.numbers["value"]) for r in outcome.records]
+    assert verdicts == [("Interfered", "cpi", 3.0)]
+
+
+def test_best_effort_pods_and_pods_without_samples_are_not_watched(world, strategy) -> None:
+    world.pod("be", qos="BE", kube_qos="BestEffort")
+    world.pod("web", qos="LS")
+    world.sample(kinds.POD_PSI, 99.0, "uid-be", "cpu", "10", "some")
+    outcome = world.decide(strategy)
+    assert outcome.state.watched == {}
+
+
+def test_it_only_observes_unless_it_is_named() -> None:
+    assert modes(Options())("InterferenceDetection") is Mode.OBSERVE
+    assert modes(Options(strategy_modes="InterferenceDetection=enforce"))("InterferenceDetection") is Mode.ENFORCE
+    assert modes(Options())("CPUBurst") is Mode.ENFORCE
+
+
+class TestNumbers:
+    @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=60))
+    def test_property_a_baseline_stays_among_its_values(self, values) -> None:
+        baseline = Baseline()
+        for number, value in enumerate(values):
+            baseline = baseline.learned(value, 1000.0 + 10 * number)
+        assert min(values) - 1e-6 <= baseline.mean <= max(values) + 1e-6
+        assert baseline.variance >= 0
+        assert baseline.limit(1.0) >= baseline.mean + 1.0
+
+    def test_old_values_fade(self) -> None:
+        baseline = Baseline()
+        for number in range(200):
+            baseline = baseline.learned(10.0, 10.0 * number)
+        for number in range(1080):
+            baseline = baseline.learned(20.0, 2000.0 + 10.0 * number)
+        assert 18.0 < baseline.mean < 20.0, "three half-lives later"
+
+    @given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3)), min_size=2, max_size=30))
+    def test_property_correlation_is_symmetric_and_bounded(self, pairs) -> None:
+        left, right = [a for a, _ in pairs], [b for _, b in pairs]
+        assert -1 <= covariance(left, right)[1] <= 1
+        assert math.isclose(covariance(left, right)[1], covariance(right, left)[1], abs_tol=1e-9)
+
+    def test_alignment_takes_what_lies_before(self) -> None:
+        assert aligned([100, 200, 300], [50, 100, 150, 310], [1.0, 3.0, 5.0, 7.0], 100) == [2.0, 5.0, None]
+
+
+@pytest.mark.feature("BEY-INT-01")
+@pytest.mark.feature("KA-INT-01")
+@pytest.mark.feature("KLO-COL-11")
+def test_from_pressure_files_to_an_event(tmp_path, monkeypatch) -> None:
+    """The whole agent: PSI files in; gauge, event, record and, asked for by name, an eviction out."""
+    monkeypatch.setattr(interference, "WARM_UP", 3)
+    monkeypatch.setattr(interference, "LEAST_POINTS", 5)
+    monkeypatch.setattr(interference, "PERSISTS", 1.0)
+
+    async def story(c: Cluster) -> None:
+        await c.node({})
+        web = await c.pod("web", qos="LS", kube_qos="Burstable")
+        miner = await c.pod("miner", qos="BE", kube_qos="BestEffort")
+
+        def pressure(waiting: float) -> None:
+            for directory in ("kubepods.slice", *c.dirs(web), *c.dirs(miner)):
+                own = waiting if directory in c.dirs(web) else 0.0
+                for name in ("cpu", "memory", "io"):
+                    value = own if name == "cpu" else 0.0
+                    text = f"some avg10={value:.2f} avg60=0.00 avg300=0.00 total=1\n"
+                    c.cgroup("cpuacct", directory, f"{name}.pressure", text + text.replace("some", "full"))
+
+        pressure(1.0)
+        c.use.update({"node": 2.0, "web": 1.0, "miner": 0.2})
+        options = {"psi_collector_interval": 1.0, "strategy_modes": "InterferenceDetection=enforce"}
+        async with agent(c, "InterferenceDetection", "PSICollector", **options) as app:
+            await until(lambda: "koordlet_pod_psi{" in app.metrics.external_text(), "pressure as measured")
+            assert 'psi_degree="some",psi_precision="avg10",psi_resource_type="cpu"' in app.metrics.external_text()
+            await asyncio.sleep(6)
+            assert "koordlet_interference{" not in app.metrics.internal_text()
+            pressure(40.0)
+            c.use["miner"] = 8.0
+            await until(lambda: "koordlet_interference{" in app.metrics.internal_text(), "the gauge", 20)
+
+            async def told() -> bool:
+                return any(e["reason"] == "Interference" for e in (await c.client.list(EVENTS, "default")).items)
+
+            await until(told, "the event")
+            (record, *_) = [r for r in app.recorder.ring.find("Pod", "default", "web") if r.rule == "InterferenceDetection"]
+            assert record.verdict == "Interfered"
+            assert record.numbers["antagonist"] == "default/miner"
+            await until(lambda: c.evicted("miner"), "the eviction of the culprit")
+
+    run(tmp_path, story)
