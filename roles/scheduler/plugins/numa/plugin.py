@@ -192,6 +192,7 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
 
     def aligned_rows(self, ctx: CycleContext, rows: Rows) -> NDArray[np.bool_] | None:
         own = POLICY_CODES[self._request(ctx).numa_policy]
+        self.columns.current()
         if not self.columns.special and not own:
             return None
         return np.asarray(np.maximum(self.columns.policy[rows], own) >= checks.STRICT)
