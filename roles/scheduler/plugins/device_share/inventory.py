@@ -17,6 +17,7 @@ from koord.api.quantity import parse_value
 log = logging.getLogger(__name__)
 
 UNKNOWN_NUMA = -1
+_MAX_NUMA = 1023  # what a kernel can have
 
 
 class VirtualFunction(NamedTuple):
@@ -131,8 +132,12 @@ def _card(info: DeviceInfo) -> Card:
     assert minor is not None
     return Card(
         info.type, minor, info.id, info.health, parse(info.resources) if info.health else {}, info.labels or {},
-        topology.node_id if topology is not None else None, topology.pcie_id if topology is not None else None, groups,
+        _numa(topology.node_id) if topology is not None else None, topology.pcie_id if topology is not None else None, groups,
     )  # fmt: skip
+
+
+def _numa(node: int) -> int:
+    return node if 0 <= node <= _MAX_NUMA else UNKNOWN_NUMA
 
 
 def _partitions(device: Device) -> PartitionTable | None:
@@ -143,7 +148,10 @@ def _partitions(device: Device) -> PartitionTable | None:
         return None
     if table is None:
         return None
-    return {size: _rows(partitions) for size, partitions in table.items()}
+    wrong = [f"{size}: {list(p.minors)}" for size, partitions in table.items() for p in partitions if len(set(p.minors)) != size]
+    if wrong:
+        log.warning("Device %s: partitions of another size than their key are left out: %s", device.metadata.name, "; ".join(wrong[:4]))
+    return {size: _rows(p for p in partitions if len(set(p.minors)) == size) for size, partitions in table.items()}
 
 
 def _rows(partitions: Iterable[GPUPartition]) -> tuple[Partition, ...]:

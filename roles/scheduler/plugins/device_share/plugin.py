@@ -13,6 +13,7 @@ from koord.api import names
 from koord.api.kinds import CONFIGMAPS, DEVICES, RESERVATIONS
 from koord.api.objects import ConfigMap, Device
 from koord.config.errors import ConfigError
+from koord.decisions.record import Term
 from roles.scheduler.cluster.changes import NODE
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo
@@ -53,7 +54,7 @@ from roles.scheduler.plugins.device_share.pages import node_summary, summaries
 from roles.scheduler.plugins.device_share.request import DeviceRequest, request_for
 from roles.scheduler.plugins.device_share.scoring import Scorer
 from roles.scheduler.plugins.device_share.templates import DATA_KEY, Templates
-from roles.scheduler.plugins.device_share.vectors import REFUSED, coarse, node_scores
+from roles.scheduler.plugins.device_share.vectors import REFUSED, coarse, nearest, node_scores
 from roles.scheduler.plugins.topology_manager.manager import TopologyManager
 
 log = logging.getLogger(__name__)
@@ -143,6 +144,10 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
             Endpoint("nodeDeviceSummaries", lambda query: summaries(self.columns)),
             Endpoint("nodeDeviceSummaries/{name}", lambda query: node_summary(self.columns, query["name"])),
         )
+
+    def explain(self, ctx: CycleContext) -> Sequence[Term]:
+        request = request_for(ctx.pod.shape)
+        return nearest(self.columns, request) if isinstance(request, DeviceRequest) else ()
 
     # ---------------------------------------------------------------- filter
 

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from koord.accounting.resources import format_value
 from koord.api import names
+from koord.decisions.record import Term
 from roles.scheduler.cluster.columns import Vector
-from roles.scheduler.framework.context import Rows
+from roles.scheduler.framework.context import ALL_ROWS, Rows
 from roles.scheduler.framework.interfaces import ASK
 from roles.scheduler.plugins.device_share.amounts import GPU, WHOLE, Wanted
 from roles.scheduler.plugins.device_share.columns import ABSENT, CardColumns, DeviceColumns
@@ -86,3 +88,16 @@ def node_scores(columns: DeviceColumns, request: DeviceRequest, scorer: Scorer, 
         if sums:
             score = score + scorer.vector(sums)
     return np.asarray(score)
+
+
+def nearest(columns: DeviceColumns, request: DeviceRequest) -> list[Term]:
+    """How near the nodes are to what is wanted of each type: on how many there are such devices, and the most with enough left."""
+    columns.refresh()
+    terms = []
+    for wanted in request.wanted:
+        cards = columns.cards(wanted.type)
+        unit = " ".join(f"{name}={format_value(name, amount)}" for name, amount in wanted.unit)
+        most = int(fitting(cards, wanted, ALL_ROWS).max(initial=0))
+        terms.append(Term(f"{wanted.type}: nodes with devices", int(np.count_nonzero(cards.cards)), unit="nodes"))
+        terms.append(Term(f"{wanted.type}: most devices of a node with enough left", most, f"wanted={wanted.count} each {unit}", "devices"))
+    return terms

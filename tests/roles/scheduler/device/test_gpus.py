@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from roles.scheduler import testing
+from roles.scheduler.cycle.record import record_of
 from tests.support.devices import (
     CORE,
     MEMORY,
@@ -106,6 +111,48 @@ def test_a_malformed_device_leaves_the_last_good_one(caplog: pytest.LogCaptureFi
     found.feed("Device", device("n", [card("gpu", 0), {"type": "gpu", "health": True}]))
     assert "spec.devices[1] has no type or no minor" in caplog.text
     assert minors(found, gpu(100)) == [0]
+
+
+@pytest.mark.feature("SCH-DEV-03")
+def test_the_record_of_a_refusal_says_how_near_it_was() -> None:
+    found = world()
+    add(found, "n", gpus(4))
+    found.add_pods(holder("x", "n", {"gpu": [entry(0), entry(1)]}))
+    terms = {term.name: term for term in record_of(found.decide(gpu(300)), now=0.0).terms}
+    assert terms["gpu: nodes with devices"].value == 1
+    near = terms["gpu: most devices of a node with enough left"]
+    assert (near.value, near.note) == (2, f"wanted=3 each {CORE}=100 {RATIO}=100")
+
+
+entries = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(["gpu", "rdma", ""]), "minor": st.integers(-5, 5), "id": st.text(max_size=3), "health": st.booleans(),
+        "resources": st.dictionaries(st.sampled_from([CORE, RATIO, MEMORY, "x"]), st.sampled_from(["100", "-5", "1e3", "80Gi", "many"])),
+        "topology": st.fixed_dictionaries({"nodeID": st.integers(-(2**31), 2**31 - 1), "pcieID": st.text(max_size=3)}),
+        "vfGroups": st.just([{"vfs": [{"busID": "b", "minor": -1}, {"busID": "a"}]}]),
+    },
+)  # fmt: skip
+tables = st.one_of(
+    st.none(), st.text(max_size=5), st.just('{"2": [{"minors": [0, 1, 2]}, {"minors": [0, 0]}, {"minors": [0, 1], "allocationScore": -3}]}')
+)
+
+
+@pytest.mark.feature("SCH-DEV-01")
+@settings(max_examples=100, deadline=None)
+@given(cards=st.lists(entries, max_size=6), table=tables)
+def test_whatever_a_device_says_scheduling_goes_on(cards: list[Any], table: str | None) -> None:
+    found = world()
+    add(found, "n", gpus(2))
+    body = device("n", cards)
+    if table is not None:
+        body["metadata"]["annotations"] = {"scheduling.koordinator.sh/gpu-partitions": table}
+    found.feed("Device", body)
+    for item in (gpu(200), gpu(50), pod({"koordinator.sh/rdma": 1}, hint={"rdma": {"vfSelector": {}}}), pod({MEMORY: "1Gi"})):
+        decision = found.schedule(item)
+        assert decision.scheduled or decision.message()
+        if decision.scheduled:
+            assert len(annotation(found, decision).get("gpu", ())) in (0, 1, 2)
 
 
 @pytest.mark.feature("SCH-DEV-01")
