@@ -80,7 +80,8 @@ class Observer:
         if not self.attached:
             return []
         nodes = [node.metadata.name for node in self._nodes.list()]
-        placed = {pod.uid: (pod.key, pod.node_name) for pod in self._pods.list() if pod.node_name and not pod.terminated}
+        known = (*self._pods.list(), *self._reserve_pods.values())
+        placed = {pod.uid: (pod.reservation or pod.key, pod.node_name) for pod in known if pod.node_name and not pod.terminated}
         return compare(self._cache.cluster, nodes, placed, self._cache.is_assumed) + recount(self._cache.cluster)
 
     def reread(self, pod: PodInfo) -> PodInfo | None:

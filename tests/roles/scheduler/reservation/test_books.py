@@ -14,6 +14,7 @@ from koord.accounting.pods import pod_requests
 from koord.accounting.resources import parse
 from koord.api.objects import Pod
 from roles.scheduler import testing
+from roles.scheduler.cluster.audit import recount
 from tests.roles.scheduler.reservation.worlds import AFFINITY, ALLOCATED, OWNER, World, placed
 
 NODES = ("a", "b", "c")
@@ -82,6 +83,7 @@ class Model:
             for resource in RESOURCES:
                 assert self.world.free(node, resource) == self.expected(node, resource), (node, resource)
                 assert self.world.free(node, resource) >= 0, "oversold"
+        assert recount(self.world.cluster) == []
         for held in self.world.plugin.ledger.held.values():
             mine = {uid for uid, (_, _, used) in self.pods.items() if used == held.terms.name}
             assert set(held.owners) == mine

@@ -92,6 +92,7 @@ def test_a_reservation_is_scheduled_used_and_shows_it(scheduler: Any) -> None:
             assert used["status"]["currentOwners"] == [{"namespace": "default", "name": "p", "uid": pod["metadata"]["uid"]}]
             assert used["status"]["allocated"] == {"cpu": "2", "memory": "64Mi"}
             assert used["status"]["phase"] == "Available"
+            assert live.app.observer.audit() == []
             await live.client.delete(PODS, "p", "default", grace_period_seconds=0)
             free = await found.until("r", lambda r: not r["status"].get("currentOwners"))
             assert not free["status"].get("allocated")
