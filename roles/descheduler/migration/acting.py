@@ -90,7 +90,7 @@ class Acting:
         """Make the reservation, or adopt the one of that name, and name it in the job. Raises Again if the API server refuses."""
         job = view.job
         pod = await self._writing.plain_pod(status.pod_key(job))
-        if pod is None or pod["metadata"].get("uid") != status.pod_uid(job):
+        if pod is None or not _meant(job, pod["metadata"].get("uid", "")):
             raise Again(0.05, f"{view.about_pod} is going")  # the cache will say so in a moment
         body = template.reservation(job, pod, view.now, without_claims=self._no_claims)
         self._writing.check()
@@ -129,7 +129,7 @@ class Acting:
     async def _evict(self, view: View, policy: Policy) -> None:
         """Let the pod leave, at most once: look at it as it is, write the intention, ask, write the answer."""
         pod = await self._writing.pod(status.pod_key(view.job))
-        if pod is None or pod.metadata.uid != status.pod_uid(view.job):
+        if pod is None or not _meant(view.job, pod.metadata.uid):
             raise Again(0.05, f"{view.about_pod} is gone")  # the cache will say so in a moment
         if pod.metadata.deletion_timestamp or (status.eviction_begun(view.job) and evictors.asked_softly(pod)):
             await self._write(view, leaving.going(view), policy, view.job)
@@ -203,6 +203,11 @@ class Acting:
         if step.status is not None:
             await self._write(view, step, policy, view.job)
         raise Again(error.retry_after, step.message) from error
+
+
+def _meant(job: PodMigrationJob, uid: str) -> bool:
+    """Whether the pod with this uid is the one that the job is about."""
+    return status.pod_uid(job) in ("", uid)
 
 
 def refusal(error: errors.ApiError) -> str:

@@ -1,0 +1,193 @@
+"""What the API offers for migrations, which workloads are understood, and what each gate opens."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from koord.api import kinds, names
+from koord.api.kinds import Kind
+from koord.kube import errors
+from roles.descheduler.framework.evicting import EvictOptions
+from roles.descheduler.migration.plugin import MigrationController
+from tests.support.migration import NS, Cluster, arguments, cluster
+
+WIDGETS = Kind("example.com", "v1", "Widget", "widgets", True, (), frozenset({"status", "scale"}))
+CRD: dict[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "widgets.example.com"},
+    "spec": {
+        "group": "example.com",
+        "names": {"kind": "Widget", "plural": "widgets", "singular": "widget", "listKind": "WidgetList"},
+        "scope": "Namespaced",
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+                "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.count", "statusReplicasPath": ".status.count"}},
+            }
+        ],
+    },
+}
+
+
+def play(scenario: Callable[[Cluster], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with cluster() as world:
+            await scenario(world)
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("DS-MC-02")
+def test_the_resource_as_clients_see_it() -> None:
+    async def scenario(world: Cluster) -> None:
+        spec = {
+            "podRef": {"namespace": NS, "name": "p"},
+            "mode": "EvictDirectly",
+            "ttl": "8m",
+            "paused": True,
+            "deleteOptions": {"gracePeriodSeconds": 4},
+            "reservationOptions": {"template": {"spec": {"anything": [1]}}, "preemptionOptions": {}},
+        }
+        status = {"phase": "Running", "status": "Eviction", "nodeName": "n2", "podRef": {"name": "q"}}
+        made = await world.put(kinds.PODMIGRATIONJOBS, "j", {"spec": spec, "status": status})
+        assert made["spec"]["reservationOptions"]["template"] == {"spec": {"anything": [1]}}
+        await world.client.patch(kinds.PODMIGRATIONJOBS, "j", {"status": {"phase": "Failed"}})  # not by this door
+        assert (await world.client.get(kinds.PODMIGRATIONJOBS, "j"))["status"]["phase"] == "Running"
+        definition = await world.client.get(kinds.CUSTOMRESOURCEDEFINITIONS, "podmigrationjobs.scheduling.koordinator.sh")
+        version = definition["spec"]["versions"][0]
+        columns = [column["name"] for column in version["additionalPrinterColumns"]]
+        assert columns == ["Phase", "Status", "Age", "Node", "Reservation", "PodNamespace", "Pod", "NewPod", "TTL"]
+        assert (definition["spec"]["scope"], definition["spec"]["names"]["shortNames"]) == ("Cluster", ["pmj"])
+        code, _ = await world.client.raw("GET", "/apis/scheduling.koordinator.sh/v1alpha1/podmigrationjobs/j/status")
+        assert code == 200
+        with pytest.raises(errors.Invalid):
+            await world.put(kinds.PODMIGRATIONJOBS, "k", {"spec": {"ttl": "5m"}})
+
+    play(scenario)
+
+
+async def _workload(world: Cluster, kind: str, replicas: int) -> dict[str, Any]:
+    """A workload of a kind; the reference that its pods have."""
+    labels = {"app": "web"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec: dict[str, Any] = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    if kind == "Widget":
+        await world.client.create(kinds.CUSTOMRESOURCEDEFINITIONS, CRD)
+
+        async def served() -> bool:
+            status, _ = await world.client.raw("GET", "/apis/example.com/v1/namespaces/default/widgets")
+            return status == 200
+
+        await world.until(served)
+        which, spec = WIDGETS, {"count": replicas}
+    elif kind == "ReplicationController":
+        which, spec["selector"] = kinds.REPLICATIONCONTROLLERS, labels
+    else:
+        which, spec["serviceName"] = kinds.STATEFULSETS, "web"
+    made = await world.put(which, "web", {"spec": spec})
+    return {"apiVersion": which.api_version, "kind": kind, "name": "web", "uid": made["metadata"]["uid"], "controller": True}
+
+
+@pytest.mark.feature("DS-WL-01")
+@pytest.mark.parametrize("kind", ["StatefulSet", "ReplicationController", "Widget"])
+@pytest.mark.parametrize("replicas", [1, 8])
+def test_workloads_of_other_kinds(kind: str, replicas: int) -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await _workload(world, kind, replicas)
+        await world.pod("p", metadata={"ownerReferences": [owner]})
+        await world.pod("stranger", metadata={"ownerReferences": [{**owner, "uid": "another"}]})
+        await world.live()
+        await world.job("j", "p", mode="EvictDirectly")
+        await world.job("k", "stranger", mode="EvictDirectly")
+        if replicas == 1:
+            await world.until_job("j", phase="Failed", reason="ForbiddenMigratePod")
+        else:
+            await world.until_job("j", phase="Succeeded")
+        await world.until_job("k", phase="Failed", reason="ForbiddenMigratePod")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-ARB-04")
+@pytest.mark.parametrize(
+    ("gate", "fields", "pod"),
+    [
+        ("BarePods", {}, {"owner": ""}),
+        ("LocalStorage", {}, {"spec": {"volumes": [{"name": "v", "emptyDir": {}}]}}),
+        ("PVC", {"ignorePvcPods": True}, {"spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}}),
+        ("SystemCritical", {}, {"spec": {"priorityClassName": "system-node-critical"}}),
+        ("PriorityThreshold", {"priorityThreshold": {"value": 0}}, {}),
+        ("LabelSelector", {"labelSelector": {"matchLabels": {"app": "other"}}}, {}),
+        ("Namespaces", {"namespaces": {"exclude": [NS]}}, {}),
+        ("ExpectedReplicas", {"maxMigratingPerWorkload": 8}, {}),
+    ],
+)
+def test_each_gate_opens_one_check(gate: str, fields: dict[str, Any], pod: dict[str, Any]) -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        await world.pod("p", **({"owner": owner} | pod))
+        other = "NodeFit" if gate != "NodeFit" else "PVC"
+        life = await world.live(**fields, skipEvictionGates=[other])
+        assert life.refusal("p")
+        await world.job("closed", mode="EvictDirectly")
+        await world.until_job("closed", phase="Failed", reason="ForbiddenMigratePod")
+        await life.kill()
+        await world.live(**fields, skipEvictionGates=[gate])
+        await world.job("open", mode="EvictDirectly")
+        await world.until_job("open", phase="Succeeded")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-ARB-04")
+def test_node_fit_and_its_gate() -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", owner=await world.replicaset(), spec={"nodeSelector": {"disk": "ssd"}})
+        for gates, refused in (([], True), (["NodeFit"], False)):
+            life = await world.live(nodeFit=True, skipEvictionGates=gates)
+            found = life.setup.world.pod(NS, "p")
+            assert found is not None
+            assert bool(life.plugin.pre_eviction_filter(found)) == refused
+            await life.kill()
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-01")
+def test_jobs_follow_the_arguments_of_the_profile_that_made_them() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset(replicas=40)
+        for name in ("p", "q", "r"):
+            await world.pod(name, owner=owner)
+        life = await world.live(defaultJobMode="EvictDirectly", evictionPolicy="Delete")
+        softly = MigrationController(arguments(defaultJobMode="EvictDirectly", evictionPolicy="SoftEviction"), _named(life.setup, "soft"))
+        assert not softly.controllers()
+        found = life.setup.world.pod(NS, "q")
+        assert found is not None
+        assert (await life.evict("p")).accepted
+        assert (await softly.evict(found, EvictOptions("CustomPriority", "cheaper"))).accepted
+        await world.job("by-hand", "r", mode="EvictDirectly")
+        await world.until_gone(kinds.PODS, "p")
+        await world.until_gone(kinds.PODS, "r")
+
+        async def asked() -> Any:
+            pod = await world.get(kinds.PODS, "q")
+            return (pod or {})["metadata"].get("annotations", {}).get(names.ANNOTATION_SOFT_EVICTION)
+
+        assert orjson.loads(await world.until(asked))["initiator"] == "CustomPriority"
+
+    play(scenario)
+
+
+def _named(setup: Any, profile: str) -> Any:
+    return dataclasses.replace(setup, profile=profile)
