@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from koord.api import kinds
 from koord.api.objects import Namespace, Pod
-from koord.config.scheduler import KubeSchedulerConfiguration, Profile
 from koord.kube.informers import InformerFactory
 from roles.descheduler.world import World
-from roles.scheduler.whatif import Simulation, Snapshot
+
+if TYPE_CHECKING:  # the scheduler is only loaded when it is asked
+    from roles.scheduler.whatif import Simulation
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +50,9 @@ class Placements:
             return ""
 
     def _make(self, now: float) -> Simulation:
+        from koord.config.scheduler import KubeSchedulerConfiguration, Profile
+        from roles.scheduler.whatif import Simulation, Snapshot
+
         pods = self._world.pods.list()
         names = sorted({pod.spec.scheduler_name for pod in pods if pod.spec.scheduler_name} | {"koord-scheduler", "default-scheduler"})
         config = KubeSchedulerConfiguration(profiles=[Profile(scheduler_name=name) for name in names])
