@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -46,31 +47,40 @@ class Pass:
 
 
 class Room:
-    """How far each target is below its thresholds, as one row a target: all targets are asked about a pod at once."""
+    """How far each target is below its thresholds: a row a resource, a column a target, so that all targets are asked at once."""
 
     def __init__(self, run: Pass) -> None:
         self.resources = run.pool.resources
         self.targets = sorted(run.targets, key=lambda target: target.view.name)
-        high = [[run.high(target)[name] for name in self.resources] for target in self.targets]
-        self._high = np.array(high, dtype=np.float64).reshape(len(self.targets), len(self.resources))
-        used = [self._used(target, run) for target in self.targets]
-        self._left = self._high - np.array(used, dtype=np.float64).reshape(self._high.shape)
+        self._high = np.array([[run.high(target)[name] for target in self.targets] for name in self.resources], dtype=np.float64)
+        self._per_high = np.divide(1.0, self._high, out=np.zeros_like(self._high), where=self._high > 0)
+        self._unbounded = (self._high <= 0).astype(np.float64)  # nothing may be used there, so it says nothing about who has most room
+        used = [[self._used(name, target, run) for target in self.targets] for name in self.resources]
+        self._left = self._high - np.array(used, dtype=np.float64)
 
-    def _used(self, target: Placed, run: Pass) -> list[int]:
-        usage, expected = run.usage(target), run.expected.get(target.view.name, {})
-        return [usage.get(name, 0) + expected.get(name, 0) for name in self.resources]
+    @staticmethod
+    def _used(name: str, target: Placed, run: Pass) -> int:
+        return run.usage(target).get(name, 0) + run.expected.get(target.view.name, {}).get(name, 0)
 
-    def best_first(self, usage: Vector) -> list[int]:
-        """Rows of the targets that stay at or below every threshold with this usage; the one that keeps the largest smallest share of
-        its thresholds comes first, then by name."""
-        after = self._left - np.array([usage.get(name, 0) for name in self.resources], dtype=np.float64)
-        rows = np.flatnonzero((after >= 0).all(axis=1))
-        share = np.divide(after[rows], self._high[rows], out=np.ones((len(rows), after.shape[1])), where=self._high[rows] > 0)
-        return [int(row) for row in rows[np.argsort(-share.min(axis=1), kind="stable")]]
+    def _column(self, usage: Vector) -> Any:
+        return np.array([[usage.get(name, 0)] for name in self.resources], dtype=np.float64)
 
-    def take(self, row: int, usage: Vector) -> None:
+    def best_first(self, usage: Vector) -> Iterator[int]:
+        """Columns of the targets that stay at or below every threshold with this usage; the one that keeps the largest smallest share
+        of its thresholds comes first, then by name."""
+        after = self._left - self._column(usage)
+        share = (after * self._per_high + self._unbounded).min(axis=0)
+        share[after.min(axis=0) < 0] = -1.0
+        while len(share):
+            column = int(share.argmax())
+            if share[column] < 0:
+                return
+            yield column
+            share[column] = -1.0
+
+    def take(self, column: int, usage: Vector) -> None:
         """Count a pod's usage at a target."""
-        self._left[row] -= np.array([usage.get(name, 0) for name in self.resources], dtype=np.float64)
+        self._left[:, column] -= self._column(usage)[:, 0]
 
 
 def headroom(nodes: Iterable[Placed], *, prod: bool) -> Vector:
@@ -84,21 +94,21 @@ def headroom(nodes: Iterable[Placed], *, prod: bool) -> Vector:
 
 
 def find_target(candidate: PodView, run: Pass) -> tuple[int, str] | None:
-    """The target that keeps the most room after taking the pod: its row and its name. None: the pod fits nowhere."""
+    """The target that keeps the most room after taking the pod: its column in `Room` and its name. None: the pod fits nowhere."""
     if candidate.usage is None:
         return None
     pod = Placeable(candidate)
-    for row in run.room.best_first(candidate.usage):
-        target = run.room.targets[row].view
+    for column in run.room.best_first(candidate.usage):
+        target = run.room.targets[column].view
         if not pod.unfit(target, run.placed.get(target.name)):
-            return row, target.name
+            return column, target.name
     return None
 
 
-def keep_room(candidate: PodView, row: int, run: Pass) -> None:
+def keep_room(candidate: PodView, column: int, run: Pass) -> None:
     """Count the pod at its target for the rest of the round."""
-    name, usage = run.room.targets[row].view.name, candidate.usage or {}
-    run.room.take(row, usage)
+    name, usage = run.room.targets[column].view.name, candidate.usage or {}
+    run.room.take(column, usage)
     add_into(run.expected.setdefault(name, {}), usage)
     add_into(run.placed.setdefault(name, {}), candidate.requests)
 
