@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from koord.api.objects import Node, NodeMetric, Pod, convert
