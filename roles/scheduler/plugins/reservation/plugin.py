@@ -15,7 +15,7 @@ from koord.decisions.record import Term
 from roles.scheduler.cluster.changes import NODE, PODS
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.codes import StatusCodes
-from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
+from roles.scheduler.framework.context import ALL_ROWS, BindDraft, CycleContext, Rows
 from roles.scheduler.framework.events import ASSIGNED_POD, Action, Subscription
 from roles.scheduler.framework.events import NODE as NODE_EVENTS
 from roles.scheduler.framework.handle import Handle
@@ -43,6 +43,7 @@ from roles.scheduler.framework.interfaces import (
 from roles.scheduler.framework.normalize import Normalizer
 from roles.scheduler.framework.restoring import DEFAULT, RestoredReservation
 from roles.scheduler.framework.status import SUCCESS, Status, unresolvable, unschedulable
+from roles.scheduler.plugins.node_affinity import any_term
 from roles.scheduler.plugins.reservation.affinity import wish_of
 from roles.scheduler.plugins.reservation.args import ReservationArgs
 from roles.scheduler.plugins.reservation.binding import Writer
@@ -53,7 +54,7 @@ from roles.scheduler.plugins.reservation.ledger import Held, Ledger
 from roles.scheduler.plugins.reservation.matching import Matcher
 from roles.scheduler.plugins.reservation.nomination import BY_ORDER, pick, raw
 from roles.scheduler.plugins.reservation.observing import Book
-from roles.scheduler.plugins.reservation.preallocation import PreAllocation
+from roles.scheduler.plugins.reservation.preallocation import NO_POD, PreAllocation
 from roles.scheduler.plugins.reservation.preemption import ReservationPreemption
 from roles.scheduler.plugins.reservation.selector_index import SelectorIndex
 
@@ -163,22 +164,34 @@ class Reservation(
             refusal = self.pre_allocation.refusal(ctx)
             if refusal is not None:
                 return refusal
-            return self._mask(ctx) if self.pre_allocation.required(ctx) else SUCCESS
+            if not self.pre_allocation.required(ctx):
+                return SUCCESS
+            usable = self._mask(ctx)
+            return usable if usable.mask.any() else unresolvable(NO_POD)
         wish = wish_of(ctx.pod.shape)
         if wish.error:
             return unresolvable(wish.error)
         if not wish.required or wish.ignored:
             return SUCCESS
-        return self._mask(ctx) if ctx.restored else unresolvable(NO_MATCH)
+        usable = self._mask(ctx)
+        return usable if usable.mask.any() else unresolvable(NO_MATCH)
 
     def _mask(self, ctx: CycleContext) -> NodeMask:
-        """Nodes with something usable."""
+        """Nodes with something usable, of those that the pod's own selector and required affinity allow."""
         known = ctx.data.get(_MASK)
-        if known is None or known[0] is not ctx.restored or len(known[1].mask) != ctx.cluster.capacity:
+        version = ctx.cluster.node_version
+        if known is None or known[0] is not ctx.restored or known[1] != version:
             mask = np.zeros(ctx.cluster.capacity, dtype=np.bool_)
             mask[list(ctx.restored)] = True
-            known = ctx.data[_MASK] = (ctx.restored, NodeMask(mask & ctx.cluster.alive))
-        found: NodeMask = known[1]
+            np.logical_and(mask, ctx.cluster.alive, out=mask)
+            shape = ctx.pod.shape
+            selected = ctx.cluster.labels.match_all(shape.node_selector, ALL_ROWS)
+            if selected is not None:
+                np.logical_and(mask, selected, out=mask)
+            if shape.required_nodes is not None:
+                np.logical_and(mask, any_term(ctx, shape.required_nodes, ALL_ROWS), out=mask)
+            known = ctx.data[_MASK] = (ctx.restored, version, NodeMask(mask))
+        found: NodeMask = known[2]
         return found
 
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
@@ -308,6 +321,8 @@ class Reservation(
     async def pre_bind(self, ctx: CycleContext, node: str, draft: BindDraft) -> Status:
         if ctx.pod.reservation:
             return await self.writer.hand_over(ctx, self.pre_allocation.taken(ctx))
+        if ctx.reservation is not None and ctx.reservation.uid not in self.ledger.held:
+            return unschedulable(f"reservation {ctx.reservation.name} is over")
         self.writer.draft(ctx.pod, ctx.reservation, draft)
         return SUCCESS
 

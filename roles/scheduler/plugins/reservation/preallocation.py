@@ -50,8 +50,6 @@ class PreAllocation:
             return unresolvable(UNSUPPORTED)
         if held.terms.cluster_mode and not self._config.enable_cluster_mode:
             return unresolvable(DISABLED)
-        if held.terms.pre_allocation_required and not ctx.restored:
-            return unresolvable(NO_POD)
         return None
 
     def required(self, ctx: CycleContext) -> bool:

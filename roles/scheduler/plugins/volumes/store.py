@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -95,6 +96,8 @@ class VolumeColumns(Columns):
         self.assumed_nodes: dict[str, str] = {}  # claim key -> node for which it is to be provisioned
         self.version = 0
         self.users = 0
+        self._states = itertools.count(1)
+        self._users_before = 0
         self.in_use: Counter[str] = Counter()  # claim key -> pods on nodes that use it
         self._pods: dict[int, dict[str, PodInfo]] = {}
         self._disks: dict[tuple[str, ...], dict[int, list[int]]] = {}  # disk -> slot -> [readers, writers]
@@ -169,6 +172,12 @@ class VolumeColumns(Columns):
 
     # ---------------------------------------------------------------- pods
 
+    def quiet_begins(self) -> None:
+        self._users_before = self.users
+
+    def quiet_ends(self) -> None:
+        self.users = self._users_before
+
     def pod_added(self, slot: int, pod: PodInfo) -> None:
         self._count(slot, pod, 1)
 
@@ -184,7 +193,7 @@ class VolumeColumns(Columns):
                 del self._disks[disk][slot]
         if not volumes.any_claim:
             return
-        self.users += 1
+        self.users = next(self._states)
         self._attached.pop(slot, None)
         for key in claim_keys(pod):
             self.in_use[key] += step

@@ -90,6 +90,15 @@ def test_an_empty_affinity_requires_a_reservation_and_a_broken_one_is_told(world
     assert world.uses(world.owner(annotations={AFFINITY: ""})) == "r"
 
 
+@pytest.mark.feature("SCH-RSV-06")
+def test_reservations_on_nodes_that_the_pod_does_not_want_do_not_match(world: World) -> None:
+    world.hold("r", "a")
+    elsewhere = {"nodeSelector": {"kubernetes.io/hostname": "b"}}
+    refused = world.owner(annotations=wish(), **elsewhere)
+    assert "node(s) no reservations match reservation affinity" in refused.message()
+    assert world.uses(world.owner(annotations=wish(), nodeSelector={"kubernetes.io/hostname": "a"})) == "r"
+
+
 @pytest.mark.feature("SCH-RSV-03")
 def test_exact_match(world: World) -> None:
     world.hold("r", "a", cpu="2", memory="4Gi", requests={"example.com/widget": "1"})
