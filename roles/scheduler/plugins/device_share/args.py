@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import Field, model_validator
 
 from koord.api import names
 from koord.config.model import ConfigModel
@@ -33,8 +33,8 @@ class DeviceScoringStrategy(ConfigModel):
 class TemplatesConfig(ConfigModel):
     """The ConfigMap with the templates of shared devices, and the resources whose requests must equal one of them."""
 
-    namespace: str = Field(default="koordinator-system", min_length=1, validation_alias=AliasChoices("configMapNamespace", "namespace"))
-    name: str = Field(default="gpu-shared-resource-templates", min_length=1, validation_alias=AliasChoices("configMapName", "name"))
+    config_map_namespace: str = Field(default="koordinator-system", min_length=1)
+    config_map_name: str = Field(default="gpu-shared-resource-templates", min_length=1)
     matched_resources: list[str] = Field(default_factory=lambda: [names.RESOURCE_HUAWEI_NPU_CORE])
 
 

@@ -20,7 +20,7 @@ from roles.scheduler.framework.status import Status, unschedulable
 from roles.scheduler.plugins.device_share.amounts import types_of
 from roles.scheduler.plugins.device_share.choice import Outcome, Rules, selected
 from roles.scheduler.plugins.device_share.columns import DeviceColumns, holding_of
-from roles.scheduler.plugins.device_share.holdings import Allocation, Holding, owners_of, read_allocation, remainder, use_of
+from roles.scheduler.plugins.device_share.holdings import Allocation, Holding, Share, owners_of, read_allocation, remainder, use_of
 from roles.scheduler.plugins.device_share.joint import choose
 from roles.scheduler.plugins.device_share.node import NodeDevices
 from roles.scheduler.plugins.device_share.request import DeviceRequest
@@ -80,9 +80,17 @@ class Chooser:
         return self.cached(node, (request.key, mask), work)
 
     def guess(self, node: NodeDevices, pod: PodInfo, request: DeviceRequest) -> Holding | None:
-        """What a pod that is only supposed to be on a node would get."""
+        """What a pod that is only supposed to be on a node would get. One that waits there for others to leave gets what there is."""
         found = self.plain(node, request)
-        return None if isinstance(found, Status) or not found else holding_of(pod, found)
+        if isinstance(found, Status):
+            assert node.inventory is not None
+            view = view_of(node.inventory, node.labels, node.use)
+            found = tuple(
+                Share(wanted.type, unit.minor, unit.takes(wanted))
+                for wanted in request.wanted
+                for unit in [unit for unit in view.units.get(wanted.type, ()) if unit.has(wanted)][: wanted.count]
+            )
+        return holding_of(pod, found) if found else None
 
     # ---------------------------------------------------------------- in a cycle
 
@@ -94,7 +102,7 @@ class Chooser:
             return ()
         wanted = designated(ctx.pod)
         if wanted is not None:
-            return self._exactly(ctx, slot, node, wanted)
+            return self._exactly(ctx, slot, node, wanted, mask)
         restored = ctx.restored.get(slot, ())
         if not restored:
             return self.plain(node, request, mask)
@@ -207,9 +215,9 @@ class Chooser:
         """Whether the pod counts on the node already."""
         return ctx.cluster.slot_of_pod(ctx.pod.uid) == slot
 
-    def _exactly(self, ctx: CycleContext, slot: int, node: NodeDevices, wanted: Allocation) -> Outcome:
+    def _exactly(self, ctx: CycleContext, slot: int, node: NodeDevices, wanted: Allocation, mask: int | None) -> Outcome:
         """The very devices that a pod names, if all of them are free."""
-        view = self.view(ctx, slot, node, released=ctx.restored.get(slot, ()))
+        view = _masked(self.view(ctx, slot, node, released=ctx.restored.get(slot, ())), mask)
         for share in wanted:
             unit = next((unit for unit in view.units.get(share.type, ()) if unit.minor == share.minor), None)
             if unit is None or not unit.card.healthy or any(unit.free.get(name, 0) < amount for name, amount in share.amounts):

@@ -9,7 +9,7 @@ from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.status import SUCCESS, Status, unschedulable
 from roles.scheduler.plugins.device_share.amounts import GPU
 from roles.scheduler.plugins.device_share.choice import Outcome
-from roles.scheduler.plugins.device_share.chooser import Chooser
+from roles.scheduler.plugins.device_share.chooser import Chooser, designated
 from roles.scheduler.plugins.device_share.inventory import UNKNOWN_NUMA, Inventory
 from roles.scheduler.plugins.device_share.request import DeviceRequest, request_for
 from roles.scheduler.plugins.device_share.view import on_numa
@@ -33,7 +33,7 @@ class DeviceHints(HintProvider):
         if not isinstance(request, DeviceRequest) or node.inventory is None:
             return {}
         inventory = node.inventory
-        if ctx.restored.get(slot):
+        if ctx.restored.get(slot) or designated(ctx.pod) is not None:
             return self._hints(ctx, slot, request, inventory)
         return self._chooser.cached(node, ("hints", request.key), lambda: self._hints(ctx, slot, request, inventory))
 

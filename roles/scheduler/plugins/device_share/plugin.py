@@ -93,8 +93,10 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
 
     def feeds(self) -> Sequence[Feed]:
         devices = (Feed(DEVICES, Device, self._device),) if self._keeper else ()
-        chosen = f"metadata.name={self._config.name}"
-        return (*devices, Feed(CONFIGMAPS, ConfigMap, self._templates, namespace=self._config.namespace, field_selector=chosen))
+        config = self._config
+        selector = f"metadata.name={config.config_map_name}"
+        templates = Feed(CONFIGMAPS, ConfigMap, self._templates, namespace=config.config_map_namespace, field_selector=selector)
+        return (*devices, templates)
 
     def _device(self, old: Device | None, new: Device | None) -> None:
         self.columns.device_set(old, new)
@@ -107,13 +109,15 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
         """The templates appeared, changed or went. Malformed ones are logged and the last good ones stay."""
         present = new or old
         assert present is not None
-        if (present.metadata.namespace, present.metadata.name) != (self._config.namespace, self._config.name):
+        if (present.metadata.namespace, present.metadata.name) != (self._config.config_map_namespace, self._config.config_map_name):
             return
         rules = self.chooser.rules
         try:
             templates = rules.templates.read(new.data.get(DATA_KEY, "") if new is not None else "")
         except ConfigError as error:
-            log.error("ConfigMap %s/%s: %s; the last good templates stay", self._config.namespace, self._config.name, error)
+            log.error(
+                "ConfigMap %s/%s: %s; the last good templates stay", self._config.config_map_namespace, self._config.config_map_name, error
+            )
             return
         self.chooser.set_rules(replace(rules, templates=templates))
         self.handle.cluster.changes.resized()  # what was answered about any pod may be another now

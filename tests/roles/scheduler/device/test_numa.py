@@ -126,6 +126,17 @@ def test_devices_of_unknown_numa_nodes_are_near_all_and_those_without_topology_n
 
 
 @pytest.mark.feature("SCH-DEV-12")
+@pytest.mark.feature("SCH-DEV-11")
+def test_cpus_follow_a_designated_card() -> None:
+    found = both()
+    machine(found)
+    hint = {"scheduling.koordinator.sh/scheduling-hint": json.dumps({"extensions": {"DeviceShare": {}}})}
+    ordered = {**hint, "scheduling.koordinator.sh/device-allocated": json.dumps({"gpu": [entry(2)]})}
+    assert placed(found, wants(100, annotations=ordered)) == ([2], [1])
+    assert placed(found, wants(100))[0] == [3]
+
+
+@pytest.mark.feature("SCH-DEV-12")
 def test_two_types_meet_on_one_numa_node() -> None:
     found = both()
     cards = [*gpus(4, per_switch=1, per_numa=2), card("rdma", 0, numa=0, pcie="p0"), card("rdma", 1, numa=1, pcie="p2")]

@@ -282,3 +282,12 @@ def test_a_nominated_pod_keeps_the_devices_it_waits_for() -> None:
     found.state.nominations.add(found.parser.parse(gpu(100, priority=10)), "n")
     assert "1 Insufficient GPU Devices" in refusal(found, gpu(100, priority=5))
     assert found.decide(gpu(100, priority=11)).scheduled
+
+
+@pytest.mark.feature("SCH-DEV-16")
+def test_a_nominated_pod_keeps_those_that_are_free_while_others_leave() -> None:
+    found = world()
+    add(found, "n", gpus(2))
+    found.add_pods(holder("leaving", "n", {"gpu": [entry(0)]}))
+    found.state.nominations.add(found.parser.parse(gpu(200, priority=10)), "n")
+    assert "1 Insufficient GPU Devices" in refusal(found, gpu(100, priority=5))
