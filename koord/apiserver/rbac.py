@@ -156,6 +156,15 @@ def verb_of(method: str, *, name: str, watch: bool) -> str:
     return {"POST": "create", "PUT": "update", "PATCH": "patch"}.get(method, method.lower())
 
 
+def selected_name(field_selector: str) -> str:
+    """The one name that a field selector asks for, "" when it does not."""
+    for part in field_selector.split(","):
+        key, sign, value = part.partition("=")
+        if key.strip() == "metadata.name" and sign:
+            return value.removeprefix("=").strip()
+    return ""
+
+
 def of_review(spec: Obj) -> Attributes:
     """What a SubjectAccessReview asks about."""
     other = spec.get("nonResourceAttributes")

@@ -95,9 +95,16 @@ def test_names_subresources_and_wildcards() -> None:
             assert (await as_agent(server, bearer, "PATCH", "/api/v1/nodes/other/status", body))[0] == 403
             assert (await as_agent(server, bearer, "PATCH", "/api/v1/nodes/mine", {"metadata": {"labels": {"a": "b"}}}))[0] == 403
             assert (await as_agent(server, bearer, "GET", f"{RBAC}/clusterroles/mine"))[0] == 200
+            await grant(admin, "one", rule("list", "nodes", resourceNames=["mine"]))
+            assert (await as_agent(server, bearer, "GET", "/api/v1/nodes"))[0] == 403
+            assert (await as_agent(server, bearer, "GET", "/api/v1/nodes?fieldSelector=metadata.name%3Dmine"))[0] == 200
             assert server.core.authorizer is not None
-            assert {a.role for _, a in server.core.authorizer.used} == {"ClusterRole/mine"}
-            assert {(w.verb, w.full_resource) for _, w in server.core.authorizer.denied} == {("patch", "nodes/status"), ("patch", "nodes")}
+            assert {a.role for _, a in server.core.authorizer.used} == {"ClusterRole/mine", "ClusterRole/one"}
+            assert {(w.verb, w.full_resource) for _, w in server.core.authorizer.denied} == {
+                ("patch", "nodes/status"),
+                ("patch", "nodes"),
+                ("list", "nodes"),
+            }
 
     asyncio.run(main())
 

@@ -10,7 +10,7 @@ import orjson
 from aiohttp import web
 
 from koord.apiserver.errors import StatusError, bad_request, forbidden, internal, path_not_found, unauthorized
-from koord.apiserver.rbac import Attributes, verb_of
+from koord.apiserver.rbac import Attributes, selected_name, verb_of
 from koord.apiserver.rest.context import Options
 from koord.apiserver.web import discovery, health
 from koord.apiserver.web.negotiate import JSON, shape
@@ -103,7 +103,9 @@ class Front:
         else:
             verb = verb_of(request.method, name=target.name, watch=query.get("watch", "") in ("1", "true"))
             resource = target.resource
-            wanted = Attributes(verb, resource.group, resource.plural, target.subresource, target.place, target.name)
+            # A list or watch of one name is about that name, as far as rules with resourceNames go.
+            name = target.name or selected_name(query.get("fieldSelector", ""))
+            wanted = Attributes(verb, resource.group, resource.plural, target.subresource, target.place, name)
         if not authorizer.allows(options.user, wanted):
             raise forbidden(wanted.resource, wanted.group, wanted.name, authorizer.reason(options.user, wanted))
 
