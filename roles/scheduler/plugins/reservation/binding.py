@@ -96,6 +96,8 @@ class Writer:
     async def hand_over(self, ctx: CycleContext, pods: Sequence[PodInfo]) -> Status:
         """Make running pods owners of a Reservation before it becomes available (pre-allocation)."""
         value = allocated_by(ctx.pod.reservation, ctx.pod.uid)
+        if pods and not self._handle.may_write():
+            return error("the lease is lost: nothing is written any more")
         for pod in pods:
             body = {"metadata": {"uid": pod.pod.metadata.uid, "annotations": {_KEY: value}}}
             self._written.add(pod.uid)

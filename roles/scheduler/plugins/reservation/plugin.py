@@ -219,8 +219,10 @@ class Reservation(
 
     def filter_row(self, ctx: CycleContext, slot: int) -> int:
         if ctx.pod.reservation:
-            code = super().filter_row(ctx, slot)
-            return code or self._codes(ctx).code(self.pre_allocation.verdict(ctx, slot))
+            pinned = ctx.pod.shape.annotations.get(names.ANNOTATION_RESERVATION_NODE, "")
+            if pinned and ctx.cluster.slot_of(pinned) != slot:
+                return _PINNED
+            return _CONFLICT if self._conflicts(ctx, slot) else self._codes(ctx).code(self.pre_allocation.verdict(ctx, slot))
         if slot not in ctx.restored:
             return 0
         verdict = self.judge.verdict(ctx, slot)
