@@ -201,16 +201,14 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         request, facts = self._request(ctx), self.columns.at(slot).facts
         policy = checks.effective_policy(request, facts) or Policy.NONE
         attempts = self._trials.attempts(ctx, slot, request, self._binding(request, slot), reserving=self.topology.reserving)
-        pool = attempts.pool
+        pool, recorded = attempts.pool, self.columns.usage(slot).recorded
         feasible: dict[int, int] = {}
         last: Record | Status | None = None
         for mask in masks_to_try(facts, policy):
             nodes = nodes_of(mask)
             last = attempts.on(nodes, pick=False)
             if isinstance(last, Record):
-                total, left = summed(nodes, facts.zones), summed(nodes, pool.amounts)
-                used = {name: value - left.get(name, 0) for name, value in total.items()}
-                feasible[mask] = self._numa_scorer.score(request.amounts, total, used)
+                feasible[mask] = self._numa_scorer.score(request.amounts, summed(nodes, facts.zones), summed(nodes, recorded))
         if not feasible and isinstance(last, Status) and ctx.restored.get(slot) and last.message.startswith("Reservation(s)"):
             return last
         return hints_of(facts, policy, request.amounts, pool.amounts, feasible)
@@ -282,8 +280,8 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
             if isinstance(tried, Status):
                 return 0.0
             if tried.amounts:
-                allocated = self.columns.usage(slot).allocated
-                return float(self._numa_scorer.numa(facts, request.amounts, tried.amounts, allocated, bound=bound))
+                recorded = self.columns.usage(slot).recorded
+                return float(self._numa_scorer.numa(facts, request.amounts, tried.amounts, recorded, bound=bound))
         ratio, held = facts.ratio or 1.0, self.columns.usage(slot).bound
         more = amplify_value(held, ratio) - held + (amplify_value(request.milli, ratio) - request.milli if bound else 0)
         return self._scorer.node(ctx.cluster, request.amounts, slot, float(more))

@@ -5,7 +5,7 @@ A CPU is held by every pod whose record has it: a reserve pod and its owners hol
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -18,7 +18,7 @@ from koord.api import names
 from koord.api.annotations import parse_resource_spec, parse_resource_status
 from roles.scheduler.plugins.numa.facts import Facts
 from roles.scheduler.plugins.numa.machine import Machine
-from roles.scheduler.plugins.numa.picks import FULL, NUMA_NODE_LEVEL, PCPU_LEVEL, SPREAD, Held, usable
+from roles.scheduler.plugins.numa.picks import FULL, NOBODY, NUMA_NODE_LEVEL, PCPU_LEVEL, SPREAD, Held, usable
 from roles.scheduler.plugins.topology_manager.hints import NodeUse
 
 
@@ -64,19 +64,21 @@ def write_record(record: Record) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What is held of a node in all. `allocated` is by NUMA node, CPUs of bound pods amplified; `free` are CPUs that may be handed out;
-    `bound` is 1000 times the CPUs that are held (milli-CPU)."""
+    """What is held of a node in all. `allocated` is by NUMA node, CPUs of bound pods amplified; `recorded` is the part of it that pods
+    have as amounts, which is what scores look at; `free` are CPUs that may be handed out; `bound` is 1000 times the CPUs that are held
+    (milli-CPU)."""
 
     taken: int
     free: int
     held: Mapping[str, Held]
     allocated: Mapping[int, ResourceVector]
+    recorded: Mapping[int, ResourceVector]
     use: Mapping[int, NodeUse]
     bound: int
 
     def held_by(self, exclusive: str) -> Held:
         """CPUs of pods with the same exclusive policy."""
-        return self.held.get(exclusive, Held())
+        return self.held.get(exclusive, NOBODY)
 
 
 def usage_of(facts: Facts, records: Mapping[str, Record], owners: Mapping[str, Iterable[str]]) -> Usage:
@@ -84,32 +86,52 @@ def usage_of(facts: Facts, records: Mapping[str, Record], owners: Mapping[str, I
     taken = 0
     held: dict[str, Held] = {}
     spans: dict[int, bool] = {}
-    allocated: dict[int, ResourceVector] = {}
-    for uid, record in records.items():
+    for record in records.values():
         taken |= record.cpus
         if record.exclusive == PCPU_LEVEL:
-            held[PCPU_LEVEL] = Held(held.get(PCPU_LEVEL, Held()).pcpu | record.cpus, 0)
+            held[PCPU_LEVEL] = Held(held.get(PCPU_LEVEL, NOBODY).pcpu | record.cpus, 0)
         elif record.exclusive == NUMA_NODE_LEVEL:
-            held[NUMA_NODE_LEVEL] = Held(0, held.get(NUMA_NODE_LEVEL, Held()).numa | record.cpus)
+            held[NUMA_NODE_LEVEL] = Held(0, held.get(NUMA_NODE_LEVEL, NOBODY).numa | record.cpus)
         used = nodes_used(facts.machine, record)
         for node in used:
             spans[node] = spans.get(node, False) or len(used) > 1
-        inside = [records[owner] for owner in owners.get(uid, ()) if owner in records]
-        for node, amounts in (remainder(facts.machine, record, inside) if inside else holdings(facts.machine, record)).items():
-            add_into(allocated.setdefault(node, {}), amounts)
-    if facts.ratio is not None and facts.ratio > 1:
-        for node, cpus in facts.machine.nodes.items():
-            milli = 1000 * (taken & cpus).bit_count()
-            if milli and node in allocated:
-                allocated[node][names.RESOURCE_CPU] = allocated[node].get(names.RESOURCE_CPU, 0) - milli + amplify_value(milli, facts.ratio)
+    allocated = recorded = _summed(facts, records, owners, taken, holdings)
+    if any(record.cpus and not record.amounts for record in records.values()):
+        recorded = _summed(facts, records, owners, taken, _amounts)
     return Usage(
         taken,
         facts.machine.all & ~facts.reserved & ~taken,
         held,
         allocated,
+        recorded,
         {node: NodeUse.SHARED if shared else NodeUse.SINGLE for node, shared in spans.items()},
         1000 * (taken & facts.machine.all).bit_count(),
     )
+
+
+Part = Callable[[Machine, Record], Mapping[int, ResourceVector]]
+
+
+def _summed(
+    facts: Facts, records: Mapping[str, Record], owners: Mapping[str, Iterable[str]], taken: int, part: Part
+) -> dict[int, ResourceVector]:
+    """Amounts of all pods by NUMA node; CPUs that are bound count amplified."""
+    total: dict[int, ResourceVector] = {}
+    for uid, record in records.items():
+        inside = [records[owner] for owner in owners.get(uid, ()) if owner in records]
+        amounts = remainder(facts.machine, record, inside, part) if inside else part(facts.machine, record)
+        for node, vector in amounts.items():
+            add_into(total.setdefault(node, {}), vector)
+    if facts.ratio is not None and facts.ratio > 1:
+        for node, cpus in facts.machine.nodes.items():
+            milli = 1000 * (taken & cpus).bit_count()
+            if milli and node in total:
+                total[node][names.RESOURCE_CPU] = total[node].get(names.RESOURCE_CPU, 0) - milli + amplify_value(milli, facts.ratio)
+    return total
+
+
+def _amounts(machine: Machine, record: Record) -> Mapping[int, ResourceVector]:
+    return record.amounts
 
 
 def holdings(machine: Machine, record: Record) -> Mapping[int, ResourceVector]:
@@ -123,11 +145,11 @@ def holdings(machine: Machine, record: Record) -> Mapping[int, ResourceVector]:
     return found
 
 
-def remainder(machine: Machine, record: Record, owners: Iterable[Record]) -> dict[int, ResourceVector]:
+def remainder(machine: Machine, record: Record, owners: Iterable[Record], part: Part = holdings) -> dict[int, ResourceVector]:
     """What a reservation holds by NUMA node and its owners do not use; no amount is below 0."""
-    rest = {node: dict(amounts) for node, amounts in holdings(machine, record).items()}
+    rest = {node: dict(amounts) for node, amounts in part(machine, record).items()}
     for owner in owners:
-        for node, amounts in holdings(machine, owner).items():
+        for node, amounts in part(machine, owner).items():
             if node in rest:
                 sub_into(rest[node], {name: value for name, value in amounts.items() if name in rest[node]})
     return {node: {name: max(0, value) for name, value in amounts.items()} for node, amounts in rest.items()}

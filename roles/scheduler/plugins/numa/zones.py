@@ -19,6 +19,7 @@ from roles.scheduler.plugins.numa.machine import Machine
 from roles.scheduler.plugins.numa.records import Usage, counts_of
 from roles.scheduler.plugins.numa.scoring import Scorer
 
+_SCORED = "cpu/scored"  # CPU left beside what pods have as amounts
 _BOUND = ("cpu/any", "cpu/full", "cpu/spread")  # CPU that bound pods can have, by BIND_CODES of the policy that is required
 
 
@@ -54,7 +55,7 @@ class ZoneColumns:
         self.count[slot] = len(facts.zones)
         if len(facts.zones) > self._width:
             self._widen(len(facts.zones))
-        for name in (*facts.resources, *(_BOUND if names.RESOURCE_CPU in facts.resources else ())):
+        for name in (*facts.resources, *((*_BOUND, _SCORED) if names.RESOURCE_CPU in facts.resources else ())):
             _column(self._left, name, self._width, self._capacity, np.inf)[:, slot] = 0.0
         for index, (node, amounts) in enumerate(pool_of(facts, usage, "").amounts.items()):
             for name, amount in amounts.items():
@@ -63,6 +64,8 @@ class ZoneColumns:
                 _column(self._total, name, self._width, self._capacity, 0.0)[index, slot] = float(amount)
             if names.RESOURCE_CPU in facts.resources:
                 self._write_bound(index, slot, facts.machine, usage.free & facts.machine.nodes.get(node, 0))
+                recorded = usage.recorded.get(node, {}).get(names.RESOURCE_CPU, 0)
+                self._left[_SCORED][index, slot] = max(0, facts.zones[node].get(names.RESOURCE_CPU, 0) - recorded)
 
     def _write_bound(self, index: int, slot: int, machine: Machine, free: int) -> None:
         """CPU that bound pods can have, in the steps in which it is dealt out."""
@@ -107,7 +110,8 @@ class ZoneColumns:
         for name, weight in scorer.resources(amounts):
             if name not in self._total:
                 continue
-            capacity, left = self._total[name][:, rows], self._left[name][:, rows]
+            left = self._left[_SCORED if name == names.RESOURCE_CPU else name][:, rows]
+            capacity = self._total[name][:, rows]
             there = capacity > 0
             used = capacity - np.where(there, left, 0.0) + more.get(name, 0.0)
             part = np.minimum(used, capacity) if scorer.most else np.maximum(capacity - used, 0.0)
