@@ -54,6 +54,7 @@ from roles.scheduler.plugins.topology_manager.manager import HintProvider, Polic
 
 _SCOPE = "reservation NUMA scope is incompatible with the best topology hint"
 _DEFAULT = "Default"
+_HOME_SCORE = 101  # NUMA nodes of a reservation that the pod may use come before emptier ones, which score up to 100
 
 
 class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, PreBind, PodObserver, HintProvider, PolicySource):
@@ -208,7 +209,8 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
             nodes = nodes_of(mask)
             last = attempts.on(nodes, pick=False)
             if isinstance(last, Record):
-                feasible[mask] = self._numa_scorer.score(request.amounts, summed(nodes, facts.zones), summed(nodes, recorded))
+                score = self._numa_scorer.score(request.amounts, summed(nodes, facts.zones), summed(nodes, recorded))
+                feasible[mask] = score + (_HOME_SCORE if mask & attempts.home else 0)
         if not feasible and isinstance(last, Status) and ctx.restored.get(slot) and last.message.startswith("Reservation(s)"):
             return last
         return hints_of(facts, policy, request.amounts, pool.amounts, feasible)

@@ -20,6 +20,7 @@ from roles.scheduler.plugins.numa.facts import Facts
 from roles.scheduler.plugins.numa.picks import NOT_ENOUGH
 from roles.scheduler.plugins.numa.records import Record, holdings, read_record
 from roles.scheduler.plugins.numa.request import Request
+from roles.scheduler.plugins.topology_manager.hints import mask_of
 
 log = logging.getLogger(__name__)
 
@@ -29,11 +30,13 @@ _NO_RECORD = Record()
 
 
 class Trial(NamedTuple):
-    """A pool with the reservation it is for, None for what the node has left. `must` are CPUs that have to be among those picked."""
+    """A pool with the reservation it is for, None for what the node has left. `must` are CPUs that have to be among those picked; `home` is
+    the mask of NUMA nodes on which the reservation has something left."""
 
     pool: Pool
     reservation: RestoredReservation | None
     must: int = 0
+    home: int = 0
 
 
 class Attempts:
@@ -45,6 +48,9 @@ class Attempts:
     ) -> None:  # fmt: skip
         self.facts, self.request, self.binding = facts, request, binding
         self.pool = pool  # all that the pod might get, whatever it is out of
+        self.home = 0  # NUMA nodes of reservations that the pod may use
+        for trial in trials:
+            self.home |= trial.home
         self._trials = trials
         self._designated = designated
         self._nominated = nominated
@@ -111,7 +117,10 @@ class Trials:
         if ctx.pod.reservation:
             return [self._taking_over(ctx, slot, facts, request, pool, reserving=reserving)]
         chosen = restored if not reserving else tuple(found for found in (ctx.reservation,) if found is not None)
-        trials = [Trial(self._inside(ctx, slot, facts, request, reservation), reservation) for reservation in chosen]
+        trials = []
+        for reservation in chosen:
+            pool = self._inside(ctx, slot, facts, request, reservation)
+            trials.append(Trial(pool, reservation, home=self._home(slot, facts, reservation)))
         if not (reserving and chosen) and not requires_reservation(ctx.pod):
             kept = [self._share(slot, facts, found) for found in restored]
             trials.append(Trial(pool_of(facts, self._columns.usage(slot), request.exclusive, kept), None))
@@ -140,6 +149,10 @@ class Trials:
         kept = [self._share(slot, facts, found) for found in ctx.restored.get(slot, ()) if found.uid != use.uid]
         pool = pool_of(facts, self._columns.usage(slot), request.exclusive, kept)
         return within(pool, self._share(slot, facts, use), facts)
+
+    def _home(self, slot: int, facts: Facts, reservation: RestoredReservation) -> int:
+        share = self._share(slot, facts, reservation)
+        return mask_of({*facts.machine.nodes_with(share.cpus), *(node for node, left in share.amounts.items() if any(left.values()))})
 
     def _share(self, slot: int, facts: Facts, reservation: RestoredReservation) -> Share:
         records = self._columns.at(slot).records

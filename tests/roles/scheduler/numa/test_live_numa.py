@@ -73,7 +73,7 @@ class Numa:
         await self.pod(name, **pod)
         return str((await self.live.refused(name))["message"])
 
-    async def reservation(self, name: str, *, cpu: str, policy: str = "Aligned", labels: Obj | None = None) -> str:
+    async def reservation(self, name: str, *, cpu: str, policy: str = "Aligned", labels: Obj | None = None, **spec: Any) -> str:
         """Make a Reservation of an LSR pod and wait for the CPUs it holds."""
         container = {"name": "main", "image": "x", "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}
         template = {
@@ -83,7 +83,7 @@ class Numa:
         body = {
             "apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Reservation", "metadata": {"name": name},
             "spec": {"template": template, "owners": [{"labelSelector": {"matchLabels": OWNER}}], "ttl": "24h", "allocateOnce": False,
-                     "allocatePolicy": policy},
+                     "allocatePolicy": policy, **spec},
         }  # fmt: skip
         await self.live.client.create(RESERVATIONS, body)
         for _ in range(400):
@@ -208,6 +208,47 @@ def test_a_restricted_reservation_gives_only_its_own_cpus(scheduler: Any) -> Non
             assert cpu_list(await numa.cpus("fits", cpu="2", **owner)) <= held
             assert "Reservation(s)" in await numa.refusal("big", cpu="3", **owner)
             assert cpu_list(await numa.cpus("rest", cpu="2", **owner)) <= held
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-NUMA-13")
+@pytest.mark.feature("SCH-NUMA-07")
+def test_under_a_numa_policy_owners_go_where_their_reservation_is(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler(config(), crds=True) as live:
+            numa = Numa(live)
+            await numa.machine(labels={names.LABEL_NODE_NUMA_TOPOLOGY_POLICY: "SingleNUMANode"}, allocatable="64")
+            held = cpu_list(await numa.reservation("r", cpu="4"))
+            assert held == {0, 1, 2, 3}
+            await numa.pod("neighbour", cpu="3500m", labels={})
+            assert [part["node"] for part in (await numa.status("neighbour"))["numaNodeResources"]] == [1]
+            await numa.pod("crowd", cpu="2500m", labels={}, nodeSelector={"kubernetes.io/hostname": "n"})
+            assert [part["node"] for part in (await numa.status("crowd"))["numaNodeResources"]] == [1]
+            owner = cpu_list(await numa.cpus("owner", cpu="4", labels={**LSR, **OWNER}))
+            assert owner == held
+            status = await numa.status("owner")
+            assert [(part["node"], part["resources"]["cpu"]) for part in status["numaNodeResources"]] == [(0, "4")]
+            # What the owner has inside the reservation counts once: 4 CPUs are left beside it.
+            await numa.pod("beside", cpu="4", labels={})
+            assert [part["node"] for part in (await numa.status("beside"))["numaNodeResources"]] == [0]
+            assert "Unsatisfied NUMA cpu" in await numa.refusal("late", cpu="2500m", labels={})
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-NUMA-13")
+def test_a_reservation_that_takes_a_pod_over_gets_its_cpus_among_its_own(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler(config(), crds=True) as live:
+            numa = Numa(live)
+            await numa.machine()
+            await numa.pod("running", cpu="4", labels={**LSR, **OWNER}, node="n", cpus="5-8")
+            await numa.pod("other", cpu="4", node="n", cpus="0-3")
+            held = cpu_list(await numa.reservation("r", cpu="6", policy="Restricted", preAllocation=True))
+            assert len(held) == 6
+            assert {5, 6, 7, 8} <= held
+            assert held.isdisjoint({0, 1, 2, 3})
 
     asyncio.run(run())
 

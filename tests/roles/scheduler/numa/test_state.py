@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.accounting.cpuset import CPUSet
 from koord.api import names
 from roles.scheduler import testing
 from roles.scheduler.framework.context import ALL_ROWS, CycleContext
 from roles.scheduler.framework.interfaces import ASK
+from roles.scheduler.framework.restoring import ALIGNED, RestoredReservation
 from tests.support.numa import LSR, NumaWorld, bound_pod
 
 pytestmark = pytest.mark.feature("SCH-NUMA-11")
@@ -159,3 +161,37 @@ def test_records_wait_for_the_topology_and_survive_its_loss() -> None:
     assert "node(s) invalid CPU Topology" in world.refusal(bound_pod())
     world.machine("n0", sockets=2, nodes=1)
     assert world.cpus(bound_pod()) == "8-11"
+
+
+@pytest.mark.feature("SCH-NUMA-13")
+def test_owners_keep_their_cpus_when_the_reserve_pod_is_taken_off() -> None:
+    world = NumaWorld()
+    world.machine("n0", sockets=2, nodes=1)
+
+    def holding(name: str, cpus: str) -> Any:
+        status = f'{{"cpuset":"{cpus}","numaNodeResources":[{{"node":0,"resources":{{"cpu":"{len(CPUSet.parse(cpus))}"}}}}]}}'
+        return bound_pod(name, uid=name, cpu=None, node="n0", annotations={names.ANNOTATION_RESOURCE_STATUS: status})
+
+    reserve = world.parser.parse(holding("r", "0-7"), reservation="r")
+    world.cluster.add_pod(reserve, "n0")
+    world.add_pods(holding("owner", "0-3"))
+
+    class Holdings:
+        def on(self, slot: int) -> tuple[RestoredReservation, ...]:
+            return (RestoredReservation("r", "r", reserve, ("owner",), ALIGNED, {}, {}, frozenset()),)
+
+        def reservation_of(self, pod_uid: str) -> str:
+            return "r" if pod_uid == "owner" else ""
+
+    world.state.holdings = Holdings()
+    before = image(world)
+    usage = world.columns.usage(0)
+    assert (str(CPUSet.from_mask(usage.free)), usage.allocated) == ("8-15", {0: {"cpu": 8000}})  # not 12: what the owner has is inside
+    with world.state.suppose() as supposed:
+        supposed.remove("r")
+        usage = world.columns.usage(0)
+        assert (str(CPUSet.from_mask(usage.free)), usage.allocated) == ("4-15", {0: {"cpu": 4000}})
+    with world.state.suppose() as supposed:
+        supposed.remove("owner")
+        assert world.columns.usage(0).allocated == {0: {"cpu": 8000}}  # the reservation has it back, not the node
+    assert image(world) == before
