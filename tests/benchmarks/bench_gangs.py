@@ -21,7 +21,7 @@ from koord.process.life import Life
 from roles.scheduler import testing
 from roles.scheduler.app import App, Options
 from roles.scheduler.plugins.coscheduling.podgroups import ENDED
-from tests.benchmarks.bench_scheduler import Informers, StubClient
+from tests.benchmarks.scheduling import Informers, StubClient
 from tests.benchmarks.table import Row, script
 
 Obj = dict[str, Any]

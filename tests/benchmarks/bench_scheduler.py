@@ -2,70 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import statistics
 import time
-from typing import Any
 
-import msgspec
 import numpy as np
 
-from koord.api.kinds import NODEMETRICS, NODES, PODS, Kind
-from koord.api.objects import NodeMetric, Pod
-from koord.api.times import format_time
-from koord.config.scheduler import KubeSchedulerConfiguration
-from koord.decisions.recorder import Recorder
-from koord.kube.store import Informer
 from koord.process import tuning
-from koord.process.http import OpsServer
-from koord.process.life import Life
 from roles.scheduler import testing
-from roles.scheduler.app import App, Options
+from tests.benchmarks.scheduling import decide, decision_row, run_app, world
 from tests.benchmarks.table import Row, current_rss_mib, script
 from tests.roles.scheduler.reservation import worlds
-
-PROFILE: dict[str, Any] = {
-    "schedulerName": testing.SCHEDULER,
-    "plugins": {
-        "filter": {"enabled": [{"name": "LoadAwareScheduling"}]},
-        "score": {"enabled": [{"name": "LoadAwareScheduling", "weight": 1}]},
-        "reserve": {"enabled": [{"name": "LoadAwareScheduling"}]},
-    },
-}
-
-
-def metric(name: str, number: int, now: float) -> dict[str, Any]:
-    usage = {"cpu": f"{500 + number % 3000}m", "memory": f"{4 + number % 40}Gi"}
-    return {
-        "metadata": {"name": name}, "spec": {"metricCollectPolicy": {"reportIntervalSeconds": 60}},
-        "status": {"updateTime": format_time(now), "nodeMetric": {"nodeUsage": {"resources": usage}}},
-    }  # fmt: skip
-
-
-def world(nodes: int) -> testing.World:
-    found = testing.World(PROFILE, now=time.time())
-    found.cluster.reserve(nodes)
-    for number in range(nodes):
-        taints = [{"key": "dedicated", "value": "x", "effect": "NoSchedule"}] if number % 10 == 0 else []
-        found.add_nodes(
-            testing.node(f"n{number}", labels={"topology.kubernetes.io/zone": f"z{number % 3}"}, taints=taints, cpu="32", memory="256Gi")
-        )
-        found.feed("NodeMetric", msgspec.convert(metric(f"n{number}", number, found.state.now), NodeMetric))
-    return found
-
-
-def decide(found: testing.World, pods: list[Pod]) -> tuple[list[float], float]:
-    """Seconds of each decision with its placement, and CPU seconds on the average (what other processes take away does not count)."""
-    infos = [found.parser.parse(pod) for pod in pods]
-    seconds = []
-    began = time.process_time()
-    for info in infos:
-        started = time.perf_counter()
-        decision = found.cycle.decide(info)
-        found.cluster.place(info, decision.slot)
-        seconds.append(time.perf_counter() - started)
-    return seconds, (time.process_time() - began) / len(infos)
 
 
 def decisions(nodes: int, pods: int) -> list[Row]:
@@ -95,11 +41,8 @@ def constrained(nodes: int, pods: int) -> list[Row]:
     }
     result = []
     for what, spec in kinds.items():
-        seconds, cpu = decide(found, [testing.pod(cpu="100m", memory="64Mi", labels=app, **spec) for _ in range(pods)])
-        note = f"p50 {statistics.median(seconds) * 1e6:.0f} µs, CPU {cpu * 1e6:.0f} µs"
-        result.append(
-            Row(f"decision, {nodes} nodes, pods of one shape with {what}, mean", statistics.fmean(seconds) * 1e6, "µs", 500.0, note=note)
-        )
+        wanted = [testing.pod(cpu="100m", memory="64Mi", labels=app, **spec) for _ in range(pods)]
+        result.append(decision_row(f"decision, {nodes} nodes, pods of one shape with {what}, mean", found, wanted, 500.0))
     return result
 
 
@@ -130,97 +73,12 @@ def reserved(nodes: int, count: int, pods: int) -> list[Row]:
     return result
 
 
-class Informers:
-    """An informer factory without an API server: objects are put into real informers as bytes."""
-
-    def __init__(self) -> None:
-        self.stores: dict[Kind, Informer[Any]] = {}
-
-    def informer(self, kind: Kind, projection: type[Any], *, transform: Any = None, **_: Any) -> Informer[Any]:
-        return self.stores.setdefault(kind, Informer(kind.plural, projection, transform, type_meta=(kind.api_version, kind.kind)))
-
-    def put(self, kind: Kind, key: str, body: bytes) -> None:
-        self.stores[kind].receive(key, "1", msgspec.Raw(body))
-
-    def start(self) -> None:
-        """Nothing to start."""
-
-    async def wait_synced(self) -> None:
-        """Synced from the beginning."""
-
-
-class StubClient:
-    """Binds by showing the bound pod to the informer a moment later, as a watch would."""
-
-    def __init__(self, informers: Informers, bodies: dict[str, str]) -> None:
-        self.informers, self.bodies, self.bound = informers, bodies, 0
-
-    async def bind(self, namespace: str, pod: str, node: str, uid: str | None = None) -> None:
-        await asyncio.sleep(0)
-        self.bound += 1
-        key = f"{namespace}/{pod}"
-        body = self.bodies[key].replace('"nodeName":""', f'"nodeName":"{node}"')
-        asyncio.get_running_loop().call_soon(self.informers.put, PODS, key, body.encode())
-
-    async def create(self, kind: Kind, obj: Any, namespace: str | None = None) -> dict[str, Any]:
-        return obj if isinstance(obj, dict) else {}
-
-    async def patch(self, *_: Any, **__: Any) -> dict[str, Any]:
-        return {}
-
-
 def throughput(nodes: int, pods: int) -> list[Row]:
-    informers = Informers()
-    bodies = {}
-    encode = msgspec.json.Encoder().encode
-    for number in range(pods):
-        pod = testing.pod(f"p{number}", uid=f"u{number}", cpu="500m", memory="512Mi")
-        text = encode(
-            {"metadata": msgspec.to_builtins(pod.metadata), "spec": {**msgspec.to_builtins(pod.spec), "nodeName": ""}, "status": {}}
-        ).decode()
-        bodies[f"default/p{number}"] = text
-    client = StubClient(informers, bodies)
-    config = KubeSchedulerConfiguration.model_validate(
-        {
-            "apiVersion": "kubescheduler.config.k8s.io/v1",
-            "kind": "KubeSchedulerConfiguration",
-            "leaderElection": {"leaderElect": False},
-            "profiles": [PROFILE],
-        }
-    )
-
-    async def run() -> tuple[float, float]:
-        recorder = Recorder("scheduler")
-        app = App(Options(config), client=client, informers=informers, recorder=recorder, ops=OpsServer("127.0.0.1", 0, recorder=recorder))
-        life = Life()
-        running = asyncio.get_running_loop().create_task(app.run(life))
-        await asyncio.sleep(0.05)
-        for number in range(nodes):
-            informers.put(NODES, f"n{number}", encode(testing.node(f"n{number}", cpu="32", memory="256Gi")))
-            informers.put(NODEMETRICS, f"n{number}", encode(metric(f"n{number}", number, time.time())))
-        gc.collect()
-        gc.freeze()
-        started, cpu = time.perf_counter(), time.process_time()
-        for key, body in bodies.items():
-            informers.put(PODS, key, body.encode())
-        while client.bound < pods:
-            await asyncio.sleep(0.005)
-        result = time.perf_counter() - started, time.process_time() - cpu
-        life.stop()
-        await asyncio.wait_for(running, 10)
-        await life.finish()
-        return result
-
-    try:
-        import uvloop
-
-        seconds, cpu = uvloop.run(run())
-    except ImportError:
-        seconds, cpu = asyncio.run(run())
+    ran = run_app(nodes, (testing.pod(f"p{number}", uid=f"u{number}", cpu="500m", memory="512Mi") for number in range(pods)))
     what, note = f"throughput in process, {nodes} nodes x {pods} pods", f"RSS {current_rss_mib():.0f} MiB"
     return [
-        Row(what, pods / seconds, "pods/s", 2000.0, better="higher", note=note),
-        Row("CPU a pod, with informer event, bind and event", cpu / pods * 1e3, "ms", 1.0, note="API server stubbed"),
+        Row(what, pods / ran.seconds, "pods/s", 2000.0, better="higher", note=note),
+        Row("CPU a pod, with informer event, bind and event", ran.cpu / pods * 1e3, "ms", 1.0, note="API server stubbed"),
     ]  # fmt: skip
 
 
