@@ -62,7 +62,7 @@ def _details(failure: FitFailure) -> list[Document]:
     cluster = failure.evaluation.cluster
     groups: dict[tuple[str, str, bool], list[str]] = {}
     if failure.pre_filter is None:
-        for plugin, slots, codes in failure.evaluation.first_codes(failure.ctx):
+        for plugin, slots, codes in failure.first_codes():
             for slot, code in zip(slots.tolist(), codes.tolist(), strict=True):
                 if failure.candidates is not None and not failure.candidates[slot]:
                     continue

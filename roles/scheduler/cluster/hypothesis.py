@@ -19,20 +19,20 @@ class Hypothesis:
         self._cluster = cluster
         self._quiet = quiet
         self._position = 0
-        self._undo: list[tuple[PodInfo, int | None]] = []
+        self._before: dict[str, tuple[PodInfo, int]] = {}  # pods that were touched: where they counted at first, -1 for nowhere
 
     def remove(self, uid: str) -> PodInfo | None:
         """As if a pod were gone."""
         slot = self._cluster.slot_of_pod(uid)
         pod = self._cluster.remove_pod(uid)
         if pod is not None:
-            self._undo.append((pod, slot))
+            self._before.setdefault(uid, (pod, slot))
         return pod
 
     def add(self, pod: PodInfo, slot: int) -> None:
         """As if a pod were on the slot."""
         self._cluster.place(pod, slot)
-        self._undo.append((pod, None))
+        self._before.setdefault(pod.uid, (pod, -1))
 
     def __enter__(self) -> Hypothesis:
         if self._quiet:
@@ -40,11 +40,15 @@ class Hypothesis:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        while self._undo:
-            pod, slot = self._undo.pop()
-            if slot is None:
-                self._cluster.remove_pod(pod.uid)
-            else:
-                self._cluster.place(pod, slot)
+        cluster = self._cluster
+        for uid, (pod, slot) in reversed(self._before.items()):
+            now = cluster.slot_of_pod(uid)
+            if now == slot:  # it came back of itself
+                continue
+            if now >= 0:
+                cluster.remove_pod(uid)
+            if slot >= 0:
+                cluster.place(pod, slot)
+        self._before.clear()
         if self._quiet:
-            self._cluster.end_quiet(self._position)
+            cluster.end_quiet(self._position)

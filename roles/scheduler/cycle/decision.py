@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,9 +35,14 @@ class FitFailure:
     pre_filter_plugins: tuple[str, ...] = ()
     candidates: NDArray[np.bool_] | None = None
     blocked: dict[int, tuple[str, Rejection]] = field(default_factory=dict)
+    _codes: list[tuple[Filter, NDArray[np.intp], Codes]] | None = None
+    _counts: Counter[str] | None = None
 
-    def _first_codes(self) -> list[tuple[Filter, NDArray[np.intp], Codes]]:
-        return self.evaluation.first_codes(self.ctx)
+    def first_codes(self) -> list[tuple[Filter, NDArray[np.intp], Codes]]:
+        """Per filter the rows that it was the first to refuse, with their codes, as they were when first asked for."""
+        if self._codes is None:
+            self._codes = self.evaluation.first_codes(self.ctx)
+        return self._codes
 
     @property
     def excluded_reason(self) -> str:
@@ -47,6 +51,11 @@ class FitFailure:
 
     def histogram(self) -> Counter[str]:
         """How many nodes were refused for which reason; a node with several reasons counts for each."""
+        if self._counts is None:
+            self._counts = self._count()
+        return self._counts
+
+    def _count(self) -> Counter[str]:
         counts: Counter[str] = Counter()
         if self.pre_filter is not None:
             return counts
@@ -55,7 +64,7 @@ class FitFailure:
             left_out = int(np.count_nonzero(self.evaluation.cluster.alive & ~kept))
             if left_out:
                 counts[self.excluded_reason] += left_out
-        for plugin, slots, codes in self._first_codes():
+        for plugin, slots, codes in self.first_codes():
             if kept is not None:
                 codes = codes[kept[slots]]
             values, numbers = np.unique(codes, return_counts=True)
@@ -71,23 +80,25 @@ class FitFailure:
         """Plugins that refused at least one node, or the pod."""
         if self.pre_filter is not None:
             return frozenset((self.pre_filter.plugin,)) if self.pre_filter.plugin else frozenset()
-        found = {plugin.name for plugin, slots, _ in self._first_codes() if self.candidates is None or self.candidates[slots].any()}
+        found = {plugin.name for plugin, slots, _ in self.first_codes() if self.candidates is None or self.candidates[slots].any()}
         found.update(name for name, _ in self.blocked.values())
         found.update(self.pre_filter_plugins)
         return frozenset(found)
 
-    def resolvable(self) -> Iterator[int]:
+    def resolvable(self) -> list[int]:
         """Slots of nodes that removing pods may open, in slot order."""
         if self.pre_filter is not None:
-            return
-        slots: list[int] = []
-        for plugin, rows, codes in self._first_codes():
-            verdicts = {code: plugin.rejection(self.ctx, code).resolvable for code in set(codes.tolist())}
-            slots.extend(slot for slot, code in zip(rows.tolist(), codes.tolist(), strict=True) if verdicts[code])
-        slots.extend(slot for slot, (_, rejection) in self.blocked.items() if rejection.resolvable)
-        for slot in sorted(slots):
-            if self.candidates is None or self.candidates[slot]:
-                yield slot
+            return []
+        found: list[NDArray[np.intp]] = []
+        for plugin, rows, codes in self.first_codes():
+            values = np.unique(codes)
+            helpful = [code for code in values.tolist() if plugin.rejection(self.ctx, int(code)).resolvable]
+            if helpful:
+                found.append(rows if len(helpful) == len(values) else rows[np.isin(codes, helpful)])
+        found.append(np.array([slot for slot, (_, rejection) in self.blocked.items() if rejection.resolvable], dtype=np.intp))
+        slots = np.sort(np.concatenate(found))
+        result: list[int] = (slots if self.candidates is None else slots[self.candidates[slots]]).tolist()
+        return result
 
     def message(self) -> str:
         """How many nodes were refused for which reason, as users read it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from roles.scheduler.framework.restoring import NOTHING, Holdings, NoHoldings, R
 
 Rows = slice | NDArray[np.intp]
 ALL_ROWS = slice(None)
+_AS_IT_IS: AbstractContextManager[Any] = nullcontext()
 
 
 class Nominations:
@@ -111,9 +113,10 @@ class CycleContext:
         self.restored: Restored = NOTHING
         self.reservation: RestoredReservation | None = None
 
-    def restoring(self, slot: int) -> RestoredNode:
+    def restoring(self, slot: int) -> AbstractContextManager[Any]:
         """A what-if in which the reservations of the slot that the pod may use are taken off; Reserve plugins open it themselves."""
-        return RestoredNode(self.cluster, self.restored.get(slot, ()))
+        usable = self.restored.get(slot)
+        return RestoredNode(self.cluster, usable) if usable else _AS_IT_IS
 
 
 @dataclass(slots=True)

@@ -86,7 +86,7 @@ class DefaultPreemption(PostFilter):
 
     def slots(self, ctx: CycleContext, failure: FitFailure) -> list[int]:
         """Nodes on which removing pods may help."""
-        return list(failure.resolvable())
+        return failure.resolvable()
 
     def removable(self, ctx: CycleContext, pod: PodInfo) -> bool:
         """Whether a pod of lower priority may be a victim."""
