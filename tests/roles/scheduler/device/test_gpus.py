@@ -139,7 +139,7 @@ tables = st.one_of(
 
 
 @pytest.mark.feature("SCH-DEV-01")
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(cards=st.lists(entries, max_size=6), table=tables)
 def test_whatever_a_device_says_scheduling_goes_on(cards: list[Any], table: str | None) -> None:
     found = world()

@@ -156,7 +156,7 @@ def test_near_is_a_wish_and_all_is_all() -> None:
 
 
 @pytest.mark.feature("SCH-DEV-09")
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     used_gpus=st.sets(st.integers(0, 7), max_size=6), used_nics=st.sets(st.integers(0, 3), max_size=3),
     wanted=st.sampled_from([100, 200, 400]), share=st.sampled_from([1, 100, 200]),

@@ -162,7 +162,7 @@ def test_when_a_reservation_ends_its_owners_keep_theirs() -> None:
 
 
 @pytest.mark.feature("SCH-DEV-16")
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     reserved=st.lists(st.tuples(st.integers(0, 3), st.sampled_from([40, 60, 100]), st.booleans()), max_size=3),
     pods=st.lists(st.tuples(st.sampled_from([20, 50, 100, 200]), st.booleans()), max_size=10),

@@ -124,7 +124,7 @@ def bound(decision: Any, written: Any) -> Pod:
 @pytest.mark.feature("SCH-DEV-03")
 @pytest.mark.feature("SCH-DEV-08")
 @pytest.mark.feature("SCH-DEV-11")
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(items=st.lists(wishes, max_size=14), leaving=st.sets(st.integers(0, 13), max_size=5), more=st.lists(wishes, max_size=4))
 def test_no_share_is_given_twice_and_a_restart_finds_the_same(items: list[Any], leaving: set[int], more: list[Any]) -> None:
     found = world()
@@ -157,7 +157,7 @@ def test_no_share_is_given_twice_and_a_restart_finds_the_same(items: list[Any], 
 
 
 @pytest.mark.feature("SCH-DEV-16")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(items=st.lists(wishes, min_size=1, max_size=8), order=st.permutations(range(8)), quiet=st.booleans(), asked=wishes)
 def test_what_ifs_leave_no_trace(items: list[Any], order: list[int], quiet: bool, asked: Any) -> None:
     found = world()
@@ -183,7 +183,7 @@ def test_what_ifs_leave_no_trace(items: list[Any], order: list[int], quiet: bool
 
 
 @pytest.mark.feature("SCH-DEV-03")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(items=st.lists(wishes, max_size=10), asked=wishes)
 def test_columns_and_rows_agree(items: list[Any], asked: Any) -> None:
     """What the columns decide for all nodes is what choosing devices on each of them says; scores likewise."""
