@@ -1,7 +1,7 @@
 # One image for every role: the one-dir build of PyInstaller on a plain Debian. The manifests choose the role by its subcommand.
 FROM debian:bookworm-slim AS build
 RUN apt-get update \
- && apt-get install --yes --no-install-recommends python3.11 python3.11-venv python3-pip binutils gcc libc6-dev \
+ && apt-get install --yes --no-install-recommends python3.11 python3.11-venv libpython3.11 python3-pip binutils gcc libc6-dev \
  && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY . .

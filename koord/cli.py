@@ -20,6 +20,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "apiserver": ("koord.apiserver.cli", "command", "Serve the embedded API server alone."),
     "sandbox": ("roles.sandbox.cli", "command", "Run everything in one process, with simulated nodes and this machine."),
     "recommend": ("roles.tools.recommend", "command", "Try the recommender on usage that is known already."),
+    "install": ("roles.tools.install", "install", "Print the manifests that koord is installed with."),
+    "uninstall": ("roles.tools.install", "uninstall", "Take koord out of a cluster in the safe order."),
     "why": ("roles.tools.why", "command", "Explain a pod or a node from the decision records."),
 }
 

@@ -1,0 +1,120 @@
+"""`koord install` and `koord uninstall`: manifests out, and a cluster left as it was found."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from koord.api.kinds import BY_KIND, Kind
+from koord.kube import config as kubeconfig
+from koord.kube.client import Client
+from koord.kube.errors import ApiError, NotFound
+from koord.process.errors import ConfigurationError
+from koord.process.flags import GoCommand, bool_option
+from roles.tools import manifests
+
+# Webhooks first: a webhook whose server is gone would hold up pods. Then what acts, then rights, then names. CRDs only when asked for: with
+# them goes every object of theirs.
+_ORDER = (
+    "MutatingWebhookConfiguration",
+    "ValidatingWebhookConfiguration",
+    "DaemonSet",
+    "Deployment",
+    "PodDisruptionBudget",
+    "Service",
+    "ConfigMap",
+)
+_WEBHOOKS = (
+    ("MutatingWebhookConfiguration", "koordinator-mutating-webhook-configuration"),
+    ("ValidatingWebhookConfiguration", "koordinator-validating-webhook-configuration"),
+)
+_KINDS = {
+    "ClusterRole": Kind("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", False),
+    "ClusterRoleBinding": Kind("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings", False),
+    "CustomResourceDefinition": Kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", False),
+    "DaemonSet": Kind("apps", "v1", "DaemonSet", "daemonsets", True),
+    "Role": Kind("rbac.authorization.k8s.io", "v1", "Role", "roles", True),
+    "RoleBinding": Kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings", True),
+    "ServiceAccount": Kind("", "v1", "ServiceAccount", "serviceaccounts", True),
+    "ValidatingAdmissionPolicy": Kind(
+        "admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", False
+    ),
+    "ValidatingAdmissionPolicyBinding": Kind(
+        "admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", False
+    ),
+}
+
+
+@click.command("install", cls=GoCommand)
+@click.option("--print", "printed", is_flag=True, help="Print the manifests for kubectl apply -f -; nothing else is done.")
+@click.option("--image", default=manifests.IMAGE, show_default=True, help="The image of every role.")
+@click.option("--namespace", default=manifests.NAMESPACE, show_default=True, help="Where koord lives.")
+@bool_option("--crds", default=True, help="CustomResourceDefinitions too.")
+@click.option("--without", default="", help=f"Parts to leave out, separated by commas: {', '.join(manifests.PARTS)}.")
+def install(printed: bool, image: str, namespace: str, crds: bool, without: str) -> None:
+    """Print what koord is installed with."""
+    if not printed:
+        raise ConfigurationError("koord writes no cluster by itself: koord install --print | kubectl apply --server-side -f -")
+    left_out = frozenset(filter(None, (part.strip() for part in without.split(","))))
+    unknown = left_out - set(manifests.PARTS)
+    if unknown:
+        raise ConfigurationError(f"--without: {', '.join(sorted(unknown))} is not known; accepted: {', '.join(manifests.PARTS)}")
+    click.echo(manifests.text(manifests.rendered(image=image, namespace=namespace, crds=crds, without=left_out)), nl=False)
+
+
+@click.command("uninstall", cls=GoCommand)
+@click.option("--kubeconfig", "file", metavar="FILE", help="Which cluster (default: KUBECONFIG, or in-cluster).")
+@click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
+@click.option("--namespace", default=manifests.NAMESPACE, show_default=True, help="Where koord lives.")
+@click.option("--crds", is_flag=True, help="Delete the CustomResourceDefinitions, and with them every object of theirs.")
+@click.option("--yes", is_flag=True, help="Do it. Without this, what would be deleted is listed.")
+def uninstall(file: str | None, context: str | None, namespace: str, crds: bool, yes: bool) -> None:
+    """Take koord out of a cluster in the safe order: webhooks first.
+
+    koordlet puts back what it changed on its node when it ends; after a crash `koord koordlet --restore` on the node does. Nodes keep batch
+    resources until somebody removes them: switch co-location off in slo-controller-config first, and the manager takes them away.
+    """
+    raise SystemExit(asyncio.run(_uninstall(file, context, namespace, crds=crds, yes=yes)))
+
+
+def plan(namespace: str, *, crds: bool) -> list[tuple[str, str, str]]:
+    """(kind, namespace, name) of what is deleted, in that order."""
+    own = [
+        (d["kind"], d["metadata"].get("namespace", ""), d["metadata"]["name"]) for d in manifests.rendered(namespace=namespace, crds=crds)
+    ]
+    kept = [entry for entry in own if entry[0] not in ("Namespace", "PriorityClass")]  # others may live there, and pods name classes
+    rank = {kind: number for number, kind in enumerate(_ORDER)}
+    last = len(_ORDER)
+    ordered = sorted(kept, key=lambda entry: (entry[0] == "CustomResourceDefinition", rank.get(entry[0], last)))
+    secret = [("Secret", namespace, "koordinator-webhook-certs")]
+    return [*((kind, "", name) for kind, name in _WEBHOOKS), *ordered, *secret]
+
+
+async def _uninstall(file: str | None, context: str | None, namespace: str, *, crds: bool, yes: bool) -> int:
+    failed = 0
+    async with Client(kubeconfig.load(file, context=context), role="koord-uninstall") as client:
+        for kind, place, name in plan(namespace, crds=crds):
+            told = f"{kind} {place + '/' if place else ''}{name}"
+            if not yes:
+                click.echo(f"would delete {told}")
+                continue
+            try:
+                await client.delete(_KINDS.get(kind) or BY_KIND[kind], name, place or None)
+            except NotFound:
+                continue
+            except ApiError as error:
+                failed += 1
+                click.echo(f"cannot delete {told}: {error}", err=True)
+                if kind.endswith("WebhookConfiguration"):
+                    click.echo("stopped: without its server this webhook could hold up pods", err=True)
+                    return 1
+            else:
+                click.echo(f"deleted {told}")
+    if not yes:
+        click.echo("nothing was deleted; add --yes")
+    return 1 if failed else 0
+
+
+__all__: list[Any] = ["install", "plan", "uninstall"]
