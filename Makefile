@@ -53,6 +53,9 @@ features: $(STAMP) ## feature IDs, the tests that cover each, and those with non
 bench: $(STAMP) ## the benchmark table
 	$(BIN)/python tests/benchmarks/run.py $(BENCH_ARGS)
 
+bench-colocation: $(STAMP) ## a service alone, with unmanaged batch jobs, and with the same jobs under koord, in real cgroups (root); about six minutes
+	$(BIN)/python -m tests.benchmarks.bench_colocation $(BENCH_ARGS)
+
 cases: $(STAMP) ## black-box cases against the embedded API server: make cases CASES=DIR [AREA=name,...] [CASE=glob] [JOBS=n]
 	@test -n "$(CASES)" || { echo "usage: make cases CASES=DIR [AREA=name,...] [CASE=glob] [JOBS=n]"; exit 2; }
 	packaging/cases.sh "$(CASES)" $(if $(AREA),--area "$(AREA)") $(if $(CASE),--case "$(CASE)") --jobs $(or $(JOBS),1)

@@ -20,6 +20,7 @@ from roles.sandbox.process_kubelet.layout import LayoutError
 if TYPE_CHECKING:
     from koord.process.life import Life
     from roles.sandbox.compose import Sandbox
+    from roles.sandbox.demo import Demo
 
 log = logging.getLogger(__name__)
 
@@ -77,18 +78,26 @@ def demo(settings: Settings, out: Path, duration: float | None) -> int:
         return _complain(f"{out}: {error.strerror}")
     if duration is not None:
         chosen = chosen.stretched(duration)
-    return _guarded(lambda run_id: _demo(settings, chosen, out, run_id))
+
+    def write(show: Demo, session: Session) -> None:
+        print(f"report: {show.write(out, session)}", flush=True)
+
+    return phases(settings, chosen, write)
 
 
-def _demo(settings: Settings, chosen: scenario.Scenario, out: Path, run_id: str) -> int:
-    from roles.sandbox.demo import Demo
+def phases(settings: Settings, chosen: scenario.Scenario, told: Callable[[Demo, Session], None]) -> int:
+    """Run a scenario's phases and, after everything has been restored, hand what was measured to ``told``. Returns the exit code."""
 
-    show = Demo()
-    code, session = _session(settings, chosen, show.run, run_id)
-    if session is not None and show.ran:
-        path = show.write(out, session)
-        print(f"report: {path}", flush=True)
-    return code
+    def body(run_id: str) -> int:
+        from roles.sandbox.demo import Demo
+
+        show = Demo()
+        code, session = _session(settings, chosen, show.run, run_id)
+        if session is not None and show.ran:
+            told(show, session)
+        return code
+
+    return _guarded(body)
 
 
 def _guarded(body: Callable[[str], int]) -> int:

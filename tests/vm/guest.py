@@ -1,0 +1,190 @@
+"""Runs inside the virtual machine as its only program: the agent's own code on a real cgroup v2 tree. Prints one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from roles.koordlet.actuation.executor import Executor
+from roles.koordlet.actuation.journal import Journal
+from roles.koordlet.actuation.restore import journal_path, restore
+from roles.koordlet.actuation.writes import Batch, Merge, Write, sequence
+from roles.koordlet.host import parse, proc, psi
+from roles.koordlet.host.cgroup import BESTEFFORT, Cgroups
+from roles.koordlet.host.files import HostFiles
+from roles.koordlet.host.root import HostRoot
+from roles.koordlet.states.model import HostState
+
+ROOT = Path("/sys/fs/cgroup")
+KUBEPODS = "kubepods.slice"
+TIER = f"{KUBEPODS}/kubepods-besteffort.slice"
+POD = f"{TIER}/kubepods-besteffort-podu1.slice"
+CONTAINER = f"{POD}/cri-containerd-c1.scope"
+CONTROLLERS = "+cpu +cpuset +memory +io +pids"
+MIB = 1 << 20
+
+
+def tree() -> None:
+    (ROOT / "cgroup.subtree_control").write_text(CONTROLLERS)
+    for directory in (KUBEPODS, TIER, POD, CONTAINER):
+        (ROOT / directory).mkdir()
+        if directory != CONTAINER:
+            (ROOT / directory / "cgroup.subtree_control").write_text(CONTROLLERS)
+
+
+def read(directory: str, name: str) -> str:
+    return (ROOT / directory / name).read_text().strip()
+
+
+class Guest:
+    def __init__(self) -> None:
+        self.root = HostRoot.at("/")
+        self.host = HostState(self.root, Cgroups.detect(self.root), HostFiles())
+        os.makedirs("/var/run/koordlet", exist_ok=True)
+        self.journal = Journal(journal_path(self.root))
+        self.journal.open()
+        self.executor = Executor(self.host, self.journal)
+        self.burner: subprocess.Popen[bytes] | None = None
+
+    def apply(self, *batches: Batch) -> dict[str, Any]:
+        applied = self.executor.apply(batches, rule="test", now=time.time())
+        return {"written": len(applied.written), "skipped": applied.skipped, "failed": [str(e) for e in applied.failed]}
+
+    def level(self, resource: str, *values: tuple[str, str], merge: Merge = Merge.NONE) -> dict[str, Any]:
+        """One value a directory, each a level."""
+        return self.apply(Batch(tuple((Write(resource, directory, value, merge=merge, cached=False),) for directory, value in values)))
+
+    # -- checks: name -> what was found; the host compares -------------------------------------------------------------------
+
+    def version(self) -> Any:
+        cgroups = self.host.cgroups
+        return [int(cgroups.version), str(cgroups.driver), cgroups.qos_dir(BESTEFFORT)]
+
+    def quota(self) -> Any:
+        quota = Merge.LARGER_QUOTA
+        grown = self.level("cpu.cfs_quota_us", (POD, "80000"), (CONTAINER, "50000"), merge=quota)
+        shrunk = self.level("cpu.cfs_quota_us", (POD, "20000"), (CONTAINER, "20000"), merge=quota)
+        again = self.level("cpu.cfs_quota_us", (POD, "20000"), (CONTAINER, "20000"), merge=quota)
+        return [grown, shrunk, again, read(POD, "cpu.max"), read(CONTAINER, "cpu.max")]
+
+    def quota_works(self) -> Any:
+        """CPU that a busy process of the container gets in two seconds, cores."""
+        self.burner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        (ROOT / CONTAINER / "cgroup.procs").write_text(str(self.burner.pid))
+        path = f"{ROOT}/{CONTAINER}/cpu.stat"
+        first, began = parse.cpu_usage_ns(path, Path(path).read_bytes(), v2=True), time.monotonic()
+        time.sleep(2.0)
+        second, took = parse.cpu_usage_ns(path, Path(path).read_bytes(), v2=True), time.monotonic() - began
+        periods, throttled = parse.throttled_periods(path, Path(path).read_bytes(), v2=True)
+        return {"cores": (second - first) / 1e9 / took, "periods": periods, "throttled": throttled}
+
+    def burst(self) -> Any:
+        """A burst as large as the quota is taken, a larger one refused by the kernel and told."""
+        fits = self.apply(sequence(Write("cpu.cfs_burst_us", CONTAINER, "20000", cached=False)))
+        above = self.apply(sequence(Write("cpu.cfs_burst_us", CONTAINER, "90000", cached=False)))
+        fallback = self.apply(sequence(Write("cpu.cfs_burst_us", CONTAINER, "90000", cached=False, fallback="10000")))
+        return [fits["failed"], above["failed"], fallback["failed"], read(CONTAINER, "cpu.max.burst")]
+
+    def weight(self) -> Any:
+        first = self.apply(sequence(Write("cpu.shares", POD, "512", cached=False)))
+        again = self.apply(sequence(Write("cpu.shares", POD, "512", cached=False)))
+        return [first["written"], again["skipped"], read(POD, "cpu.weight")]
+
+    def idle(self) -> Any:
+        done = self.apply(sequence(Write("cpu.idle", TIER, "1", cached=False)))
+        found = read(TIER, "cpu.idle")
+        self.apply(sequence(Write("cpu.idle", TIER, "0", cached=False)))
+        return [done["failed"], found]
+
+    def cpusets(self) -> Any:
+        looser = Merge.LOOSER_CPUSET
+        narrow = self.level("cpuset.cpus", (TIER, "0"), (POD, "0"), (CONTAINER, "0"), merge=looser)
+        moved = self.level("cpuset.cpus", (TIER, "1"), (POD, "1"), (CONTAINER, "1"), merge=looser)
+        wide = self.level("cpuset.cpus", (TIER, "0-1"), (POD, "0-1"), (CONTAINER, "0-1"), merge=looser)
+        return [narrow["failed"], moved["failed"], wide["failed"], read(CONTAINER, "cpuset.cpus.effective")]
+
+    def memory(self) -> Any:
+        out = []
+        for resource, outer, inner in (
+            ("memory.min", 64 * MIB, 32 * MIB),
+            ("memory.low", 96 * MIB, 48 * MIB),
+            ("memory.high", 256 * MIB, 128 * MIB),
+            ("memory.limit_in_bytes", 300 * MIB, 200 * MIB),
+        ):
+            done = self.level(resource, (TIER, str(outer)), (POD, str(outer)), (CONTAINER, str(inner)), merge=Merge.LARGER)
+            out.append([resource, done["failed"]])
+        self.level("memory.high", (CONTAINER, str((1 << 63) - 1)))
+        return [out, {name: read(CONTAINER, name) for name in ("memory.min", "memory.low", "memory.high", "memory.max")}]
+
+    def disks(self) -> Any:
+        numbers = [p.read_text().strip() for p in Path("/sys/block").glob("nullb*/dev")]
+        if not numbers:
+            return None
+        disk = numbers[0]
+        line = f"{disk} riops=max rbps=1048576 wiops=100 wbps=max"
+        done = self.apply(sequence(Write("io.max", POD, line, cached=False, device=disk)))
+        again = self.apply(sequence(Write("io.max", POD, line, cached=False, device=disk)))
+        return [done["failed"], again["skipped"], read(POD, "io.max").replace(disk, "DISK")]
+
+    def parsers(self) -> Any:
+        """What the kernel really writes can be read."""
+        base = ROOT / CONTAINER
+        stat = parse.memory_stat("memory.stat", (base / "memory.stat").read_bytes(), v2=True)
+        numa = parse.numa_memory("numa", (base / "memory.numa_stat").read_bytes(), v2=True, page_size=4096)
+        pressure = {n: psi.parse_psi(n, (base / f"{n}.pressure").read_bytes()).full_supported for n in ("cpu", "memory", "io")}
+        ids = parse.ids("procs", (base / "cgroup.procs").read_bytes())
+        return {
+            "memory": stat.with_page_cache > 0,
+            "numa": sorted(numa),
+            "pressure": pressure,
+            "burner": self.burner is not None and self.burner.pid in ids,
+            "limit": parse.memory_limit("max", (base / "memory.max").read_bytes()),
+            "ticks": proc.cpu_ticks("stat", Path("/proc/stat").read_bytes()) > 0,
+        }
+
+    def vanished(self) -> Any:
+        """A container that goes away between decision and write is nothing to do."""
+        (ROOT / POD / "cri-containerd-gone.scope").mkdir()
+        os.rmdir(ROOT / POD / "cri-containerd-gone.scope")
+        return self.apply(sequence(Write("cpu.shares", f"{POD}/cri-containerd-gone.scope", "100", cached=False)))
+
+    def restored(self) -> Any:
+        if self.burner is not None:
+            self.burner.kill()
+            self.burner.wait()
+        self.journal.close()
+        result = restore(self.root)
+        files = ("cpu.max", "cpu.weight", "cpu.max.burst", "cpuset.cpus", "memory.min", "memory.low", "memory.high", "memory.max")
+        return [[str(e) for e in result.failed], {name: read(CONTAINER, name) for name in files}]
+
+
+def checks(guest: Guest) -> Iterator[tuple[str, Callable[[], Any]]]:
+    for name in (
+        "version", "quota", "quota_works", "burst", "weight", "idle", "cpusets", "memory", "disks", "parsers", "vanished", "restored",
+    ):  # fmt: skip
+        yield name, getattr(guest, name)
+
+
+def main() -> None:
+    found: dict[str, Any] = {}
+    try:
+        tree()
+        guest = Guest()
+        for name, check in checks(guest):
+            try:
+                found[name] = check()
+            except Exception as error:
+                found[name] = f"{type(error).__name__}: {error}"
+    except Exception as error:
+        found["setup"] = f"{type(error).__name__}: {error}"
+    print(f"RESULT {json.dumps(found)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
