@@ -94,6 +94,9 @@ class Workloads:
         self._informers = {(kind.group, kind.kind): informers.informer(kind, Replicated, optional=True) for kind in WATCHED}
         self._replicasets = self._informers["apps", "ReplicaSet"]
         self._replicasets.index("owner", lambda item: [owner.uid for owner in item.metadata.owner_references if owner.controller])
+        self._found: dict[str, Workload] = {}  # by the uid of the pods' controller; filters ask for every pod of a cluster
+        for informer in self._informers.values():
+            informer.add_handler(self._changed, self._changed, self._changed)
         self._scales: dict[str, tuple[float, Workload | WorkloadError]] = {}
         self._plurals: dict[tuple[str, str], str] = {}
 
@@ -105,7 +108,17 @@ class Workloads:
     def of(self, pod: Pod) -> Workload | None:
         """The pod's workload, None for a pod without a controller. Raises WorkloadError."""
         owner = controller_of(pod)
-        return None if owner is None else self.behind(owner, pod.metadata.namespace)
+        if owner is None:
+            return None
+        found = self._found.get(owner.uid)
+        if found is None or found.namespace != pod.metadata.namespace:
+            found = self.behind(owner, pod.metadata.namespace)
+            if (_group(owner.api_version), owner.kind) in self._informers:
+                self._found[owner.uid] = found
+        return found
+
+    def _changed(self, *_: object) -> None:
+        self._found.clear()
 
     def behind(self, owner: OwnerReference, namespace: str) -> Workload:
         """The workload that a controller reference means. Raises WorkloadError."""

@@ -92,7 +92,7 @@ class Ledger:
         if workload is None:
             return None
         known = self._owners.get(workload.uid)
-        if known is None or known[0] != workload:
+        if known is None or (known[0] is not workload and known[0] != workload):
             made = Owner.of(
                 workload.kind, workload.name, workload.uid, workload.replicas, self._workloads.pods_of(workload), watched=workload.observed
             )

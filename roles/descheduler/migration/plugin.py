@@ -51,6 +51,10 @@ class MigrationController:
         """With nodeFit, why no other node would take the pod."""
         return self._nodes.refuse(pod) if self._nodes is not None else ""
 
+    def leaving(self, pod: Pod) -> bool:
+        """Whether a job for the pod has not ended."""
+        return self._migrations.ledger.unfinished().has(pod)
+
     async def evict(self, pod: Pod, options: EvictOptions) -> EvictResult:
         """Make a job. Raises ApiError."""
         args = self._policy.args
@@ -61,10 +65,6 @@ class MigrationController:
             return EvictResult(False, why)
         job = await self._migrations.writing.create_job(self._job(pod, options))
         return EvictResult(True, f"PodMigrationJob {job.metadata.name} is made")
-
-    def leaving(self, pod: Pod) -> bool:
-        """Whether a job of the pod has not ended."""
-        return self._migrations.ledger.unfinished().has(pod)
 
     def _job(self, pod: Pod, options: EvictOptions) -> dict[str, Any]:
         args, meta = self._policy.args, pod.metadata

@@ -71,7 +71,7 @@ class Telling:
         namespace, _, name = status.pod_key(job).partition("/")
         told: dict[str, Number] = {"job": job.metadata.name, "pod": f"{namespace}/{name}", **(numbers or {})}
         subjects = [Subject(kinds.PODMIGRATIONJOBS.kind, "", job.metadata.name, job.metadata.uid)]
-        if verdict in _ABOUT_THE_POD and name:
+        if (verdict in _ABOUT_THE_POD or numbers) and name:
             subjects.append(Subject("Pod", namespace, name, status.pod_uid(job)))
         for subject in subjects:
             self._recorder.record(Record(role=ROLE, subject=subject, time=now, verdict=verdict, rule=RULE, message=message, numbers=told))
