@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 _ROUND = 0.1  # seconds between looks at what changed
 _RETRY = 3.0
+_METRICS_EVERY = 5.0  # seconds after which a change is shown at the latest
 
 Obj = dict[str, Any]
 
@@ -152,7 +153,12 @@ class Controller:
     # ---------------------------------------------------------------- metrics
 
     async def resync(self) -> None:
-        """Show phases and amounts, now and then."""
+        """Show phases and amounts: each period, and soon after something changed."""
+        period, shown, since = max(1.0, self._args.resync_interval_seconds), -1, 0.0
         while True:
-            self._metrics.show(self._ledger.objects.values())
-            await asyncio.sleep(max(1.0, self._args.resync_interval_seconds))
+            if since <= 0 or shown != self._ledger.shown:
+                shown, since = self._ledger.shown, period
+                self._metrics.show(self._ledger.objects.values())
+            pause = min(_METRICS_EVERY, since)
+            await asyncio.sleep(pause)
+            since -= pause

@@ -106,6 +106,7 @@ class Ledger(Columns):
         self.index = index
         self.touched: dict[str, None] = {}  # reservations that the controller should look at, by UID
         self.objects: dict[str, Reservation] = {}  # as the API server shows them, by UID
+        self.shown = 0  # moves when any of them changes
         self.given: dict[str, PodInfo] = {}  # reserve pods in queue or cluster, by UID
         self.orphans: list[Orphan] = []
         self.opened: Callable[[Held], None] = lambda held: None

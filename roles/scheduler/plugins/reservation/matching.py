@@ -80,9 +80,16 @@ class Matcher:
         )
 
     def _narrowed(self, wish: Wish) -> Collection[str] | None:
-        if wish.name or not wish.selector:
+        index = self._ledger.index
+        if wish.name or not wish.selector or not index.active:
             return None
-        return self._ledger.index.narrow(wish.selector, self._on_nodes)
+        found = index.narrow(wish.selector, self._on_nodes)
+        if found is None:
+            index.counted("miss", 0)
+        else:
+            held = (self._ledger.held.get(uid) for uid in found)
+            index.counted("hit", len({one.slot for one in held if one is not None and one.slot >= 0}))
+        return found
 
     def _on_nodes(self, key: str) -> bool:
         """Whether nodes have the label too, so that a reservation without it may be selected."""

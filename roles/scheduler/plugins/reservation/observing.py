@@ -40,6 +40,7 @@ class Book:
     def _seen(self, reservation: Reservation) -> None:
         uid, ledger = reservation.metadata.uid, self.ledger
         ledger.objects[uid] = reservation
+        ledger.shown += 1
         terms, pod = reserve_pod.read(reservation, self._handle.parser)
         if terms.terminal:
             self._withdraw(uid)
@@ -80,6 +81,7 @@ class Book:
         uid = reservation.metadata.uid
         self._withdraw(uid)
         self.ledger.objects.pop(uid, None)
+        self.ledger.shown += 1
         if self._handle.gates.get("CleanExpiredReservationAllocated"):
             self.ledger.orphans.extend(Orphan(pod, uid, running=True) for pod in self.ledger.owners_of(uid).values())
 

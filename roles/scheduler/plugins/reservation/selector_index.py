@@ -16,7 +16,7 @@ Counted = Callable[[str, int], None]
 class SelectorIndex:
     """Buckets of reservation UIDs by (key, value) for the configured keys, by key for the configured prefixes.
 
-    `counted(result, candidates)` is told of every query: "hit" with the number of candidates, or "miss".
+    `counted(result, candidates)` is told of every query: "hit" with the number of nodes that are left, or "miss".
     """
 
     def __init__(self, config: ReservationSelectorIndex) -> None:
@@ -58,12 +58,7 @@ class SelectorIndex:
         exact = [(key, value) for key, value in selector.items() if key in self.keys and not elsewhere(key)]
         prefixed = [key for key in selector if key not in self.keys and key.startswith(self.prefixes or ("\0",)) and not elsewhere(key)]
         found = [self._exact.get(pair, {}) for pair in exact] or [self._by_key.get(key, {}) for key in prefixed]
-        if not found:
-            self.counted("miss", 0)
-            return None
-        best = min(found, key=len)
-        self.counted("hit", len(best))
-        return best.keys()
+        return min(found, key=len).keys() if found else None
 
     def view(self, detail: bool) -> dict[str, Any]:
         """What is in it, for the debug page."""
