@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from roles.scheduler.binding.preemption import Evictor
 from roles.scheduler.binding.reporter import Reporter
 from roles.scheduler.binding.waiting import WaitingPods
 from roles.scheduler.cluster.cache import Cache
+from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.diagnosis import Debug, Dump
 from roles.scheduler.engine import Engine, registry
@@ -90,7 +91,6 @@ class App:
             initial_backoff=config.pod_initial_backoff_seconds,
             max_backoff=config.pod_max_backoff_seconds,
             max_unschedulable=options.max_unschedulable,
-            kin=engine.kin,
         )
         metrics = SchedulerMetrics(ops.registry)
         self.queue.incoming = metrics.incoming
@@ -120,7 +120,7 @@ class App:
             evictor=Evictor(client, self.reporter, self.waiting, self.may_write),
         )  # fmt: skip
         for handle in engine.handles.values():
-            handle.activate = lambda pods: self.queue.activate(pods, self._clock())
+            handle.activate = self._activate
             handle.metrics, handle.may_write = ops.registry, self.may_write
             handle.pods = self.observer
             handle.wake = lambda test, by_template: self.queue.wake(test, by_template, self._clock())
@@ -130,6 +130,10 @@ class App:
             handle.event = self.events[handle.profile].event
         ops.health.register("caches", gate=True)
         self.install(ops)
+
+    def _activate(self, pods: Iterable[PodInfo]) -> None:
+        self.queue.activate(pods, self._clock())
+        self._wake()
 
     def _wake(self) -> None:
         self.scheduler.wake()

@@ -25,7 +25,7 @@ from roles.scheduler.extenders.client import ExtenderError
 from roles.scheduler.framework.context import State
 from roles.scheduler.framework.events import ASSIGNED_POD, Action, ClusterEvent
 from roles.scheduler.framework.framework import Framework
-from roles.scheduler.framework.status import JOB_PREEMPTION_SUCCESS, JOB_REJECT, Code, Status, error
+from roles.scheduler.framework.status import JOB_PREEMPTION_SUCCESS, JOB_REJECT, JOB_REJECTORS, Code, Status, error
 from roles.scheduler.metrics import SchedulerMetrics
 from roles.scheduler.monitor import Monitor
 from roles.scheduler.queue.entry import IN_FLIGHT, Entry
@@ -272,7 +272,7 @@ class Scheduler:
             self._reporter.scheduled(pod, decision.node)
             self._metrics.bound(decision.framework.name, task.attempt)
             return
-        self._take_back(decision)
+        self._take_back(decision, rejector=status.plugin)
         if outcome is Outcome.GONE:
             log.info("pod %s was not bound: %s", pod.key, status.message)
             self._drop(pod, now)
@@ -301,7 +301,7 @@ class Scheduler:
         self._reporter.forget(pod.uid)
         self._requeue(pod.uid, now, error=True)
 
-    def _take_back(self, decision: Decision, *, unreserve: bool = True) -> None:
+    def _take_back(self, decision: Decision, *, unreserve: bool = True, rejector: str = "") -> None:
         """Unreserve, forget, and tell everybody that room has come free."""
         pod = decision.pod
         if unreserve:
@@ -309,9 +309,9 @@ class Scheduler:
         self._cache.forget(pod.uid)
         for plugin in decision.framework.forgets:
             plugin.forget(pod)
-        finder = decision.framework.next_pod
-        kin = finder.kin(pod) if finder is not None else None
-        self._queue.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, pod, None, kin), self._clock())
+        # What a job gives back that was tried at one go was free when those who wait were refused: they need not look again.
+        if rejector not in JOB_REJECTORS:
+            self._queue.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, pod, None), self._clock())
 
     # ---------------------------------------------------------------- failures
 

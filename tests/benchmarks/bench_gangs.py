@@ -95,7 +95,7 @@ class JobClient(StubClient):
     """Deletes by telling the informer a moment later, as a watch would."""
 
     async def delete(self, kind: Kind, name: str, namespace: str | None = None, **_: Any) -> Obj:
-        asyncio.get_running_loop().call_soon(self.informers.stores[kind].forget, f"{namespace}/{name}", "2")
+        asyncio.get_running_loop().call_soon(self.informers.stores[kind].forget, f"{namespace}/{name}")
         return {}
 
 

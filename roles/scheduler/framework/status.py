@@ -22,6 +22,7 @@ class Code(IntEnum):
 JOB_REJECT = "JobRejectPlugin"  # its job was let go of: the nomination stays as it was
 JOB_PREEMPTION_SUCCESS = "JobPreemptionSuccessPlugin"  # room is made for its job: nominated to the node it was held on
 JOB_PREEMPTION_FAILURE = "JobPreemptionFailurePlugin"  # no room can be made for its job: cleared
+JOB_REJECTORS = frozenset((JOB_REJECT, JOB_PREEMPTION_SUCCESS, JOB_PREEMPTION_FAILURE))
 
 REJECTIONS = frozenset((Code.UNSCHEDULABLE, Code.UNRESOLVABLE, Code.PENDING))
 

@@ -102,6 +102,16 @@ class Gang:
         pending = self.stages[PENDING]
         return self.count(WAITING, RELEASED, BOUND) + len(pending) - sum(1 for uid in self._held if uid in pending)
 
+    def completes_release(self, pod: PodInfo) -> bool:
+        """Whether a pod was part of a release of which not everybody was bound, because the scheduler ended meanwhile: its siblings
+        tell with how many they were let go, and it was there before they got their nodes."""
+        siblings = [other for other in self.at(BOUND) if _notes(other).get(names.ANNOTATION_BIND_GANG_GROUP_ID) == self.group.id]
+        together = max((_released_with(other) for other in siblings), default=0)
+        if len(siblings) >= together:
+            return False
+        created = pod.pod.metadata.creation_timestamp or ""
+        return any(created <= _bound_at(other) for other in siblings)
+
     def valid(self) -> bool:
         """Whether so many have a place that they may go (SCH-GANG-04)."""
         spec = self.spec
@@ -111,6 +121,21 @@ class Gang:
         if spec.match_policy == names.GANG_MATCH_WAITING_AND_RUNNING:
             return waiting + self.count(BOUND) >= spec.min_number
         return waiting >= spec.min_number or (spec.once_satisfied and self.group.once_satisfied)
+
+
+def _notes(pod: PodInfo) -> dict[str, str]:
+    return pod.pod.metadata.annotations or {}
+
+
+def _released_with(pod: PodInfo) -> int:
+    text = _notes(pod).get(names.ANNOTATION_BIND_GANG_MEMBER_COUNT, "")
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _bound_at(pod: PodInfo) -> str:
+    """When a pod got its node, RFC 3339 in UTC, which sorts as text; "" when it does not tell."""
+    conditions = pod.pod.status.conditions
+    return next((c.last_transition_time or "" for c in conditions if c.type == "PodScheduled" and c.status == "True"), "")
 
 
 class GangBook(Columns):
@@ -235,6 +260,8 @@ class GangBook(Columns):
             if stage != BOUND:
                 gang.move(pod.uid, BOUND)
             self.came_about(gang)
+            if stage is None and not self.satisfied(gang) and not self.shortage(gang):
+                self.wake(gang)  # with this one there may be enough of them
         elif stage is None:
             gang.move(pod.uid, PENDING)
         self.changed(gang)
