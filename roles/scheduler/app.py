@@ -22,7 +22,6 @@ from roles.scheduler.binding.reporter import Reporter
 from roles.scheduler.binding.waiting import WaitingPods
 from roles.scheduler.cluster.cache import Cache
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.diagnosis import Debug, Dump
 from roles.scheduler.engine import Engine, registry
 from roles.scheduler.extenders.chain import Extenders
@@ -91,6 +90,7 @@ class App:
             initial_backoff=config.pod_initial_backoff_seconds,
             max_backoff=config.pod_max_backoff_seconds,
             max_unschedulable=options.max_unschedulable,
+            kin=engine.kin,
         )
         metrics = SchedulerMetrics(ops.registry)
         self.queue.incoming = metrics.incoming

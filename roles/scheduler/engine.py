@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 from koord.config.extenders import ignored_resources
@@ -73,6 +73,11 @@ class Engine:
         """The preEnqueue plugins of the pod's profile."""
         framework = self.frameworks.get(pod.shape.scheduler_name)
         return framework.run_pre_enqueue(pod) if framework is not None else SUCCESS
+
+    def kin(self, pod: PodInfo) -> Hashable:
+        """What a pod is placed together with; None for a pod by itself."""
+        framework = self.frameworks.get(pod.shape.scheduler_name)
+        return framework.next_pod.kin(pod) if framework is not None and framework.next_pod is not None else None
 
     def absent_plugins(self) -> list[str]:
         """Plugins that profiles name and this build does not have, for a warning."""

@@ -311,7 +311,9 @@ class Scheduler:
             plugin.forget(pod)
         # What a job gives back that was tried at one go was free when those who wait were refused: they need not look again.
         if rejector not in JOB_REJECTORS:
-            self._queue.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, pod, None), self._clock())
+            finder = decision.framework.next_pod
+            kin = finder.kin(pod) if finder is not None else None
+            self._queue.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, pod, None, kin), self._clock())
 
     # ---------------------------------------------------------------- failures
 

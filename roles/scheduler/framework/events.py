@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from enum import IntFlag
 from typing import Any, NamedTuple
 
@@ -38,6 +38,7 @@ class ClusterEvent(NamedTuple):
     action: Action
     old: Any = None
     new: Any = None
+    kin: Hashable = None  # pods of this kin gave room back themselves: the event is of no use to them
 
     @property
     def label(self) -> str:

@@ -361,7 +361,8 @@ class NextPod(Plugin):
         raise NotImplementedError
 
     def kin(self, pod: PodInfo) -> Hashable:
-        """Pods of one kin (not None) are placed together: nominations of some do not stand in the way of the others."""
+        """Pods of one kin (not None) are placed together: nominations of some do not stand in the way of the others, and
+        what one gives back is of no use to the others by itself. It must follow from the pod's shape."""
         return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 from roles.scheduler.cluster.podinfo import PodInfo
@@ -38,6 +38,7 @@ class SchedulingQueue:
         initial_backoff: float = 1.0,
         max_backoff: float = 10.0,
         max_unschedulable: float = 300.0,
+        kin: Callable[[PodInfo], Hashable] = lambda pod: None,
     ) -> None:
         self._sort_key = sort_key
         self._pre_enqueue = pre_enqueue
@@ -45,6 +46,7 @@ class SchedulingQueue:
         self._initial_backoff = initial_backoff
         self._max_backoff = max_backoff
         self._max_unschedulable = max_unschedulable
+        self._kin = kin
         self._entries: dict[str, Entry] = {}
         self._active: _Heap = []
         self._backoff: _Heap = []
@@ -331,6 +333,8 @@ class SchedulingQueue:
 
     def _helps(self, entry: Entry, event: ClusterEvent) -> bool:
         """Whether a plugin that refused the pod subscribed to the event and its hint does not rule it out."""
+        if event.kin is not None and self._kin(entry.pod) == event.kin:
+            return False
         if not entry.rejected_by:
             return True
         plugins = self._subscriptions.get(entry.pod.shape.scheduler_name, {})
