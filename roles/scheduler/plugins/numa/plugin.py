@@ -15,6 +15,7 @@ from koord.accounting.resources import amplify_value
 from koord.api import names
 from koord.api.kinds import NODERESOURCETOPOLOGIES
 from koord.api.objects import NodeResourceTopology
+from koord.decisions.record import Term
 from roles.scheduler.cluster.changes import NODE, PODS
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo
@@ -164,6 +165,21 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
             status = checks.STATUSES[code]
             return Rejection(status.reasons, status.code is not Code.UNRESOLVABLE)
         return self._codes.rejection(code)
+
+    def explain(self, ctx: CycleContext) -> Sequence[Term]:
+        request, columns = self._request(ctx), self.columns
+        columns.current()
+        if not request.amounts or not ctx.cluster.live:
+            return ()
+        policy = request.required or request.preferred if request.binds else "not bound by itself"
+        most = [int(column[ctx.cluster.alive].max()) for column in columns.free]
+        return (
+            Term("CPUs wanted", request.milli / 1000, f"{policy}{', required' if request.required else ''}", "cpus"),
+            Term("most free CPUs on a node", most[0], "", "cpus"),
+            Term("most free in whole cores", most[1], "FullPCPUs", "cpus"),
+            Term("most free cores", most[2], "SpreadByPCPUs", "cpus"),
+            Term("nodes with a NUMA policy", int((columns.policy[ctx.cluster.alive] > 0).sum()), str(request.numa_policy), "nodes"),
+        )
 
     def fits_reservation(self, ctx: CycleContext, slot: int, reservation: RestoredReservation) -> tuple[str, ...]:
         request = self._request(ctx)

@@ -10,6 +10,7 @@ import pytest
 from koord.api import names
 from koord.config.errors import InvalidConfig
 from roles.scheduler import testing
+from roles.scheduler.cycle.record import record_of
 from tests.support.numa import LSR, NumaWorld, bound_pod, profile
 
 FULL_ONLY = {names.LABEL_NODE_CPU_BIND_POLICY: "FullPCPUsOnly"}
@@ -248,3 +249,14 @@ def test_a_designated_pod_gets_exactly_what_its_status_says() -> None:
     assert world.cpus(designated('{"cpuset":"9-12"}')) == "9-12"
     assert "not enough cpus available to satisfy request" in world.refusal(designated('{"cpuset":"12-15"}'))
     assert world.cpus(designated('{"cpuset":"5-8"}')) == "5-8"
+
+
+@pytest.mark.feature("SCH-NUMA-01")
+def test_a_refusal_is_recorded_with_the_numbers_behind_it() -> None:
+    world = one()
+    world.add_pods(bound_pod(cpu="1", node="n", annotations={names.ANNOTATION_RESOURCE_STATUS: '{"cpuset":"0,2,4,6,8,10"}'}))
+    decision = world.decide(bound_pod(cpu="6", spec={"requiredCPUBindPolicy": "FullPCPUs"}))
+    terms = {term.name: (term.value, term.note) for term in record_of(decision, now=0.0).terms}
+    assert terms["CPUs wanted"] == (6, "FullPCPUs, required")
+    assert terms["most free CPUs on a node"] == (10, "")
+    assert terms["most free in whole cores"] == (4, "FullPCPUs")
