@@ -131,6 +131,8 @@ class VolumeBinding(PreFilter, Filter, Reserve, PreBind):
 
     def reserve(self, ctx: CycleContext, slot: int) -> Status:
         """Set aside what the claims get on the node, so that the next pod does not choose it too."""
+        if ctx.pod.reservation:
+            return SUCCESS  # volumes are bound for the pods that use the reservation
         choices = self._choices(ctx)
         if choices is None or not choices.claims:
             return SUCCESS

@@ -320,3 +320,22 @@ def test_reserved_pods_of_a_deployment_do_not_stand_in_their_owners_way(world: W
     first, second = world.owner(**spec), world.owner(**spec)
     assert {first.node, second.node} == {"a", "b"}
     assert {world.uses(first), world.uses(second)} == {"r-a", "r-b"}
+
+
+@pytest.mark.feature("SCH-RSV-01")
+def test_claims_of_a_template_are_left_to_the_owners(world: World) -> None:
+    waiting = {"metadata": {"name": "wait"}, "provisioner": "csi.example.com", "volumeBindingMode": "WaitForFirstConsumer"}
+    world.feed("StorageClass", waiting)
+    spec = {"storageClassName": "wait", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    world.feed(
+        "PersistentVolumeClaim",
+        {"metadata": {"name": "c", "namespace": "default", "uid": "c"}, "spec": spec, "status": {"phase": "Pending"}},
+    )
+    volumes = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}
+    world.feed("Reservation", placed("r", template=volumes, cpu="2"))
+    decision = world.schedule(world.plugin.ledger.given["r-uid"])
+    assert decision.scheduled
+    store = world.framework.plugins["VolumeBinding"].store  # type: ignore[attr-defined]
+    assert not store.assumed_nodes
+    assert world.owner(cpu="1", **volumes).scheduled
+    assert store.assumed_nodes
