@@ -21,7 +21,8 @@ def subject_of(pod: PodInfo) -> Subject:
 
 
 def record_of(decision: Decision, *, now: float, attempt: int = 1) -> Record:
-    """The record of a decision. Terms of a Scheduled one are weighted scores by plugin, of any other the reasons with node counts."""
+    """The record of a decision. Terms of a Scheduled one are weighted scores by plugin and what plugins gave the pod, of any other the
+    reasons with node counts and the numbers behind them."""
     numbers: dict[str, Number] = {"evaluated": decision.evaluated, "feasible": decision.feasible, "attempt": attempt}
     rule = ",".join(sorted(decision.rejected_by))
     if decision.verdict == SCHEDULED:
@@ -33,6 +34,7 @@ def record_of(decision: Decision, *, now: float, attempt: int = 1) -> Record:
         if decision.advised:
             scores += (("extenders", decision.advised),)
         terms = tuple(Term(name, value, decision.node, "points") for name, value in scores)
+        terms += tuple(term for plugin in decision.framework.givers for term in plugin.placed(decision.ctx, decision.slot))
         message = f"placed on {decision.node}"
         rule = max(scores, key=lambda item: item[1])[0] if scores else "only node"
     else:

@@ -68,6 +68,7 @@ class Framework:
         self.reservation_filters = [p for p in self.plugins.values() if isinstance(p, api.ReservationFilter)]
         if self.restorer is not None:
             self.restorer.connect(self.reservation_filters)
+        self.givers = [p for p in self.plugins.values() if type(p).placed is not Plugin.placed]
         self.keyed = [p for p in self.plugins.values() if type(p).shape_key is not Plugin.shape_key]
         self.subscriptions: dict[str, tuple[Subscription, ...]] = {
             name: tuple(plugin.subscriptions()) for name, plugin in self.plugins.items()

@@ -69,6 +69,10 @@ class Plugin:
         """Numbers behind the plugin's refusal of the pod in this cycle, for the decision record."""
         return ()
 
+    def placed(self, ctx: CycleContext, slot: int) -> Sequence[Term]:
+        """What the plugin gave the pod on the node that was chosen, for the decision record; asked after Reserve."""
+        return ()
+
 
 class Endpoint(NamedTuple):
     """A page of the services API below `/apis/v1/plugins/<plugin>/`. `path` may hold `{name}` parts, which `answer` gets as

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Hashable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ _LABELS = (
     names.LABEL_GPU_VENDOR, names.LABEL_GPU_MODEL, names.LABEL_NODE_GPU_PARTITION_POLICY, names.LABEL_GPU_ISOLATION_PROVIDER,
 )  # fmt: skip
 
-_KEPT_CONTENTS = 1 << 16
+_KEPT_CONTENTS = 1 << 13
 
 ABSENT = -1.0
 """What stands for a resource that a card does not have."""
@@ -106,7 +105,6 @@ class DeviceColumns(Columns):
         self._deleted: set[str] = set()
         self._contents: dict[Hashable, int] = {}
         self._numbers = itertools.count(1)
-        self._shapes: dict[Hashable, int] = {}  # machines of one build have one number
         self._dirty: set[int] = set()
         self._quiet = False
         self._before: dict[NodeDevices, tuple[Any, ...]] = {}
@@ -148,8 +146,6 @@ class DeviceColumns(Columns):
         if new is not None:
             try:
                 inventory = read_device(new)
-                number = self._shapes.setdefault(inventory.shape, len(self._shapes))
-                inventory = replace(inventory, shape=number)
             except ValueError as error:
                 log.error("Device %s: %s; the last good one stays", name, error)
                 return

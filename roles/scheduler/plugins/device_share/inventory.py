@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -71,7 +72,8 @@ PartitionTable = Mapping[int, tuple[Partition, ...]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inventory:
-    """The devices of a node by type, ascending by minor. `partitions` None: the object has no table."""
+    """The devices of a node by type, ascending by minor. `partitions` None: the object has no table. Machines of one build have equal
+    `shape`s."""
 
     cards: Mapping[str, tuple[Card, ...]]
     partitions: PartitionTable | None
@@ -79,7 +81,7 @@ class Inventory:
     well_planned: str
     vendor: str
     model: str
-    shape: Hashable
+    shape: bytes
 
     def card(self, kind: str, minor: int) -> Card | None:
         """The card of a type and minor."""
@@ -88,7 +90,7 @@ class Inventory:
     def dark(self) -> Inventory:
         """The same devices, none of them healthy: the object is gone, but what runs on them still does."""
         cards = {kind: tuple(replace(c, healthy=False, amounts={}) for c in found) for kind, found in self.cards.items()}
-        return replace(self, cards=cards, shape=("dark", self.shape))
+        return replace(self, cards=cards, shape=b"dark" + self.shape)
 
 
 def read_device(device: Device) -> Inventory:
@@ -119,7 +121,8 @@ def read_device(device: Device) -> Inventory:
     vendor, model = labels.get(names.LABEL_GPU_VENDOR, ""), labels.get(names.LABEL_GPU_MODEL, "")
     table = tuple(sorted(partitions.items())) if partitions is not None else None
     shape = (tuple(card.shape for of_type in cards.values() for card in of_type), table, honors)
-    return Inventory(cards, partitions, honors, planned, vendor, model, shape)
+    digest = hashlib.blake2b(repr(shape).encode(), digest_size=16).digest()
+    return Inventory(cards, partitions, honors, planned, vendor, model, digest)
 
 
 def _card(info: DeviceInfo) -> Card:

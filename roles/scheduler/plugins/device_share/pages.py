@@ -1,11 +1,17 @@
-"""What DeviceShare knows of nodes, as pages (SCH-DEV-17, scheduler-node.md 5.12). Amounts are written as quantities."""
+"""What DeviceShare knows of nodes, as pages (SCH-DEV-17, scheduler-node.md 5.12), and of a pod's devices, as terms of its record.
+
+Amounts are written as quantities.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from koord.accounting.resources import ResourceVector, add_into, format
+from koord.decisions.record import Term
 from roles.scheduler.plugins.device_share.columns import DeviceColumns
+from roles.scheduler.plugins.device_share.holdings import Allocation, Share
+from roles.scheduler.plugins.device_share.inventory import Inventory
 from roles.scheduler.plugins.device_share.node import NodeDevices
 
 
@@ -19,6 +25,21 @@ def node_summary(columns: DeviceColumns, name: str) -> dict[str, Any] | None:
     """One node; None for one without a Device object."""
     node = columns.find(name)
     return _summary(node) if node is not None else None
+
+
+def given(allocation: Allocation, inventory: Inventory) -> list[Term]:
+    """The devices of a pod by type: how many, which, and where they are."""
+    found: dict[str, list[Share]] = {}
+    for share in allocation:
+        found.setdefault(share.type, []).append(share)
+    terms = []
+    for kind, shares in found.items():
+        cards = [card for share in shares if (card := inventory.card(*share.place)) is not None]
+        numas = ",".join(str(numa) for numa in sorted({card.numa for card in cards if card.numa is not None}))
+        switches = ",".join(sorted({card.pcie for card in cards if card.pcie}))
+        note = f"minors={','.join(str(share.minor) for share in shares)} numa={numas} pcie={switches}"
+        terms.append(Term(kind, len(shares), note, "devices"))
+    return terms
 
 
 def _summary(node: NodeDevices) -> dict[str, Any]:

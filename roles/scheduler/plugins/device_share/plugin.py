@@ -50,7 +50,7 @@ from roles.scheduler.plugins.device_share.holdings import Holding
 from roles.scheduler.plugins.device_share.metrics import PlanMetric
 from roles.scheduler.plugins.device_share.node import NodeDevices
 from roles.scheduler.plugins.device_share.numa import DeviceHints
-from roles.scheduler.plugins.device_share.pages import node_summary, summaries
+from roles.scheduler.plugins.device_share.pages import given, node_summary, summaries
 from roles.scheduler.plugins.device_share.request import DeviceRequest, request_for
 from roles.scheduler.plugins.device_share.scoring import Scorer
 from roles.scheduler.plugins.device_share.templates import DATA_KEY, Templates
@@ -152,6 +152,11 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
     def explain(self, ctx: CycleContext) -> Sequence[Term]:
         request = request_for(ctx.pod.shape)
         return nearest(self.columns, request) if isinstance(request, DeviceRequest) else ()
+
+    def placed(self, ctx: CycleContext, slot: int) -> Sequence[Term]:
+        holding = self.columns.taken(ctx.pod.uid)
+        inventory = self.columns.node(slot).inventory if holding is not None else None
+        return given(holding.allocation, inventory) if holding is not None and inventory is not None else ()
 
     # ---------------------------------------------------------------- filter
 

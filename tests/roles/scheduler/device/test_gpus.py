@@ -124,6 +124,17 @@ def test_the_record_of_a_refusal_says_how_near_it_was() -> None:
     assert (near.value, near.note) == (2, f"wanted=3 each {CORE}=100 {RATIO}=100")
 
 
+@pytest.mark.feature("SCH-DEV-05")
+def test_the_record_of_a_placement_says_what_was_given() -> None:
+    found = world()
+    add(found, "n", [*gpus(4), card("rdma", 0, pcie="p1")])
+    joint = {"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}
+    decision = found.schedule(pod({CORE: 200, RATIO: 200, "koordinator.sh/rdma": 1}, joint=joint))
+    terms = {term.name: (term.value, term.note) for term in record_of(decision, now=0.0).terms}
+    assert terms["gpu"] == (2, "minors=2,3 numa=0 pcie=p1")
+    assert terms["rdma"] == (1, "minors=0 numa=0 pcie=p1")
+
+
 entries = st.fixed_dictionaries(
     {},
     optional={
