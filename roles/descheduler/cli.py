@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,6 +144,13 @@ def completed(options: Options) -> str:
     return yaml.safe_dump(wire(options.config), sort_keys=False)
 
 
+class _Logged(Container[str]):
+    """Verdicts that get a log line: all but those that every node has in every round, which /debug/decisions tells."""
+
+    def __contains__(self, verdict: object) -> bool:
+        return verdict not in ("Classified", "Skipped")
+
+
 @dataclass(frozen=True, slots=True)
 class Serving:
     """The HTTPS flags; port 0 is no HTTPS. As upstream, the secure port serves what the plain one does, to whom can reach it."""
@@ -178,7 +186,7 @@ async def _run(life: Life, options: Options, config: ClientConfig, serving: Serv
     from koord.process import metrics
     from roles.descheduler.app import App
 
-    recorder = Recorder("descheduler", [LogSink()])
+    recorder = Recorder("descheduler", [LogSink(verdicts=_Logged())])
     servers = _servers(options, recorder, serving)
     metrics.watch_recorder(servers[0].registry, recorder)
     connection = options.config.client_connection

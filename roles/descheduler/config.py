@@ -187,7 +187,8 @@ class ResolvedProfile:
             where = f"profiles[{index}].pluginConfig[{number}]"
             if entry.name in self.args:
                 raise InvalidConfig(source, [ConfigError(where, f"arguments of {entry.name} are given twice")])
-            self.args[entry.name] = _decode_args(entry, f"{where}.args", source)
+            enabled = any(entry.name in names for names in self.plugins.values())
+            self.args[entry.name] = _decode_args(entry, f"{where}.args", source, enabled=enabled)
         for name in dict.fromkeys(name for names in self.plugins.values() for name in names):
             if name not in self.args and (model := registry.ARGS.get(name)):
                 self.args[name] = validate_model({}, model, source, f"profiles[{index}].pluginConfig: arguments of {name}")
@@ -202,10 +203,10 @@ class ResolvedProfile:
         ]
 
 
-def _decode_args(entry: PluginConfig, where: str, source: str) -> Any:
+def _decode_args(entry: PluginConfig, where: str, source: str, *, enabled: bool) -> Any:
     model = registry.ARGS.get(entry.name)
-    if model is None:
-        return dict(entry.args)
+    if model is None or (entry.name in registry.LENIENT and not enabled):
+        return dict(entry.args)  # nobody's, or of an adapted plugin that does not run
     args = dict(entry.args)
     if entry.name in registry.LENIENT:
         args = _known_only(args, model, entry.name, where)

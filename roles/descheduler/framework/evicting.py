@@ -115,6 +115,14 @@ class KnowsLeaving(Protocol):
         """Whether an eviction of this pod is under way. Its usage then counts no more: the next round must not relieve its node again."""
 
 
+@runtime_checkable
+class Assumes(Protocol):
+    """A door whose filter counts what leaves: in a dry run it is told what would, so that its limits count it until the next `prepare`."""
+
+    def assume(self, pod: Pod) -> None:
+        """Count the pod as one that leaves."""
+
+
 class NoController:
     """What most plugins answer."""
 

@@ -15,7 +15,7 @@ from koord.api.objects import Node, Pod
 from koord.config.selectors import LabelSelector
 from koord.decisions.record import Record
 from roles.descheduler.framework.effects import Annotate, Cordon, Effect, Evict, PluginError
-from roles.descheduler.framework.evicting import Evicting, EvictOptions, EvictResult
+from roles.descheduler.framework.evicting import Assumes, Evicting, EvictOptions, EvictResult
 from roles.descheduler.framework.handle import Handle, node_subject, pod_subject
 from roles.descheduler.framework.limits import Counts, Limits
 from roles.descheduler.framework.plugin import BALANCE, DESCHEDULE, Plugin
@@ -205,7 +205,8 @@ class _Turn:
         if why := counts.exceeded(self._limits, node, namespace):
             self._told(effect, "NotEvicted", why)
             return False
-        if why := self.handle.pre_eviction_filter(pod):
+        # filters are asked again: what this round has decided since the plugin asked counts for them
+        if why := self.handle.filter(pod) or self.handle.pre_eviction_filter(pod):
             self._told(effect, "NotEvicted", why)
             return False
         switch = self._switch(effect.dry_run)
@@ -215,6 +216,8 @@ class _Turn:
             where = f"; it would fit {effect.target}" if effect.target else ""
             where += f"; {found}" if found else ""
             self._told(effect, "WouldEvict", f"{effect.reason}; dry run{switch}{where}")
+            if self._dry_run and isinstance(self._profile.door, Assumes):
+                self._profile.door.assume(pod)
         else:
             result = await self._acting.evict(self._profile.door, pod, EvictOptions(self._plugin.name, effect.reason))
             if not result.accepted:

@@ -28,6 +28,8 @@ class Ledger:
         self.passing: set[str] = set()  # jobs whose passing is being written
         self._pods_changed = 0
         self._unfinished: tuple[tuple[int, int], Book] | None = None
+        self._assumed: list[Migration] = []  # of a dry run
+        self._with_assumed: tuple[Book, Book] | None = None
         self._owners: dict[str, tuple[Workload, Owner]] = {}
         self._workload_of: dict[str, str] = {}
         world.pods.add_handler(on_add=self._changed, on_update=self._updated, on_delete=self._changed)
@@ -35,11 +37,34 @@ class Ledger:
     # ---------------------------------------------------------------- books
 
     def unfinished(self) -> Book:
-        """Every job that has not ended: what counts before another one is made."""
+        """Every job that has not ended: what counts before another one is made. In a dry run, also those that would have been made."""
+        if not self._assumed:
+            return self.real()
+        if self._with_assumed is None or self._with_assumed[0] is not self.real():
+            book = self._book(lambda job: not status.finished(job))
+            for migration in self._assumed:
+                book.add(migration)
+            self._with_assumed = (self.real(), book)
+        return self._with_assumed[1]
+
+    def real(self) -> Book:
+        """Every job that has not ended."""
         version = (self._jobs.version, self._pods_changed)
         if self._unfinished is None or self._unfinished[0] != version:
             self._unfinished = (version, self._book(lambda job: not status.finished(job)))
         return self._unfinished[1]
+
+    def assume(self, pod: Pod) -> None:
+        """Count a job that a dry run would have made."""
+        meta = pod.metadata
+        self._assumed.append(
+            Migration(f"dry run of {pod.key}", meta.namespace, meta.name, meta.uid, pod.spec.node_name, self._workload_uid(pod))
+        )
+        self._with_assumed = None
+
+    def forget_assumed(self) -> None:
+        """A new round: nothing has been made."""
+        self._assumed, self._with_assumed = [], None
 
     def started(self) -> Book:
         """The jobs that arbitration has let through: what counts when it lets through more."""

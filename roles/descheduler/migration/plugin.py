@@ -34,6 +34,7 @@ class MigrationController:
     async def prepare(self, pods: Iterable[Pod]) -> None:
         """Know the workloads of the pods, and all jobs."""
         await self._migrations.wait_synced()
+        self._migrations.ledger.forget_assumed()
         await self._setup.workloads.refresh(pods)
         if self._nodes is not None:
             self._nodes.begin()
@@ -53,18 +54,23 @@ class MigrationController:
 
     def leaving(self, pod: Pod) -> bool:
         """Whether a job for the pod has not ended."""
-        return self._migrations.ledger.unfinished().has(pod)
+        return self._migrations.ledger.real().has(pod)
 
     async def evict(self, pod: Pod, options: EvictOptions) -> EvictResult:
         """Make a job. Raises ApiError."""
         args = self._policy.args
         if args.dry_run:
+            self.assume(pod)
             log.info("%s would make a PodMigrationJob for pod %s: %s", self._setup.profile, pod.key, options.reason)
             return EvictResult(True, "a PodMigrationJob would be made; dryRun of MigrationController is on")
         if why := self.filter(pod):
             return EvictResult(False, why)
         job = await self._migrations.writing.create_job(self._job(pod, options))
         return EvictResult(True, f"PodMigrationJob {job.metadata.name} is made")
+
+    def assume(self, pod: Pod) -> None:
+        """Count the job that a dry run would make for the pod."""
+        self._migrations.ledger.assume(pod)
 
     def _job(self, pod: Pod, options: EvictOptions) -> dict[str, Any]:
         args, meta = self._policy.args, pod.metadata

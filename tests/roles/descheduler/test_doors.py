@@ -266,3 +266,18 @@ def test_the_workload_behind_a_pod() -> None:
         return convert(pod("p", "n1", meta={"ownerReferences": [reference(obj)]}), Pod)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.feature("DS-FW-03")
+@pytest.mark.parametrize("args", [{"maxMigratingPerNode": 1}, {"maxMigratingPerNamespace": 1}, {"maxMigratingGlobally": 1}])
+def test_a_dry_run_lists_no_more_than_migrations_would_be_let_through(args: Obj) -> None:
+    assert len(listed("MigrationController", args, loose("a"), loose("b"), loose("c"))) == 1
+
+
+@pytest.mark.feature("DS-FW-03")
+def test_the_dry_run_of_migration_controller_counts_too() -> None:
+    text = configuration({"deschedule": ["PodLifeTime"]}, {**ANY, "MigrationController": {"dryRun": True, "maxMigratingPerNode": 1}})
+    done = after_rounds([node("n1"), node("n2"), loose("a"), loose("b")], text.replace("name: DefaultEvictor", "name: MigrationController"))
+    assert done.pods == {"a", "b"}
+    assert len(done.records("Evicted")) == 1
+    assert "a PodMigrationJob would be made" in done.records("Evicted")[0].message

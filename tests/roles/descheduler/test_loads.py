@@ -244,3 +244,26 @@ def test_a_migration_under_way_is_not_begun_twice() -> None:
 def test_when_low_node_load_acts(args: Obj, evicted: bool) -> None:
     objects = [node("hot"), node("idle"), pod("p", "hot", cpu="100m"), metric("hot", "6", {"p": "1"}), metric("idle", "1")]
     assert (balanced(args, objects).pods == set()) is evicted
+
+
+@pytest.mark.feature("DS-LNL-01")
+@pytest.mark.parametrize("args", [{"highThresholds": {}}, {"lowThresholds": {}}, {"prodLowThresholds": {"memory": 10}}])
+def test_half_a_pair_of_thresholds_relieves_nothing(args: Obj, caplog: pytest.LogCaptureFixture) -> None:
+    objects = [node("hot"), node("idle"), pod("p", "hot", cpu="100m"), metric("hot", "5", {"p": "500m"}), metric("idle", "1")]
+    assert balanced(args, objects).pods == {"p"}
+    assert "a low and a high threshold belong together" in caplog.text
+
+
+@pytest.mark.feature("DS-LNL-06")
+def test_a_dry_run_lists_the_same_in_every_round() -> None:
+    objects = [node("hot"), node("idle"), pod("p", "hot", cpu="100m"), metric("hot", "6", {"p": "1"}), metric("idle", "1")]
+    free = [{**owner, "controller": False} for owner in OWNERS]
+    objects[2]["metadata"]["ownerReferences"] = free
+
+    async def scenario() -> None:
+        text = configuration({"balance": ["LowNodeLoad"]}, {"LowNodeLoad": BASE}, deschedulingInterval="50ms", dryRun=True)
+        async with descheduling(objects, text.replace("name: DefaultEvictor", "name: MigrationController")) as running:
+            await running.wait_rounds(4)
+            assert len(running.records("WouldEvict")) >= 4
+
+    asyncio.run(scenario())

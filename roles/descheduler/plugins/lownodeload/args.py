@@ -114,6 +114,7 @@ class Pool:
         low, high = _inherit(own.low_thresholds, base.low_thresholds), _inherit(own.high_thresholds, base.high_thresholds)
         prod_low = _inherit(own.prod_low_thresholds, base.prod_low_thresholds)
         prod_high = _inherit(own.prod_high_thresholds, base.prod_high_thresholds)
+        self.lopsided = sorted(low.keys() ^ high.keys()) + sorted(f"prod {name}" for name in prod_low.keys() ^ prod_high.keys())
         self.resources: tuple[str, ...] = tuple(sorted(low.keys() | high.keys() | prod_low.keys() | prod_high.keys() | {"memory"}))
         self.low, self.high = _completed(self.resources, low, high, filler)
         self.prod_low, self.prod_high = _completed(self.resources, prod_low, prod_high, filler)
@@ -133,6 +134,8 @@ def _inherit(own: Percentages | None, base: Percentages | None) -> dict[str, flo
 def _completed(
     resources: tuple[str, ...], low: dict[str, float], high: dict[str, float], filler: float
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """A resource that `low` does not name is filled on both sides; one without `high` has high 0 (DS-LNL-02)."""
+    """A resource that `low` does not name is filled on both sides, and so ignored (DS-LNL-02).
+
+    One that only `low` names makes no node hot. Upstream would take its missing high threshold for 0, and evict from every node."""
     full_low = {name: low.get(name, filler) for name in resources}
-    return full_low, {name: (high.get(name, 0.0) if name in low else filler) for name in resources}
+    return full_low, {name: (high.get(name, 100.0) if name in low else filler) for name in resources}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -17,6 +18,8 @@ from roles.descheduler.plugins.lownodeload.classify import NodeClass, Placed, cl
 from roles.descheduler.plugins.lownodeload.detector import Detectors
 from roles.descheduler.plugins.lownodeload.select import Pass, headroom, relieve
 from roles.descheduler.selection import PodChoice
+
+log = logging.getLogger(__name__)
 
 ByClass = dict[NodeClass, list[Placed]]
 
@@ -40,6 +43,12 @@ class LowNodeLoad:
         lifetime = max(args.detector_cache_timeout, interval)
         self._detectors = {False: Detectors(lifetime), True: Detectors(lifetime)}
         self._pools = args.pools()
+        for pool in self._pools:
+            if pool.lopsided:
+                names = ", ".join(pool.lopsided)
+                log.warning(
+                    "LowNodeLoad, pool %s: %s: a low and a high threshold belong together; alone they relieve no node", pool.name, names
+                )
         self._seen = {False: _Seen(), True: _Seen()}
         self._choice = PodChoice(args.evictable_namespaces, args.pod_selectors)
 

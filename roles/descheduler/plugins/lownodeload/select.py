@@ -126,8 +126,7 @@ def relieve(run: Pass, refuse: Filter, outcome: dict[str, str], *, node_fit: boo
 
 def _relieve_node(source: Placed, run: Pass, refuse: Filter, outcome: dict[str, str], *, node_fit: bool, dry_run: bool) -> Turn:
     usage, high = run.usage(source), run.high(source)
-    hot = over(usage, high)
-    excess = {name: usage[name] - high[name] for name in hot}
+    excess = {name: usage[name] - high[name] for name in over(usage, high)}
     possible = [view for view in source.view.pods if not view.leaving and (view.is_prod or not run.prod) and not refuse(view.pod)]
     evicted = 0
     for view in leaving_order(possible, excess, run.pool.weights):
@@ -139,7 +138,7 @@ def _relieve_node(source: Placed, run: Pass, refuse: Filter, outcome: dict[str, 
         target = find_target(view, run) if node_fit else None
         if (node_fit and target is None) or refuse(view.pod):
             continue
-        reason, numbers = explain.reason(source, run, hot)
+        reason, numbers = explain.reason(source, run, over(run.usage(source), high))
         if not (yield Evict(view.pod, reason, target[1] if target else "", numbers, dry_run)):
             continue
         evicted += 1
