@@ -221,6 +221,7 @@ def test_profiles_reach_pods_that_wait(bed, make):
 
 
 @pytest.mark.feature("MGR-QP-01")
+@pytest.mark.feature("SCH-EQ-15")
 def test_quota_profile_makes_a_tree(bed, make):
     profile = {
         "apiVersion": "quota.koordinator.sh/v1alpha1",

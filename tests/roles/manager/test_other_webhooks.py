@@ -26,6 +26,7 @@ KID = quota("kid", {"cpu": "6"}, labels={"parent": "top", "tree-id": "t"}, annot
 
 
 @pytest.mark.feature("MGR-EQ-M-01")
+@pytest.mark.feature("SCH-EQ-14")
 def test_quota_defaults(bed):
     async def test(bed):
         await bed.create(TOP)
@@ -44,6 +45,7 @@ def test_quota_defaults(bed):
 
 
 @pytest.mark.feature("MGR-EQ-V-01")
+@pytest.mark.feature("SCH-EQ-14")
 def test_quota_rules(bed, make):
     tree = {"parent": "top", "tree-id": "t"}
     refused = [
@@ -94,6 +96,7 @@ def test_quota_rules(bed, make):
 
 
 @pytest.mark.feature("MGR-EQ-V-01")
+@pytest.mark.feature("SCH-EQ-14")
 def test_key_subsets_with_the_gate(bed):
     async def test(bed):
         await bed.create(TOP)

@@ -52,6 +52,7 @@ def unschedulable(at: float) -> Record:
     return Record("scheduler", POD, at, "Unschedulable", "LoadAware", "0/3 nodes are available: 2 Insufficient cpu", numbers, terms)
 
 
+@pytest.mark.feature("BEY-WHY-01")
 def test_a_pending_pod_from_records_alone() -> None:
     async def story() -> None:
         now = time.time()
@@ -81,6 +82,7 @@ def test_a_pending_pod_from_records_alone() -> None:
     asyncio.run(story())
 
 
+@pytest.mark.feature("BEY-WHY-01")
 def test_placed_suppressed_and_evicted() -> None:
     async def story() -> None:
         now = time.time()
@@ -122,6 +124,7 @@ def test_placed_suppressed_and_evicted() -> None:
     asyncio.run(story())
 
 
+@pytest.mark.feature("BEY-WHY-01")
 def test_a_node_shows_the_terms_of_its_batch_capacity() -> None:
     async def story() -> None:
         terms = (
@@ -176,6 +179,7 @@ async def fill(client: Client) -> dict[str, Any]:
     return made
 
 
+@pytest.mark.feature("BEY-WHY-01")
 def test_the_live_object_tells_the_nearest_node_conditions_and_events(tmp_path: Path) -> None:
     async def story() -> None:
         async with running_server() as api, api.client() as client:
