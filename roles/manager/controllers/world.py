@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from koord.api.kinds import CONFIGMAPS, DEVICES, NODEMETRICS, NODERESOURCETOPOLOGIES, NODES, NODESLOS, PODS
 from koord.api.objects import ConfigMap, Device, Node, NodeMetric, NodeResourceTopology, NodeSLO, Pod
+from koord.api.sharing import PodSharer
 from koord.config.slo import ParseResult, SLOConfig, SLOConfigStore
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class World:
 
     def __init__(self, informers: InformerFactory, options: Options) -> None:
         self.nodes: Informer[Node] = informers.informer(NODES, Node)
-        self.pods: Informer[Pod] = informers.informer(PODS, Pod, namespace=options.namespace or None)
+        self.pods: Informer[Pod] = informers.informer(PODS, Pod, namespace=options.namespace or None, transform=PodSharer())
         self.node_metrics: Informer[NodeMetric] = informers.informer(NODEMETRICS, NodeMetric, optional=True)
         self.node_slos: Informer[NodeSLO] = informers.informer(NODESLOS, NodeSLO, optional=True)
         self.devices: Informer[Device] = informers.informer(DEVICES, Device, optional=True)
