@@ -349,7 +349,8 @@ def _nodes(affinity: int | None) -> list[int] | None:
 
 def _filled_in(text: str, binding: Binding) -> str:
     """The resource-spec with the policy that was used, for the node agent; everything else in it stays."""
-    spec: dict[str, Any] = orjson.loads(text) if text else {}
+    found = orjson.loads(text) if text.strip() else None
+    spec: dict[str, Any] = found if isinstance(found, dict) else {}
     if binding.required:
         spec["requiredCPUBindPolicy"] = binding.required
         if spec.get("preferredCPUBindPolicy") == _DEFAULT:

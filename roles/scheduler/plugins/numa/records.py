@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from koord.accounting.cpuset import CPUSet
-from koord.accounting.resources import ResourceVector, add_into, amplify_value, format, parse, sub_into
+from koord.accounting.resources import ResourceVector, add_into, amplify_value, format, non_negative, parse, sub_into
 from koord.api import names
 from koord.api.annotations import parse_resource_spec, parse_resource_status
 from roles.scheduler.plugins.numa.facts import Facts
@@ -42,7 +42,7 @@ def read_record(key: str, annotations: Mapping[str, str]) -> Record | None:
     status = parse_resource_status(annotations)
     if status is None:
         return None
-    amounts = {part.node: parse(part.resources) for part in status.numa_node_resources if part.node >= 0}
+    amounts = {part.node: non_negative(parse(part.resources)) for part in status.numa_node_resources if part.node >= 0}
     try:
         spec = parse_resource_spec(annotations)
     except ValueError:

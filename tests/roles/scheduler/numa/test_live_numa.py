@@ -238,6 +238,24 @@ def test_under_a_numa_policy_owners_go_where_their_reservation_is(scheduler: Any
 
 
 @pytest.mark.feature("SCH-NUMA-13")
+def test_reservation_ignored_pods_use_what_is_left_in_reservations(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler(config(), crds=True) as live:
+            numa = Numa(live)
+            await numa.machine(allocatable="64")
+            held = cpu_list(await numa.reservation("r", cpu="8"))
+            first = cpu_list(await numa.cpus("owner", cpu="2", labels={**LSR, **OWNER}))
+            taken = cpu_list(await numa.cpus("other", cpu="8"))
+            assert first <= held
+            assert taken.isdisjoint(held)
+            assert "not enough cpus" in await numa.refusal("plain", cpu="2")
+            ignoring = {**LSR, names.LABEL_POD_RESERVATION_IGNORED: "true"}
+            assert cpu_list(await numa.cpus("ignoring", cpu="6", labels=ignoring)) == held - first
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-NUMA-13")
 def test_a_reservation_that_takes_a_pod_over_gets_its_cpus_among_its_own(scheduler: Any) -> None:
     async def run() -> None:
         async with scheduler(config(), crds=True) as live:
