@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,16 +184,20 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
         codes = coarse(self.columns, request, rows, decisive=self._counting_decides(request))
         undecided = np.flatnonzero(codes == ASK)
         slots = np.arange(ctx.cluster.capacity)[rows][undecided]
-        for alike, slot in self._groups(slots):
+
+        def ask(slot: int) -> int:
             found = self.chooser.plain(self.columns.node(slot), request)
-            codes[undecided[alike]] = self._codes.code(found) if isinstance(found, Status) else 0
+            return self._codes.code(found) if isinstance(found, Status) else 0
+
+        codes[undecided] = self._each(slots, ask)
         return codes
 
-    def _groups(self, slots: NDArray[np.intp]) -> Iterator[tuple[NDArray[np.bool_], int]]:
-        """Slots of nodes that are alike, as masks, each with one of them: they are asked once."""
-        contents, first, group = np.unique(self.columns.content[slots], return_index=True, return_inverse=True)
-        for number in range(len(contents)):
-            yield group == number, int(slots[first[number]])
+    def _each(self, slots: NDArray[np.intp], ask: Callable[[int], float]) -> NDArray[Any]:
+        """Answers for slots, asking once for all nodes that are alike."""
+        if not len(slots):
+            return np.zeros(0)
+        _, first, alike = np.unique(self.columns.content[slots], return_index=True, return_inverse=True)
+        return np.array([ask(int(slots[index])) for index in first.tolist()])[alike]
 
     def _counting_decides(self, request: DeviceRequest) -> bool:
         if not request.plain:
@@ -249,8 +254,7 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
         slots = np.arange(ctx.cluster.capacity)[rows]
         if aligned is None:
             here = np.flatnonzero(asked)
-            for alike, slot in self._groups(slots[here]):
-                scores[here[alike]] = self.chooser.plain_score(self.columns.node(slot), request)
+            scores[here] = self._each(slots[here], lambda slot: self.chooser.plain_score(self.columns.node(slot), request))
             return scores
         for index in np.flatnonzero(asked).tolist():
             scores[index] = self.score_row(ctx, int(slots[index]))
