@@ -92,13 +92,12 @@ class Acting:
         pod = await self._writing.plain_pod(status.pod_key(job))
         if pod is None or not _meant(job, pod["metadata"].get("uid", "")):
             raise Again(0.05, f"{view.about_pod} is going")  # the cache will say so in a moment
-        body = template.reservation(job, pod, view.now, without_claims=self._no_claims)
         self._writing.check()
         try:
-            made = await self._create(body, job)
+            made = await self._create(template.reservation(job, pod, view.now, without_claims=self._no_claims), job)
         except errors.Unreachable:
             raise
-        except errors.ApiError as error:
+        except (errors.ApiError, template.TemplateError) as error:
             step = set_condition(
                 view, Kind.RESERVATION_CREATED, "False", Reason.FAILED_CREATE_RESERVATION, str(error),
                 event=Reason.FAILED_CREATE_RESERVATION, warning=True,

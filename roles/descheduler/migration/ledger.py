@@ -17,6 +17,8 @@ from roles.descheduler.migration.limits import Book, Migration, Owner
 from roles.descheduler.workloads import Workload, WorkloadError, Workloads
 from roles.descheduler.world import World
 
+REMEMBERED = 200_000  # controllers whose workloads are known
+
 
 class Ledger:
     """Books are kept until a job or a pod changes: filters ask for every pod of the cluster."""
@@ -116,6 +118,9 @@ class Ledger:
             return Owner(controller.kind, controller.name, controller.uid, 0)
         if workload is None:
             return None
+        if len(self._workload_of) > REMEMBERED:  # ReplicaSets that are long gone
+            self._owners.clear()
+            self._workload_of.clear()
         known = self._owners.get(workload.uid)
         if known is None or (known[0] is not workload and known[0] != workload):
             made = Owner.of(

@@ -21,15 +21,19 @@ _OF_THE_SERVER = ("uid", "resourceVersion", "generation", "creationTimestamp", "
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
+class TemplateError(ValueError):
+    """A template that no reservation can be made from; the text says where and what is accepted."""
+
+
 def reservation(job: PodMigrationJob, pod: Json, now: float, *, without_claims: bool = False) -> Json:
-    """The Reservation for a job. `without_claims` leaves volumes of claims out (gate DisablePVCReservation)."""
+    """The Reservation for a job. `without_claims` leaves volumes of claims out (gate DisablePVCReservation). Raises TemplateError."""
     options = job.spec.reservation_options
     made: Json = copy.deepcopy(options.template) if options is not None and options.template else {}
-    metadata = _object(made, "metadata")
-    spec = _object(made, "spec")
+    metadata = _object(made, "metadata", "")
+    spec = _object(made, "spec", "")
     metadata["name"] = metadata.get("name") or job.metadata.uid
     metadata.pop("generateName", None)
-    labels = _object(metadata, "labels")
+    labels = _object(metadata, "labels", "metadata.")
     labels[names.LABEL_CREATED_BY] = CREATED_BY
     labels[names.LABEL_RESERVATION_ORDER] = order(now)
     # the garbage collector takes the reservation away when the job is deleted while no descheduler runs
@@ -41,7 +45,7 @@ def reservation(job: PodMigrationJob, pod: Json, now: float, *, without_claims: 
     if not spec.get("ttl") and not spec.get("expires") and job.spec.ttl:
         spec["ttl"] = job.spec.ttl
     spec["allocateOnce"] = True
-    held = _object(spec["template"], "spec")
+    held = _object(_object(spec, "template", "spec."), "spec", "spec.template.")
     held.pop("nodeName", None)
     if node := (pod.get("spec") or {}).get("nodeName"):
         _keep_off(held, node)
@@ -82,11 +86,13 @@ def owners(pod: Json) -> list[Json]:
     return []
 
 
-def _object(parent: Json, name: str) -> Json:
+def _object(parent: Json, name: str, path: str) -> Json:
     """A member that must be an object, made if it is missing."""
     value = parent.get(name)
-    if not isinstance(value, dict):
+    if value is None:
         value = parent[name] = {}
+    if not isinstance(value, dict):
+        raise TemplateError(f"spec.reservationOptions.template.{path}{name} must be an object, found {type(value).__name__}")
     return value
 
 
@@ -96,8 +102,9 @@ def _metadata(pod: Json) -> Json:
 
 def _keep_off(held: Json, node: str) -> None:
     """The reservation must not lie where the pod is: every required term says so."""
-    affinity = _object(_object(held, "affinity"), "nodeAffinity")
-    required = _object(affinity, _REQUIRED)
+    where = "spec.template.spec."
+    affinity = _object(_object(held, "affinity", where), "nodeAffinity", f"{where}affinity.")
+    required = _object(affinity, _REQUIRED, f"{where}affinity.nodeAffinity.")
     terms = required.get("nodeSelectorTerms") or [{}]
     elsewhere = {"key": "metadata.name", "operator": "NotIn", "values": [node]}
     required["nodeSelectorTerms"] = [{**term, "matchFields": [*(term.get("matchFields") or []), elsewhere]} for term in terms]

@@ -188,6 +188,27 @@ def test_a_reservation_that_cannot_be_made_is_tried_again() -> None:
     play(scenario)
 
 
+@pytest.mark.feature("DS-MC-07")
+@pytest.mark.parametrize(
+    ("template", "wanted"),
+    [
+        ({"spec": {"template": "x"}}, "spec.reservationOptions.template.spec.template must be an object, found str"),
+        ({"metadata": {"labels": [1]}}, "spec.reservationOptions.template.metadata.labels must be an object, found list"),
+        ({"spec": {"template": {"spec": {"affinity": 3}}}}, "template.spec.template.spec.affinity must be an object, found int"),
+    ],
+)
+def test_a_template_that_makes_no_sense_is_told(template: dict[str, object], wanted: str) -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", owner=await world.replicaset())
+        await world.live()
+        await world.job(reservationOptions={"template": template})
+        job = await world.until_job("j", condition="ReservationCreated=False/FailedCreateReservation")
+        assert wanted in condition(job, "ReservationCreated")["message"]
+        assert await world.get(kinds.PODS, "p") is not None
+
+    play(scenario)
+
+
 @pytest.mark.feature("DS-MC-05")
 def test_a_pod_that_waits_for_a_node_is_not_evicted_but_reserved_for() -> None:
     async def scenario(world: Cluster) -> None:
