@@ -16,7 +16,7 @@ from roles.scheduler.cluster.changes import NODE, PODS
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.codes import StatusCodes
 from roles.scheduler.framework.context import ALL_ROWS, BindDraft, CycleContext, Rows
-from roles.scheduler.framework.events import ASSIGNED_POD, Action, Subscription
+from roles.scheduler.framework.events import ASSIGNED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.events import NODE as NODE_EVENTS
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import (
@@ -108,9 +108,10 @@ class Reservation(
 
     def subscriptions(self) -> Sequence[Subscription]:
         return (
-            Subscription(ASSIGNED_POD, Action.DELETE | Action.ADD | Action.UPDATE_LABELS | Action.SCALE_DOWN),
+            Subscription(ASSIGNED_POD, Action.DELETE | Action.UPDATE_LABELS | Action.SCALE_DOWN),
+            Subscription(ASSIGNED_POD, Action.ADD, _may_take_over),
             Subscription(NODE_EVENTS, Action.ADD | Action.UPDATE_ALLOCATABLE | Action.UPDATE_LABELS | Action.UPDATE_TAINTS),
-            Subscription(RESERVATIONS.kind, Action.ADD | Action.UPDATE | Action.DELETE),
+            Subscription(RESERVATIONS.kind, Action.ADD | Action.UPDATE | Action.DELETE, _is_another_offer),
         )
 
     def endpoints(self) -> Sequence[Endpoint]:
@@ -330,3 +331,22 @@ class Reservation(
 
     async def bind(self, ctx: CycleContext, node: str) -> Status:
         return await self.writer.bind(ctx, node)
+
+
+def _may_take_over(pod: PodInfo, event: ClusterEvent) -> bool:
+    """A pod on a node is a candidate for those that pre-allocate; for others it only takes room."""
+    return names.ANNOTATION_IS_PRE_ALLOCATION in pod.shape.annotations
+
+
+def _is_another_offer(pod: PodInfo, event: ClusterEvent) -> bool:
+    """Whether more changed than who uses a reservation: what an owner gives back is told of by its own deletion."""
+    old, new = event.old, event.new
+    if old is None or new is None:
+        return True
+    a, b = old.status, new.status
+    return (
+        old.spec != new.spec
+        or old.metadata.labels != new.metadata.labels
+        or old.metadata.annotations != new.metadata.annotations
+        or (a.phase, a.node_name, a.allocatable) != (b.phase, b.node_name, b.allocatable)
+    )

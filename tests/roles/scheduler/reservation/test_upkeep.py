@@ -11,6 +11,7 @@ from koord.api.objects import Reservation
 from koord.api.times import format_time, parse_time
 from koord.config.errors import InvalidConfig
 from roles.scheduler import testing
+from roles.scheduler.framework.events import Action, ClusterEvent
 from roles.scheduler.plugins.reservation.args import is_extended
 from roles.scheduler.plugins.reservation.controller import Controller
 from roles.scheduler.plugins.reservation.metrics import ReservationMetrics
@@ -136,3 +137,27 @@ def test_a_pod_that_is_gone_leaves_nothing_behind() -> None:
     world.add_pods(testing.pod("p", uid="p", node="a", cpu="2"))
     assert not held.owners
     assert world.free("a") == 2000
+
+
+@pytest.mark.feature("SCH-RSV-06")
+def test_what_brings_waiting_pods_back() -> None:
+    world = World()
+    subscribed = world.plugin.subscriptions()
+    waiting = world.parser.parse(testing.pod())
+    taking = placed("t", preAllocation=True, policy="Restricted")
+    world.feed("Reservation", taking)
+
+    def helps(resource: str, action: Action, old: Any, new: Any, pod: Any = waiting) -> bool:
+        event = ClusterEvent(resource, action, old, new)
+        return any(s.covers(event) and (s.hint is None or s.hint(pod, event)) for s in subscribed)
+
+    before, there, closed = placed("r"), placed("r", "a"), placed("r", "a", unschedulable=True)
+    used = msgspec.convert(msgspec.to_builtins(there), Reservation)
+    used.status.allocated["cpu"] = "1"
+    assert helps("Reservation", Action.UPDATE, before, there)
+    assert helps("Reservation", Action.UPDATE, closed, there)
+    assert helps("Reservation", Action.DELETE, there, None)
+    assert not helps("Reservation", Action.UPDATE, there, used)
+    assert helps("AssignedPod", Action.DELETE, waiting, None)
+    assert not helps("AssignedPod", Action.ADD, None, waiting)
+    assert helps("AssignedPod", Action.ADD, None, waiting, world.plugin.ledger.given["t-uid"])
