@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import random
 from typing import Any
 from unittest.mock import patch
 
@@ -11,170 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.accounting.pods import non_zero_requests, pod_requests
-from koord.accounting.resources import parse
-from koord.api.objects import Node, Pod, Taint
+from koord.api.objects import Node, Pod
 from koord.api.times import format_time
 from roles.scheduler import testing
 from roles.scheduler.cycle import evaluation
-
-EXTENDED = "example.com/widget"
-WEIGHTS = {"TaintToleration": 3, "NodeAffinity": 2, "NodeResourcesFit": 1, "NodeResourcesBalancedAllocation": 1}
-
-
-class Reference:
-    """Decides by looping over nodes and rules as the specification words them, with plain integers."""
-
-    def __init__(self, seed: int) -> None:
-        self.nodes: dict[str, Node] = {}
-        self.order: list[str] = []
-        self.pods: dict[str, list[Pod]] = {}
-        self.random = random.Random(seed)
-        self.usage: dict[str, int] = {}  # milli-CPU by node, as its NodeMetric reports
-
-    def decide(self, pod: Pod, order: list[str]) -> str:
-        names = [name for name in order if name in self.nodes]
-        feasible = [name for name in names if self.fits(pod, self.nodes[name])]
-        if not feasible:
-            return ""
-        raw = {
-            rule: {name: getattr(self, rule)(pod, self.nodes[name]) for name in feasible}
-            for rule in ("taints", "affinity", "least", "balanced")
-        }
-        totals = {}
-        high_taints, high_affinity = max(raw["taints"].values()), max(raw["affinity"].values())
-        for name in feasible:
-            total = 3 * (100 - (raw["taints"][name] * 100 // high_taints if high_taints else 0))
-            total += 2 * (raw["affinity"][name] * 100 // high_affinity if high_affinity else 0)
-            totals[name] = total + raw["least"][name] + raw["balanced"][name]
-        best = [name for name in feasible if totals[name] == max(totals.values())]
-        return best[0] if len(best) == 1 else best[self.random.randrange(len(best))]
-
-    def tolerated(self, pod: Pod, taint: Any) -> bool:
-        for t in pod.spec.tolerations:
-            covers = (not t.effect or t.effect == taint.effect) and (not t.key or t.key == taint.key)
-            if covers and (t.operator == "Exists" or (t.key and (t.value or "") == (taint.value or ""))):
-                return True
-        return False
-
-    def fits(self, pod: Pod, node: Node) -> bool:
-        cordon = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
-        if node.spec.unschedulable and not self.tolerated(pod, cordon):
-            return False
-        if any(t.effect in ("NoSchedule", "NoExecute") and not self.tolerated(pod, t) for t in node.spec.taints):
-            return False
-        if any(node.metadata.labels.get(k) != v for k, v in pod.spec.node_selector.items()):
-            return False
-        others = self.pods.get(node.metadata.name, [])
-        taken = {p.host_port for other in others for c in other.spec.containers for p in c.ports if p.host_port}
-        if any(p.host_port in taken for c in pod.spec.containers for p in c.ports if p.host_port):
-            return False
-        if not self.spread_allows(pod, node) or not self.neighbours_allow(pod, node) or not self.load_allows(pod, node):
-            return False
-        free = parse(node.status.allocatable)
-        if len(others) + 1 > free.get("pods", 0):
-            return False
-        used = [pod_requests(other) for other in others]
-        return all(v <= free.get(r, 0) - sum(u.get(r, 0) for u in used) for r, v in pod_requests(pod).items() if v > 0)
-
-    def spread_allows(self, pod: Pod, node: Node) -> bool:
-        """Hard spreading over zones: pods of the app in the zone, with this one, less the emptiest zone, at most maxSkew."""
-        for constraint in pod.spec.topology_spread_constraints:
-            key, wanted = constraint.topology_key, constraint.label_selector.match_labels
-            if key not in node.metadata.labels:
-                return False
-            counts: dict[str, int] = {}
-            for name, other in self.nodes.items():
-                allowed = all(other.metadata.labels.get(k) == v for k, v in pod.spec.node_selector.items())
-                if key in other.metadata.labels and allowed:
-                    matching = [p for p in self.pods.get(name, []) if wanted.items() <= p.metadata.labels.items()]
-                    counts[other.metadata.labels[key]] = counts.get(other.metadata.labels[key], 0) + len(matching)
-            own = int(wanted.items() <= pod.metadata.labels.items())
-            if counts.get(node.metadata.labels[key], 0) + own - min(counts.values(), default=0) > constraint.max_skew:
-                return False
-        return True
-
-    def neighbours_allow(self, pod: Pod, node: Node) -> bool:
-        """Required affinity and anti-affinity of the pod, and anti-affinity of pods that are there, over one topology key each."""
-
-        def where(key: str, wanted: dict[str, str]) -> set[str]:
-            return {
-                other.metadata.labels[key]
-                for name, other in self.nodes.items()
-                if key in other.metadata.labels and any(wanted.items() <= p.metadata.labels.items() for p in self.pods.get(name, []))
-            }
-
-        for name, other in self.nodes.items():
-            for there in self.pods.get(name, []):
-                for term in anti(there):
-                    value = other.metadata.labels.get(term.topology_key)
-                    selected = term.label_selector.match_labels.items() <= pod.metadata.labels.items()
-                    if selected and value is not None and node.metadata.labels.get(term.topology_key) == value:
-                        return False
-        for term in anti(pod):
-            if node.metadata.labels.get(term.topology_key) in where(term.topology_key, term.label_selector.match_labels):
-                return False
-        for term in affine(pod):
-            values, label = where(term.topology_key, term.label_selector.match_labels), node.metadata.labels.get(term.topology_key)
-            first = not values and term.label_selector.match_labels.items() <= pod.metadata.labels.items()
-            if label is None or (label not in values and not first):
-                return False
-        return True
-
-    def load_allows(self, pod: Pod, node: Node) -> bool:
-        """CPU usage as reported plus 85 % of what unreported pods and this one request, rounded, must not exceed 65 % of the node."""
-        have = parse(node.status.allocatable).get("cpu", 0)
-        usage = self.usage.get(node.metadata.name)
-        if usage is None or not have:
-            return True
-        pods = (*self.pods.get(node.metadata.name, []), pod)
-        estimates = [estimate_pod(p)["cpu"] for p in pods]
-        return math.floor((usage + sum(estimates)) * 100 / have + 0.5) <= 65
-
-    def taints(self, pod: Pod, node: Node) -> int:
-        return sum(1 for t in node.spec.taints if t.effect == "PreferNoSchedule" and not self.tolerated(pod, t))
-
-    def affinity(self, pod: Pod, node: Node) -> int:
-        terms = pod.spec.affinity.node_affinity.preferred if pod.spec.affinity and pod.spec.affinity.node_affinity else ()
-        return sum(t.weight for t in terms if all(node.metadata.labels.get(e.key) in e.values for e in t.preference.match_expressions))
-
-    def least(self, pod: Pod, node: Node) -> int:
-        alloc, total, weight = parse(node.status.allocatable), 0, 0
-        others = self.pods.get(node.metadata.name, [])
-        for name in ("cpu", "memory"):
-            have = alloc.get(name, 0)
-            if have:
-                used = sum(non_zero_requests(p)[name] for p in (*others, pod))
-                total += (have - used) * 100 // have if used <= have else 0
-                weight += 1
-        return total // weight if weight else 0
-
-    def balanced(self, pod: Pod, node: Node) -> int:
-        wanted = pod_requests(pod)
-        if not wanted.get("cpu") and not wanted.get("memory"):
-            return 0
-        alloc = parse(node.status.allocatable)
-        others = self.pods.get(node.metadata.name, [])
-        parts = []
-        for name in ("cpu", "memory"):
-            if alloc.get(name, 0):
-                used = sum(pod_requests(p).get(name, 0) for p in (*others, pod))
-                parts.append(min(1.0, used / alloc[name]))
-        return math.floor((1 - (abs(parts[0] - parts[1]) / 2 if len(parts) == 2 else 0.0)) * 100)
-
-
-def anti(pod: Pod) -> Any:
-    return pod.spec.affinity.pod_anti_affinity.required if pod.spec.affinity and pod.spec.affinity.pod_anti_affinity else ()
-
-
-def affine(pod: Pod) -> Any:
-    return pod.spec.affinity.pod_affinity.required if pod.spec.affinity and pod.spec.affinity.pod_affinity else ()
-
-
-def estimate_pod(pod: Pod) -> dict[str, int]:
-    """The default estimate: 85 % of the CPU request, 250m without one."""
-    wanted = pod_requests(pod).get("cpu", 0)
-    return {"cpu": math.floor(wanted * 0.85 + 0.5) if wanted else 250}
+from roles.scheduler.cycle.decision import Decision
+from roles.scheduler.cycle.judgement import INFEASIBLE
+from roles.scheduler.framework.interfaces import PodObserver
+from tests.roles.scheduler.cycle.reference import EXTENDED, HOST, QUOTA, Reference
 
 
 def node_strategy() -> st.SearchStrategy[dict[str, Any]]:
@@ -188,6 +30,7 @@ def node_strategy() -> st.SearchStrategy[dict[str, Any]]:
             "pods": st.sampled_from(["1", "3", "110"]), "zone": st.sampled_from(["a", "b", ""]),
             "taints": st.lists(taint, max_size=2, unique_by=lambda t: t["key"]), "unschedulable": st.sampled_from([False] * 3 + [True]),
             "widgets": st.sampled_from([None, "2"]),
+            "image": st.sampled_from([0, 0, 90 << 20, 700 << 20]),
         }
     )  # fmt: skip
 
@@ -199,8 +42,10 @@ def pod_strategy() -> st.SearchStrategy[dict[str, Any]]:
             "cpu": st.sampled_from([None, "100m", "700m", "1"]), "memory": st.sampled_from([None, "200Mi", "1Gi"]),
             "zone": st.sampled_from(["", "", "a"]), "prefer": st.sampled_from(["", "a", "b"]), "port": st.sampled_from([0, 0, 80]),
             "tolerations": st.lists(toleration, max_size=1), "widgets": st.sampled_from([None, None, "1"]),
-            "app": st.sampled_from(["", "x", "y"]), "rule": st.sampled_from(["", "", "spread", "anti", "near"]),
-            "about": st.sampled_from(["x", "y"]), "key": st.sampled_from(["zone", "kubernetes.io/hostname"]),
+            "app": st.sampled_from(["", "x", "y"]),
+            "rule": st.sampled_from(["", "", "spread", "soft", "both", "anti", "near", "like", "dislike"]),
+            "about": st.sampled_from(["x", "y"]), "key": st.sampled_from(["zone", HOST]), "weight": st.sampled_from([1, 30, 100]),
+            "quota": st.sampled_from(["", "", "q"]), "claim": st.sampled_from([""] * 5 + ["a", "b"]),
         }
     )  # fmt: skip
 
@@ -211,6 +56,7 @@ def make_node(name: str, spec: dict[str, Any]) -> Node:
     return testing.node(
         name,
         labels=labels,
+        images={IMAGE: spec["image"]} if spec["image"] else {},
         taints=spec["taints"],
         unschedulable=spec["unschedulable"],
         cpu=spec["cpu"],
@@ -229,10 +75,18 @@ def make_pod(spec: dict[str, Any]) -> Pod:
     if spec["rule"] in ("anti", "near"):
         kind = "podAntiAffinity" if spec["rule"] == "anti" else "podAffinity"
         affinity[kind] = {"requiredDuringSchedulingIgnoredDuringExecution": [selector]}
-    spread = [{**selector, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}] if spec["rule"] == "spread" else []
+    if spec["rule"] in ("like", "dislike"):
+        kind = "podAffinity" if spec["rule"] == "like" else "podAntiAffinity"
+        term = {"weight": spec["weight"], "podAffinityTerm": selector}
+        affinity[kind] = {"preferredDuringSchedulingIgnoredDuringExecution": [term]}
+    how = {"spread": ["DoNotSchedule"], "soft": ["ScheduleAnyway"], "both": ["DoNotSchedule", "ScheduleAnyway"]}.get(spec["rule"], [])
+    spread = [{**selector, "maxSkew": 1 + number, "whenUnsatisfiable": when} for number, when in enumerate(how)]
+    labels = {"app": spec["app"]} if spec["app"] else {}
+    volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": f"c-{spec['claim']}"}}] if spec["claim"] else []
     return testing.pod(
         cpu=spec["cpu"], memory=spec["memory"], nodeSelector={"zone": spec["zone"]} if spec["zone"] else {}, affinity=affinity or None,
-        labels={"app": spec["app"]} if spec["app"] else {}, topologySpreadConstraints=spread,
+        labels={**labels, QUOTA: spec["quota"]} if spec["quota"] else labels, topologySpreadConstraints=spread,
+        image=IMAGE, volumes=volumes,
         tolerations=spec["tolerations"], ports=[{"containerPort": 80, "hostPort": spec["port"]}] if spec["port"] else [],
         requests={EXTENDED: spec["widgets"]} if spec["widgets"] else {},
     )  # fmt: skip
@@ -259,19 +113,46 @@ def metric(name: str, milli: int, now: float) -> dict[str, Any]:
     return {"metadata": {"name": name}, "status": usage}
 
 
-# Scores that the reference does not know are switched off, and preemption too: it draws from the same random numbers as ties do.
+# Preemption is switched off: it draws from the same random numbers as ties do.
 PROFILE = {
     "plugins": {
         "postFilter": {"disabled": [{"name": "*"}]},
         "filter": {"enabled": [{"name": "LoadAwareScheduling"}]},
-        "score": {"disabled": [{"name": "InterPodAffinity"}, {"name": "PodTopologySpread"}]},
+        "preFilter": {"enabled": [{"name": "ElasticQuota"}]},
+        "reserve": {"enabled": [{"name": "ElasticQuota"}]},
     },
     "pluginConfig": [{"name": "LoadAwareScheduling", "args": {"usageThresholds": {"cpu": 65}}}],
 }
+IMAGE = "registry.example.com/app:1"
+
+
+def furnish(world: testing.World, reference: Reference) -> None:
+    """A quota of 1500m with more than enough to share, and two claims whose volumes are in zones a and b."""
+    world.add_nodes(testing.node("bank", cpu="1000", unschedulable=True))
+    reference.nodes["bank"] = testing.node("bank", cpu="1000", unschedulable=True)
+    meta = {"name": "q", "namespace": "quotas", "uid": "q"}
+    world.feed("ElasticQuota", {"metadata": meta, "spec": {"max": {"cpu": "1500m"}}})
+    reference.quotas["q"] = 1500
+    for zone in ("a", "b"):
+        term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]}
+        affinity = {"required": {"nodeSelectorTerms": [term]}}
+        world.feed("PersistentVolume", {"metadata": {"name": f"v-{zone}"}, "spec": {"nodeAffinity": affinity}})
+        claim = {
+            "metadata": {"name": f"c-{zone}", "namespace": "default"},
+            "spec": {"volumeName": f"v-{zone}"},
+            "status": {"phase": "Bound"},
+        }
+        world.feed("PersistentVolumeClaim", claim)
+        reference.claims[f"c-{zone}"] = zone
 
 
 @pytest.mark.feature("SCH-FW-06")
 @pytest.mark.feature("SCH-KS-01")
+@pytest.mark.feature("SCH-KS-03")
+@pytest.mark.feature("SCH-KS-05")
+@pytest.mark.feature("SCH-KS-08")
+@pytest.mark.feature("SCH-EQ-07")
+@pytest.mark.feature("SCH-KS-09")
 @pytest.mark.feature("SCH-KS-06")
 @pytest.mark.feature("SCH-KS-07")
 @pytest.mark.feature("SCH-LA-01")
@@ -291,18 +172,66 @@ def test_engine_equals_one_pod_one_node_at_a_time(
         check(nodes, shapes, plan, seed)
 
 
+ROOMY = {"cpu": "16", "memory": "64Gi", "pods": "110", "taints": [], "unschedulable": False, "widgets": None, "image": 0}
+PLAIN = {"memory": None, "zone": "", "prefer": "", "port": 0, "tolerations": [], "widgets": None, "quota": "", "claim": ""}
+
+
+@pytest.mark.feature("SCH-KS-06")
+@pytest.mark.feature("SCH-KS-07")
+@settings(max_examples=60, deadline=None)
+@given(
+    zones=st.lists(st.sampled_from(["a", "b", "c", ""]), min_size=3, max_size=6),
+    shapes=st.lists(
+        st.fixed_dictionaries(
+            {
+                "cpu": st.sampled_from(["100m", "300m"]), "app": st.sampled_from(["x", "y"]), "about": st.sampled_from(["x", "y"]),
+                "rule": st.sampled_from(["soft", "soft", "both", "like", "dislike", "near"]), "key": st.sampled_from(["zone", HOST]),
+                "weight": st.sampled_from([1, 30, 100]),
+            }
+        ),
+        min_size=4, max_size=4,
+    ),
+    plan=st.lists(
+        st.one_of(st.tuples(st.just("pod"), st.integers(0, 3)), st.tuples(st.just("delete"), st.integers(0, 50))), min_size=8, max_size=24
+    ),
+    seed=st.integers(0, 9),
+    few=st.sampled_from([1, 48]),
+)  # fmt: skip
+def test_scores_over_several_nodes_equal_a_plain_count(
+    zones: list[str], shapes: list[dict[str, Any]], plan: list[Step], seed: int, few: int
+) -> None:
+    """Room everywhere, so that soft spreading and preferences decide."""
+    with patch.object(evaluation, "_FEW_ROWS", few):
+        check([{**ROOMY, "zone": zone} for zone in zones], [{**PLAIN, **shape} for shape in shapes], plan, seed)
+
+
+def engine_totals(world: testing.World, decision: Decision) -> dict[str, float]:
+    """Totals by node of the feasible nodes; the placement that followed does not change the vectors of this decision."""
+    if not decision.scheduled or decision.evaluation is None:
+        return {}
+    found = decision.evaluation.totals
+    return {row.name: found[row.slot] for row in world.cluster.rows() if found[row.slot] != INFEASIBLE}
+
+
 def check(nodes: list[dict[str, Any]], shapes: list[dict[str, Any]], plan: list[Step], seed: int) -> None:
     world, reference = testing.World(PROFILE, seed=seed), Reference(seed)
     for index, spec in enumerate(nodes):
         world.add_nodes(make_node(f"n{index}", spec))
         reference.nodes[f"n{index}"] = make_node(f"n{index}", spec)
+    furnish(world, reference)
+    watching = [plugin for plugin in world.framework.plugins.values() if isinstance(plugin, PodObserver)]
     placed: list[tuple[Pod, str]] = []
     for kind, value in plan:
         if kind == "pod":
             pod = make_pod(shapes[value])
             order = [row.name for row in world.cluster.rows()]
-            expected = reference.decide(pod, order)
-            decision = world.schedule(pod)
+            info = world.parser.parse(pod)
+            for plugin in watching:
+                plugin.pod_seen(info)
+            totals = reference.totals(pod, order)
+            expected = reference.decide(totals)
+            decision = world.schedule(info)
+            assert engine_totals(world, decision) == totals, decision.message()
             assert decision.node == expected, (decision.message(), expected)
             if expected:
                 reference.pods.setdefault(expected, []).append(pod)
@@ -310,6 +239,8 @@ def check(nodes: list[dict[str, Any]], shapes: list[dict[str, Any]], plan: list[
         elif kind == "delete" and placed:
             pod, name = placed.pop(value % len(placed))
             world.cluster.remove_pod(pod.metadata.uid)
+            for plugin in watching:
+                plugin.pod_gone(pod.metadata.uid)
             reference.pods[name].remove(pod)
         elif kind == "node":
             name = f"n{value[0]}"
