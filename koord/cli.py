@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "manager": ("roles.manager.cli", "command", "Run the co-location controllers and the admission webhooks."),
     "descheduler": ("roles.descheduler.cli", "command", "Relieve hot spots by safe migration."),
     "koordlet": ("roles.koordlet.cli", "command", "Run the node agent: observe, isolate, suppress, evict."),
+    "device-daemon": ("roles.koordlet.devices.cli", "command", "Describe accelerators of other vendors in a file for koordlet."),
     "runtime-proxy": ("roles.runtime_proxy.cli", "command", "Sit between kubelet and the container runtime and call hooks."),
     "apiserver": ("koord.apiserver.cli", "command", "Serve the embedded API server alone."),
     "sandbox": ("roles.sandbox.cli", "command", "Run everything in one process, with simulated nodes and this machine."),

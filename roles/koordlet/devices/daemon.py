@@ -1,0 +1,96 @@
+"""Describes the machine's accelerators in a file, again and again (KLO-DEV-05)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from roles.koordlet.devices.families import detect
+from roles.koordlet.devices.tools import DetectError, Host
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """``output`` "" writes nothing; ``interval`` in seconds."""
+
+    oneshot: bool
+    interval: float
+    output: str
+    host_root: str
+
+
+def write(path: str, devices: list[dict[str, Any]]) -> None:
+    """A reader sees the old or the new file, never half of one. Raises OSError."""
+    directory = os.path.dirname(path) or "."
+    os.makedirs(directory, exist_ok=True)
+    # not a name that readers of the directory would take for a device file
+    temporary = os.path.join(os.path.dirname(directory), f".{os.path.basename(path)}.{os.getpid()}")
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(devices, file, indent=2)
+        file.write("\n")
+    os.chmod(temporary, 0o644)
+    os.replace(temporary, path)
+
+
+async def run(read_settings: Callable[[], Settings]) -> int:
+    """Until a signal ends it; SIGHUP reads the settings again. Returns the exit status.
+
+    A family that cannot be described ends it with status 0 and without its file: koordlet then keeps the last good inventory until
+    the daemon is started again, and a crash loop would help nobody.
+    """
+    loop = asyncio.get_running_loop()
+    settings = read_settings()
+    ended, reload = asyncio.Event(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+        loop.add_signal_handler(number, ended.set)
+    loop.add_signal_handler(signal.SIGHUP, reload.set)
+    try:
+        while not ended.is_set():
+            try:
+                devices = await asyncio.to_thread(detect, Host(settings.host_root))
+                if settings.output:
+                    write(settings.output, devices)
+                log.info("%d accelerators described in %s", len(devices), settings.output or "nothing")
+            except DetectError as error:
+                log.error("the accelerators cannot be described: %s", error)
+                _remove(settings)
+                return 0
+            except OSError as error:
+                log.error("%s cannot be written: %s", settings.output, error.strerror)
+                return 1
+            if settings.oneshot:
+                return 0
+            await _either(ended, reload, settings.interval)
+            if reload.is_set():
+                reload.clear()
+                before, settings = settings, read_settings()
+                if before.output != settings.output:
+                    _remove(before)
+        return 0
+    finally:
+        if not settings.oneshot:
+            _remove(settings)
+
+
+def _remove(settings: Settings) -> None:
+    if settings.output:
+        with contextlib.suppress(OSError):
+            os.unlink(settings.output)
+
+
+async def _either(ended: asyncio.Event, reload: asyncio.Event, seconds: float) -> None:
+    waiters = {asyncio.ensure_future(event.wait()) for event in (ended, reload)}
+    try:
+        await asyncio.wait(waiters, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for waiter in waiters:
+            waiter.cancel()
