@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from koord.api.kinds import NODES, PODGROUPS, PODS, Kind
-from koord.api.names import LABEL_POD_GROUP
+from koord.api.kinds import CLUSTERNETWORKTOPOLOGIES, NODES, PODGROUPS, PODS, Kind
+from koord.api.names import ANNOTATION_GANG_NETWORK_TOPOLOGY_SPEC, LABEL_POD_GROUP
 from koord.config.scheduler import KubeSchedulerConfiguration
 from koord.decisions.recorder import Recorder
 from koord.kube.store import Informer
@@ -144,6 +144,43 @@ def gangs(nodes: int, count: int, members: int, goal: float | None = None) -> Ro
     return Row(f"gangs, {count}x{members} on {nodes} nodes, all bound", seconds, "s", goal, note=note)
 
 
+def in_network(nodes: int, count: int, members: int) -> Row:
+    """Gangs that each must gather below one of ten spines; 20 nodes a rack."""
+    jobs = Jobs(awareNetworkTopology=True)
+    layers = [
+        {"topologyLayer": "NodeTopologyLayer", "parentTopologyLayer": "RackLayer"},
+        {"topologyLayer": "RackLayer", "parentTopologyLayer": "SpineLayer", "labelKey": ["rack"]},
+        {"topologyLayer": "SpineLayer", "labelKey": ["spine"]},
+    ]
+    gather = {"gatherStrategy": [{"layer": "SpineLayer", "strategy": "MustGather"}]}
+
+    def prepare() -> None:
+        jobs.nodes(nodes, "32", lambda number: {"rack": f"r{number // 20}", "spine": f"s{number * 10 // nodes}"})
+        jobs.put(CLUSTERNETWORKTOPOLOGIES, "default", {"metadata": {"name": "default"}, "spec": {"networkTopologySpec": layers}})
+
+    notes = {ANNOTATION_GANG_NETWORK_TOPOLOGY_SPEC: encode(gather).decode()}
+    seconds, cpu = measure(
+        jobs, prepare, lambda: [pod for number in range(count) for pod in jobs.gang(f"g{number}", members, notes, cpu="8")]
+    )
+    total = count * members
+    note = f"{total / seconds:.0f} pods/s, CPU {cpu / total * 1e3:.2f} ms a pod"
+    return Row(f"gangs, {count}x{members} in a network of 3 layers, {nodes} nodes, all bound", seconds, "s", None, note=note)
+
+
+def preemption(nodes: int, members: int) -> Row:
+    """A gang on a full cluster, of which it needs two pods a node to go."""
+    jobs = Jobs(enablePreemption=True)
+
+    def prepare() -> None:
+        jobs.nodes(nodes, "32")
+        for number in range(4 * nodes):
+            key, body = jobs.pod(f"low-{number}", node=f"n{number // 4}", cpu="8", priority=number % 3)
+            jobs.put(PODS, key, body)
+
+    seconds, _ = measure(jobs, prepare, lambda: jobs.gang("job", members, cpu="16", priority=1000))
+    return Row(f"job preemption, a gang of {members} on a full cluster of {nodes} nodes, all bound", seconds, "s", None)
+
+
 def rows(quick: bool) -> list[Row]:
     tuning.keep_memory()
     scale = 10 if quick else 1
@@ -152,6 +189,8 @@ def rows(quick: bool) -> list[Row]:
         gangs(nodes, 1, 5000 // scale, 3.0),
         gangs(nodes, 100 // scale, 50),
         gangs(nodes, 1000 // scale, 3),
+        in_network(nodes, 10, 1000 // scale),
+        preemption(nodes, 512 // scale),
     ]
 
 
