@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from koord.api import names
 from koord.api.times import format_time
 from roles.scheduler.cycle.decision import Decision, FitFailure
 
@@ -36,16 +37,18 @@ def diagnosis_of(decision: Decision, now: float) -> Document:
     pre_filter = failure.pre_filter.message if failure is not None and failure.pre_filter is not None else ""
     if failure is None:
         pre_filter = decision.status.message
+    finder = decision.framework.next_pod
+    job = finder.diagnose(pod) if finder is not None else {}
     return {
         "timestamp": format_time(now),
-        "questionedKey": pod.reservation or pod.key,
+        "questionedKey": job.get("questionedKey", pod.reservation or pod.key),
         "nominatedNode": decision.nominate or pod.nominated,
         "preFilterMessage": pre_filter,
-        "topologyKeyToExplain": "",
-        "isRootCausePod": True,
+        "topologyKeyToExplain": pod.labels.get(names.LABEL_TOPOLOGY_KEY_TO_EXPLAIN) or job.get("topologyKeyToExplain", ""),
+        "isRootCausePod": job.get("isRootCausePod", True),
         "scheduleDiagnosis": {
-            "alreadyWaitForBound": 0,
-            "nodeOfferSlot": {},
+            "alreadyWaitForBound": job.get("alreadyWaitForBound", 0),
+            "nodeOfferSlot": job.get("nodeOfferSlot", {}),
             "nodeFailedDetails": _details(failure) if failure is not None else [],
         },
         "preemptionDiagnosis": {

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
 from aiohttp import web
 
+from koord.api import names
 from roles.scheduler.cluster.cluster import Cluster
+from roles.scheduler.cluster.vocabulary import CPU, MEMORY
 from roles.scheduler.framework.framework import Framework
 from roles.scheduler.framework.interfaces import PageError
 
@@ -68,6 +71,16 @@ def node_view(cluster: Cluster, name: str) -> dict[str, Any] | None:
         "unschedulable": bool(cluster.unschedulable[slot]),
         "pods": sorted(pod.key for pod in row.pods.values() if not pod.reservation),
         "reservations": sorted(pod.reservation for pod in row.pods.values() if pod.reservation),
+        "podsWithAffinity": sorted(
+            pod.key for pod in row.pods.values() if pod.shape.affinity or pod.shape.anti_affinity or pod.shape.preferred_affinity
+        ),
+        "podsWithRequiredAntiAffinity": sorted(pod.key for pod in row.pods.values() if pod.shape.anti_affinity),
+        "pvcRefCounts": dict(Counter(f"{pod.namespace}/{claim}" for pod in row.pods.values() for claim in pod.shape.claims)),
+        "imageStates": dict(row.view.images) if row.view is not None else {},
+        "nonZeroRequested": {
+            name: int(cluster.allocatable[index][slot] - cluster.non_zero_free[index][slot])
+            for index, name in ((CPU, names.RESOURCE_CPU), (MEMORY, names.RESOURCE_MEMORY))
+        },
         "usedPorts": sorted({port for pod in row.pods.values() for port in pod.shape.ports}),
         "allocatable": {name: allocatable[name] for name in sorted(counts)},
         "requested": {name: allocatable[name] - remaining[name] for name in sorted(counts)},

@@ -364,6 +364,10 @@ class NextPod(Plugin):
     def next_pod(self) -> PodInfo | None:
         raise NotImplementedError
 
+    def diagnose(self, pod: PodInfo) -> dict[str, Any]:
+        """What the diagnosis of a failed cycle tells of the pod's job, by the names that it has there."""
+        return {}
+
     def kin(self, pod: PodInfo) -> Hashable:
         """Pods of one kin (not None) are placed together: nominations of some do not stand in the way of the others, and
         what one gives back is of no use to the others by itself. It must follow from the pod's shape."""

@@ -44,6 +44,9 @@ class Jobs:
         """For a pod by itself when `gang` is None, else for its gang group."""
         current = self._book.round if gang is not None else None
         planned = failure.pre_filter is not None and failure.pre_filter.plugin == PLUGIN and gang is not None and gang.group.unplanned
+        if current is not None and current.batch:
+            size = len(current.plan or ())
+            return PostFilterResult(unresolvable(f"batch of {size} pods is rolled back: {ctx.pod.key} does not fit where it was planned"))
         if failure.pre_filter is not None and not planned:
             return PostFilterResult(unschedulable())  # no node was the trouble: removing pods from one helps nobody
         pods = sorted(self._book.ready(gang), key=rank_of) if gang is not None else [ctx.pod]

@@ -22,7 +22,7 @@ class GangMetrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         if registry is None:
-            self._rounds = self._preemptions = None
+            self._rounds = self._preemptions = self._batches = None
             return
         self._rounds = Histogram(
             "scheduler_gang_schedule_cycle_duration_seconds", "Seconds of a gang's try.", ["reason", "job_size"],
@@ -32,12 +32,21 @@ class GangMetrics:
             "scheduler_job_preemption_duration_seconds", "Seconds of a job's preemption.", ["jobName", "result"],
             buckets=_SECONDS, registry=registry,
         )  # fmt: skip
+        self._batches = Histogram(
+            "scheduler_inline_batch_schedule_duration_seconds", "Seconds of a plan carried out as one batch.", ["result"],
+            buckets=_SECONDS, registry=registry,
+        )  # fmt: skip
         self._waiting = Gauge("scheduler_waiting_gang_group_number", "Gangs of which members wait for others.", registry=registry)
 
     def round_ended(self, seconds: float, members: int, reason: str) -> None:
         """A group was tried."""
         if self._rounds is not None:
             self._rounds.labels(reason, job_size(members)).observe(seconds)
+
+    def batch_ended(self, seconds: float, *, done: bool) -> None:
+        """A planned group was placed whole, or rolled back."""
+        if self._batches is not None:
+            self._batches.labels("success" if done else "failure").observe(seconds)
 
     def preempted(self, job: str, result: str, seconds: float) -> None:
         """Room for a job was looked for."""

@@ -79,6 +79,8 @@ class Placement:
             gang.group.unplanned = True
             return unschedulable(self._refusal(gang, len(pods), layout, first))
         nodes = [name for name, count in layout.counts for _ in range(count)]
+        current.batch = self._handle.gates.get("EnableInlineBatchSchedule", False)
+        current.offered = dict(layout.counts)
         current.follow({pod.uid: node for pod, node in zip(pods, nodes, strict=True)})
         return SUCCESS
 

@@ -53,6 +53,7 @@ from roles.scheduler.plugins.coscheduling.views import gang_list, one_gang
 from roles.scheduler.plugins.default_preemption import DefaultPreemption
 from roles.scheduler.plugins.network_topology.manager import NetworkManager
 from roles.scheduler.plugins.network_topology.network import Network, selector_of
+from roles.scheduler.plugins.network_topology.plan import MUST_GATHER
 from roles.scheduler.plugins.network_topology.scoring import closeness
 
 log = logging.getLogger(__name__)
@@ -156,6 +157,20 @@ class Coscheduling(
         gang = self.book.gang_of(pod)
         return None if gang is None or self.book.satisfied(gang) else gang.group.id
 
+    def diagnose(self, pod: PodInfo) -> dict[str, Any]:
+        gang, current = self.book.gang_of(pod), self.book.round
+        if gang is None:
+            return {}
+        layers = gang.spec.topology.gather_strategy if gang.spec is not None and gang.spec.topology is not None else ()
+        mine = current is not None and current.group == gang.group.id
+        return {
+            "questionedKey": gang.group.id,
+            "isRootCausePod": not mine or current is None or current.doomed in (None, pod),
+            "topologyKeyToExplain": next((layer.layer for layer in layers if layer.strategy == MUST_GATHER), ""),
+            "alreadyWaitForBound": len(self.book.members(gang, WAITING)),
+            "nodeOfferSlot": dict(current.offered) if current is not None and mine else {},
+        }
+
     # ---------------------------------------------------------------- into the queue, and out of it
 
     def pre_enqueue(self, pod: PodInfo) -> Status:
@@ -252,6 +267,8 @@ class Coscheduling(
         gang = self.book.gang_of(pod)
         if gang is None or gang.stage_of(pod.uid) == BOUND:
             return
+        if gang.stage_of(pod.uid) == RELEASED and self.handle.gates.get("EnableInlineBatchSchedule", False):
+            self.rounds.lost_binding(pod)
         gang.move(pod.uid, PENDING)
         self.book.changed(gang)
         if gang.spec is not None and gang.spec.strict and not self.book.satisfied(gang):

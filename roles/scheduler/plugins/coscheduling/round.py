@@ -28,6 +28,8 @@ class Round:
     preempted_for: str = ""  # the pod for which room was looked for
     doomed: PodInfo | None = None  # the member that found no node and for whose sake everybody gives his place back
     plan: dict[str, str] | None = None
+    batch: bool = False  # the plan is carried out as one batch: whole, or not at all and without preemption
+    offered: dict[str, int] = field(default_factory=dict)  # pods of the job that each node takes, as planned
     notes: dict[str, Any] = field(default_factory=dict)
 
     def follow(self, plan: dict[str, str]) -> None:

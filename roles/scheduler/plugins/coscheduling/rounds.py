@@ -29,10 +29,15 @@ _EXPLAINED = 200  # members that get a decision record of their own when their g
 class Rounds:
     """Moves the books' `round` on. `handle.waiting` holds the pods that have a place and wait for the others."""
 
-    def __init__(self, handle: Handle, book: GangBook, metrics: GangMetrics | None = None) -> None:
+    def __init__(self, handle: Handle, book: GangBook) -> None:
         self._handle = handle
         self._book = book
+        self._lost: list[PodInfo] = []
         self._failures: dict[str, tuple[Term, ...]] = {}  # why groups failed last, by group id
+
+    def lost_binding(self, pod: PodInfo) -> None:
+        """A pod of a batch was let go but not bound: it is tried again by itself, without resting."""
+        self._lost.append(pod)
 
     @property
     def _metrics(self) -> GangMetrics:
@@ -54,6 +59,9 @@ class Rounds:
 
     def next_pod(self) -> PodInfo | None:
         """The next pod of the group under way; None when nothing is under way (any more)."""
+        if self._lost:
+            lost, self._lost = self._lost, []
+            self._handle.activate([pod for pod in lost if self._book.pod(pod.uid) is not None])
         current = self._book.round
         if current is None:
             return None
@@ -94,6 +102,8 @@ class Rounds:
         current = self._book.round
         if current is not None:
             self._book.round = None
+            if current.batch:
+                self._metrics.batch_ended(self._handle.state.now - current.started, done=not current.failure)
             self._metrics.round_ended(self._handle.state.now - current.started, len(current.attempted), reason)
 
     # ---------------------------------------------------------------- success

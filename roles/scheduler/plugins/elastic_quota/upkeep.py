@@ -13,6 +13,7 @@ import msgspec
 from koord.api import names
 from koord.api.kinds import ELASTICQUOTAS
 from koord.api.objects import ElasticQuota
+from koord.decisions.record import Record, Subject, Term
 from koord.kube.errors import AlreadyExists, ApiError, NotFound
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.plugins.elastic_quota.args import ElasticQuotaArgs
@@ -165,10 +166,27 @@ class Upkeep:
                 for quota, member in revoker.due(self._book, time.time()):
                     await self._evict(quota, member)
 
+    def _record(self, quota: str, member: Member) -> None:
+        """Why the pod had to go: what its quota uses, may use and is guaranteed, and what the pod takes of it."""
+        pod, found = member.pod, self._book.quota(quota)
+        terms: list[Term] = []
+        if found is not None:
+            limit = found[1].limit()
+            for name in sorted(member.amount):
+                used, runtime = found[1].used.get(name, 0), limit.get(name, 0)
+                terms.append(Term(name, used, f"used, runtime {runtime}, min {found[1].spec.min.get(name, 0)}, pod {member.amount[name]}"))
+        message = f"quota {quota} has been over its runtime for more than {self._args.delay_evict_time:g} s"
+        subject = Subject("Pod", pod.namespace, pod.name, pod.pod.metadata.uid)
+        record = Record(
+            "scheduler", subject, time.time(), "Evicted", "ElasticQuota", message, {"quota": quota}, tuple(terms), ("SCH-EQ-09",)
+        )
+        self._handle.record(record)
+
     async def _evict(self, quota: str, member: Member) -> None:
         pod = member.pod
         try:
             await self._handle.client.evict(pod.namespace, pod.name, uid=pod.pod.metadata.uid or None)
+            self._record(quota, member)
             log.info("pod %s is evicted: its quota %s has been over its runtime for too long", pod.key, quota)
         except NotFound:
             return

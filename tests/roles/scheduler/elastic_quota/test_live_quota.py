@@ -321,6 +321,10 @@ def test_what_is_used_beyond_the_share_is_taken_back(scheduler: Any) -> None:
             await q.gone("goes")
             assert await q.live.bound("claims") == "n"
             await q.live.bound("stays")
+            told = q.live.app.scheduler._recorder.ring.find("Pod", "default", "goes")
+            (record,) = [record for record in told if record.verdict == "Evicted"]
+            assert record.numbers["quota"] == "borrower"
+            assert {term.name: term.value for term in record.terms}["cpu"] == 9000
 
     run(body)
 
