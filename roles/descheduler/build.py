@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from koord.config.errors import ConfigError, InvalidConfig
 from koord.config.selectors import LabelSelector
 from roles.descheduler import registry
 from roles.descheduler.config import DeschedulerConfiguration, ResolvedProfile, resolve
@@ -17,22 +16,13 @@ SetupOf = Callable[[str], Setup]
 
 
 class Options:
-    """A configuration that can run, and the feature gates. Raises InvalidConfig when a plugin cannot be made from its arguments."""
+    """A configuration that can run, and the feature gates. Raises InvalidConfig."""
 
     def __init__(self, config: DeschedulerConfiguration, source: str, gates: dict[str, bool] | None = None) -> None:
         self.config = config
         self.source = source
         self.gates = gates or {}
         self.profiles = resolve(config, source)
-        for index, profile in enumerate(self.profiles):
-            for name, args in profile.args.items():
-                row = registry.PLUGIN_TYPES.get(name)
-                if row is not None and name in profile.plugins[row.point]:
-                    try:
-                        row.make(args, config.descheduling_interval)
-                    except ConfigError as error:
-                        where = f"profiles[{index}].pluginConfig: {name}"
-                        raise InvalidConfig(source, [ConfigError(where, str(error))]) from None
 
 
 def rounds(options: Options, setup_of: SetupOf) -> Rounds:

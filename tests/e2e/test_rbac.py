@@ -50,6 +50,7 @@ UNREACHED = {
     "koord-scheduler: create subjectaccessreviews": "secure port; tests/roles/scheduler",
     "koord-descheduler: list,watch clonesets,statefulsets": "OpenKruise; tests/roles/descheduler",
     "koord-descheduler: get */scale": "workloads that are not watched; tests/roles/descheduler",
+    "koord-descheduler: patch nodes": "CustomPriority with autoCordon; tests/roles/descheduler/test_intree.py",
     "koord-descheduler: delete,patch pods": "evictionPolicy Delete and SoftEviction; tests/roles/descheduler/migration",
     "koordlet: get nodes/proxy": "asked by the kubelet, not by the API server",
     "koordlet: patch nodemetrics/status": "after a whole report interval; tests/roles/koordlet/observe/test_reports.py",

@@ -172,3 +172,24 @@ def test_property_every_measured_node_has_exactly_one_class(usages: list[int], o
             assert used > entry.bounds.high["cpu"]
         if entry.node_class in (NodeClass.LOW, NodeClass.BOTH_LOW):
             assert used <= entry.bounds.low["cpu"]
+
+
+@pytest.mark.feature("DS-LNL-05")
+def test_a_pool_takes_from_the_top_level_what_it_leaves_out() -> None:
+    args = LowNodeLoadArgs.model_validate(
+        {
+            "lowThresholds": {"cpu": 30},
+            "highThresholds": {"cpu": 60},
+            "resourceWeights": {"cpu": 3},
+            "anomalyCondition": {"timeout": "90s", "consecutiveAbnormalities": 7},
+            "nodePools": [
+                {"name": "own", "highThresholds": {"cpu": 80}, "anomalyCondition": {"consecutiveNormalities": 9}},
+                {"name": "bare"},
+            ],
+        }
+    )
+    top, own, bare = args.pools()
+    assert (top.anomaly.timeout, top.anomaly.consecutive_abnormalities, top.anomaly.consecutive_normalities) == (90.0, 7, 3)
+    assert (own.anomaly.timeout, own.anomaly.consecutive_abnormalities, own.anomaly.consecutive_normalities) == (90.0, 7, 9)
+    assert (own.low["cpu"], own.high["cpu"], own.weights["cpu"]) == (30, 80, 3)
+    assert (bare.low, bare.high, bare.anomaly) == (top.low, top.high, top.anomaly)

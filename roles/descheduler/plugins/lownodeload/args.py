@@ -32,6 +32,22 @@ class AnomalyCondition(ConfigModel):
         return self
 
 
+class PoolAnomalyCondition(ConfigModel):
+    """The same of one pool: what is left out, or 0, comes from the top level."""
+
+    timeout: Seconds = 0.0
+    consecutive_abnormalities: int = Field(0, ge=0)
+    consecutive_normalities: int = Field(0, ge=0)
+
+    def over(self, base: AnomalyCondition) -> AnomalyCondition:
+        """This one with what it leaves out."""
+        return AnomalyCondition(
+            timeout=self.timeout or base.timeout,
+            consecutive_abnormalities=self.consecutive_abnormalities or base.consecutive_abnormalities,
+            consecutive_normalities=self.consecutive_normalities or base.consecutive_normalities,
+        )
+
+
 class Thresholds(ConfigModel):
     """The part that the top level and node pools share. Percent of allocatable; None in a pool inherits."""
 
@@ -42,7 +58,6 @@ class Thresholds(ConfigModel):
     prod_low_thresholds: Percentages | None = None
     prod_high_thresholds: Percentages | None = None
     resource_weights: dict[str, int] | None = None
-    anomaly_condition: AnomalyCondition | None = None
 
     @model_validator(mode="after")
     def _ordered(self) -> Thresholds:
@@ -76,10 +91,13 @@ class NodePool(Thresholds):
     """Nodes with thresholds of their own; what is missing comes from the top level."""
 
     name: str = ""
+    anomaly_condition: PoolAnomalyCondition | None = None
 
 
 class LowNodeLoadArgs(Thresholds):
     """LowNodeLoad (DS-LNL-01..08)."""
+
+    anomaly_condition: AnomalyCondition | None = None
 
     paused: bool = False
     dry_run: bool = False
@@ -119,7 +137,9 @@ class Pool:
         self.low, self.high = _completed(self.resources, low, high, filler)
         self.prod_low, self.prod_high = _completed(self.resources, prod_low, prod_high, filler)
         self.prod_enabled = bool(prod_low or prod_high)
-        self.anomaly = own.anomaly_condition or base.anomaly_condition or AnomalyCondition()
+        self.anomaly = base.anomaly_condition or AnomalyCondition()
+        if isinstance(own, NodePool) and own.anomaly_condition is not None:
+            self.anomaly = own.anomaly_condition.over(self.anomaly)
         weights = dict(own.resource_weights or base.resource_weights or {})
         for resource in ("cpu", "memory", *low, *high):
             if weights.get(resource, 0) <= 0:

@@ -41,6 +41,8 @@ class LowNodeLoad:
     def __init__(self, args: LowNodeLoadArgs, interval: float) -> None:
         self.args = args
         lifetime = max(args.detector_cache_timeout, interval)
+        if interval > args.detector_cache_timeout:
+            log.info("detectorCacheTimeout is raised to the descheduling interval, %.0f s: it must outlive a round", interval)
         self._detectors = {False: Detectors(lifetime), True: Detectors(lifetime)}
         self._pools = args.pools()
         for pool in self._pools:
