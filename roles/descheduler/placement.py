@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from koord.api import kinds
-from koord.api.objects import Namespace, Pod
+from koord.api.objects import Namespace, Pod, Reservation
 from koord.kube.informers import InformerFactory
 from roles.descheduler.world import World
 
@@ -28,6 +29,7 @@ class Placements:
     def __init__(self, informers: InformerFactory, world: World) -> None:
         self._world = world
         self._namespaces = informers.informer(kinds.NAMESPACES, Namespace)
+        self._reservations = informers.informer(kinds.RESERVATIONS, Reservation, optional=True)
         self._simulation: Simulation | None = None
         self._broken = False
 
@@ -42,6 +44,7 @@ class Placements:
         try:
             if self._simulation is None:
                 await self._namespaces.wait_synced()
+                await self._reservations.wait_synced()
                 self._simulation = await asyncio.to_thread(self._make, now)
             return self._ask(self._simulation, pod)
         except Exception:  # an explanation is not worth a round
@@ -50,16 +53,16 @@ class Placements:
             return ""
 
     def _make(self, now: float) -> Simulation:
-        from koord.config.scheduler import KubeSchedulerConfiguration, Profile
-        from roles.scheduler.whatif import Simulation, Snapshot
+        from roles.scheduler.whatif import Simulation, Snapshot, with_reservations
 
         pods = self._world.pods.list()
         names = sorted({pod.spec.scheduler_name for pod in pods if pod.spec.scheduler_name} | {"koord-scheduler", "default-scheduler"})
-        config = KubeSchedulerConfiguration(profiles=[Profile(scheduler_name=name) for name in names])
-        snapshot = Snapshot(
-            self._world.nodes.list(), pods, self._namespaces.list(), {kinds.NODEMETRICS.kind: self._world.node_metrics.list()}
-        )
-        return Simulation(snapshot, config=config, now=now)
+        objects: dict[str, Sequence[Any]] = {
+            kinds.NODEMETRICS.kind: self._world.node_metrics.list(),
+            kinds.RESERVATIONS.kind: self._reservations.list(),
+        }
+        snapshot = Snapshot(self._world.nodes.list(), pods, self._namespaces.list(), objects)
+        return Simulation(snapshot, config=with_reservations(names), now=now)
 
     @staticmethod
     def _ask(simulation: Simulation, pod: Pod) -> str:

@@ -27,6 +27,17 @@ from roles.scheduler.framework.handle import ClusterDoor
 from roles.scheduler.framework.registry import Registry
 
 
+def with_reservations(scheduler_names: Iterable[str]) -> KubeSchedulerConfiguration:
+    """A profile for each name: kube-scheduler's plugins, and Reservation where the shipped profile has it."""
+    here = {"enabled": [{"name": "Reservation"}]}
+    plugins = {
+        **dict.fromkeys(("preFilter", "filter", "postFilter", "preScore", "reserve", "preBind", "bind"), here),
+        "score": {"enabled": [{"name": "Reservation", "weight": 5000}]},
+    }
+    profiles = [{"schedulerName": name, "plugins": plugins} for name in scheduler_names]
+    return KubeSchedulerConfiguration.model_validate({"profiles": profiles})
+
+
 @dataclass(slots=True)
 class Snapshot:
     """The world to start from. `objects` are further API objects by kind name ("NodeMetric", "Reservation", …), as the projections of

@@ -6,14 +6,13 @@ import json
 
 import pytest
 
-from koord.config.scheduler import KubeSchedulerConfiguration
 from roles.scheduler import testing
-from roles.scheduler.whatif import Simulation, Snapshot
-from tests.roles.scheduler.reservation.worlds import ALLOCATED, OWNER, placed, profile
+from roles.scheduler.whatif import Simulation, Snapshot, with_reservations
+from tests.roles.scheduler.reservation.worlds import ALLOCATED, OWNER, placed
 
 
 def simulation(*reservations: object, pods: tuple[object, ...] = ()) -> Simulation:
-    config = KubeSchedulerConfiguration.model_validate({"profiles": [profile()]})
+    config = with_reservations([testing.SCHEDULER])
     nodes = [testing.node("a", cpu="4"), testing.node("b", cpu="8")]
     return Simulation(Snapshot(nodes=nodes, pods=pods, objects={"Reservation": reservations}), config=config, now=0.0)  # type: ignore[arg-type]
 
