@@ -81,8 +81,13 @@ def ambiguous(error: errors.ApiError) -> bool:
 
 
 async def require_evictions(client: Client) -> None:
-    """The API server must offer pods/eviction. Raises FatalError if it does not, ApiError if it cannot be asked."""
+    """The API server must offer pods/eviction. Raises FatalError if it does not, ApiError if it cannot be asked.
+
+    A server that does not let us ask is taken at its best.
+    """
     status, body = await client.raw("GET", "/api/v1")
+    if status in (401, 403):
+        return
     if status != 200:
         raise errors.from_response(status, body)
     served = {item.get("name") for item in orjson.loads(body).get("resources") or ()}

@@ -42,11 +42,7 @@ class MigrationController:
     def filter(self, pod: Pod) -> str:
         """Why no job may be made for the pod now, "" when one may."""
         refusal = self._policy.refuse(pod, self._migrations.ledger)
-        if refusal is not None:
-            return refusal.message
-        owner = pod.metadata.controller
-        hold = self._policy.limiters.hold(owner.uid if owner is not None else "", pod.metadata.namespace, self._setup.clock())
-        return hold.reason if hold is not None else ""
+        return refusal.message if refusal is not None else ""
 
     def pre_eviction_filter(self, pod: Pod) -> str:
         """With nodeFit, why no other node would take the pod."""
@@ -63,7 +59,7 @@ class MigrationController:
             self.assume(pod)
             log.info("%s would make a PodMigrationJob for pod %s: %s", self._setup.profile, pod.key, options.reason)
             return EvictResult(True, "a PodMigrationJob would be made; dryRun of MigrationController is on")
-        if why := self.filter(pod):
+        if why := self.filter(pod) or self._limited(pod):
             return EvictResult(False, why)
         job = await self._migrations.writing.create_job(self._job(pod, options))
         return EvictResult(True, f"PodMigrationJob {job.metadata.name} is made")
@@ -71,6 +67,12 @@ class MigrationController:
     def assume(self, pod: Pod) -> None:
         """Count the job that a dry run would make for the pod."""
         self._migrations.ledger.assume(pod)
+
+    def _limited(self, pod: Pod) -> str:
+        """Why an object limiter lets no further pod go, "" when it does."""
+        owner = pod.metadata.controller
+        hold = self._policy.limiters.hold(owner.uid if owner is not None else "", pod.metadata.namespace, self._setup.clock())
+        return hold.reason if hold is not None else ""
 
     def _job(self, pod: Pod, options: EvictOptions) -> dict[str, Any]:
         args, meta = self._policy.args, pod.metadata

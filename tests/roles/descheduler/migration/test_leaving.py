@@ -12,6 +12,8 @@ import pytest
 from koord.api import kinds, names
 from koord.kube import errors
 from koord.kube.client import Client
+from koord.process.errors import FatalError
+from roles.descheduler.migration import evictors
 from tests.support.migration import NS, Cluster, cluster, condition
 
 FORCE = {"annotations": {names.ANNOTATION_DESCHEDULER_EVICT: "true"}}
@@ -261,6 +263,30 @@ def test_a_soft_eviction_that_nobody_follows_is_taken_back_when_the_time_is_up()
             return pod is not None and names.ANNOTATION_SOFT_EVICTION not in pod["metadata"]["annotations"]
 
         await world.until(free)
+
+    play(scenario)
+
+
+class Without(Client):
+    """A client of a server that has no evictions, or does not say."""
+
+    status = 200
+
+    async def raw(self, method: str, path: str, *args: Any, **options: Any) -> tuple[int, bytes]:
+        return self.status, b'{"resources": [{"name": "pods"}, {"name": "pods/status"}]}'
+
+
+@pytest.mark.feature("DS-MC-08")
+def test_a_server_without_evictions_ends_the_process() -> None:
+    async def scenario(world: Cluster) -> None:
+        async with Without(world.client.config) as client:
+            with pytest.raises(FatalError, match="pods/eviction"):
+                await evictors.require_evictions(client)
+            client.status = 403
+            await evictors.require_evictions(client)
+            client.status = 500
+            with pytest.raises(errors.ServerError):
+                await evictors.require_evictions(client)
 
     play(scenario)
 
