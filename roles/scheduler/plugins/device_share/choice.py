@@ -128,12 +128,12 @@ def _gpu(request: DeviceRequest, view: View, rules: Rules, wanted: Wanted, hint:
         if not template:
             return NO_TEMPLATE
     elif not wanted.shared:
-        chosen = choose_partition(view.narrowed(GPU, fitting), wanted, request.partition, hint.scope)
+        chosen = choose_partition(view.narrowed(GPU, fitting), wanted, request.partition, hint.scope, near)
         if isinstance(chosen, Status):
             return chosen
         if chosen is not None:
             return Pick(wanted, chosen)
-    found = _scoped(view, rules, wanted, hint, fitting) if hint.scope or not near else None
+    found = _scoped(view, rules, wanted, hint, fitting, near) if hint.scope or not near else None
     if found is None:
         found = _plain(view, rules, wanted, Hint(), fitting, near, aim)
     return found if isinstance(found, Status) or not template else Pick(wanted, found.units, template)
@@ -151,13 +151,13 @@ def _unshareable(request: DeviceRequest, view: View, rules: Rules, wanted: Wante
     return None
 
 
-def _scoped(view: View, rules: Rules, wanted: Wanted, hint: Hint, fitting: Sequence[Unit]) -> Pick | Status | None:
+def _scoped(view: View, rules: Rules, wanted: Wanted, hint: Hint, fitting: Sequence[Unit], near: frozenset[str]) -> Pick | Status | None:
     """Cards near one another; None where the topology says nothing about such a request and nothing is required of it."""
     if wanted.shared and wanted.count > 1:
         return _MULTI_SHARED if hint.scope else None
     if not has_tree(view, GPU):
         return _NO_TREE if hint.scope else None
-    scope = choose_scope(view, wanted, fitting, hint.scope, rules.scorer)
+    scope = choose_scope(view, wanted, fitting, hint.scope, rules.scorer, near)
     if scope is None:
         return _NOT_IN_SCOPE if hint.scope else _NO_GPUS
     return Pick(wanted, tuple(_ordered(view, rules, wanted, scope.units)[: wanted.count]))

@@ -45,9 +45,11 @@ def honored(inventory: Inventory, labels: Mapping[str, str]) -> bool:
     return labels.get(names.LABEL_NODE_GPU_PARTITION_POLICY) == names.GPU_PARTITION_POLICY_HONOR
 
 
-def choose_partition(view: View, wanted: Wanted, wish: PartitionWish | None, scope: int = 0) -> tuple[Unit, ...] | Status | None:
+def choose_partition(
+    view: View, wanted: Wanted, wish: PartitionWish | None, scope: int = 0, near: frozenset[str] = frozenset()
+) -> tuple[Unit, ...] | Status | None:
     """The cards of the best partition; None where none is free and nobody insists, a refusing status where pod or node does. `scope` is
-    the rank of the topology scope that they must share."""
+    the rank of the topology scope that they must share; partitions on the PCIe switches `near` are preferred."""
     insists = wish is not None or honored(view.inventory, view.labels)
     table = table_of(view.inventory, view.labels)
     if table is None:
@@ -57,15 +59,16 @@ def choose_partition(view: View, wanted: Wanted, wish: PartitionWish | None, sco
         return _NO_SIZE if insists else None
     units = {unit.minor: unit for unit in view.units.get(GPU, ()) if not unit.busy and unit.has(wanted)}
     busy, forced = view.busy(GPU), view.forced_of(GPU)
+    liked = {unit.minor for unit in units.values() if (GPU, unit.minor) in view.preferred or unit.card.pcie in near}
+
+    def rank(partition: Partition) -> tuple[int, int]:
+        return len(liked.intersection(partition.minors)), _kept_whole(table, wanted.count, busy.union(partition.minors))
+
     levels = sorted({partition.score for partition in partitions}, reverse=True)
     for level in levels[:1] if wish is not None and wish.restricted else levels:
         candidates = [p for p in partitions if p.score == level and _feasible(p, units, wish, scope) and forced.issubset(p.minors)]
         if candidates:
-            preferred = {minor for kind, minor in view.preferred if kind == GPU}
-            best = max(
-                candidates, key=lambda p: (len(preferred.intersection(p.minors)), _kept_whole(table, wanted.count, busy.union(p.minors)))
-            )
-            return tuple(units[minor] for minor in best.minors)
+            return tuple(units[minor] for minor in max(candidates, key=rank).minors)
     return _NONE_FREE if insists else None
 
 

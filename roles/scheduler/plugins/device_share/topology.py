@@ -57,9 +57,12 @@ def used_scopes(view: View, kind: str) -> frozenset[_Path]:
     return frozenset(used)
 
 
-def choose_scope(view: View, wanted: Wanted, suitable: Sequence[Unit], required: int, scorer: Scorer) -> Scope | None:
+def choose_scope(
+    view: View, wanted: Wanted, suitable: Sequence[Unit], required: int, scorer: Scorer, near: frozenset[str] = frozenset()
+) -> Scope | None:
     """The deepest scope with enough suitable devices, no wider than required; among equals the one on paths that are in use already, then
-    (shared requests) the one with the best device, then the first. None when there is none."""
+    (shared requests) the one with the best device, then the first. Devices that are preferred or on the PCIe switches `near` come before
+    all that. None when there is none."""
     if required == SCOPE_DEVICE and wanted.count > 1:
         return None
     used = used_scopes(view, wanted.type)
@@ -67,7 +70,7 @@ def choose_scope(view: View, wanted: Wanted, suitable: Sequence[Unit], required:
     forced = view.forced_of(wanted.type)
 
     def rank(scope: Scope) -> tuple[int, int, int]:
-        liked = sum((wanted.type, unit.minor) in view.preferred for unit in scope.units) if view.preferred else 0
+        liked = sum((wanted.type, unit.minor) in view.preferred or unit.card.pcie in near for unit in scope.units)
         on_path = sum(scope.path[:length] in used for length in range(1, len(scope.path) + 1))
         return liked, on_path, max(scorer.device(unit, wanted) for unit in scope.units) if wanted.shared else 0
 

@@ -106,8 +106,8 @@ def test_virtual_functions() -> None:
 # ---------------------------------------------------------------- together
 
 
-def both(gpu: int, rdma_amount: int, joint: Any = None, **hints: Any) -> Any:
-    return pod({CORE: gpu, RATIO: gpu, RDMA: rdma_amount}, joint=joint, hint=hints or None)
+def both(percent: int, rdma_amount: int, joint: Any = None, **hints: Any) -> Any:
+    return pod({CORE: percent, RATIO: percent, RDMA: rdma_amount}, joint=joint, hint=hints or None)
 
 
 @pytest.mark.feature("SCH-DEV-09")
@@ -153,6 +153,19 @@ def test_near_is_a_wish_and_all_is_all() -> None:
     assert [item["minor"] for item in got["rdma"]] == [0, 1, 2, 3]
     alone = give(found, both(100, 1, {"deviceTypes": ["gpu", "fpga"], "requiredScope": "SamePCIe"}))
     assert len(alone["rdma"]) == 1
+
+
+@pytest.mark.feature("SCH-DEV-09")
+@pytest.mark.parametrize("node", [{}, {"node.koordinator.sh/gpu-model": "H100"}])
+@pytest.mark.parametrize("scope", ["", "PCIe"])
+def test_the_network_may_lead(node: dict[str, str], scope: str) -> None:
+    found = world()
+    add(found, "n", [*gpus(8), *nics(4)], node=node)
+    found.add_pods(holder("x", "n", {"rdma": [entry(0, rdma=100)], "gpu": [entry(0)]}, {RDMA: 100}))
+    lead = {"deviceTypes": ["rdma", "gpu"], "requiredScope": "SamePCIe"}
+    got = give(found, both(200, 100, lead, **{"gpu": {"requiredTopologyScope": scope}}))
+    assert [item["minor"] for item in got["rdma"]] == [1]
+    assert [item["minor"] for item in got["gpu"]] == [2, 3]
 
 
 @pytest.mark.feature("SCH-DEV-09")
