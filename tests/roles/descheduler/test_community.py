@@ -234,16 +234,25 @@ def test_high_node_utilization_empties_the_emptiest() -> None:
 )
 def test_arguments_that_cannot_be_are_refused_at_the_start(plugin: str, args: Obj, wanted: str) -> None:
     from koord.config.errors import InvalidConfig
+    from roles.descheduler import registry
     from roles.descheduler.build import Options
 
+    row = registry.PLUGIN_TYPES.get(plugin)
+    sets = {row.point: [plugin]} if row is not None else {}
     with pytest.raises(InvalidConfig) as refused:
-        Options(parse_configuration(configuration({}, {plugin: args}), "test"), "test")
+        Options(parse_configuration(configuration(sets, {plugin: args}), "test"), "test")
     assert wanted in str(refused.value)
+
+
+def test_arguments_of_an_adapted_plugin_that_does_not_run_do_not_matter() -> None:
+    from roles.descheduler.build import Options
+
+    Options(parse_configuration(configuration({}, {"PodLifeTime": {"states": ["Lost"]}}), "test"), "test")
 
 
 def test_a_field_that_a_community_plugin_does_not_know_is_ignored_but_told(caplog: pytest.LogCaptureFixture) -> None:
     from roles.descheduler.build import Options
 
-    args = {"maxPodLifeTimeSeconds": 1, "maxPodLifetimeSecond": 5}
+    args = {"maxPodLifeTimeSeconds": 1, "maxPodLifetimeSecond": 5, "namespaces": {"include": ["a"], "includes": []}}
     Options(parse_configuration(configuration({"deschedule": ["PodLifeTime"]}, {"PodLifeTime": args}), "test"), "test")
     assert "maxPodLifetimeSecond: PodLifeTime does not know this argument; did you mean 'maxPodLifeTimeSeconds'?" in caplog.text

@@ -267,3 +267,18 @@ def test_a_dry_run_lists_the_same_in_every_round() -> None:
             assert len(running.records("WouldEvict")) >= 4
 
     asyncio.run(scenario())
+
+
+@pytest.mark.feature("DS-LNL-06")
+def test_a_node_that_stays_hot_says_why_its_pods_stay() -> None:
+    objects = [
+        node("hot"), node("idle"),
+        pod("bare", "hot", owned=False), pod("odd", "hot", cpu="100m", nodeSelector={"disk": "none"}), pod("unknown", "hot"),
+        metric("hot", "7", {"bare": "1", "odd": "1"}), metric("idle", "1"),
+    ]  # fmt: skip
+    done = balanced({}, objects)
+    assert len(done.pods) == 3
+    (record,) = done.records("Relieved")
+    assert record.message.startswith("still hot after 0 evictions; pods that stay: ")
+    for why in ("1 x it has no owner that would replace it", "1 x it fits no low node", "1 x no metric tells of it"):
+        assert why in record.message

@@ -28,7 +28,7 @@ class LenientModel(ConfigModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", strict=True, use_attribute_docstrings=True)
 
 
-class CommunityNamespaces(LenientModel, Namespaces):
+class CommunityNamespaces(Namespaces, LenientModel):
     """Either the namespaces that count, or those that do not."""
 
 

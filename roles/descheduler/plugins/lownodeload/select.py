@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,8 @@ from roles.descheduler.plugins.lownodeload import explain
 from roles.descheduler.plugins.lownodeload.args import Pool
 from roles.descheduler.plugins.lownodeload.classify import Placed, over
 from roles.descheduler.plugins.lownodeload.order import hottest_first, leaving_order
+
+_REASONS = 5  # the most frequent ones that a record names
 
 
 @dataclass(slots=True)
@@ -127,7 +130,8 @@ def relieve(run: Pass, refuse: Filter, outcome: dict[str, str], *, node_fit: boo
 def _relieve_node(source: Placed, run: Pass, refuse: Filter, outcome: dict[str, str], *, node_fit: bool, dry_run: bool) -> Turn:
     usage, high = run.usage(source), run.high(source)
     excess = {name: usage[name] - high[name] for name in over(usage, high)}
-    possible = [view for view in source.view.pods if not view.leaving and (view.is_prod or not run.prod) and not refuse(view.pod)]
+    kept: Counter[str] = Counter()  # reasons for which pods stayed
+    possible = _possible(source, run, refuse, kept)
     evicted = 0
     for view in leaving_order(possible, excess, run.pool.weights):
         if not over(run.usage(source), high):
@@ -136,10 +140,12 @@ def _relieve_node(source: Placed, run: Pass, refuse: Filter, outcome: dict[str, 
             outcome[source.view.name] = f"the low nodes have no room left for {', '.join(spent)}"
             return
         target = find_target(view, run) if node_fit else None
-        if (node_fit and target is None) or refuse(view.pod):
+        if node_fit and target is None:
+            kept["it fits no low node" if view.usage is not None else "no metric tells of it"] += 1
             continue
         reason, numbers = explain.reason(source, run, over(run.usage(source), high))
         if not (yield Evict(view.pod, reason, target[1] if target else "", numbers, dry_run)):
+            kept["its eviction was refused"] += 1
             continue
         evicted += 1
         if target is not None:
@@ -148,6 +154,20 @@ def _relieve_node(source: Placed, run: Pass, refuse: Filter, outcome: dict[str, 
             gone = {**restrict(view.usage, run.pool.resources), "pods": 1}
             sub_into(run.budget, {name: value for name, value in gone.items() if name in run.budget})
     if over(run.usage(source), high):
-        outcome[source.view.name] = f"still hot after {evicted} evictions: no other pod may or can leave"
+        why = ", ".join(f"{count} x {reason}" for reason, count in kept.most_common(_REASONS)) or "none is left"
+        outcome[source.view.name] = f"still hot after {evicted} evictions; pods that stay: {why}"
     else:
         outcome[source.view.name] = f"cool after {evicted} evictions"
+
+
+def _possible(source: Placed, run: Pass, refuse: Filter, kept: Counter[str]) -> list[PodView]:
+    """Pods that this pass may take from the node; why others stay is counted."""
+    found = []
+    for view in source.view.pods:
+        if view.leaving or (run.prod and not view.is_prod):
+            continue
+        if reason := refuse(view.pod):
+            kept[reason] += 1
+        else:
+            found.append(view)
+    return found
