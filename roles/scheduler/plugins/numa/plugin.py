@@ -194,6 +194,20 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
             return ()
         return (_SCOPE,) if nodes is not None else tuple(f"Reservation(s) {reason}" for reason in tried.reasons)
 
+    def fits_alone(self, ctx: CycleContext, slot: int) -> tuple[str, ...]:
+        request, facts = self._request(ctx), self.columns.at(slot).facts
+        policy = checks.effective_policy(request, facts) or Policy.NONE
+        binding, strict = self._binding(request, slot), POLICY_CODES[policy] >= checks.STRICT
+        if not request.amounts or (binding is None and not strict):
+            return ()
+        reasons: tuple[str, ...] = ()
+        for mask in masks_to_try(facts, policy) if strict else (None,):
+            tried = self._trials.attempt_alone(ctx, slot, request, binding, _nodes(mask))
+            if not isinstance(tried, Status):
+                return ()
+            reasons = tried.reasons
+        return reasons
+
     # ---------------------------------------------------------------- NUMA policy and hints
 
     def numa_policy(self, ctx: CycleContext, slot: int) -> Wanted | Status | None:

@@ -108,6 +108,13 @@ class Trials:
         facts = self._columns.at(slot).facts
         return allocate(facts, request, binding, self._inside(ctx, slot, facts, request, use), nodes)
 
+    def attempt_alone(
+        self, ctx: CycleContext, slot: int, request: Request, binding: Binding | None, nodes: Sequence[int] | None
+    ) -> Record | Status:
+        """The allocation without any of the reservations that the pod may use."""
+        facts = self._columns.at(slot).facts
+        return allocate(facts, request, binding, self._beside(ctx, slot, facts, request), nodes, pick=False)
+
     # ---------------------------------------------------------------- pools
 
     def _trials(self, ctx: CycleContext, slot: int, facts: Facts, request: Request, pool: Pool, *, reserving: bool) -> list[Trial]:
@@ -122,8 +129,7 @@ class Trials:
             pool = self._inside(ctx, slot, facts, request, reservation)
             trials.append(Trial(pool, reservation, home=self._home(slot, facts, reservation)))
         if not (reserving and chosen) and not requires_reservation(ctx.pod):
-            kept = [self._share(slot, facts, found) for found in restored]
-            trials.append(Trial(pool_of(facts, self._columns.usage(slot), request.exclusive, kept), None))
+            trials.append(Trial(self._beside(ctx, slot, facts, request), None))
         return trials
 
     def _taking_over(self, ctx: CycleContext, slot: int, facts: Facts, request: Request, pool: Pool, *, reserving: bool) -> Trial:
@@ -143,6 +149,11 @@ class Trials:
 
     def _open_pool(self, ctx: CycleContext, slot: int, facts: Facts, request: Request) -> Pool:
         return pool_of(facts, self._columns.usage(slot), request.exclusive)
+
+    def _beside(self, ctx: CycleContext, slot: int, facts: Facts, request: Request) -> Pool:
+        """What is left beside all that the reservations keep."""
+        kept = [self._share(slot, facts, found) for found in ctx.restored.get(slot, ())]
+        return pool_of(facts, self._columns.usage(slot), request.exclusive, kept)
 
     def _inside(self, ctx: CycleContext, slot: int, facts: Facts, request: Request, use: RestoredReservation) -> Pool:
         """Node free and what one reservation has left, without what the others keep."""

@@ -238,6 +238,22 @@ def test_under_a_numa_policy_owners_go_where_their_reservation_is(scheduler: Any
 
 
 @pytest.mark.feature("SCH-NUMA-13")
+def test_a_pod_that_fits_no_reservation_takes_nothing_out_of_them(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler(config(), crds=True) as live:
+            numa = Numa(live)
+            await numa.machine(allocatable="64")
+            held = cpu_list(await numa.reservation("r", cpu="4", policy="Restricted"))
+            # Bigger than what the reservation gives, so out of the node, which has 12 CPUs beside it.
+            beside = cpu_list(await numa.cpus("beside", cpu="8", labels={**LSR, **OWNER}))
+            assert beside.isdisjoint(held)
+            assert "not enough cpus" in await numa.refusal("none", cpu="6", labels={**LSR, **OWNER})
+            assert cpu_list(await numa.cpus("inside", cpu="4", labels={**LSR, **OWNER})) == held
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-NUMA-13")
 def test_reservation_ignored_pods_use_what_is_left_in_reservations(scheduler: Any) -> None:
     async def run() -> None:
         async with scheduler(config(), crds=True) as live:
