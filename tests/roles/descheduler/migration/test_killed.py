@@ -51,6 +51,25 @@ class Mortal(Client):
         return answer
 
 
+class Unlucky(Mortal):
+    """A client one of whose writes meets an error, before or after the server has it."""
+
+    error: errors.ApiError
+
+    async def _call(self, method: str, path: str, obj: Any = None, **options: Any) -> dict[str, Any]:
+        if method == "GET" or "/events" in path:
+            return await Client._call(self, method, path, obj, **options)
+        number, self.writes = self.writes, self.writes + 1
+        if number == self.fatal and not self.after:
+            raise self.error
+        if path.endswith("/eviction"):
+            self.evictions.append(path)
+        answer = await Client._call(self, method, path, obj, **options)
+        if number == self.fatal:
+            raise self.error
+        return answer
+
+
 class Plot:
     """What happens around one job: somebody plays scheduler, workload controller and kubelet."""
 
@@ -173,6 +192,41 @@ def test_killed_at_any_write_the_job_ends_the_same(kind: str) -> None:
                     await heir.close()
                     world.lives.clear()
                     await plot.clear()
+
+    asyncio.run(scenario())
+
+
+ERRORS = (
+    (errors.Conflict(409, "Conflict", "changed meanwhile"), False),
+    (errors.TooManyRequests(429, "TooManyRequests", "slow down"), False),
+    (errors.Unreachable("the line is dead"), False),
+    (errors.Unreachable("the line is dead"), True),
+    (errors.ServerError(503, "ServiceUnavailable", "no leader"), True),
+)
+
+
+@pytest.mark.feature("DS-MC-03")
+@pytest.mark.feature("DS-MC-08")
+@pytest.mark.parametrize(("error", "after"), ERRORS, ids=["409", "429", "not sent", "no answer", "503"])
+def test_an_error_of_any_write_changes_nothing_about_the_end(error: errors.ApiError, after: bool) -> None:
+    async def scenario() -> None:
+        async with cluster() as world:
+            owner = await world.replicaset(replicas=20)
+            wanted: dict[str, Any] = {}
+            for fatal in range(-1, 12):  # -1: without an error
+                plot = Plot(world, "moves", fatal + 1, owner)
+                async with Unlucky(world.client.config) as client:
+                    client.fatal, client.after, client.error = fatal, after, error
+                    living = await world.live(client=client)
+                    await plot.begin()
+                    found = told(await plot.until_ended(), plot)
+                    wanted = wanted or found
+                    assert found == wanted, fatal
+                    assert len(client.evictions) == 1, fatal
+                    await released(plot, "moves")
+                    await living.kill()
+                world.lives.clear()
+                await plot.clear()
 
     asyncio.run(scenario())
 
