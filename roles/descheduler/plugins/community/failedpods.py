@@ -44,10 +44,13 @@ class RemoveFailedPods:
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
         """Node by node."""
+
+        def matches(pod: Pod) -> bool:
+            return pod.status.phase == "Failed" and self._chosen(pod) and self._matches(pod, handle.now)
+
         for node in nodes:
-            for pod in candidates_of_all_phases(node, handle, self._chosen):
-                if pod.status.phase == "Failed" and self._matches(pod, handle.now):
-                    yield Evict(pod, f"pod has failed{f': {pod.status.reason}' if pod.status.reason else ''}")
+            for pod in candidates_of_all_phases(node, handle, matches):
+                yield Evict(pod, f"pod has failed{f': {pod.status.reason}' if pod.status.reason else ''}")
 
     def _matches(self, pod: Pod, now: float) -> bool:
         args = self.args

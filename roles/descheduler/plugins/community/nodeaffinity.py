@@ -57,10 +57,7 @@ class RemovePodsViolatingNodeAffinity:
 
     def _required(self, nodes: list[NodeView], handle: Handle) -> Turn:
         for node in nodes:
-            for view in candidates(node, handle, self._chosen):
-                affinity = view.pod.spec.affinity
-                if affinity is None or affinity.node_affinity is None or affinity.node_affinity.required is None:
-                    continue
+            for view in candidates(node, handle, lambda pod: _requires(pod) and self._chosen(pod)):
                 if affinity_matches(view.pod, node.node):
                     continue
                 if target := community_fitting(view, nodes, other=False):
@@ -68,14 +65,21 @@ class RemovePodsViolatingNodeAffinity:
 
     def _preferred(self, nodes: list[NodeView], handle: Handle) -> Turn:
         for node in nodes:
-            for view in candidates(node, handle, self._chosen):
-                affinity = view.pod.spec.affinity
-                if affinity is None or affinity.node_affinity is None or not affinity.node_affinity.preferred:
-                    continue
+            for view in candidates(node, handle, lambda pod: _prefers(pod) and self._chosen(pod)):
                 own, best = weight(view.pod, node.node), max(weight(view.pod, other.node) for other in nodes)
                 if best > own and (target := community_fitting(view, nodes, other=False)):
                     reason = f"node {node.name} matches the pod's preferred node affinity by {own}, the best node by {best}"
                     yield Evict(view.pod, reason, target, {"weight": own, "best": best})
+
+
+def _requires(pod: Pod) -> bool:
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    return affinity is not None and affinity.required is not None
+
+
+def _prefers(pod: Pod) -> bool:
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    return affinity is not None and bool(affinity.preferred)
 
 
 def weight(pod: Pod, node: Node) -> int:

@@ -52,6 +52,8 @@ class RemovePodsViolatingNodeTaints:
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
         """Node by node, by name."""
         for node in nodes:
+            if not any(self.args.relevant(taint) for taint in node.node.spec.taints):
+                continue
             for view in candidates(node, handle, self._chosen):
                 taint = untolerated(view.pod, node.node, self.args.relevant)
                 if taint is not None:

@@ -110,7 +110,11 @@ class PodLifeTime:
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
         """The oldest pod first, over all nodes."""
-        found = [pod for node in nodes for pod in candidates_of_all_phases(node, handle, self._chosen) if self._matches(pod, handle.now)]
+
+        def matches(pod: Pod) -> bool:
+            return self._chosen(pod) and self._matches(pod, handle.now)
+
+        found = [pod for node in nodes for pod in candidates_of_all_phases(node, handle, matches)]
         for pod in sorted(found, key=lambda pod: -age(pod, handle.now)):
             seconds = floor(age(pod, handle.now))
             yield Evict(pod, f"pod is {seconds} s old and matches PodLifeTime", numbers={"age.seconds": seconds})

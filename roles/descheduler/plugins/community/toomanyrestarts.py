@@ -42,12 +42,13 @@ class RemovePodsHavingTooManyRestarts:
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
         """Node by node, the pod with the most restarts first."""
         for node in nodes:
-            found = [(self._restarts(view.pod), view.pod) for view in candidates(node, handle, self._chosen) if self._in_state(view.pod)]
+            found = [(self._restarts(view.pod), view.pod) for view in candidates(node, handle, self._matches)]
             for restarts, pod in sorted(found, key=lambda entry: -entry[0]):
-                if restarts >= self.args.pod_restart_threshold:
-                    yield Evict(
-                        pod, f"pod has {restarts} restarts, {self.args.pod_restart_threshold} are too many", numbers={"restarts": restarts}
-                    )
+                reason = f"pod has {restarts} restarts, {self.args.pod_restart_threshold} are too many"
+                yield Evict(pod, reason, numbers={"restarts": restarts})
+
+    def _matches(self, pod: Pod) -> bool:
+        return self._restarts(pod) >= self.args.pod_restart_threshold and self._chosen(pod) and self._in_state(pod)
 
     def _restarts(self, pod: Pod) -> int:
         return sum(status.restart_count for status in statuses(pod, init=self.args.including_init_containers))
