@@ -28,11 +28,12 @@ from roles.scheduler.extenders.chain import Extenders
 from roles.scheduler.flags import controller_wanted
 from roles.scheduler.framework.status import Status
 from roles.scheduler.live import Scheduler
-from roles.scheduler.metrics import SchedulerMetrics
+from roles.scheduler.metrics import SchedulerMetrics, Standing
 from roles.scheduler.monitor import Monitor
 from roles.scheduler.observing.barrier import Barrier, wait
 from roles.scheduler.observing.observer import Observer
 from roles.scheduler.queue.queue import SchedulingQueue
+from roles.scheduler.resource_metrics import resource_page
 from roles.scheduler.services import install
 
 log = logging.getLogger(__name__)
@@ -112,6 +113,7 @@ class App:
             reread=self.observer.reread,
             check=options.gates.get("DynamicSchedulerCheck", True),
             extenders=self.extenders,
+            measure=metrics.point,
         )
         self.scheduler = Scheduler(
             state=engine.state, cache=self.cache, queue=self.queue, waiting=self.waiting, cycle=engine.cycle,
@@ -128,12 +130,22 @@ class App:
             handle.report = lambda pod, message: self.reporter.waits(pod, message, self._clock())
             handle.record = recorder.record
             handle.event = self.events[handle.profile].event
+        lease = config.leader_election.resource_name
+        standing = Standing(
+            queues=self.queue.counts, cache=self._sizes, bindings=lambda: self.binder.backlog, refused=self.queue.refused,
+            leader=self.may_write, lease=lease,
+        )  # fmt: skip
+        ops.registry.register(standing)
         ops.health.register("caches", gate=True)
         self.install(ops)
 
     def _activate(self, pods: Iterable[PodInfo]) -> None:
         self.queue.activate(pods, self._clock())
         self._wake()
+
+    def _sizes(self) -> dict[str, int]:
+        cluster = self.engine.cluster
+        return {"nodes": cluster.live, "pods": cluster.pod_count, "assumed_pods": self.cache.assumed_count}
 
     def _wake(self) -> None:
         self.scheduler.wake()
@@ -158,6 +170,7 @@ class App:
         from koord.config.model import wire
 
         ops.json("/configz", lambda: {"kubescheduler.config.k8s.io": wire(self.options.config)})
+        ops.route("GET", "/metrics/resources", resource_page(lambda: self.observer.running() if self.may_write() else ()))
         ops.json("/debug/cache", lambda: {"differences": self.observer.audit()})
         diagnosis.install(ops, self.options.debug, self.dump)
         install(ops, self.engine.cluster, self.engine.frameworks, self.may_write)

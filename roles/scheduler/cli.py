@@ -224,7 +224,8 @@ async def _run(life: Life, options: Options, target: ClientConfig, flags: dict[s
     qps = connection.qps if "qps" in connection.model_fields_set else None
     burst = connection.burst if "burst" in connection.model_fields_set else None
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(Client(target, qps=qps, burst=burst, role="scheduler"))
+        observer = metrics.client_observer(ops.registry, target.server)
+        client = await stack.enter_async_context(Client(target, qps=qps, burst=burst, role="scheduler", observer=observer))
         informers = InformerFactory(client)
         app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
         if flags["secure_port"]:

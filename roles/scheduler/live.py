@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from time import perf_counter
 from typing import Any
 
 from koord.decisions.recorder import Recorder
@@ -125,7 +126,6 @@ class Scheduler:
         self._queue.flush_leftover(now)
         for pod in self._cache.expire(now):
             log.warning("pod %s was bound but never seen on its node; it no longer counts there", pod.key)
-        self._metrics.pending(self._queue.counts())
 
     def _next(self) -> Entry | None:
         now = self._clock()
@@ -144,12 +144,14 @@ class Scheduler:
         if not self._wanted(entry):
             return None
         now = self._begin(entry.pod)
+        began = perf_counter()
         try:
             decision = self._cycle.decide(entry.pod)
         except Exception as failure:
             log.exception("scheduling of %s failed", entry.pod.key)
             self._crashed(entry, failure, now)
             return None
+        self._metrics.decided(perf_counter() - began)
         return self._conclude(entry, decision, now)
 
     async def attempt_with_extenders(self, entry: Entry) -> Decision | None:
@@ -157,6 +159,7 @@ class Scheduler:
         if not self._wanted(entry):
             return None
         now = self._begin(entry.pod)
+        began = perf_counter()
         try:
             decision = await self._decide_with_extenders(entry.pod)
         except Exception as failure:
@@ -166,6 +169,7 @@ class Scheduler:
         if self._queue.get(entry.pod.uid) is not entry or entry.state != IN_FLIGHT:
             self._monitor.ended(entry.pod.uid, self._clock())  # the pod went while the extenders were thinking
             return None
+        self._metrics.decided(perf_counter() - began)
         return self._conclude(entry, decision, now)
 
     async def _decide_with_extenders(self, pod: PodInfo) -> Decision:
@@ -225,26 +229,32 @@ class Scheduler:
         framework.run_resize(ctx, slot)
         pod = decision.pod
         self._cache.assume(pod, slot)
+        began = perf_counter()
         status = framework.run_reserve(ctx, slot)
+        self._metrics.point("Reserve", status, framework.name, perf_counter() - began)
         if not status.ok:
             self._take_back(decision, unreserve=False)
             self._refused(decision, status, entry.attempts)
             return
+        began = perf_counter()
         status, waits = framework.run_permit(ctx, slot)
+        self._metrics.point("Permit", status, framework.name, perf_counter() - began)
         if not status.ok and status.code is not Code.WAIT:
             self._take_back(decision)
             self._refused(decision, status, entry.attempts)
             return
         self._state.nominations.remove(pod.uid)
-        task = Task(decision, entry.attempts)
+        task = Task(decision, entry.attempts, entry.first_attempt or self._clock())
         if waits:
             self._monitor.ended(pod.uid, self._clock())
-            self._waiting.hold(pod, decision.node, waits, self._clock(), lambda answer: self._permitted(task, answer))
+            held = self._clock()
+            self._waiting.hold(pod, decision.node, waits, held, lambda answer: self._permitted(task, answer, held))
         else:
             self._binder.submit(task)
 
-    def _permitted(self, task: Task, answer: Status) -> None:
-        """A held pod is let go or sent back."""
+    def _permitted(self, task: Task, answer: Status, held: float) -> None:
+        """A pod that was held since then is let go or sent back."""
+        self._metrics.permitted(answer.ok, self._clock() - held)
         if answer.ok:
             pod = task.decision.pod
             self._monitor.started(pod.uid, pod.key, pod.shape.scheduler_name, self._clock())
@@ -270,7 +280,7 @@ class Scheduler:
             self._cache.finish_binding(pod.uid, now)
             self._queue.done(pod.uid)
             self._reporter.scheduled(pod, decision.node)
-            self._metrics.bound(decision.framework.name, task.attempt)
+            self._metrics.bound(task.attempt, now - task.first)
             return
         self._take_back(decision, rejector=status.plugin)
         if outcome is Outcome.GONE:

@@ -2,10 +2,54 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from roles.scheduler.framework.status import Status
 
 _RESULTS = {"Scheduled": "scheduled", "Unschedulable": "unschedulable", "Error": "error"}
 _SECONDS = tuple(0.001 * 2**power for power in range(15))
+
+
+_WORDS = {"Unresolvable": "UnschedulableAndUnresolvable"}  # the others are kube-scheduler's words
+_QUEUES = ("active", "backoff", "unschedulable", "gated")
+
+Counts = Callable[[], Mapping[str, int]]
+
+
+class Standing:
+    """What is counted when somebody asks: pods by queue, sizes of the cache, pods by the plugin that refused them, leadership."""
+
+    def __init__(
+        self, *, queues: Counts, cache: Counts, bindings: Callable[[], int], refused: Callable[[], Iterable[tuple[str, str, int]]],
+        leader: Callable[[], bool], lease: str,
+    ) -> None:  # fmt: skip
+        self._queues, self._cache, self._bindings, self._refused = queues, cache, bindings, refused
+        self._leader, self._lease = leader, lease
+
+    def collect(self) -> Iterator[Metric]:
+        """Samples as they are now."""
+        counts = self._queues()
+        pending = GaugeMetricFamily("scheduler_pending_pods", "Pods waiting, by queue.", labels=["queue"])
+        for queue in _QUEUES:
+            pending.add_metric([queue], counts.get(queue, 0))
+        yield pending
+        size = GaugeMetricFamily("scheduler_cache_size", "What the cache holds.", labels=["type"])
+        for kind, number in self._cache().items():
+            size.add_metric([kind], number)
+        yield size
+        busy = GaugeMetricFamily("scheduler_goroutines", "Work under way beside the cycle.", labels=["operation"])
+        busy.add_metric(["binding"], self._bindings())
+        yield busy
+        refused = GaugeMetricFamily("scheduler_unschedulable_pods", "Pods that a plugin refused.", labels=["plugin", "profile"])
+        for plugin, profile, number in self._refused():
+            refused.add_metric([plugin, profile], number)
+        yield refused
+        leader = GaugeMetricFamily("leader_election_master_status", "1 while this process leads.", labels=["name"])
+        leader.add_metric([self._lease], int(self._leader()))
+        yield leader
 
 
 class SchedulerMetrics:
@@ -20,7 +64,26 @@ class SchedulerMetrics:
             buckets=_SECONDS,
             registry=registry,
         )
-        self._pending = Gauge("scheduler_pending_pods", "Pods waiting, by queue.", ["queue"], registry=registry)
+        self._algorithm = Histogram(
+            "scheduler_scheduling_algorithm_duration_seconds", "Seconds of deciding.", buckets=_SECONDS, registry=registry
+        )
+        self._sli = Histogram(
+            "scheduler_pod_scheduling_sli_duration_seconds",
+            "Seconds from a pod's first attempt until it was bound.",
+            ["attempts"],
+            buckets=tuple(0.01 * 2**power for power in range(20)),
+            registry=registry,
+        )
+        self._points = Histogram(
+            "scheduler_framework_extension_point_duration_seconds",
+            "Seconds of all plugins of an extension point.",
+            ["extension_point", "status", "profile"],
+            buckets=tuple(0.0001 * 2**power for power in range(14)),
+            registry=registry,
+        )
+        self._permit = Histogram(
+            "scheduler_permit_wait_duration_seconds", "Seconds held by permit plugins.", ["result"], buckets=_SECONDS, registry=registry
+        )
         self._incoming = Counter("scheduler_queue_incoming_pods", "Pods that entered a queue.", ["event", "queue"], registry=registry)
         self._pod_attempts = Histogram(
             "scheduler_pod_scheduling_attempts", "Attempts until bound.", buckets=(1, 2, 4, 8, 16), registry=registry
@@ -32,6 +95,7 @@ class SchedulerMetrics:
         self._evaluated = Histogram("scheduler_pod_scheduling_evaluated_nodes", "Nodes looked at.", buckets=nodes, registry=registry)
         self._feasible = Histogram("scheduler_pod_scheduling_feasible_nodes", "Nodes that fit.", buckets=nodes, registry=registry)
         self._by_result: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
+        self._by_point: dict[tuple[str, str, str], Histogram] = {}
         self._by_queue: dict[tuple[str, str], Counter] = {}
 
     def attempt(self, verdict: str, profile: str, seconds: float) -> None:
@@ -60,14 +124,27 @@ class SchedulerMetrics:
             counter = self._by_queue[event, queue] = self._incoming.labels(event, queue)
         counter.inc()
 
-    def pending(self, counts: dict[str, int]) -> None:
-        """How many pods wait where."""
-        for queue in ("active", "backoff", "unschedulable", "gated"):
-            self._pending.labels(queue).set(counts.get(queue, 0))
+    def decided(self, seconds: float) -> None:
+        """A decision was made."""
+        self._algorithm.observe(seconds)
 
-    def bound(self, profile: str, attempts: int) -> None:
-        """A pod was bound at its nth attempt."""
+    def point(self, name: str, status: Status, profile: str, seconds: float) -> None:
+        """The plugins of an extension point were run for a pod."""
+        key = (name, status.code.name, profile)
+        found = self._by_point.get(key)
+        if found is None:
+            word = "".join(part.capitalize() for part in status.code.name.split("_"))
+            found = self._by_point[key] = self._points.labels(name, _WORDS.get(word, word), profile)
+        found.observe(seconds)
+
+    def permitted(self, allowed: bool, seconds: float) -> None:
+        """A held pod was let go, or sent back."""
+        self._permit.labels("success" if allowed else "Unschedulable").observe(seconds)
+
+    def bound(self, attempts: int, seconds: float) -> None:
+        """A pod was bound at its nth attempt, so many seconds after the first."""
         self._pod_attempts.observe(attempts)
+        self._sli.labels(str(attempts) if attempts < 15 else "15+").observe(seconds)
 
     def preempted(self, victims: int) -> None:
         """A preemption was decided."""

@@ -116,6 +116,11 @@ async def clear(kubeconfig: Path, nodes: int, pods: int) -> None:
         await _all(client.delete(NODES, f"bench-{number}") for number in range(nodes))
 
 
+async def all_pods(kubeconfig: Path) -> list[dict[str, Any]]:
+    async with Client(load(str(kubeconfig))) as client:
+        return (await client.list(PODS, "default")).items
+
+
 def bound(url: str) -> float:
     """How many pods the scheduler says that it has bound."""
     text = urllib.request.urlopen(url, timeout=5).read().decode()

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from time import perf_counter
 
 from koord.kube.errors import ApiError, Conflict, Invalid, NotFound
 from roles.scheduler.cluster.podinfo import PodInfo
@@ -35,13 +36,15 @@ class Outcome(Enum):
 
 @dataclass(slots=True)
 class Task:
-    """One placement on its way. `attempt` counts the pod's attempts."""
+    """One placement on its way. `attempt` counts the pod's attempts, `first` is when the first one began (seconds)."""
 
     decision: Decision
     attempt: int
+    first: float = 0.0
 
 
 Finished = Callable[[Task, Outcome, Status], None]
+Measure = Callable[[str, Status, str, float], None]
 Reread = Callable[[PodInfo], PodInfo | None]
 
 
@@ -60,6 +63,7 @@ class Binder:
         reread: Reread | None = None,
         check: bool = True,
         extenders: Extenders | None = None,
+        measure: Measure = lambda point, status, profile, seconds: None,
     ) -> None:
         self._count = max(1, workers)
         self._finished = finished
@@ -67,6 +71,7 @@ class Binder:
         self._reread = reread
         self._check = check and reread is not None
         self._extenders = extenders
+        self._measure = measure
         self._queue: deque[Task] = deque()
         self._ready = asyncio.Event()
         self._busy = 0
@@ -140,7 +145,9 @@ class Binder:
         if refusal is not None:
             return Outcome.GONE, refusal
         if framework.pre_binds:
+            began = perf_counter()
             status = await self._pre_bind(framework, decision)
+            self._measure("PreBind", status, framework.name, perf_counter() - began)
             if not status.ok:
                 return (Outcome.REJECTED if status.rejected else Outcome.RETRY), status
         if self._extenders is not None:
@@ -150,7 +157,9 @@ class Binder:
         for plugin in framework.binds:
             if not self._may_write():
                 return Outcome.RETRY, error(_LEASE_LOST)
+            began = perf_counter()
             status = await plugin.bind(ctx, node)
+            self._measure("Bind", status, framework.name, perf_counter() - began)
             if status.code is Code.SKIP:
                 continue
             if not status.ok:

@@ -75,6 +75,10 @@ class Observer:
         """The informer of pods that have not ended, None before `attach`."""
         return self._pods
 
+    def running(self) -> list[PodInfo]:
+        """All pods that have not ended, with a node or without."""
+        return [pod for pod in self._pods.list() if not pod.terminated] if self.attached else []
+
     def audit(self) -> list[str]:
         """What is counted otherwise than the informers have it, or does not add up; empty when all is well (before `attach` too)."""
         if not self.attached:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 from roles.scheduler.cluster.podinfo import PodInfo
@@ -254,6 +254,15 @@ class SchedulingQueue:
     def counts(self) -> dict[str, int]:
         """How many pods are in each part."""
         return dict(self._counts)
+
+    def refused(self) -> Iterator[tuple[str, str, int]]:
+        """(plugin, profile, pods that it refused and that wait for an event)."""
+        for plugin, groups in self._groups_of.items():
+            found: dict[str, int] = {}
+            for group in groups if plugin else ():
+                found[group[1]] = found.get(group[1], 0) + len(self._parked[group])
+            for profile, number in found.items():
+                yield plugin, profile, number
 
     def entries(self) -> Iterable[Entry]:
         """All entries."""

@@ -1,0 +1,62 @@
+"""`/metrics/resources`: what every running pod requests and may use, under kube-scheduler's names (scheduler-job.md 5.10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from koord.api import names
+from koord.process.metrics import expose
+from roles.scheduler.cluster.podinfo import PodInfo
+
+_LABELS = ("namespace", "pod", "node", "scheduler", "priority", "resource", "unit")
+_BYTES = (names.RESOURCE_MEMORY, names.RESOURCE_EPHEMERAL_STORAGE)
+
+
+class PodResources:
+    """One sample a pod and resource: cores, bytes, or whole numbers."""
+
+    def __init__(self, pods: Callable[[], Iterable[PodInfo]]) -> None:
+        self._pods = pods
+
+    def collect(self) -> Iterable[Metric]:
+        """Samples as they are now."""
+        request = GaugeMetricFamily("kube_pod_resource_request", "Resources requested by pods that have not ended.", labels=_LABELS)
+        limit = GaugeMetricFamily("kube_pod_resource_limit", "Resources that pods that have not ended may use.", labels=_LABELS)
+        for pod in self._pods():
+            spec = pod.pod.spec
+            priority = "" if spec.priority is None else str(spec.priority)
+            about = (pod.namespace, pod.name, pod.node_name, spec.scheduler_name, priority)
+            for family, amounts in ((request, pod.shape.amounts), (limit, pod.shape.limits)):
+                for resource, amount in amounts.items():
+                    if amount:
+                        unit, value = _in_unit(resource, amount)
+                        family.add_metric((*about, resource, unit), value)
+        yield request
+        yield limit
+
+
+def _in_unit(resource: str, amount: int) -> tuple[str, float]:
+    if resource == names.RESOURCE_CPU:
+        return "cores", amount / 1000
+    if resource in _BYTES or resource.startswith((names.RESOURCE_HUGEPAGES_PREFIX, names.RESOURCE_ATTACHABLE_VOLUMES_PREFIX)):
+        return "bytes" if not resource.startswith(names.RESOURCE_ATTACHABLE_VOLUMES_PREFIX) else "integer", float(amount)
+    return "integer", float(amount)
+
+
+def resource_page(pods: Callable[[], Iterable[PodInfo]]) -> Any:
+    """A handler that answers with the samples of these pods; an empty body when there are none (on a standby)."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(PodResources(pods))  # type: ignore[arg-type]
+
+    async def answer(request: web.Request) -> web.Response:
+        if not any(True for _ in pods()):
+            return web.Response(body=b"")
+        body, kind = expose(registry, request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": kind})
+
+    return answer

@@ -1,0 +1,97 @@
+"""What a monitoring system reads: kube-scheduler's metrics, by its names, from a running scheduler; and what the benchmark reads."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from koord.apiserver.testing import running_server
+from tests.benchmarks import bench_scheduler_api
+
+
+async def samples(url: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Every sample of a page by name and sorted labels."""
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        text = await response.text()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+@pytest.mark.feature("SCH-FW-02")
+@pytest.mark.feature("SCH-FW-05")
+def test_inherited_metrics_are_current_when_they_are_read(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("n", cpu="4")
+            await live.pod("fits", cpu="1500m")
+            await live.bound("fits")
+            await live.pod("huge", cpu="64")
+            await live.refused("huge")
+            await live.pod("gated", schedulingGates=[{"name": "wait"}])
+            await live.consistent()
+            found = await samples(f"{live.ops.url}/metrics")
+            profile = ("profile", "koord-scheduler")
+            assert found["scheduler_pending_pods", (("queue", "unschedulable"),)] == 1
+            assert found["scheduler_pending_pods", (("queue", "gated"),)] == 1
+            assert found["scheduler_pending_pods", (("queue", "active"),)] == 0
+            assert found["scheduler_cache_size", (("type", "nodes"),)] == 1
+            assert found["scheduler_cache_size", (("type", "pods"),)] == 1
+            assert found["scheduler_goroutines", (("operation", "binding"),)] == 0
+            assert found["scheduler_unschedulable_pods", (("plugin", "NodeResourcesFit"), profile)] == 1
+            assert found["scheduler_unschedulable_pods", (("plugin", "SchedulingGates"), profile)] == 1
+            assert found["scheduler_pod_scheduling_sli_duration_seconds_count", (("attempts", "1"),)] == 1
+            assert found["scheduler_scheduling_algorithm_duration_seconds_count", ()] == 2
+            for point in ("Reserve", "Permit", "PreBind", "Bind"):
+                key = (("extension_point", point), profile, ("status", "Success"))
+                assert found["scheduler_framework_extension_point_duration_seconds_count", key] == 1
+            assert found["leader_election_master_status", (("name", "kube-scheduler"),)] == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-02")
+def test_requests_and_limits_of_pods(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("n", cpu="4")
+            await live.pod("p", cpu="1500m")
+            await live.bound("p")
+            await live.consistent()
+            found = await samples(f"{live.ops.url}/metrics/resources")
+            about = {"namespace": "default", "pod": "p", "node": "n", "scheduler": "koord-scheduler", "priority": "0"}
+            amounts = {("cpu", "cores"): 1.5, ("memory", "bytes"): 64 * 2**20}
+            for (resource, unit), amount in amounts.items():
+                labels = tuple(sorted({**about, "resource": resource, "unit": unit}.items()))
+                assert found["kube_pod_resource_request", labels] == amount
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-PERF-01")
+def test_the_benchmark_binds_every_kind_of_pods_and_counts_them(tmp_path: Any) -> None:
+    """The harness itself, small: nodes, a burst, the rate and the CPU time of the scheduler's own process."""
+
+    async def run() -> None:
+        async with running_server() as server:
+            for load in (bench_scheduler_api.LOADS[0], bench_scheduler_api.LOADS[2]):
+                measure = asyncio.to_thread(bench_scheduler_api.measure, server.kubeconfig_path, load, 12, 12, None, tmp_path)
+                rate, cpu = await asyncio.wait_for(measure, 60)
+                assert rate.measured >= 0
+                assert rate.what == f"API server, 12 nodes x 12 pods, {load.what}"
+                assert cpu.unit == "ms"
+                homes = [pod["spec"].get("nodeName") for pod in await bench_scheduler_api.all_pods(server.kubeconfig_path)]
+                assert len(homes) == 12
+                assert all(homes)
+                if load.what == "required host anti-affinity":
+                    assert len(set(homes)) == 12
+                await bench_scheduler_api.clear(server.kubeconfig_path, 12, 12)
+                assert await bench_scheduler_api.all_pods(server.kubeconfig_path) == []
+
+    asyncio.run(run())
