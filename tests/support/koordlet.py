@@ -32,7 +32,10 @@ class Cluster:
 
     def __init__(self, base: Path, client: Any, *, v2: bool = False) -> None:
         self.base, self.client, self.v2 = base, client, v2
+        self.kubeconfig = ""
         self.pods: list[dict[str, Any]] = []
+        self.kubelet_says: tuple[int, bytes] | None = None
+        """What the kubelet answers instead of the pods: status and body."""
         self.use: dict[str, float] = {"node": 1.0}
         self.started = time.monotonic()
 
@@ -211,6 +214,8 @@ class Cluster:
 @contextlib.asynccontextmanager
 async def kubelet(cluster: Cluster) -> AsyncIterator[int]:
     async def pods(_: web.Request) -> web.Response:
+        if cluster.kubelet_says is not None:
+            return web.Response(status=cluster.kubelet_says[0], body=cluster.kubelet_says[1])
         listed = [p for p in (await cluster.client.list(PODS)).items if p["spec"].get("nodeName") == "n1"]
         return web.Response(body=orjson.dumps({"kind": "PodList", "items": listed}))
 
@@ -285,6 +290,7 @@ def run(tmp_path: Path, story: Callable[[Cluster], Any], *, v2: bool = False) ->
     async def main() -> None:
         async with running_server(crds=True) as server, server.client() as client:
             cluster = Cluster(tmp_path, client, v2=v2)
+            cluster.kubeconfig = str(server.kubeconfig_path)
             cluster.machine()
             await story(cluster)
 

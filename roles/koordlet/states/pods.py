@@ -126,6 +126,8 @@ class PodBook:
         fresh: dict[str, tuple[int, PodState]] = {}
         for raw in listed:
             self._add(bytes(raw), fresh)
+        if not fresh:
+            raise PodListError(f"none of the {len(listed)} pods of the kubelet's answer can be read")
         self._raw = fresh
         self._body = digest
         before, self.pods = self.pods, tuple(state for _, state in fresh.values())
