@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from koord.api import names
-from koord.api.annotations import parse_device_allocations
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.restoring import RESTRICTED, TAKEN_OVER, RestoredReservation
@@ -20,7 +19,7 @@ from roles.scheduler.framework.status import Status, unschedulable
 from roles.scheduler.plugins.device_share.amounts import types_of
 from roles.scheduler.plugins.device_share.choice import Outcome, Rules, selected
 from roles.scheduler.plugins.device_share.columns import DeviceColumns, holding_of
-from roles.scheduler.plugins.device_share.holdings import Allocation, Holding, Share, owners_of, read_allocation, remainder, use_of
+from roles.scheduler.plugins.device_share.holdings import Allocation, Holding, Share, Use, owners_of, read_allocation, remainder, use_of
 from roles.scheduler.plugins.device_share.joint import choose
 from roles.scheduler.plugins.device_share.node import NodeDevices
 from roles.scheduler.plugins.device_share.request import DeviceRequest
@@ -55,15 +54,27 @@ class Chooser:
         key = (self._stamp, key)
         found = node.results.get(key)
         if found is None:
-            general = (key, node.content)
-            found = self._kept.get(general)
-            if found is None:
-                found = self._kept[general] = work()
-                if len(self._kept) > _KEPT:
-                    self._kept.popitem(last=False)
+            found = self._general((key, node.content), work)
             node.keep(key, found)
         answer: T = found
         return answer
+
+    def _general(self, key: Hashable, work: Callable[[], T]) -> T:
+        """What `work` says, once for all nodes of which the key is equal."""
+        found = self._kept.get(key)
+        if found is None:
+            found = self._kept[key] = work()
+            if len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        answer: T = found
+        return answer
+
+    def _considered(self, node: NodeDevices, use: Use, what: Hashable, work: Callable[[View], T]) -> T:
+        """What `work` says of a node's devices under a use of them; `what` is all else that it looks at."""
+        inventory, alone = node.inventory, _alone(node.holdings)
+        assert inventory is not None
+        key = (self._stamp, inventory.shape, tuple(node.labels.items()), use.frozen(), tuple(alone), what)
+        return self._general(key, lambda: work(view_of(inventory, node.labels, use, alone)))
 
     # ---------------------------------------------------------------- without reservations
 
@@ -109,7 +120,8 @@ class Chooser:
         if ctx.pod.reservation:
             return self._taking_over(ctx, slot, request, restored, mask)
         if all(reservation.ignored for reservation in restored):
-            return choose(request, _masked(self.view(ctx, slot, node, released=restored), mask), self.rules)
+            use = self._use(ctx, slot, node, restored)
+            return self._considered(node, use, (request.key, mask), lambda view: choose(request, _masked(view, mask), self.rules))
         if ctx.reservation is not None:
             return self.with_reservation(ctx, slot, request, ctx.reservation, mask)
         if self.reserving(ctx, slot):
@@ -129,7 +141,8 @@ class Chooser:
         node = self.node(ctx, slot)
         if node.inventory is None:
             return ()
-        return choose(request, _masked(self.view(ctx, slot, node), mask), self.rules)
+        use = self._use(ctx, slot, node)
+        return self._considered(node, use, (request.key, mask), lambda view: choose(request, _masked(view, mask), self.rules))
 
     def with_reservation(
         self, ctx: CycleContext, slot: int, request: DeviceRequest, reservation: RestoredReservation, mask: int | None = None
@@ -138,15 +151,25 @@ class Chooser:
         node = self.node(ctx, slot)
         if node.inventory is None:
             return ()
-        view = _masked(self.view(ctx, slot, node, released=(reservation,)), mask)
+        rest, kinds = self._rest(ctx, slot, node, reservation)
+        strict = reservation.policy == RESTRICTED
+
+        def work(view: View) -> Outcome:
+            view = _masked(view, mask)
+            if strict:
+                return choose(request, view.limited(rest, kinds), self.rules)
+            places = frozenset(share.place for share in rest if any(amount for _, amount in share.amounts))
+            found = choose(request, view.only(places), self.rules) if places else unschedulable()
+            return choose(request, view.preferring(places), self.rules) if isinstance(found, Status) else found
+
+        use = self._use(ctx, slot, node, (reservation,))
+        return self._considered(node, use, (request.key, mask, strict, rest, kinds), work)
+
+    def _rest(self, ctx: CycleContext, slot: int, node: NodeDevices, reservation: RestoredReservation) -> tuple[Allocation, frozenset[str]]:
+        """What a reservation has left, and the types of which a Restricted one gives nothing else."""
         holding = _reserved(ctx, slot, node).get(reservation.uid) or held_by(reservation.pod)
-        rest = remainder(holding, owners_of(reservation.uid, node.holdings))
-        if reservation.policy == RESTRICTED:
-            kinds = types_of(reservation.restricted) & {share.type for share in holding.allocation}
-            return choose(request, view.limited(rest, kinds), self.rules)
-        places = frozenset(share.place for share in rest if any(amount for _, amount in share.amounts))
-        found = choose(request, view.only(places), self.rules) if places else unschedulable()
-        return choose(request, view.preferring(places), self.rules) if isinstance(found, Status) else found
+        kinds = types_of(reservation.restricted) & {share.type for share in holding.allocation}
+        return remainder(holding, owners_of(reservation.uid, node.holdings)), kinds
 
     def _taking_over(
         self, ctx: CycleContext, slot: int, request: DeviceRequest, candidates: tuple[RestoredReservation, ...], mask: int | None
@@ -163,7 +186,7 @@ class Chooser:
             choices = [(), *((pod,) for pod in candidates), candidates]
         found: Outcome = ()
         for pods in choices:
-            view = _masked(self.view(ctx, slot, node, released=pods), mask)
+            view = _masked(self._view(ctx, slot, node, pods), mask)
             places = frozenset(share.place for pod in pods for share in held_by(pod.pod).allocation)
             found = choose(request, view.forcing(places), self.rules)
             if not isinstance(found, Status):
@@ -178,13 +201,16 @@ class Chooser:
         if node.inventory is None:
             return 0
         restored = ctx.restored.get(slot, ())
-        view = _masked(self.view(ctx, slot, node, released=restored), mask)
         nominated = ctx.reservation or next((r for r in restored if not r.ignored), None)
-        if nominated is not None and nominated.policy == RESTRICTED:
-            holding = _reserved(ctx, slot, node).get(nominated.uid) or held_by(nominated.pod)
-            kinds = types_of(nominated.restricted) & {share.type for share in holding.allocation}
-            view = view.limited(remainder(holding, owners_of(nominated.uid, node.holdings)), kinds)
-        return self._worth(view, request)
+        strict = nominated is not None and nominated.policy == RESTRICTED
+        rest, kinds = self._rest(ctx, slot, node, nominated) if strict and nominated is not None else ((), frozenset())
+
+        def work(view: View) -> int:
+            view = _masked(view, mask)
+            return self._worth(view.limited(rest, kinds) if strict else view, request)
+
+        use = self._use(ctx, slot, node, restored)
+        return self._considered(node, use, ("score", request.key, mask, strict, rest, kinds), work)
 
     def plain_score(self, node: NodeDevices, request: DeviceRequest) -> int:
         """The same without reservations and NUMA nodes."""
@@ -200,11 +226,13 @@ class Chooser:
             total += self.rules.scorer.node(units, replace(wanted, count=count))
         return total
 
-    def view(self, ctx: CycleContext, slot: int, node: NodeDevices, released: tuple[RestoredReservation, ...] = ()) -> View:
-        """The node's devices; what the released reservations have left is free, what all others have left is not."""
+    def _use(self, ctx: CycleContext, slot: int, node: NodeDevices, released: tuple[RestoredReservation, ...] = ()) -> Use:
+        """What is used of the node's devices when what the released reservations have left is free, and that of all others is not."""
+        return use_of(node.holdings, _reserved(ctx, slot, node), frozenset(reservation.uid for reservation in released))
+
+    def _view(self, ctx: CycleContext, slot: int, node: NodeDevices, released: tuple[RestoredReservation, ...]) -> View:
         assert node.inventory is not None
-        use = use_of(node.holdings, _reserved(ctx, slot, node), frozenset(reservation.uid for reservation in released))
-        return view_of(node.inventory, node.labels, use, _alone(node.holdings))
+        return view_of(node.inventory, node.labels, self._use(ctx, slot, node, released), _alone(node.holdings))
 
     def node(self, ctx: CycleContext, slot: int) -> NodeDevices:
         """The node without the pod of the cycle."""
@@ -217,7 +245,7 @@ class Chooser:
 
     def _exactly(self, ctx: CycleContext, slot: int, node: NodeDevices, wanted: Allocation, mask: int | None) -> Outcome:
         """The very devices that a pod names, if all of them are free."""
-        view = _masked(self.view(ctx, slot, node, released=ctx.restored.get(slot, ())), mask)
+        view = _masked(self._view(ctx, slot, node, ctx.restored.get(slot, ())), mask)
         for share in wanted:
             unit = next((unit for unit in view.units.get(share.type, ()) if unit.minor == share.minor), None)
             if unit is None or not unit.card.healthy or any(unit.free.get(name, 0) < amount for name, amount in share.amounts):
@@ -235,7 +263,7 @@ def designated(pod: PodInfo) -> Allocation | None:
     if extension_of(pod, _NAME) is None:
         return None
     try:
-        return read_allocation(parse_device_allocations(pod.metadata.annotations)) or None
+        return read_allocation(pod.metadata.annotations) or None
     except ValueError:
         return None
 
@@ -266,6 +294,6 @@ def _reserved(ctx: CycleContext, slot: int, node: NodeDevices) -> dict[str, Hold
 def held_by(pod: PodInfo) -> Holding:
     """What a reserve pod's annotation says that it holds; nothing where it cannot be read."""
     try:
-        return holding_of(pod, read_allocation(parse_device_allocations(pod.metadata.annotations)))
+        return holding_of(pod, read_allocation(pod.metadata.annotations))
     except ValueError:
         return holding_of(pod, ())

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord.api import names
-from koord.api.annotations import parse_device_allocations, parse_reservation_allocated
+from koord.api.annotations import parse_reservation_allocated
 from koord.api.objects import Device
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Columns, Vector, grown
@@ -107,6 +107,7 @@ class DeviceColumns(Columns):
         self._numbers = itertools.count(1)
         self._dirty: set[int] = set()
         self._quiet = False
+        self._quiet_dirty: set[int] = set()  # rows that a what-if has changed, and will change back
         self._before: dict[NodeDevices, tuple[Any, ...]] = {}
 
     def attach(self, cluster: Cluster) -> None:
@@ -255,7 +256,7 @@ class DeviceColumns(Columns):
         self._taken.pop(pod.uid, None)
         annotations = pod.metadata.annotations
         try:
-            allocation = read_allocation(parse_device_allocations(annotations))
+            allocation = read_allocation(annotations)
             used = parse_reservation_allocated(annotations)
         except ValueError as error:
             log.warning("pod %s: %s; what it holds of the node's devices is not known", pod.key, error)
@@ -275,25 +276,26 @@ class DeviceColumns(Columns):
         for node, state in self._before.items():
             node.restore(state)
         self._before = {}
+        self._quiet_dirty.clear()
 
     def _changed(self, slot: int, node: NodeDevices) -> None:
         if self._quiet and node not in self._before:
             self._before[node] = node.state()
         node.changed()
         if slot >= 0:
-            self._dirty.add(slot)
+            (self._quiet_dirty if self._quiet else self._dirty).add(slot)
             self.cluster.changes.note(slot, self.kind)
 
     # ---------------------------------------------------------------- arrays
 
     def refresh(self) -> None:
         """Bring the arrays up to date."""
-        if self._dirty:
+        if self._dirty or self._quiet_dirty:
             if len(self._contents) > _KEPT_CONTENTS:
                 self._contents.clear()  # numbers are never given out again, so what is written already stays right
-            for slot in self._dirty:
+            for slot in self._dirty | self._quiet_dirty:
                 self._write(slot)
-            self._dirty.clear()
+            self._dirty = set(self._quiet_dirty)  # to be written again when the what-if is over
 
     def cards(self, kind: str) -> CardColumns:
         """The columns of a type."""

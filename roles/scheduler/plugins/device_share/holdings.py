@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from koord.accounting.resources import ResourceVector, format, parse
-from koord.api.annotations import PodDeviceAllocation
+from koord.api import names
+from koord.api.annotations import parse_device_allocations
 from roles.scheduler.plugins.device_share.inventory import VirtualFunction
 
 Place = tuple[str, int]
@@ -68,10 +70,16 @@ class Use:
         return tuple(item for item in amounts if item[1]), tuple(sorted((p, tuple(sorted(f))) for p, f in self.functions.items() if f))
 
 
-def read_allocation(allocations: Mapping[str, Iterable[PodDeviceAllocation]] | None) -> Allocation:
-    """The shares of a `device-allocated` annotation that was parsed."""
+def read_allocation(annotations: Mapping[str, str] | None) -> Allocation:
+    """The shares that the annotation `device-allocated` names, none without it. Raises ValueError for one that cannot be read."""
+    text = (annotations or {}).get(names.ANNOTATION_DEVICE_ALLOCATED)
+    return _read(text) if text is not None else ()
+
+
+@lru_cache(maxsize=4096)
+def _read(text: str) -> Allocation:
     shares = []
-    for kind, entries in sorted((allocations or {}).items()):
+    for kind, entries in sorted((parse_device_allocations({names.ANNOTATION_DEVICE_ALLOCATED: text}) or {}).items()):
         for entry in entries:
             extension = entry.extension
             functions = tuple(VirtualFunction(vf.bus_id, vf.minor) for vf in extension.vfs) if extension is not None else ()
