@@ -154,7 +154,7 @@ def measure(kubeconfig: Path, load_: Load, nodes: int, pods: int, server: int | 
     note = f"RSS {memory:.0f} MiB" + (f"; API server {there:.2f} ms a pod" if server else "")
     what = f"API server, {nodes} nodes x {pods} pods, {load_.what}"
     return [
-        Row(what, (done - already) / (ended - began), "pods/s", load_.goal, better="higher", note=note),
+        Row(what, (done - already) / max(ended - began, 1e-9), "pods/s", load_.goal, better="higher", note=note),
         Row(f"{what}: CPU a pod", each, "ms", 1.0),
     ]
 
