@@ -227,3 +227,54 @@ def test_every_filter_must_agree() -> None:
     outcome = asyncio.run(Rounds([profile], selector=None, limits=Limits(), dry_run=False).run(views(cluster), 1000.0, Nothing()))
     assert [item.metadata.name for item in door.gone] == ["p0-2"]
     assert [record.message for record in outcome.records if record.verdict == "NotEvicted"] == ["not now"]
+
+
+@pytest.mark.feature("DS-LNL-06")
+@pytest.mark.feature("DS-LNL-07")
+@settings(max_examples=150, deadline=None)
+@given(clusters)
+def test_property_load_moves_only_from_hot_to_low_and_never_too_much(cluster: Cluster) -> None:
+    """No node is relieved further than it must be, and no target is promised more than its high threshold leaves (here 5 of 10 cores)."""
+    before = {view.name: view for view in views(cluster)}
+    cores = {entry.pod.metadata.name: (entry.usage or {})["cpu"] for view in before.values() for entry in view.pods}
+    load = {name: (view.usage or {})["cpu"] for name, view in before.items()}
+    outcome = run(cluster, ["LowNodeLoad"], Door(Limits()))
+    promised: Counter[str] = Counter()
+    for record in outcome.records:
+        if record.verdict != "Evicted":
+            continue
+        source, target = str(record.numbers["node"]), str(record.numbers["target"])
+        used = cores[record.subject.name]
+        assert load[source] > 5000, "a node that is cool gives nothing"
+        assert load[target] <= 3000, "only low nodes are targets"
+        assert not before[target].node.spec.taints
+        load[source] -= used
+        promised[target] += used
+    for target, used in promised.items():
+        assert load[target] + used <= 5000
+
+
+@pytest.mark.feature("DS-CFG-03")
+def test_a_process_that_does_not_lead_any_more_writes_nothing() -> None:
+    from roles.descheduler.acting import ClusterActing
+
+    leads = True
+
+    class Once(Door):
+        async def evict(self, pod: Pod, options: EvictOptions) -> EvictResult:
+            nonlocal leads
+            leads = False  # the lease is lost while the first pod leaves
+            return await super().evict(pod, options)
+
+    async def nowhere(pod: Pod) -> str:
+        return ""
+
+    cluster: Cluster = [("a", False, [(1, "n1", "x"), (2, "n1", "x"), (3, "n1", "x")]), ("b", False, [])]
+    door = Once(Limits())
+    acting = ClusterActing(None, lambda: leads, nowhere)  # type: ignore[arg-type]
+    profile = Profile("p", None, door, [door], {"deschedule": [made("PodLifeTime")], "balance": []})
+    outcome = asyncio.run(Rounds([profile], selector=None, limits=Limits(), dry_run=False).run(views(cluster), 1000.0, acting))
+    assert len(door.gone) == 1
+    refused = [record.message for record in outcome.records if record.verdict == "NotEvicted"]
+    assert len(refused) == 2
+    assert all("does not lead any more" in message for message in refused)
