@@ -8,6 +8,7 @@ worked out when somebody asks, afresh from the records, so taking pods off and p
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterable, Mapping
 
@@ -36,7 +37,7 @@ _NO_OWNERS: Mapping[str, Iterable[str]] = {}
 
 
 class NodeState:
-    """One slot. `version` moves with everything that allocation looks at."""
+    """One slot. `version` moves with everything that allocation looks at, and is never the same for two different states."""
 
     __slots__ = ("facts", "records", "usage", "version")
 
@@ -58,6 +59,8 @@ class NumaColumns(Columns):
         self._reports: dict[str, Report] = {}
         self._decided: dict[str, Record] = {}
         self._dirty: set[int] = set()
+        self._versions = itertools.count(1)
+        self._before: dict[int, tuple[Usage | None, int, bool]] | None = None  # what a what-if that leaves no trace found
 
     def attach(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -143,6 +146,18 @@ class NumaColumns(Columns):
         self._touch(slot)
         self.cluster.changes.note(slot, self.kind)
 
+    def quiet_begins(self) -> None:
+        self._before = {}
+
+    def quiet_ends(self) -> None:
+        """Pods are as they were, and so is what was worked out from them."""
+        for slot, (usage, version, dirty) in (self._before or {}).items():
+            state = self.at(slot)
+            state.usage, state.version = usage, version
+            if not dirty:
+                self._dirty.discard(slot)
+        self._before = None
+
     def _record(self, pod: PodInfo) -> Record | None:
         """What a pod holds. Annotations count once the API shows it on a node: those of a pending pod are left from another attempt."""
         annotations = pod.pod.metadata.annotations
@@ -202,16 +217,19 @@ class NumaColumns(Columns):
         return self._reports.get(name)
 
     def current(self) -> None:
-        """Bring the arrays up to date."""
-        while self._dirty:
-            self._write(self._dirty.pop())
+        """Bring the arrays up to date. Rows of a what-if that leaves no trace keep what they had before it."""
+        for slot in self._dirty.difference(self._before or ()):
+            self._write(slot)
+        self._dirty.intersection_update(self._before or ())
 
     # ---------------------------------------------------------------- inside
 
     def _touch(self, slot: int) -> None:
         state = self.at(slot)
+        if self._before is not None and slot not in self._before:
+            self._before[slot] = (state.usage, state.version, slot in self._dirty)
         state.usage = None
-        state.version += 1
+        state.version = next(self._versions)
         self._dirty.add(slot)
 
     def _write(self, slot: int) -> None:

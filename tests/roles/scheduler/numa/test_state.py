@@ -192,6 +192,14 @@ def test_owners_keep_their_cpus_when_the_reserve_pod_is_taken_off() -> None:
         supposed.remove("r")
         usage = world.columns.usage(0)
         assert (str(CPUSet.from_mask(usage.free)), usage.allocated) == ("4-15", {0: {"cpu": 4000}})
+    usage, version = world.columns.usage(0), world.columns.at(0).version
+    ctx = CycleContext(world.state, world.parser.parse(bound_pod()))
+    ctx.restored = {0: world.state.holdings.on(0)}
+    with ctx.restoring(0), ctx.restoring(0):
+        assert str(CPUSet.from_mask(world.columns.usage(0).free)) == "4-15"
+        assert world.columns.at(0).version != version
+    assert world.columns.usage(0) is usage  # nothing has to be worked out again
+    assert world.columns.at(0).version == version
     with world.state.suppose() as supposed:
         supposed.remove("owner")
         assert world.columns.usage(0).allocated == {0: {"cpu": 8000}}  # the reservation has it back, not the node
