@@ -171,6 +171,9 @@ class Cluster:
                 for columns in self._hooks["pod_replaced"]:
                     columns.pod_replaced(slot, old, pod)
                 return
+            if before == slot:
+                self.swap_pod(pod)  # the row may be there for this pod only
+                return
             self.remove_pod(pod.uid)
         self.place(pod, slot)
 

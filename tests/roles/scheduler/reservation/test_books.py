@@ -211,3 +211,16 @@ def test_a_reservation_that_cannot_be_read_leaves_the_last_good_state(caplog: py
     world.feed("Reservation", placed("bad", ttl="soon", cpu="1"))
     assert "spec.ttl: 'soon' is not a duration" in caplog.text
     assert "bad-uid" not in world.plugin.ledger.given
+
+
+@pytest.mark.feature("SCH-FW-04")
+def test_a_pod_that_changes_on_a_node_that_is_gone() -> None:
+    world = World()
+    world.add_nodes(testing.node("a", cpu="8"))
+    world.hold("r", "a", cpu="2")
+    world.cluster.remove_node("a")
+    world.hold("r", "a", cpu="3")
+    world.add_pods(testing.pod("p", uid="p", node="b", cpu="1"))
+    world.add_pods(testing.pod("p", uid="p", node="b", cpu="2"))
+    world.add_nodes(testing.node("a", cpu="8"), testing.node("b", cpu="8"))
+    assert (world.free("a"), world.free("b")) == (5000, 6000)
