@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -22,6 +23,8 @@ from roles.descheduler.framework.plugin import BALANCE, DESCHEDULE, Plugin
 from roles.descheduler.picture import NodeView, is_ready
 
 log = logging.getLogger(__name__)
+
+_TOLD = 10  # pods that each say which limit kept them; of the others only the number is told
 
 
 class Acting(Protocol):
@@ -139,6 +142,7 @@ class _Turn:
         self._observed: Counts | None = None  # evictions that the plugin's own dry run only lists
         self._nodes = {node.name: node for node in cluster}
         self._put_back: list[Callable[[], None]] = []
+        self._limited: Counter[str] = Counter()
 
     async def run(self, nodes: list[NodeView]) -> str:
         """Returns what went wrong, "" when nothing did."""
@@ -161,6 +165,9 @@ class _Turn:
             return f"{type(error).__name__}: {error}"
         finally:
             generator.close()
+            for why, count in self._limited.items():
+                if count > _TOLD:
+                    self.handle.note(f"{why}: {count - _TOLD} more pods would have left")
             for put_back in reversed(self._put_back):
                 put_back()
         return ""
@@ -203,7 +210,9 @@ class _Turn:
         node, namespace = pod.spec.node_name, pod.metadata.namespace
         counts = self._counts_of(effect)
         if why := counts.exceeded(self._limits, node, namespace):
-            self._told(effect, "NotEvicted", why)
+            self._limited[why] += 1
+            if self._limited[why] <= _TOLD:
+                self._told(effect, "NotEvicted", why)
             return False
         # filters are asked again: what this round has decided since the plugin asked counts for them
         if why := self.handle.filter(pod) or self.handle.pre_eviction_filter(pod):

@@ -278,3 +278,15 @@ def test_a_process_that_does_not_lead_any_more_writes_nothing() -> None:
     refused = [record.message for record in outcome.records if record.verdict == "NotEvicted"]
     assert len(refused) == 2
     assert all("does not lead any more" in message for message in refused)
+
+
+@pytest.mark.feature("DS-FW-03")
+def test_a_limit_that_keeps_many_pods_is_told_in_few_words() -> None:
+    cluster: Cluster = [("a", False, [(1, "n1", "x")] * 60), ("b", False, [])]
+    door = Door(Limits(total=3))
+    outcome = run(cluster, ["PodLifeTime"], door)
+    assert len(door.gone) == 3
+    told = [record for record in outcome.records if record.verdict == "NotEvicted"]
+    assert {record.message for record in told} == {"the round has had its 3 evictions"}
+    (note,) = [record.message for record in outcome.records if record.verdict == "Round"]
+    assert note == f"the round has had its 3 evictions: {60 - 3 - len(told)} more pods would have left"
