@@ -327,6 +327,12 @@ class Scheduler:
 
     # ---------------------------------------------------------------- failures
 
+    async def _make_room(self, decision: Decision, now: float) -> None:
+        """Remove victims; if that fails no event will come that brings the pod back, so it is tried again at once."""
+        if not await self._evictor.evict(decision.pod, decision.victims, decision.nominate or "", now):
+            self._queue.activate((decision.pod,), self._clock())
+            self.wake()
+
     def _fail(self, decision: Decision, attempts: int) -> None:
         """Report, carry a preemption out, and queue the pod again."""
         pod, now = decision.pod, self._clock()
@@ -340,9 +346,7 @@ class Scheduler:
         if decision.victims:
             self._outbid(pod, {victim.node_name or decision.nominate or "" for victim in decision.victims}, decision.others)
             self._metrics.preempted(len(decision.victims))
-            task = asyncio.get_running_loop().create_task(
-                self._evictor.evict(pod, decision.victims, decision.nominate or "", now), name=f"preemption for {pod.key}"
-            )
+            task = asyncio.get_running_loop().create_task(self._make_room(decision, now), name=f"preemption for {pod.key}")
             self._evictions.add(task)
             task.add_done_callback(self._evictions.discard)
         self._report(decision)

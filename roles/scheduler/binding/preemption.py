@@ -25,25 +25,26 @@ class Evictor:
         self._waiting = waiting
         self._may_write = may_write
 
-    async def evict(self, preemptor: PodInfo, victims: Iterable[PodInfo], node: str, now: float) -> None:
-        """Remove the victims one after the other; a failure is logged and leaves the rest to the next attempt."""
+    async def evict(self, preemptor: PodInfo, victims: Iterable[PodInfo], node: str, now: float) -> bool:
+        """Remove the victims one after the other. False after a failure, which is logged: the rest is left to the next attempt."""
         for victim in victims:
             if self._waiting.reject(victim.uid, "DefaultPreemption", "preempted"):
                 continue
             if victim.deleting:
                 continue  # on its way already
             if not self._may_write():
-                return
+                return True  # another leader's business now
             try:
                 await self._remove(preemptor, victim, now)
             except NotFound:
                 continue
             except ApiError as failure:
                 log.warning("preemption: pod %s could not be removed from %s: %s", victim.key, node, failure)
-                return
+                return False
             self._reporter.event(
                 victim, "Normal", "Preempted", f"Preempted by pod {preemptor.uid} on node {victim.node_name or node}", "Preempting"
             )
+        return True
 
     async def _remove(self, preemptor: PodInfo, victim: PodInfo, now: float) -> None:
         uid = victim.pod.metadata.uid

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from koord.api.kinds import LEASES, PODS
+from koord.api.kinds import LEASES, PODS, PRIORITYCLASSES
 from koord.kube.errors import ApiError, Conflict, Unreachable
 from koord.process.errors import FatalError
 from roles.scheduler.framework.context import BindDraft, CycleContext
@@ -175,5 +175,51 @@ def test_the_audit_finds_what_is_counted_wrongly(scheduler: Any) -> None:
             pod = cluster.remove_pod((await live.get("p"))["metadata"]["uid"])
             assert await differences() == ["pod default/p is on node n and is not counted"]
             cluster.place(pod, slot)
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-KS-12")
+def test_a_victim_that_cannot_be_removed_is_tried_again(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("n", cpu="4")
+            await live.pod("low", cpu="4", terminationGracePeriodSeconds=0)
+            await live.bound("low")
+            delete, refusals = live.client.delete, [ApiError(500, "InternalError", "etcd is away")]
+
+            async def rough(*arguments: Any, **more: Any) -> Any:
+                if refusals:
+                    raise refusals.pop()
+                return await delete(*arguments, **more)
+
+            live.client.delete = rough
+            await live.client.create(PRIORITYCLASSES, {"metadata": {"name": "high"}, "value": 1000})
+            await live.pod("high", cpu="4", priorityClassName="high")
+            assert await live.bound("high") == "n"
+            assert not refusals
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-10")
+def test_the_page_of_a_node_tells_what_counts_there(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live, aiohttp.ClientSession() as session:
+            await live.node("n", cpu="4")
+            term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}
+            affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+            await live.pod("apart", cpu="1", affinity=affinity)
+            await live.pod("bare", containers=[{"name": "c", "image": "i", "ports": [{"containerPort": 80, "hostPort": 8080}]}])
+            await live.bound("apart")
+            await live.bound("bare")
+            async with session.get(f"{live.ops.url}/apis/v1/nodes/n") as response:
+                page = await response.json()
+            assert page["pods"] == ["default/apart", "default/bare"]
+            assert page["podsWithAffinity"] == page["podsWithRequiredAntiAffinity"] == ["default/apart"]
+            assert page["requested"]["cpu"] == 1000
+            assert page["nonZeroRequested"] == {"cpu": 1100, "memory": (64 + 200) << 20}
+            assert page["usedPorts"] == [["TCP", "0.0.0.0", 8080]]
+            assert (page["imageStates"], page["pvcRefCounts"]) == ({}, {})
 
     asyncio.run(run())
