@@ -16,6 +16,7 @@ from koord.kube.leases import LeaderElector, Leadership, Timing
 from koord.process import tuning
 from koord.process.errors import FatalError
 from roles.scheduler import diagnosis
+from roles.scheduler.auditor import Audit, AuditWatch, Event, Thresholds
 from roles.scheduler.binding.binder import Binder, Outcome, Task
 from roles.scheduler.binding.preemption import Evictor
 from roles.scheduler.binding.reporter import Reporter
@@ -58,6 +59,7 @@ class Options:
     controller_plugins: tuple[str, ...] = ("*",)
     network_topology: bool = False
     barrier: Barrier = field(default_factory=Barrier)
+    audit: Thresholds = field(default_factory=Thresholds)
     seed: int | None = None
 
 
@@ -100,10 +102,14 @@ class App:
         self.dump.blocking = options.diagnosis_blocking
         self.events = {name: EventRecorder(client, name) for name in engine.frameworks}
         self.reporter = Reporter(client, self.events, may_write=self.may_write, reservation=self._failure_status)
+        audit = Audit(options.audit, engine.frameworks, ops.registry)
+        watch = AuditWatch(audit, lambda pod: str(engine.kin(pod) or pod.key), self._clock)
+        if audit.enabled:
+            self.queue.admission = watch.admission
         self.observer = Observer(
             engine.state, self.cache, self.queue, self.waiting, engine.frameworks,
             clock=self._clock, changed=self._wake, gone=self.reporter.forget,
-            foreign_nominations=options.gates.get("CrossSchedulerNomination", False),
+            foreign_nominations=options.gates.get("CrossSchedulerNomination", False), watching=(watch,) if audit.enabled else (),
         )  # fmt: skip
         self.extenders = Extenders(config.extenders, engine.cluster) if config.extenders else None
         self.binder = Binder(
@@ -118,7 +124,7 @@ class App:
         self.scheduler = Scheduler(
             state=engine.state, cache=self.cache, queue=self.queue, waiting=self.waiting, cycle=engine.cycle,
             frameworks=engine.frameworks, reporter=self.reporter, recorder=recorder, metrics=metrics, clock=self._clock,
-            debug=options.debug, dump=self.dump, monitor=self.monitor, binder=self.binder, extenders=self.extenders,
+            debug=options.debug, dump=self.dump, audit=audit, monitor=self.monitor, binder=self.binder, extenders=self.extenders,
             evictor=Evictor(client, self.reporter, self.waiting, self.may_write),
         )  # fmt: skip
         for handle in engine.handles.values():
@@ -129,6 +135,7 @@ class App:
             handle.network_topology = options.network_topology
             handle.report = lambda pod, message: self.reporter.waits(pod, message, self._clock())
             handle.record = recorder.record
+            handle.audit = lambda job, event: audit.record(job, Event(event), self._clock())
             handle.event = self.events[handle.profile].event
         lease = config.leader_election.resource_name
         standing = Standing(

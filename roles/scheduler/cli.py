@@ -48,6 +48,7 @@ _LEASE = {
 @groups.plugin_options
 @groups.debug_options
 @groups.barrier_options
+@groups.auditor_options
 @groups.client_options
 @groups.inert_options
 @gates_option(help="Feature gates, as A=true,B=false.")
@@ -113,7 +114,9 @@ def read(path: str, flags: dict[str, Any], given: dict[str, Any]) -> Options:
     """The options of the file, overlaid by the flags that were given. Raises InvalidConfig."""
     from koord.config.gates import SCHEDULER, FeatureGates
     from koord.config.scheduler import KubeSchedulerConfiguration, LeaderElection, load
+    from koord.process.errors import ConfigurationError
     from roles.scheduler.app import Options
+    from roles.scheduler.auditor import Thresholds
     from roles.scheduler.diagnosis import Debug
     from roles.scheduler.observing.barrier import Barrier
 
@@ -126,6 +129,10 @@ def read(path: str, flags: dict[str, Any], given: dict[str, Any]) -> Options:
     lease = {field: given[flag] for flag, field in _LEASE.items() if flag in given}
     if lease:
         config.leader_election = LeaderElection.model_validate({**config.leader_election.model_dump(), **lease})
+    try:
+        labels = groups.metric_labels(flags["workload_auditor_metric_labels"])
+    except ValueError as error:
+        raise ConfigurationError(f"--workload-auditor-metric-labels: {error}") from None
     gates = FeatureGates(SCHEDULER)
     gates.set_from_flag(flags.get("feature_gates") or "")
     return Options(
@@ -133,6 +140,14 @@ def read(path: str, flags: dict[str, Any], given: dict[str, Any]) -> Options:
         source=path or "config",
         plugin_paths=tuple(flags.get("plugin_path") or ()),
         gates={name: gates.enabled(name) for name in SCHEDULER},
+        audit=Thresholds(
+            flags["enable_workload_auditor"],
+            flags["workload_auditor_victim_reschedule_duration"],
+            flags["workload_auditor_victim_deletion_duration"],
+            flags["workload_auditor_victim_deleting_retries"],
+            flags["workload_auditor_scheduling_event_interval"],
+            labels,
+        ),
         max_unschedulable=flags["pod_max_in_unschedulable_pods_duration"],
         binders=flags["binders"],
         debug=Debug(flags["debug_scores"], flags["debug_filters"], flags["debug_diagnosis"]),

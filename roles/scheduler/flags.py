@@ -22,7 +22,6 @@ _FRONT_PROXY = "front proxies are not trusted; clients show a token or a certifi
 _HTTP1 = "HTTP/1.1 is served"
 _METRICS = "the set of metrics is fixed"
 _LOGS = "log lines are written at once, each to one stream"
-_AUDITOR = "the workload auditor is not part of this build"
 
 # Name -> (kind of value, why it has no effect).
 INERT: Mapping[str, tuple[Any, str]] = {
@@ -50,12 +49,6 @@ INERT: Mapping[str, tuple[Any, str]] = {
     "log-text-info-buffer-size": (str, _LOGS),
     "log-text-split-stream": (Bool, _LOGS),
     "scheduling-drop-unhandled-timeout": (Duration, "a popped pod is scheduled at once: there is none to drop"),
-    "enable-workload-auditor": (Bool, _AUDITOR),
-    "workload-auditor-victim-reschedule-duration": (Duration, _AUDITOR),
-    "workload-auditor-victim-deletion-duration": (Duration, _AUDITOR),
-    "workload-auditor-victim-deleting-retries": (int, _AUDITOR),
-    "workload-auditor-scheduling-event-interval": (Duration, _AUDITOR),
-    "workload-auditor-metric-labels": (str, _AUDITOR),
 }
 
 
@@ -153,6 +146,32 @@ def debug_options(function: F) -> F:
             duration_option("--scheduling-timeout", default="30s", help="A pod that takes longer to place is reported."),
         ),
     )
+
+
+def auditor_options(function: F) -> F:
+    """The workload auditor."""
+    return _apply(
+        function,
+        (
+            bool_option("--enable-workload-auditor", help="Follow each workload until it is scheduled."),
+            duration_option("--workload-auditor-victim-reschedule-duration", default="10s", help="Alert: from victims gone to scheduled."),
+            duration_option("--workload-auditor-victim-deletion-duration", default="30s", help="Alert: victims take longer to go."),
+            click.option("--workload-auditor-victim-deleting-retries", type=click.IntRange(0), default=3, help="Alert: so many attempts."),
+            duration_option("--workload-auditor-scheduling-event-interval", default="5m", help="Alert: nothing happened for so long."),
+            click.option("--workload-auditor-metric-labels", type=CommaList, default="", help="Metric labels: name=pod label key,…"),
+        ),
+    )
+
+
+def metric_labels(pairs: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """`name=pod label key` pairs. Raises ValueError for what is none, or names no metric label."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, sign, key = pair.partition("=")
+        if not sign or not key or not name.isidentifier() or name in ("priority", "event_type", "outcome") or name in found:
+            raise ValueError(f"{pair!r} is no new metric label; accepted: name=pod-label-key,…")
+        found[name] = key
+    return tuple(found.items())
 
 
 def barrier_options(function: F) -> F:

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from koord.decisions.recorder import Recorder
+from roles.scheduler.auditor import Audit
 from roles.scheduler.binding.binder import Binder, Outcome, Task
 from roles.scheduler.binding.preemption import Evictor
 from roles.scheduler.binding.reporter import Reporter
@@ -60,6 +61,7 @@ class Scheduler:
         monitor: Monitor,
         debug: Debug,
         dump: Dump,
+        audit: Audit,
         extenders: Extenders | None = None,
     ) -> None:
         self._state = state
@@ -77,6 +79,7 @@ class Scheduler:
         self._monitor = monitor
         self._debug = debug
         self._dump = dump
+        self._audit = audit
         self._extenders = extenders
         self._wake = asyncio.Event()
         self._evictions: set[asyncio.Task[None]] = set()
@@ -281,6 +284,7 @@ class Scheduler:
             self._queue.done(pod.uid)
             self._reporter.scheduled(pod, decision.node)
             self._metrics.bound(task.attempt, now - task.first)
+            self._audit.scheduled(pod, now)
             return
         self._take_back(decision, rejector=status.plugin)
         if outcome is Outcome.GONE:
@@ -339,6 +343,7 @@ class Scheduler:
         self._monitor.ended(pod.uid, now)
         if self._debug.diagnosis:
             self._dump.put(diagnosis_of(decision, now))
+        self._audit.failed(pod, decision.victims, preempted_in_vain=bool(decision.post_filter_message), now=now)
         if decision.nominate is not None:
             self._state.nominations.add(pod, decision.nominate)
         for other, node in decision.others:

@@ -101,6 +101,8 @@ class Reporter:
 
     def nominated(self, pod: PodInfo, node: str) -> None:
         """A nomination alone, "" for none any more."""
+        if pod.reservation:
+            return  # a Reservation shows no nominations
         known = self._written.get(pod.uid) or _condition_of(pod)
         if (known[2] if known is not None else pod.nominated) == node:
             return

@@ -76,6 +76,7 @@ class Handle:
     may_write: Callable[[], bool] = bool  # False in a what-if and on a standby
     report: Callable[[PodInfo, str], None] = _nothing  # shows on a pod that is not being tried why it waits (condition PodScheduled)
     record: Callable[[Record], None] = _nothing  # keeps a decision record
+    audit: Callable[[str, str], None] = _nothing  # tells the workload auditor of a job: its id and what happened
     event: Callable[[ObjectRef, str, str, str], None] = _nothing  # about an object: its reference, type, reason and note
     frameworks: dict[str, Framework] = field(default_factory=dict)  # of all profiles, by scheduler name
     pods: Door = field(init=False)

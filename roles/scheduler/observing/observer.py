@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from koord.api.kinds import NAMESPACES, NODES, PODS
@@ -42,6 +42,7 @@ class Observer:
         changed: Callable[[], None],
         gone: Callable[[str], None],
         foreign_nominations: bool = False,
+        watching: Iterable[Any] = (),
     ) -> None:
         self._state = state
         self._cache = cache
@@ -56,6 +57,7 @@ class Observer:
         self._nodes: Any = None
         self._reserve_pods: dict[str, PodInfo] = {}  # by the Reservation's name
         self._watching = [plugin for fw in frameworks.values() for plugin in fw.plugins.values() if isinstance(plugin, PodObserver)]
+        self._watching.extend(watching)
         self.attached = False
 
     def attach(self, informers: Any) -> None:

@@ -60,6 +60,7 @@ class SchedulingQueue:
         self._log = EventLog()
         self._interested: dict[tuple[str, Action], frozenset[str]] = {}
         self.incoming: Callable[[str, str], None] = lambda event, queue: None
+        self.admission: Callable[[PodInfo, bool], None] | None = None  # told whether preEnqueue let a pod in
 
     # ---------------------------------------------------------------- pods come, change and go
 
@@ -280,6 +281,8 @@ class SchedulingQueue:
     def _enter(self, entry: Entry, now: float, label: str, *, backoff: bool = False) -> None:
         """To backoff while it runs, else to the active queue, unless a preEnqueue plugin says no."""
         status = self._pre_enqueue(entry.pod)
+        if self.admission is not None:
+            self.admission(entry.pod, status.ok)
         if not status.ok:
             entry.gate = status.plugin
             entry.rejected_by = frozenset((status.plugin,)) if status.plugin else frozenset()

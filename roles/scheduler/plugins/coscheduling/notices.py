@@ -13,7 +13,7 @@ from koord.api.names import ANNOTATION_GANG_MIN_AVAILABLE
 from koord.kube.events import ObjectRef, reference
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.plugins.coscheduling.book import Gang, GangBook
+from roles.scheduler.plugins.coscheduling.book import WAITING, Gang, GangBook
 from roles.scheduler.plugins.coscheduling.spec import FROM_POD_GROUP, minimum_text
 
 _QUIET = 1.0  # seconds without a change before a gang is spoken of
@@ -73,6 +73,7 @@ class Notices:
         while True:
             await asyncio.sleep(_LOOK)
             now = loop.time()
+            self._book.metrics.waiting(sum(1 for gang in self._book.gangs.values() if gang.stages[WAITING]))
             for identity in [identity for identity, due in self._due.items() if due <= now]:
                 del self._due[identity]
                 gang = self._book.gangs.get(identity)

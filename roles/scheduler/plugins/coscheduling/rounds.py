@@ -54,6 +54,7 @@ class Rounds:
         if current is None:
             current = self._book.round = Round(gang.id, gang.group.id, pod.key, self._handle.state.now)
             gang.group.representative = ""
+            self._handle.audit(gang.group.id, "gangMinMemberSatisfied")
         current.attempted.add(pod.uid)
         return current
 
@@ -86,6 +87,7 @@ class Rounds:
 
     def _exhausted(self, gang: Gang, current: Round) -> None:
         """Every member was tried. Those of a strict group that still wait, wait for nobody."""
+        self._handle.audit(current.group, "gangAllPodsAlreadyAttempted")
         waiting = self._book.members(gang, WAITING)
         if waiting and self._strict(gang):
             needed = sum(other.spec.min_number for _, other in self._book.group_gangs(gang) if other is not None and other.spec is not None)
