@@ -34,7 +34,7 @@ CONDITION_TYPES = (
 REASONS = (
     "Timeout", "FailedCreateReservation", "ReservationExpired", "Unschedulable", "ForbiddenMigratePod", "MissingPod",
     "MissingReservation", "Preempting", "PreemptComplete", "Evicting", "FailedEvict", "EvictComplete", "WaitForPodBindReservation",
-    "WaitForBoundPodReady",
+    "WaitForBoundPodReady", "InvalidPodRef",
 )  # fmt: skip
 
 
@@ -72,7 +72,7 @@ class PodMigrationJobSpec(Model):
     """Which pod moves and how."""
 
     paused: bool | None = Field(None, description="Whether the job waits.")
-    ttl: Duration | None = Field(None, description="How long the job may take; 0 is for ever. Absent is the controller's default.")
+    ttl: Duration | None = Field(None, description="How long the job may take; 0 or absent is without a limit.")
     mode: str | None = Field(None, description="ReservationFirst (default) or EvictDirectly.")
     pod_ref: ObjectReference = Field(description="The pod.")
     reservation_options: PodMigrateReservationOptions | None = Field(None, description="The reservation that the pod moves into.")
