@@ -12,9 +12,12 @@ import pytest
 
 from koord.api import kinds, names
 from koord.api.kinds import Kind
+from koord.api.v1alpha1 import podmigrationjob
 from koord.kube import errors
 from roles.descheduler.framework.evicting import EvictOptions
 from roles.descheduler.migration.plugin import MigrationController
+from roles.descheduler.migration.words import Kind as ConditionKind
+from roles.descheduler.migration.words import Reason
 from tests.support.migration import NS, Cluster, arguments, cluster
 
 WIDGETS = Kind("example.com", "v1", "Widget", "widgets", True, (), frozenset({"status", "scale"}))
@@ -74,6 +77,12 @@ def test_the_resource_as_clients_see_it() -> None:
             await world.put(kinds.PODMIGRATIONJOBS, "k", {"spec": {"ttl": "5m"}})
 
     play(scenario)
+
+
+@pytest.mark.feature("DS-MC-02")
+def test_the_words_are_those_of_the_api() -> None:
+    assert {str(reason) for reason in Reason} - {""} <= set(podmigrationjob.REASONS)
+    assert {str(kind) for kind in ConditionKind} <= set(podmigrationjob.CONDITION_TYPES)
 
 
 async def _workload(world: Cluster, kind: str, replicas: int) -> dict[str, Any]:
