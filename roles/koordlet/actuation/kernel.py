@@ -6,11 +6,14 @@ Buffered files swallow what the kernel says at close; here each write is one ``w
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 
 from roles.koordlet.actuation.errors import Trouble, WriteError, from_os_error
 
 _LIMIT = 1 << 20
+#: Files of a resctrl group, which the kernel makes and removes with it.
+GROUP_FILES = ("schemata", "tasks")
 
 
 def read(path: str) -> str:
@@ -44,12 +47,16 @@ def write(path: str, text: str) -> None:
 
 def append_line(path: str, line: str) -> None:
     """One line of a file that takes lines one by one. Plain files that stand in for it keep the earlier lines. Raises WriteError."""
-    _write(path, line.rstrip("\n").encode() + b"\n", os.O_WRONLY | os.O_CLOEXEC | os.O_APPEND)
+    flags = os.O_WRONLY | os.O_CLOEXEC | os.O_APPEND
+    # files of resctrl groups come with the group; kernel file systems take no notice of this flag for what is there
+    if os.path.basename(path) in GROUP_FILES:
+        flags |= os.O_CREAT
+    _write(path, line.rstrip("\n").encode() + b"\n", flags)
 
 
 def _write(path: str, data: bytes, flags: int) -> None:
     try:
-        fd = os.open(path, flags)
+        fd = os.open(path, flags, 0o644)
     except OSError as error:
         raise from_os_error(path, error, "cannot be opened for writing") from None
     try:
@@ -84,11 +91,23 @@ def change_own(path: str, wanted: bool, *, directory: bool) -> None:
         if wanted:
             os.makedirs(path, mode=0o755, exist_ok=True)
         elif directory:
-            os.rmdir(path)
+            _remove_directory(path)
         else:
             os.unlink(path)
     except OSError as error:
         raise from_os_error(path, error, "cannot be made" if wanted else "cannot be removed") from None
+
+
+def _remove_directory(path: str) -> None:
+    """The kernel removes a group with its files; a plain directory that stands in for one has to be emptied of them first."""
+    try:
+        os.rmdir(path)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY or set(os.listdir(path)) - set(GROUP_FILES):
+            raise
+        for name in os.listdir(path):
+            os.unlink(os.path.join(path, name))
+        os.rmdir(path)
 
 
 # -- mounts ------------------------------------------------------------------------------------------------------------------

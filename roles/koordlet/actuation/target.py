@@ -162,9 +162,20 @@ def _resolve_file(write: Write, host: HostState) -> Target:
     if write.kind is Kind.CREATE:
         current = kernel.read(path) if os.path.exists(path) else ""
         return Target(write, path, write.value, current, current)
-    current = "" if write.resource in _NEVER_JOURNALLED else kernel.read(path)
+    current = "" if write.resource in _NEVER_JOURNALLED else _line_file(write, path)
     host.files.invalidate(path)
     return Target(write, path, write.value, current, current)
+
+
+def _line_file(write: Write, path: str) -> str:
+    """Content of a file. The kernel makes the files of a resctrl group with the group; where a plain directory stands in for it, the
+    first line makes them."""
+    try:
+        return kernel.read(path)
+    except WriteError as error:
+        if error.trouble is Trouble.GONE and write.resource == "schemata" and os.path.isdir(os.path.dirname(path)):
+            return ""
+        raise
 
 
 def _has_line(resource: str, current: str, line: str) -> bool:
