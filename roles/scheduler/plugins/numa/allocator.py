@@ -17,7 +17,7 @@ from roles.scheduler.plugins.numa.request import Request
 from roles.scheduler.plugins.numa.split import split
 from roles.scheduler.plugins.topology_manager.hints import Hint, Policy, mask_of, nodes_of, subsets
 
-_MAX_SUBSET_NODES = 8  # beyond, hints are given for one NUMA node, for two, and for all
+_MAX_SUBSET_NODES = 8  # 255 subsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +172,17 @@ class _steps:
         return self._cpu if name == names.RESOURCE_CPU else 1
 
 
-def masks_to_try(facts: Facts, policy: Policy) -> list[int]:
-    """Subsets of the NUMA nodes worth a hint, small ones first. Under SingleNUMANode only single nodes can be admitted."""
+def masks_to_try(facts: Facts, policy: Policy, available: Mapping[int, ResourceVector]) -> list[int]:
+    """Subsets of the NUMA nodes worth a hint, small ones first. Under SingleNUMANode only single nodes can be admitted. With many NUMA
+    nodes not every subset is tried: beyond pairs only those with the most CPU left."""
     nodes = list(facts.zones)
     if policy is Policy.SINGLE_NUMA_NODE:
         return [mask_of((node,)) for node in nodes]
     if len(nodes) <= _MAX_SUBSET_NODES:
         return list(subsets(nodes))
+    order = sorted(nodes, key=lambda node: (-available.get(node, {}).get(names.RESOURCE_CPU, 0), node))
     pairs = [mask_of(pair) for pair in combinations(nodes, 2)]
-    return [*(mask_of((node,)) for node in nodes), *pairs, mask_of(nodes)]
+    return [*(mask_of((node,)) for node in nodes), *pairs, *(mask_of(order[:size]) for size in range(3, len(nodes) + 1))]
 
 
 def hints_of(

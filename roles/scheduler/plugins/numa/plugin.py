@@ -201,7 +201,7 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         if not request.amounts or (binding is None and not strict):
             return ()
         reasons: tuple[str, ...] = ()
-        for mask in masks_to_try(facts, policy) if strict else (None,):
+        for mask in masks_to_try(facts, policy, facts.zones) if strict else (None,):
             tried = self._trials.attempt_alone(ctx, slot, request, binding, _nodes(mask))
             if not isinstance(tried, Status):
                 return ()
@@ -235,7 +235,7 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         pool, recorded = attempts.pool, self.columns.usage(slot).recorded
         feasible: dict[int, int] = {}
         last: Record | Status | None = None
-        for mask in masks_to_try(facts, policy):
+        for mask in masks_to_try(facts, policy, pool.amounts):
             nodes = nodes_of(mask)
             last = attempts.on(nodes, pick=False)
             if isinstance(last, Record):
@@ -250,7 +250,7 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         binding, nodes = self._binding(request, slot), _nodes(affinity)
         if binding is None and nodes is None:
             return SUCCESS
-        tried = self._trials.attempts(ctx, slot, request, binding, reserving=self.topology.reserving).on(nodes)
+        tried = self._trials.attempts(ctx, slot, request, binding, reserving=self.topology.reserving).on(nodes, pick=False)
         return tried if isinstance(tried, Status) else SUCCESS
 
     def version(self, slot: int) -> Hashable:

@@ -215,3 +215,12 @@ def test_a_machine_with_one_numa_node_needs_no_restriction() -> None:
     world.machine("n", labels=SINGLE, sockets=1, nodes=1)
     assert world.status(plain(cpu="4", memory="1Gi")) == {}
     assert world.cpus(bound_pod(cpu="2", memory="1Gi")) == "0-1"
+
+
+@pytest.mark.feature("SCH-NUMA-07")
+def test_machines_with_many_numa_nodes() -> None:
+    world = NumaWorld()
+    world.machine("n", labels=RESTRICTED, sockets=2, nodes=8, cores=2, memory="8Gi")
+    assert set(shares(world.status(plain(cpu="3", memory="1Gi")))) == {0}
+    assert set(shares(world.status(plain(cpu="8", memory="1Gi")))) == {1, 2}
+    assert set(shares(world.status(plain(cpu="34", memory="16Gi")))) == set(range(3, 12))
