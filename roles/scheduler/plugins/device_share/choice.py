@@ -10,7 +10,7 @@ from roles.scheduler.framework.status import Status, unresolvable, unschedulable
 from roles.scheduler.plugins.device_share.amounts import GPU, Wanted
 from roles.scheduler.plugins.device_share.holdings import Allocation, Share
 from roles.scheduler.plugins.device_share.partitions import choose_partition
-from roles.scheduler.plugins.device_share.request import DeviceRequest, Hint
+from roles.scheduler.plugins.device_share.request import SCOPE_PCIE, DeviceRequest, Hint
 from roles.scheduler.plugins.device_share.scoring import Scorer
 from roles.scheduler.plugins.device_share.templates import Templates
 from roles.scheduler.plugins.device_share.topology import by_switch, choose_scope, has_tree, scopes, together
@@ -178,7 +178,7 @@ def _ordered(view: View, rules: Rules, wanted: Wanted, units: Sequence[Unit]) ->
 
 def _plain(view: View, rules: Rules, wanted: Wanted, hint: Hint, fitting: Sequence[Unit], near: frozenset[str], aim: int) -> Pick | Status:
     """The first of the ordered devices; of those within a scope where the hint requires one."""
-    groups = [tuple(fitting)] if not hint.scope else [scope.units for scope in scopes(fitting, min(hint.scope, 3))]
+    groups = [tuple(fitting)] if not hint.scope else [scope.units for scope in scopes(fitting, min(hint.scope, SCOPE_PCIE))]
     for group in groups:
         ordered = _ordered(view, rules, wanted, group)
         if near:

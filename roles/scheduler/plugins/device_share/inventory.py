@@ -78,7 +78,6 @@ class Inventory:
     cards: Mapping[str, tuple[Card, ...]]
     partitions: PartitionTable | None
     honors_partitions: bool
-    well_planned: str
     vendor: str
     model: str
     shape: bytes
@@ -117,12 +116,11 @@ def read_device(device: Device) -> Inventory:
     cards = {kind: tuple(of_type[minor] for minor in sorted(of_type)) for kind, of_type in sorted(found.items())}
     partitions = _partitions(device)
     honors = labels.get(names.LABEL_NODE_GPU_PARTITION_POLICY) == names.GPU_PARTITION_POLICY_HONOR
-    planned = labels.get(names.LABEL_SECONDARY_DEVICE_WELL_PLANNED, "")
     vendor, model = labels.get(names.LABEL_GPU_VENDOR, ""), labels.get(names.LABEL_GPU_MODEL, "")
     table = tuple(sorted(partitions.items())) if partitions is not None else None
     shape = (tuple(card.shape for of_type in cards.values() for card in of_type), table, honors)
     digest = hashlib.blake2b(repr(shape).encode(), digest_size=16).digest()
-    return Inventory(cards, partitions, honors, planned, vendor, model, digest)
+    return Inventory(cards, partitions, honors, vendor, model, digest)
 
 
 def _card(info: DeviceInfo) -> Card:

@@ -28,7 +28,7 @@ SAME_PCIE: Final = "SamePCIe"
 RESTRICTED: Final = "Restricted"
 BEST_EFFORT: Final = "BestEffort"
 
-SCOPE_DEVICE, SCOPE_PCIE, SCOPE_NUMA, SCOPE_NODE = (DEVICE_SCOPE_RANK[name] for name in ("Device", "PCIe", "NUMANode", "Node"))
+SCOPE_DEVICE, SCOPE_PCIE, SCOPE_NODE = (DEVICE_SCOPE_RANK[name] for name in ("Device", "PCIe", "Node"))
 
 
 @dataclass(frozen=True, slots=True)
