@@ -45,6 +45,8 @@ class LeaderElection(ConfigModel):
 
     @model_validator(mode="after")
     def _ordered(self) -> LeaderElection:
+        if self.resource_lock != "leases":
+            raise ConfigError("resourceLock", f"{self.resource_lock!r} is not known; accepted: leases")
         if self.retry_period <= 0:
             raise ConfigError("retryPeriod", "must be more than 0")
         if self.renew_deadline <= 1.2 * self.retry_period:
@@ -55,7 +57,8 @@ class LeaderElection(ConfigModel):
 
 
 class ClientConnection(ConfigModel):
-    """How the API server is reached; 0 for qps and burst means the default."""
+    """How the API server is reached; 0 for qps and burst means the default. Content types are accepted: JSON is spoken, whichever is asked
+    for."""
 
     kubeconfig: str = ""
     content_type: str = ""

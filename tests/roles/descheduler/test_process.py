@@ -61,6 +61,7 @@ def test_which_flags_count_beside_a_file(tmp_path: Path) -> None:
     [
         ({"profiles": []}, ""),
         ({"leaderElection": {"leaderElect": False, "leaseDuration": "5s"}}, "leaseDuration: must be more than renewDeadline"),
+        ({"leaderElection": {"resourceLock": "endpoints"}}, "resourceLock: 'endpoints' is not known; accepted: leases"),
         ({"healthzBindAddress": ""}, "healthzBindAddress: '' must be host:port"),
         ({"healthzBindAddress": "127.0.0.1:"}, "must be host:port"),
         ({"healthzBindAddress": "no such host:80"}, "cannot be resolved"),
