@@ -93,6 +93,7 @@ class App:
                 self._ops.health.set("engine", True, "the engine answered and the socket is served")
             notify("READY=1")
             log.info("listening on %s, engine at %s", options.endpoint, options.engine)
+            self.hooks.connect(self._endpoints())
             tasks = [asyncio.create_task(self._watch_registrations()), asyncio.create_task(self._relist(backend))]
             await life.stopping.wait()
             log.info("shutting down")
@@ -127,12 +128,16 @@ class App:
         await backend.rebuild()
         self.metrics.store(len(backend.store.pods), len(backend.store.containers))
 
+    def _endpoints(self) -> set[str]:
+        return {server.endpoint for server in self.registrations.servers}
+
     async def _watch_registrations(self) -> None:
         while True:
             await asyncio.sleep(self._options.rescan)
             if self.registrations.refresh():
                 self.metrics.reloaded()
-                await self.hooks.keep_only({server.endpoint for server in self.registrations.servers})
+                await self.hooks.keep_only(self._endpoints())
+                self.hooks.connect(self._endpoints())
 
     async def _relist(self, backend: Backend) -> None:
         """Drop what was killed or removed behind the proxy's back."""

@@ -82,11 +82,19 @@ class HookClient:
         breaker.note(False, now)
         return decode_answer(hook_type, raw)
 
-    def _method(self, endpoint: str, hook_type: str) -> Any:
+    def _channel(self, endpoint: str) -> grpc.aio.Channel:
         channel = self._channels.get(endpoint)
         if channel is None:
             channel = self._channels[endpoint] = grpc.aio.insecure_channel(f"unix:{endpoint}", options=CHANNEL_OPTIONS)
-        return channel.unary_unary(HOOK_METHODS[hook_type])
+        return channel
+
+    def _method(self, endpoint: str, hook_type: str) -> Any:
+        return self._channel(endpoint).unary_unary(HOOK_METHODS[hook_type])
+
+    def connect(self, endpoints: set[str]) -> None:
+        """Begin to connect to servers that registered: the first pod should not pay for it, nor for a server that wakes up only then."""
+        for endpoint in endpoints - set(self._channels):
+            self._channel(endpoint).get_state(try_to_connect=True)
 
     async def keep_only(self, endpoints: set[str]) -> None:
         """Close connections to servers that withdrew."""

@@ -31,6 +31,7 @@ JSON_PARSERS: list[tuple[Callable[..., Any], str]] = [
     (a.parse_reservation_owners, names.ANNOTATION_RESERVATION_OWNERS),
     (a.parse_reservation_current_owner, names.ANNOTATION_RESERVATION_CURRENT_OWNER),
     (a.parse_reservation_restricted_options, names.ANNOTATION_RESERVATION_RESTRICTED_OPTIONS),
+    (a.parse_reservation_resize_allocatable, names.ANNOTATION_RESERVATION_RESIZE_ALLOCATABLE),
     (a.parse_soft_eviction, names.ANNOTATION_SOFT_EVICTION),
     (a.parse_estimated_scaling_factors, names.ANNOTATION_LOAD_ESTIMATED_SCALING_FACTORS),
     (a.parse_scheduling_hint, names.ANNOTATION_SCHEDULING_HINT),
@@ -316,3 +317,12 @@ def test_quota_annotations() -> None:
     assert a.quota_namespaces({names.ANNOTATION_QUOTA_NAMESPACES: "a"}) == ()
     with pytest.raises(a.AnnotationError):
         a.parse_max_strict_check_resource_keys({names.ANNOTATION_QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS: "cpu"})
+
+
+@pytest.mark.feature("BEY-ABN-01")
+@pytest.mark.parametrize(
+    ("text", "penalty"),
+    [(None, 0), ('{"penalty": 40, "reasons": []}', 40), ('{"penalty": 140}', 0), ('{"penalty": true}', 0), ("{", 0), ("[]", 0), ("{}", 0)],
+)
+def test_what_an_abnormal_node_is_trusted_less(text: str | None, penalty: int) -> None:
+    assert a.node_penalty({} if text is None else {names.ANNOTATION_NODE_ABNORMAL: text}) == penalty

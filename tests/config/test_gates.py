@@ -12,7 +12,7 @@ def test_manager_defaults():
     manager = gates.FeatureGates(gates.MANAGER)
     on = {name for name, value in manager.all().items() if value}
     assert on == {"WebhookFramework", "PodMutatingWebhook", "PodValidatingWebhook", "ElasticMutatingWebhook", "ElasticValidatingWebhook"}
-    assert len(gates.MANAGER) == 5 + 26 + 1
+    assert len(gates.MANAGER) == 5 + 26 + 3
 
 
 @pytest.mark.feature("KLO-CFG-02")
@@ -39,7 +39,7 @@ def test_flag_grammar():
     ("text", "words"),
     [
         ("PodMutatingWebook=true", "did you mean 'PodMutatingWebhook'"),
-        ("Zzz=true", "known gates: BatchCountPodsWithoutMetric"),
+        ("Zzz=true", "known gates: AbnormalNodes"),
         ("MultiQuotaTree", "write MultiQuotaTree=true"),
         ("MultiQuotaTree=yes", "must be true or false"),
     ],

@@ -123,7 +123,7 @@ def test_a_batch_pod_gets_its_limits_before_it_starts(tmp_path_factory: pytest.T
                 await asyncio.to_thread(wait_for, hooks / "koordlet.json")
                 arguments = (
                     "runtime-proxy", f"--koord-runtimeproxy-endpoint={socket}", f"--runtime-hooks-config-path={hooks}",
-                    f"--remote-runtime-service-endpoint={containerd.socket}",
+                    f"--remote-runtime-service-endpoint={containerd.socket}", "--runtime-hook-timeout=20s",
                 )  # fmt: skip
                 with process(*arguments):
                     await asyncio.to_thread(wait_for, socket)
