@@ -39,8 +39,11 @@ class Book:
 
     def _seen(self, reservation: Reservation) -> None:
         uid, ledger = reservation.metadata.uid, self.ledger
-        ledger.objects[uid] = reservation
+        before, ledger.objects[uid] = ledger.objects.get(uid), reservation
         ledger.shown += 1
+        if before is not None and uid in ledger.given and not is_another_offer(before, reservation):
+            ledger.touched[uid] = None
+            return  # mostly our own writes: who uses it, conditions
         terms, pod = reserve_pod.read(reservation, self._handle.parser)
         if terms.terminal:
             self._withdraw(uid)
@@ -49,8 +52,7 @@ class Book:
             kept = "; what was last good stays" if uid in ledger.given else ""
             log.warning("Reservation %s is not used: %s%s", terms.name, "; ".join(terms.problems), kept)
             return
-        before = ledger.held.get(uid)
-        offer = _offer(before)
+        offer = _offer(ledger.held.get(uid))
         held = ledger.enter(terms, pod)
         self._hand_in(pod)
         if terms.problems:
@@ -90,6 +92,16 @@ class Book:
         owners = held.owner_key
         if owners is not None:
             self._handle.wake(owners.matches, owners.by_template)
+
+
+def is_another_offer(old: Reservation, new: Reservation) -> bool:
+    """Whether more changed than who uses a reservation and what its conditions say."""
+    a, b, before, now = old.status, new.status, old.metadata, new.metadata
+    return (
+        old.spec != new.spec
+        or (before.labels, before.annotations, before.deletion_timestamp) != (now.labels, now.annotations, now.deletion_timestamp)
+        or (a.phase, a.node_name, a.allocatable) != (b.phase, b.node_name, b.allocatable)
+    )
 
 
 def _offer(held: Held | None) -> tuple[Any, ...]:

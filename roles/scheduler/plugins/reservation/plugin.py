@@ -53,7 +53,7 @@ from roles.scheduler.plugins.reservation.judging import NONE_FITS, Judge
 from roles.scheduler.plugins.reservation.ledger import Held, Ledger
 from roles.scheduler.plugins.reservation.matching import Matcher
 from roles.scheduler.plugins.reservation.nomination import BY_ORDER, pick, raw
-from roles.scheduler.plugins.reservation.observing import Book
+from roles.scheduler.plugins.reservation.observing import Book, is_another_offer
 from roles.scheduler.plugins.reservation.preallocation import NO_POD, PreAllocation
 from roles.scheduler.plugins.reservation.preemption import ReservationPreemption
 from roles.scheduler.plugins.reservation.selector_index import SelectorIndex
@@ -339,14 +339,5 @@ def _may_take_over(pod: PodInfo, event: ClusterEvent) -> bool:
 
 
 def _is_another_offer(pod: PodInfo, event: ClusterEvent) -> bool:
-    """Whether more changed than who uses a reservation: what an owner gives back is told of by its own deletion."""
-    old, new = event.old, event.new
-    if old is None or new is None:
-        return True
-    a, b = old.status, new.status
-    return (
-        old.spec != new.spec
-        or old.metadata.labels != new.metadata.labels
-        or old.metadata.annotations != new.metadata.annotations
-        or (a.phase, a.node_name, a.allocatable) != (b.phase, b.node_name, b.allocatable)
-    )
+    """What an owner gives back is told of by its own deletion."""
+    return event.old is None or event.new is None or is_another_offer(event.old, event.new)

@@ -161,3 +161,18 @@ def test_what_brings_waiting_pods_back() -> None:
     assert helps("AssignedPod", Action.DELETE, waiting, None)
     assert not helps("AssignedPod", Action.ADD, None, waiting)
     assert helps("AssignedPod", Action.ADD, None, waiting, world.plugin.ledger.given["t-uid"])
+
+
+@pytest.mark.feature("SCH-RSV-12")
+def test_what_the_controller_wrote_itself_is_looked_at_once_more() -> None:
+    """Its end is planned only when there is nothing left to write."""
+    world = World()
+    world.add_nodes(testing.node("a"))
+    held = world.hold("r", "a")
+    pod = held.pod
+    world.plugin.ledger.touched.clear()
+    used = msgspec.convert(msgspec.to_builtins(placed("r", "a")), Reservation)
+    used.status.allocated["cpu"] = "1"
+    world.feed("Reservation", used, old=placed("r", "a"))
+    assert held.pod is pod
+    assert list(world.plugin.ledger.touched) == ["r-uid"]
