@@ -203,7 +203,7 @@ class PodParser:
             spec.containers, spec.init_containers,
             spec.overhead,
             spec.resources, spec.node_selector, spec.tolerations, spec.priority, spec.scheduler_name, spec.preemption_policy,
-            spec.scheduling_gates, volumes, spec.host_network,
+            spec.scheduling_gates, volumes, spec.host_network, spec.resource_claims,
             [owner.kind for owner in meta.owner_references],
             [(s.name, s.allocated_resources, s.resources) for s in pod.status.container_statuses if s.resources or s.allocated_resources],
             pod.status.resize,

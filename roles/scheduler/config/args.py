@@ -147,6 +147,13 @@ class PodTopologySpreadArgs(PluginArgs):
         return self
 
 
+class DynamicResourcesArgs(PluginArgs):
+    """DynamicResources: limits of allocating claims, of which there is none here; read so that a file that sets them is accepted."""
+
+    filter_timeout: Seconds = 10.0
+    binding_timeout: Seconds = 600.0
+
+
 class DefaultPreemptionArgs(PluginArgs):
     """DefaultPreemption: how many nodes are tried at least."""
 

@@ -160,7 +160,12 @@ class Observer:
 
     def node_deleted(self, node: Node) -> None:
         """A node went."""
+        slot = self._cache.cluster.slot_of(node.metadata.name)
+        view = self._cache.cluster.row(slot).view if slot >= 0 else None
         self._cache.remove_node(node.metadata.name)
+        self._state.now = self._clock()
+        if view is not None:
+            self._event(ClusterEvent(NODE, Action.DELETE, view, None))
         self._changed()
 
     def _namespace(self, namespace: Namespace) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from roles.scheduler.framework.interfaces import Plugin
 from roles.scheduler.framework.registry import Registry
-from roles.scheduler.plugins.basic import NodeName, NodeUnschedulable, PrioritySort, SchedulingGates
+from roles.scheduler.plugins.basic import DynamicResources, NodeName, NodeUnschedulable, PrioritySort, SchedulingGates
 from roles.scheduler.plugins.coscheduling.plugin import Coscheduling
 from roles.scheduler.plugins.default_binder import DefaultBinder
 from roles.scheduler.plugins.default_pre_bind import DefaultPreBind
@@ -32,6 +32,7 @@ PLUGINS: tuple[type[Plugin], ...] = (
     PrioritySort,
     NodeUnschedulable,
     NodeName,
+    DynamicResources,
     TaintToleration,
     NodeAffinity,
     NodePorts,
@@ -59,11 +60,7 @@ PLUGINS: tuple[type[Plugin], ...] = (
 )
 
 # Names of upstream's profiles that this build has no plugin for. A configuration that lists them starts, with a warning for each.
-ABSENT: frozenset[str] = frozenset(
-    (
-        "DynamicResources",
-    )
-)  # fmt: skip
+ABSENT: frozenset[str] = frozenset()
 
 
 def built_in() -> Registry:

@@ -29,11 +29,12 @@ class Objects:
     def __init__(self, client: Client) -> None:
         self.client = client
 
-    async def node(self, name: str, *, cpu: str = "4", memory: str = "8Gi", taints: list[Obj] | None = None, **meta: Any) -> None:
+    async def node(self, name: str, *, cpu: str = "4", memory: str = "8Gi", taints: list[Obj] | None = None,
+        allocatable: Obj | None = None, **meta: Any) -> None:  # fmt: skip
         body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}, **meta}}
         body["spec"] = {"taints": taints or []}
         await self.client.create(NODES, body)
-        amounts = {"cpu": cpu, "memory": memory, "pods": "110"}
+        amounts = {"cpu": cpu, "memory": memory, "pods": "110", **(allocatable or {})}
         await self.client.patch(NODES, name, {"status": {"capacity": amounts, "allocatable": amounts}}, subresource="status")
 
     async def pod(self, name: str, *, cpu: str = "1", scheduler: str = "koord-scheduler", meta: Obj | None = None, **spec: Any) -> Obj:

@@ -246,3 +246,25 @@ def test_nothing_is_scheduled_before_all_caches_are_full(scheduler: Any) -> None
             assert live.app.queue.counts()["unschedulable"] == 0
 
     asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-05")
+@pytest.mark.feature("SCH-KS-07")
+def test_a_node_that_goes_brings_back_a_pod_that_had_to_spread(scheduler: Any) -> None:
+    """The emptiest zone sets what the others may take; with its last node it sets nothing any more."""
+
+    async def run() -> None:
+        async with scheduler() as live:
+            for name, zone in (("a", "1"), ("b", "2")):
+                await live.node(name, labels={"zone": zone, "kubernetes.io/hostname": name}, cpu="4" if name == "a" else "100m")
+            select = {"matchLabels": {"app": "x"}}
+            constraint = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": select}
+            for number in range(2):
+                await live.pod(f"p{number}", cpu="1", meta={"labels": {"app": "x"}}, topologySpreadConstraints=[constraint])
+                if not number:
+                    await live.bound("p0")
+            assert "didn't match pod topology spread constraints" in (await live.refused("p1"))["message"]
+            await live.client.delete(NODES, "b")
+            assert await live.bound("p1") == "a"
+
+    asyncio.run(run())

@@ -16,7 +16,8 @@ from roles.scheduler.cluster.changes import NODE, PODS
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.config.args import LoadAwareSchedulingArgs
 from roles.scheduler.framework.context import CycleContext, Rows
-from roles.scheduler.framework.events import ASSIGNED_POD, Action, Subscription
+from roles.scheduler.framework.events import ASSIGNED_POD, UNSCHEDULED_POD, Action, Subscription
+from roles.scheduler.framework.events import NODE as NODE_EVENTS
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Endpoint, Feed, Filter, Rejection, Reserve, Score
 from roles.scheduler.framework.status import SUCCESS, Status
@@ -54,7 +55,9 @@ class LoadAwareScheduling(Filter, Score, Reserve):
 
     def subscriptions(self) -> Sequence[Subscription]:
         return (
-            Subscription(ASSIGNED_POD, Action.DELETE),
+            Subscription(ASSIGNED_POD, Action.DELETE | Action.SCALE_DOWN),
+            Subscription(UNSCHEDULED_POD, Action.ALL),
+            Subscription(NODE_EVENTS, Action.ADD | Action.UPDATE_ALLOCATABLE | Action.UPDATE_ANNOTATIONS),
             Subscription(NODEMETRICS.kind, Action.ADD | Action.UPDATE | Action.DELETE),
         )
 
