@@ -106,21 +106,16 @@ class Placeable:
         return f"it lacks {', '.join(lacking)}" if lacking else ""
 
 
-def unfit(view: PodView, target: NodeView, placed: Mapping[str, int] | None = None) -> str:
-    """One question of `Placeable.unfit`."""
-    return Placeable(view).unfit(target, placed)
-
-
 def fitting_other(view: PodView, nodes: Sequence[NodeView]) -> str:
     """A node other than its own that the pod fits, "" when there is none."""
     pod = Placeable(view)
     return next((node.name for node in nodes if node.name != view.pod.spec.node_name and not pod.unfit(node)), "")
 
 
-def community_fitting(view: PodView, nodes: Sequence[NodeView], *, other: bool) -> str:
-    """A node that the pod fits by the community's rule (`other`: not its own), "" when there is none."""
+def community_fitting(view: PodView, nodes: Sequence[NodeView]) -> str:
+    """A node that the pod fits by the community's rule, "" when there is none."""
     pod = Placeable(view)
-    return next((node.name for node in nodes if not (other and node.name == view.pod.spec.node_name) and not pod.community_unfit(node)), "")
+    return next((node.name for node in nodes if not pod.community_unfit(node)), "")
 
 
 # ---------------------------------------------------------------- anti-affinity

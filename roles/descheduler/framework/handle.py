@@ -15,15 +15,12 @@ ROLE = "descheduler"
 
 @dataclass(slots=True)
 class Handle:
-    """One plugin's turn in one round of its profile. `now` is in seconds since the epoch.
-
-    `cluster` are all ready nodes of the round, also those that are not the profile's."""
+    """One plugin's turn in one round of its profile. `now` is in seconds since the epoch."""
 
     profile: str
     plugin: str
     now: float
     filters: Sequence[Evicting]
-    cluster: Sequence[NodeView] = ()
     records: list[Record] = field(default_factory=list)
 
     def filter(self, pod: Pod) -> str:

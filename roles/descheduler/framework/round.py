@@ -136,7 +136,7 @@ class _Turn:
         dry_run: bool,
         acting: Acting,
     ) -> None:
-        self.handle = Handle(profile.name, plugin.name, now, profile.filters, cluster)
+        self.handle = Handle(profile.name, plugin.name, now, profile.filters)
         self._profile, self._plugin, self._acting = profile, plugin, acting
         self._limits, self._counts, self._dry_run = limits, counts, dry_run
         self._observed: Counts | None = None  # evictions that the plugin's own dry run only lists

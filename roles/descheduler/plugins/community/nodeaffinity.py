@@ -60,14 +60,14 @@ class RemovePodsViolatingNodeAffinity:
             for view in candidates(node, handle, lambda pod: _requires(pod) and self._chosen(pod)):
                 if affinity_matches(view.pod, node.node):
                     continue
-                if target := community_fitting(view, nodes, other=False):
+                if target := community_fitting(view, nodes):
                     yield Evict(view.pod, f"node {node.name} does not match the pod's required node affinity", target)
 
     def _preferred(self, nodes: list[NodeView], handle: Handle) -> Turn:
         for node in nodes:
             for view in candidates(node, handle, lambda pod: _prefers(pod) and self._chosen(pod)):
                 own, best = weight(view.pod, node.node), max(weight(view.pod, other.node) for other in nodes)
-                if best > own and (target := community_fitting(view, nodes, other=False)):
+                if best > own and (target := community_fitting(view, nodes)):
                     reason = f"node {node.name} matches the pod's preferred node affinity by {own}, the best node by {best}"
                     yield Evict(view.pod, reason, target, {"weight": own, "best": best})
 
