@@ -20,6 +20,8 @@ from roles.scheduler.plugins.coscheduling.preemption import JobPlan, JobPreempti
 from roles.scheduler.plugins.coscheduling.round import Round
 from roles.scheduler.plugins.default_preemption import DefaultPreemption, was_preempted
 
+_PROBED = 500  # members that are looked at to tell how many would fit
+
 
 class Jobs:
     """Decides on preemption for jobs. `enabled` is the argument enablePreemption; without it a pod of a gang may be helped by another
@@ -78,6 +80,14 @@ class Jobs:
         if plan.refusal:
             return PostFilterResult(unresolvable(f"preemption: not for a part of gang group {gang.group.id}: {plan.refusal}"))
         return PostFilterResult(unschedulable())
+
+    def best(self, gang: Gang, failed: PodInfo, current: Round) -> int:
+        """How many members that were not tried would find nodes beside those that have one; pods like the one that failed would not."""
+        others = [p for p in self._book.ready(gang) if p.uid not in current.attempted and p.shape is not failed.shape][:_PROBED]
+        if not others:
+            return 0
+        with self._handle.state.suppose() as supposed:
+            return len(self.preemption.as_is(others, supposed)[0])
 
     # ---------------------------------------------------------------- deciding
 

@@ -96,10 +96,10 @@ class Coscheduling(
         elif self.book.defaults != defaults:
             log.warning("profile %s: gangs are kept by the arguments of the first profile with Coscheduling", handle.profile)
         self.network = handle.cluster.register("NetworkTopology", Network())
-        self.rounds = Rounds(handle, self.book)
         self.placement = Placement(handle, self.book, self.network)
         self._budgets = DefaultPreemption(DefaultPreemptionArgs(), handle)
         self.jobs = Jobs(handle, self.book, self.placement, self._budgets, enabled=args.enable_preemption)
+        self.rounds = Rounds(handle, self.book, self.jobs.best)
         self._pod_groups = PodGroups(handle, self.book, args.controller_workers)
         self._notices = Notices(handle, self.book)
         if self._keeper:

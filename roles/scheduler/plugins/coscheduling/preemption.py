@@ -75,7 +75,7 @@ class JobPreemption:
 
     def _try(self, pods: Sequence[PodInfo], protected: set[str]) -> JobPlan:
         with self._state.suppose() as supposed:
-            nodes, rest = self._as_is(pods, supposed)
+            nodes, rest = self.as_is(pods, supposed)
             if not rest:
                 return JobPlan(nodes)
             below = min(pod.priority for pod in pods)
@@ -96,7 +96,7 @@ class JobPreemption:
 
     # ---------------------------------------------------------------- placing
 
-    def _as_is(self, pods: Sequence[PodInfo], supposed: Hypothesis) -> tuple[dict[str, str], list[PodInfo]]:
+    def as_is(self, pods: Sequence[PodInfo], supposed: Hypothesis) -> tuple[dict[str, str], list[PodInfo]]:
         """Members that fit without anybody's leaving are put there; the others are left."""
         nodes: dict[str, str] = {}
         rest: list[PodInfo] = []

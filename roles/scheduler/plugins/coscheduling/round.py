@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from roles.scheduler.cluster.podinfo import PodInfo
 
@@ -30,7 +29,6 @@ class Round:
     plan: dict[str, str] | None = None
     batch: bool = False  # the plan is carried out as one batch: whole, or not at all and without preemption
     offered: dict[str, int] = field(default_factory=dict)  # pods of the job that each node takes, as planned
-    notes: dict[str, Any] = field(default_factory=dict)
 
     def follow(self, plan: dict[str, str]) -> None:
         """From now on only pods of a plan are tried, each on its node."""

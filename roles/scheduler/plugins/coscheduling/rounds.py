@@ -19,7 +19,7 @@ from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
 from roles.scheduler.plugins.coscheduling.round import Round
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 PLUGIN = "Coscheduling"
 FEATURES = ("SCH-GANG-06", "SCH-GANG-07")
@@ -29,8 +29,9 @@ _EXPLAINED = 200  # members that get a decision record of their own when their g
 class Rounds:
     """Moves the books' `round` on. `handle.waiting` holds the pods that have a place and wait for the others."""
 
-    def __init__(self, handle: Handle, book: GangBook) -> None:
+    def __init__(self, handle: Handle, book: GangBook, best: Callable[[Gang, PodInfo, Round], int] | None = None) -> None:
         self._handle = handle
+        self._best = best  # how many members beyond the one that failed would find nodes
         self._book = book
         self._lost: list[PodInfo] = []
         self._failures: dict[str, tuple[Term, ...]] = {}  # why groups failed last, by group id
@@ -67,8 +68,10 @@ class Rounds:
         if current is None:
             return None
         gang = self._book.gangs.get(current.gang)
-        if gang is None or gang.group.id != current.group:
+        if gang is None or gang.spec is None or gang.group.id != current.group:
             self._end("gang gone")
+            if gang is not None:
+                self._reject(gang, f"gang {gang.id} is no more", PLUGIN)
             return None
         if current.doomed is not None:
             self._end("failed")
@@ -145,7 +148,8 @@ class Rounds:
             )
             if result.status.message:
                 current.failure += f" {result.status.message}"
-            self._explain(gang, ctx, failure, current, waiting)
+            more = self._best(gang, ctx.pod, current) if self._best is not None else 0
+            self._explain(gang, ctx, failure, current, (waiting, more))
         if gang.spec is not None and gang.spec.strict:
             current.doomed = ctx.pod
 
@@ -181,13 +185,13 @@ class Rounds:
         """Why the gang's group failed last."""
         return self._failures.get(gang.group.id, ())
 
-    def _explain(self, gang: Gang, ctx: CycleContext, failure: FitFailure, current: Round, placed: int) -> None:
+    def _explain(self, gang: Gang, ctx: CycleContext, failure: FitFailure, current: Round, counts: tuple[int, int]) -> None:
+        placed, more = counts
         needed = sum(other.spec.min_number for other in self._gangs(gang) if other.spec is not None)
         short = sorted(failure.histogram().items(), key=lambda item: (-item[1], item[0]))
-        best = placed + current.notes.get("more", 0)
         terms = (
             Term("members with a node", placed, f"of {needed} needed", "pods"),
-            Term("best achievable", best, unit="pods"),
+            Term("best achievable", placed + more, unit="pods"),
             Term("first missing member", ctx.pod.key),
             *(Term(f"short: {reason}", count, unit="nodes") for reason, count in short),
         )

@@ -16,7 +16,7 @@ from koord.api.names import (
     LABEL_POD_GROUP_NAME_DEPRECATED,
 )
 
-from .conftest import GANG, condition
+from .conftest import GANG, condition, profile
 
 
 @pytest.mark.feature("SCH-GANG-01")
@@ -273,5 +273,59 @@ def test_a_gang_whose_pod_group_goes_finds_none_until_it_is_there_again(gangs: A
             await g.said("p0", "have no PodGroup")
             await g.group("gang", 1)
             await g.live.bound("p0")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-01")
+def test_a_gang_that_ends_in_the_middle_of_its_wait_gives_its_places_back(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("4",)) as g:
+            await g.group("loose", 2, annotations={"mode": "NonStrict"})
+            await g.member("small", "loose", cpu="1")
+            await g.member("big", "loose", cpu="4")
+            record: Any = None
+            for _ in range(400):
+                found = g.live.app.scheduler._recorder.ring.find("PodGroup", "default", "loose")
+                if found and len(g.live.app.waiting) == 1:
+                    record = found[-1]
+                    break
+                await asyncio.sleep(0.02)
+            terms = {term.name: term.value for term in record.terms}
+            # Whichever came first, one of the two has room.
+            assert terms["best achievable"] == 1
+            for name in ("small", "big"):
+                await g.client.delete(PODS, name, "default", grace_period_seconds=0)
+            await g.live.pod("other", cpu="4")
+            assert await g.live.bound("other") == "n0"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-JP-01")
+def test_what_a_quota_refuses_evicts_nobody(gangs: Any) -> None:
+    from koord.api.kinds import ELASTICQUOTAS
+
+    async def run() -> None:
+        profiles = [profile("ElasticQuota", enablePreemption=True, post_filter=("Coscheduling", "ElasticQuota", "DefaultPreemption"))]
+        profiles[0]["plugins"]["reserve"]["enabled"].append({"name": "ElasticQuota"})
+        async with gangs(nodes=("8",), profiles=profiles) as g:
+            await g.priority("high", 1000)
+            quota = {"metadata": {"name": "q"}, "apiVersion": ELASTICQUOTAS.api_version, "kind": "ElasticQuota"}
+            await g.client.create(ELASTICQUOTAS, {**quota, "spec": {"max": {"cpu": "5"}, "min": {"cpu": "0"}}}, "default")
+            book = g.live.app.engine.frameworks["koord-scheduler"].plugins["ElasticQuota"].book
+            while book.quota("q") is None:
+                await asyncio.sleep(0.02)
+            for name in ("l0", "l1"):
+                await g.live.pod(name, cpu="4", nodeName="n0", terminationGracePeriodSeconds=0)
+            labels = {"quota.scheduling.koordinator.sh/name": "q"}
+            await g.group("job", 2)
+            for number in range(2):
+                await g.member(f"p{number}", "job", cpu="4", labels=labels, priorityClassName="high")
+            # There would be room for both once the others are gone, but the quota has room for one only.
+            await g.said("p0", "quota")
+            await g.said("p1", "quota")
+            await g.quiet()
+            assert {"l0", "l1"} <= set(await g.nodes_of())
 
     asyncio.run(run())
