@@ -33,12 +33,13 @@ PENDING, WAITING, RELEASED, BOUND = Stage.PENDING, Stage.WAITING, Stage.RELEASED
 class Group:
     """What gangs that are scheduled together share: whether it came about once, the pod that stands for it in the queue, who was let go."""
 
-    __slots__ = ("binding", "id", "once_satisfied", "representative", "unplanned")
+    __slots__ = ("binding", "id", "once_satisfied", "representative", "told", "unplanned")
 
     def __init__(self, group_id: str) -> None:
         self.id = group_id
         self.once_satisfied = False
         self.representative = ""  # UID of the one pending pod that may be in the queue
+        self.told = 0.0  # when members that were not tried were last told why, seconds since the epoch
         self.unplanned = False  # the last plan failed: any node or pod that changes may help
         self.binding: frozenset[str] = frozenset()  # UIDs of the pods that were let go together last
 

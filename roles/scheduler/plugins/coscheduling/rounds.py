@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PLUGIN = "Coscheduling"
 FEATURES = ("SCH-GANG-06", "SCH-GANG-07")
+_CROWD = 100
+_CROWD_REST = 30.0  # seconds before so many members that were not tried are told again
 _EXPLAINED = 200  # members that get a decision record of their own when their group fails
 
 
@@ -168,6 +170,10 @@ class Rounds:
     def _tell_others(self, gang: Gang, failed: PodInfo, current: Round) -> None:
         """Members that were not tried show why (SCH-GANG-10)."""
         others = [pod for pod in self._book.ready(gang) if pod.uid not in current.attempted]
+        now, group = self._handle.state.now, gang.group
+        if len(others) > _CROWD and now - group.told < _CROWD_REST:
+            return  # thousands of conditions that differ in a number from those of a moment ago
+        group.told = now
         if self._handle.gates.get("GangPendingPodsConditionPatch", True):
             for pod in others:
                 self._handle.report(pod, current.failure)

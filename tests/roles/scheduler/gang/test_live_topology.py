@@ -150,3 +150,33 @@ def test_pods_of_a_kind_are_placed_close_to_each_other(gangs: Any) -> None:
             assert "Coscheduling" not in {t.name for t in ring.find("Pod", "default", "plain")[-1].terms}
 
     asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-JP-01")
+@pytest.mark.feature("SCH-NT-02")
+def test_room_for_a_gang_is_made_in_one_rack(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(options=OPTIONS, awareNetworkTopology=True, enablePreemption=True, post_filter=("Coscheduling",)) as g:
+            await g.priority("low", 10)
+            await g.priority("high", 1000)
+            await racks(g, a=("r1", "4"), b=("r1", "4"), c=("r2", "4"))
+            await topology(g)
+            for name, node in (("la", "a"), ("lb", "b"), ("lc", "c")):
+                await g.live.pod(name, cpu="4", nodeName=node, priorityClassName="low", terminationGracePeriodSeconds=0)
+            await g.group("job", 2, annotations=gather(MUST))
+            for number in range(2):
+                await g.member(f"p{number}", "job", cpu="4", priorityClassName="high")
+            assert await g.bound("p0", "p1") == {"p0": "a", "p1": "b"}
+            left = await g.nodes_of()
+            assert "lc" in left
+            assert "la" not in left
+            assert "lb" not in left
+            # No rack has room for three, not even without anybody else: nobody goes.
+            await g.group("huge", 3, annotations=gather(MUST))
+            for number in range(3):
+                await g.member(f"h{number}", "huge", cpu="4", priorityClassName="high")
+            await g.said("h0", "no place in the network even without the victims")
+            await g.quiet()
+            assert "lc" in await g.nodes_of()
+
+    asyncio.run(run())
