@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from roles.koordlet.host.proc import clock_ticks
-from roles.koordlet.host.root import HostRoot
+from roles.koordlet.host.root import HostRoot, rooted
 from roles.koordlet.metrics.registry import Metrics
 from roles.koordlet.options import Options
 from roles.koordlet.prediction.loop import PredictionLoop
@@ -92,7 +92,7 @@ def make_sensing(parts: Parts, host: HostState, book: PodBook, on_tick: Callable
         resctrl=options.resctrl_collector_interval,
         cpi=options.cpi_collector_interval,
         cpi_window=options.collect_cpi_timewindow,
-        xpu_directory=options.xpu_device_infos_dir,
+        xpu_directory=on_host(options, "xpu_device_infos_dir", host.root),
         gpus=load_nvml(host.root) if parts.gate("Accelerators") else None,
     )
     return SensingLoop(
@@ -103,6 +103,12 @@ def make_sensing(parts: Parts, host: HostState, book: PodBook, on_tick: Callable
         interval=options.collect_res_used_interval,
         on_tick=on_tick,
     )
+
+
+def on_host(options: Options, attribute: str, root: HostRoot) -> str:
+    """A directory that others on the machine use too: where the flag says, its default below the machine's root."""
+    value: str = getattr(options, attribute)
+    return rooted(root.root, value) if value == getattr(Options(), attribute) and root.root != "/" else value
 
 
 def make_models(options: Options) -> Models:
@@ -142,7 +148,8 @@ def spawn_reports(
         )
         life.spawn(lambda: report.run(stopping, synced), "NodeMetric report", restart=True)
     if parts.gate("PodResourcesProxy"):
-        proxy = PodResourcesProxy(options.pod_resources_proxy_path, root.kubelet_path(KUBELET_SOCKET), lambda: book.pods)
+        directory = on_host(options, "pod_resources_proxy_path", root)
+        proxy = PodResourcesProxy(directory, root.kubelet_path(KUBELET_SOCKET), lambda: book.pods)
         life.spawn(lambda: proxy.run(stopping), "PodResources proxy", restart=True)
     if options.node_topology_sync_interval <= 0:
         return

@@ -47,6 +47,36 @@ def confine(base: str, *parts: str) -> str:
     return path
 
 
+_MAX_LINKS = 40
+
+
+def rooted(base: str, path: str) -> str:
+    """``path`` below ``base`` with its links followed as the machine itself would: an absolute target starts at ``base``.
+
+    A machine's ``/var/run`` is a link to ``/run``; seen through a mount of its root it would lead out of it.
+    """
+    if base == "/":
+        return os.path.normpath(path)
+    todo = [name for name in path.split("/") if name]
+    done: list[str] = []
+    links = 0
+    while todo:
+        name = todo.pop(0)
+        if name in (".", ".."):
+            del done[len(done) - (name == "..") :]
+            continue
+        here = "/".join([base, *done, name])
+        if os.path.islink(here) and links < _MAX_LINKS:
+            links += 1
+            target = os.readlink(here)
+            if target.startswith("/"):
+                done = []
+            todo = [part for part in target.split("/") if part] + todo
+            continue
+        done.append(name)
+    return "/".join([base, *done])
+
+
 # flag name -> (attribute, path below the host in host mode, default mount in a DaemonSet)
 PATH_FLAGS: tuple[tuple[str, str, str, str], ...] = (
     ("cgroup-root-dir", "cgroup", "/sys/fs/cgroup", "/host-cgroup"),
@@ -90,7 +120,7 @@ class HostRoot:
         for flag, attribute, host_path, mounted in PATH_FLAGS:
             default = mounted if daemonset and base == "/" else host_path
             given = (overrides or {}).get(flag)
-            values[attribute] = os.path.abspath(given) if given else os.path.normpath(base.rstrip("/") + default)
+            values[attribute] = os.path.abspath(given) if given else rooted(base, default)
         return cls(**values)
 
     def with_dirs(self, **dirs: str) -> HostRoot:

@@ -18,6 +18,8 @@ from roles.koordlet.host.numa import NumaReader
 from roles.koordlet.host.psi import parse_psi
 from roles.koordlet.host.root import HostRoot, PathEscapeError, confine
 from roles.koordlet.host.topology import read_basic_info, read_topology
+from roles.koordlet.observing import on_host
+from roles.koordlet.options import Options
 
 UID = "1a-2b"
 
@@ -409,3 +411,34 @@ class TestPsi:
     def test_other_lines_are_errors(self, bad: bytes) -> None:
         with pytest.raises(ParseError, match="f: "):
             parse_psi("f", bad)
+
+
+@pytest.mark.feature("KLO-CFG-01")
+class TestLinksOfAMachine:
+    """A machine's root mounted somewhere: its own links must not lead to the container's directories."""
+
+    @pytest.mark.parametrize(
+        ("link", "found"),
+        [("/run", "run"), ("../run", "run"), ("/run/../run/./", "run"), ("/nowhere", "nowhere"), ("../../../../run", "run")],
+    )
+    def test_var_run_is_a_link(self, tmp_path, link, found) -> None:
+        (tmp_path / "var").mkdir()
+        (tmp_path / "run").mkdir()
+        (tmp_path / "var/run").symlink_to(link)
+        root = HostRoot.at(str(tmp_path))
+        assert root.var_run == str(tmp_path / found)
+        assert root.var_run_path("koordlet", "journal") == str(tmp_path / found / "koordlet/journal")
+
+    def test_links_in_a_circle_end(self, tmp_path) -> None:
+        (tmp_path / "var").mkdir()
+        (tmp_path / "var/run").symlink_to("/var/other")
+        (tmp_path / "var/other").symlink_to("/var/run")
+        assert HostRoot.at(str(tmp_path)).var_run.startswith(str(tmp_path))
+
+    def test_directories_that_others_use_too(self, tmp_path) -> None:
+        (tmp_path / "var").mkdir()
+        (tmp_path / "var/run").symlink_to("/run")
+        root = HostRoot.at(str(tmp_path))
+        assert on_host(Options(), "xpu_device_infos_dir", root) == str(tmp_path / "run/koordlet/xpu-device-infos")
+        assert on_host(Options(xpu_device_infos_dir="/mine"), "xpu_device_infos_dir", root) == "/mine"
+        assert on_host(Options(), "pod_resources_proxy_path", HostRoot.at("/")) == "/var/run/koordlet/pod-resources"
