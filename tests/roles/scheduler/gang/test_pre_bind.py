@@ -68,3 +68,21 @@ def test_a_pod_that_is_being_deleted_is_not_bound() -> None:
     status = apply(Server({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}), BindDraft({"a": "1"}))
     assert not status.ok
     assert "being deleted" in status.message
+
+
+@pytest.mark.feature("SCH-GANG-05")
+def test_a_member_can_be_asked_about_in_a_what_if() -> None:
+    from koord.api.names import LABEL_POD_GROUP
+    from koord.config.scheduler import KubeSchedulerConfiguration
+    from roles.scheduler.whatif import Simulation, Snapshot
+
+    from .conftest import profile
+
+    content = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+    config = KubeSchedulerConfiguration.model_validate({**content, "profiles": [profile(enablePreemption=True)]})
+    simulation = Simulation(Snapshot([testing.node("n", cpu="2")]), config=config, now=1.0)
+    member = testing.pod(cpu="1", labels={LABEL_POD_GROUP: "gang"})
+    assert simulation.fits(member).node == "n"
+    placed = simulation.place([testing.pod(cpu="1", labels={LABEL_POD_GROUP: "gang"}) for _ in range(3)])
+    assert [placement.node for placement in placed] == ["n", "n", ""]
+    assert "Insufficient cpu" in placed[2].message
