@@ -136,6 +136,7 @@ class Scheduler:
             if framework.next_pod is not None:
                 while (wanted := framework.next_pod.next_pod()) is not None:
                     entry = self._queue.take(wanted.uid, now)
+                    self._metrics.taken(self._clock() - now)
                     if entry is not None:
                         return entry
         return self._queue.pop(now)

@@ -88,6 +88,12 @@ class SchedulerMetrics:
         self._pod_attempts = Histogram(
             "scheduler_pod_scheduling_attempts", "Attempts until bound.", buckets=(1, 2, 4, 8, 16), registry=registry
         )
+        self._taken = Histogram(
+            "scheduler_next_pod_delete_from_queue_latency",
+            "Seconds to take a named pod from the queue.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
         self._victims = Histogram("scheduler_preemption_victims", "Victims.", buckets=(1, 2, 4, 8, 16, 32, 64), registry=registry)
         self._preemptions = Counter("scheduler_preemption_attempts", "Preemptions.", registry=registry)
         self._timeouts = Counter("scheduler_scheduling_timeout", "Pods that took too long.", ["profile"], registry=registry)
@@ -145,6 +151,10 @@ class SchedulerMetrics:
         """A pod was bound at its nth attempt, so many seconds after the first."""
         self._pod_attempts.observe(attempts)
         self._sli.labels(str(attempts) if attempts < 15 else "15+").observe(seconds)
+
+    def taken(self, seconds: float) -> None:
+        """A pod that a plugin named was taken from wherever it waited."""
+        self._taken.observe(seconds)
 
     def preempted(self, victims: int) -> None:
         """A preemption was decided."""

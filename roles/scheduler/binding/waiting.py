@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.status import Status, unschedulable
 
-MAX_WAIT = 15 * 60.0  # seconds
-
 Resume = Callable[[Status], None]
 
 
@@ -31,8 +29,8 @@ class WaitingPods:
         self._pods: dict[str, WaitingPod] = {}
 
     def hold(self, pod: PodInfo, node: str, waits: dict[str, float], now: float, resume: Resume) -> None:
-        """Hold a pod for the plugins in `waits` (seconds each; more than 15 minutes is cut to that)."""
-        deadlines = {plugin: now + min(timeout, MAX_WAIT) for plugin, timeout in waits.items()}
+        """Hold a pod for the plugins in `waits` (seconds each; however long: a gang may wait for hours)."""
+        deadlines = {plugin: now + timeout for plugin, timeout in waits.items()}
         self._pods[pod.uid] = WaitingPod(pod, node, deadlines, resume)
 
     def allow(self, uid: str, plugin: str) -> None:

@@ -329,3 +329,20 @@ def test_what_a_quota_refuses_evicts_nobody(gangs: Any) -> None:
             assert {"l0", "l1"} <= set(await g.nodes_of())
 
     asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-07")
+def test_a_member_may_wait_longer_than_a_quarter_of_an_hour(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("4",)) as g:
+            await g.group("patient", 2, annotations={"mode": "NonStrict"}, scheduleTimeoutSeconds=7200)
+            for number in range(2):
+                await g.member(f"p{number}", "patient", cpu="3")
+            for _ in range(400):
+                if len(g.live.app.waiting):
+                    break
+                await asyncio.sleep(0.02)
+            (held,) = g.live.app.waiting.all()
+            assert held.deadlines["Coscheduling"] - g.live.app._clock() > 7000
+
+    asyncio.run(run())
