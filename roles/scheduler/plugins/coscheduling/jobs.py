@@ -43,7 +43,8 @@ class Jobs:
         return self._preemption
 
     def answer(self, ctx: CycleContext, failure: FitFailure, gang: Gang | None) -> PostFilterResult:
-        """For a pod by itself when `gang` is None, else for its gang group."""
+        """For a pod by itself when `gang` is None, else for its gang group. A no ends the chain: every pod that may go was looked at, and
+        no other plugin is to evict for a part of the job or whom a budget protects."""
         current = self._book.round if gang is not None else None
         planned = failure.pre_filter is not None and failure.pre_filter.plugin == PLUGIN and gang is not None and gang.group.unplanned
         if current is not None and current.batch:
@@ -56,13 +57,13 @@ class Jobs:
             return self._guard(pods, gang, planned=planned)
         if current is not None:
             if current.preempted_for:
-                return PostFilterResult(unschedulable(f"preemption for the job was already attempted by {current.preempted_for}"))
+                return PostFilterResult(unresolvable(f"preemption for the job was already attempted by {current.preempted_for}"))
             current.preempted_for = ctx.pod.key
         if not pods:
-            return PostFilterResult(unschedulable("preemption: the job has no pending pods"))
+            return PostFilterResult(unresolvable("preemption: the job has no pending pods"))
         refusal = self._not_eligible(ctx, failure, pods)
         if refusal:
-            return PostFilterResult(unschedulable(f"preemption: {refusal}"))
+            return PostFilterResult(unresolvable(f"preemption: {refusal}"))
         started = time.perf_counter()
         plan = self._plan(pods, gang, planned=planned)
         done = not plan.refusal and bool(plan.victims)
@@ -161,4 +162,4 @@ class Jobs:
         node_of = self._handle.state.nominations.node_of
         others = tuple((other, "") for other in pods if other.uid != pod.uid and (node_of(other.uid) or other.nominated))
         text = plan.refusal or "nobody has to go, but the pod found no node"
-        return PostFilterResult(unschedulable(f"preemption: {text}"), "", others=others)
+        return PostFilterResult(unresolvable(f"preemption: {text}"), "", others=others)

@@ -69,7 +69,8 @@ def test_a_job_gets_room_for_all_of_it_at_the_lowest_price(gangs: Any) -> None:
 @pytest.mark.feature("SCH-JP-01")
 def test_nobody_is_evicted_for_a_part_of_a_job(gangs: Any) -> None:
     async def run() -> None:
-        async with gangs(nodes=("8",), enablePreemption=True, post_filter=ALONE) as g:
+        everybody = ("Coscheduling", "ElasticQuota", "DefaultPreemption")
+        async with gangs(nodes=("8",), enablePreemption=True, post_filter=everybody) as g:
             await classes(g)
             await filled(g, ("a0", "n0", "low"), ("a1", "n0", "low"))
             await g.group("job", 3)
@@ -102,7 +103,7 @@ def test_default_preemption_does_not_evict_for_a_part_of_a_gang(gangs: Any) -> N
 @pytest.mark.feature("SCH-JP-01")
 def test_protected_pods_and_those_of_a_budget_are_no_victims(gangs: Any) -> None:
     async def run() -> None:
-        async with gangs(nodes=("16",), enablePreemption=True, post_filter=ALONE) as g:
+        async with gangs(nodes=("16",), enablePreemption=True, post_filter=("Coscheduling", "DefaultPreemption")) as g:
             await classes(g)
             labels = {
                 "np": {"quota.scheduling.koordinator.sh/preemptible": "false"},
