@@ -3,21 +3,68 @@
 from __future__ import annotations
 
 import gc
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPENMETRICS
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.utils import floatToGoString
 
 from koord.decisions.recorder import Recorder
 from koord.version import VERSION
 
 LATENCY_BUCKETS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)  # seconds
+
+
+class Timing:
+    """A histogram of one set of labels. Not for several threads: counting takes no lock."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class Timings:
+    """A histogram for hot paths of one thread, a fifth of the cost of the library's. `buckets` are upper bounds, ascending."""
+
+    def __init__(self, name: str, text: str, labels: Iterable[str] = (), *, buckets: Iterable[float], registry: CollectorRegistry) -> None:
+        self._name, self._text, self._labels, self._bounds = name, text, tuple(labels), tuple(map(float, buckets))
+        self._children: dict[tuple[str, ...], Timing] = {}
+        self.observe: Callable[[float], None] = self.labels().observe if not self._labels else self._unlabelled
+        registry.register(self)  # type: ignore[arg-type]
+
+    def _unlabelled(self, value: float) -> None:
+        raise ValueError(f"{self._name} has labels: {', '.join(self._labels)}")
+
+    def labels(self, *values: str) -> Timing:
+        """The histogram of these label values; keep it."""
+        found = self._children.get(values)
+        if found is None:
+            found = self._children[values] = Timing(self._bounds)
+        return found
+
+    def collect(self) -> Iterator[Metric]:
+        """Samples as they are now."""
+        family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
+        edges = [*map(floatToGoString, self._bounds), "+Inf"]
+        for values, timing in self._children.items():
+            family.add_metric(values, list(zip(edges, accumulate(timing.counts), strict=True)), timing.total)
+        yield family
 
 
 class _Collector:
@@ -49,9 +96,15 @@ def client_observer(target: CollectorRegistry, server: str) -> Callable[[str, in
         "rest_client_request_duration_seconds", "Seconds of requests.", ["verb", "host"], buckets=LATENCY_BUCKETS, registry=target
     )
 
+    known: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+
     def observe(method: str, status: int, duration: float) -> None:
-        requests.labels(str(status) if status else "<error>", method, host).inc()
-        seconds.labels(method, host).observe(duration)
+        found = known.get((method, status))
+        if found is None:  # looking a sample up by its labels costs more than counting
+            counter = requests.labels(str(status) if status else "<error>", method, host)
+            found = known[method, status] = (counter, seconds.labels(method, host))
+        found[0].inc()
+        found[1].observe(duration)
 
     return observe
 

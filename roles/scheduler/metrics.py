@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from koord.process.metrics import Timing, Timings
 from roles.scheduler.framework.status import Status
 
 _RESULTS = {"Scheduled": "scheduled", "Unschedulable": "unschedulable", "Error": "error"}
@@ -57,51 +58,51 @@ class SchedulerMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._attempts = Counter("scheduler_schedule_attempts", "Attempts by result.", ["result", "profile"], registry=registry)
-        self._duration = Histogram(
+        self._duration = Timings(
             "scheduler_scheduling_attempt_duration_seconds",
             "Seconds of a cycle.",
             ["result", "profile"],
             buckets=_SECONDS,
             registry=registry,
         )
-        self._algorithm = Histogram(
+        self._algorithm = Timings(
             "scheduler_scheduling_algorithm_duration_seconds", "Seconds of deciding.", buckets=_SECONDS, registry=registry
         )
-        self._sli = Histogram(
+        self._sli = Timings(
             "scheduler_pod_scheduling_sli_duration_seconds",
             "Seconds from a pod's first attempt until it was bound.",
             ["attempts"],
             buckets=tuple(0.01 * 2**power for power in range(20)),
             registry=registry,
         )
-        self._points = Histogram(
+        self._points = Timings(
             "scheduler_framework_extension_point_duration_seconds",
             "Seconds of all plugins of an extension point.",
             ["extension_point", "status", "profile"],
             buckets=tuple(0.0001 * 2**power for power in range(14)),
             registry=registry,
         )
-        self._permit = Histogram(
+        self._permit = Timings(
             "scheduler_permit_wait_duration_seconds", "Seconds held by permit plugins.", ["result"], buckets=_SECONDS, registry=registry
         )
         self._incoming = Counter("scheduler_queue_incoming_pods", "Pods that entered a queue.", ["event", "queue"], registry=registry)
-        self._pod_attempts = Histogram(
+        self._pod_attempts = Timings(
             "scheduler_pod_scheduling_attempts", "Attempts until bound.", buckets=(1, 2, 4, 8, 16), registry=registry
         )
-        self._taken = Histogram(
+        self._taken = Timings(
             "scheduler_next_pod_delete_from_queue_latency",
             "Seconds to take a named pod from the queue.",
             buckets=_SECONDS,
             registry=registry,
         )
-        self._victims = Histogram("scheduler_preemption_victims", "Victims.", buckets=(1, 2, 4, 8, 16, 32, 64), registry=registry)
+        self._victims = Timings("scheduler_preemption_victims", "Victims.", buckets=(1, 2, 4, 8, 16, 32, 64), registry=registry)
         self._preemptions = Counter("scheduler_preemption_attempts", "Preemptions.", registry=registry)
         self._timeouts = Counter("scheduler_scheduling_timeout", "Pods that took too long.", ["profile"], registry=registry)
         nodes = tuple(float(2**power) for power in range(24))
-        self._evaluated = Histogram("scheduler_pod_scheduling_evaluated_nodes", "Nodes looked at.", buckets=nodes, registry=registry)
-        self._feasible = Histogram("scheduler_pod_scheduling_feasible_nodes", "Nodes that fit.", buckets=nodes, registry=registry)
-        self._by_result: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
-        self._by_point: dict[tuple[str, str, str], Histogram] = {}
+        self._evaluated = Timings("scheduler_pod_scheduling_evaluated_nodes", "Nodes looked at.", buckets=nodes, registry=registry)
+        self._feasible = Timings("scheduler_pod_scheduling_feasible_nodes", "Nodes that fit.", buckets=nodes, registry=registry)
+        self._by_result: dict[tuple[str, str], tuple[Counter, Timing]] = {}
+        self._by_point: dict[tuple[str, str, str], Timing] = {}
         self._by_queue: dict[tuple[str, str], Counter] = {}
 
     def attempt(self, verdict: str, profile: str, seconds: float) -> None:

@@ -1,6 +1,6 @@
 """`make bench`: run every bench script in a process of its own, one after another, and print one table.
 
-usage: run.py [--quick] [NAME ...]   NAME is a script without `bench_` and `.py`.
+usage: run.py [--quick] [--all] [NAME ...]   NAME is a script without `bench_` and `.py`; `--all` has the sizes that take long.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def main(arguments: list[str]) -> int:
-    quick = [word for word in arguments if word == "--quick"]
+    sizes = [word for word in arguments if word in ("--quick", "--all")]
     wanted = [word for word in arguments if not word.startswith("-")]
     scripts = sorted(path for path in HERE.glob("bench_*.py") if not wanted or path.stem.removeprefix("bench_") in wanted)
     if not scripts:
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
         print(f"-- {path.stem.removeprefix('bench_')}", file=sys.stderr, flush=True)
         with tempfile.NamedTemporaryFile(suffix=".json") as collected:
             environment = {**os.environ, "KOORD_BENCH_JSON": collected.name, "PYTHONPATH": str(HERE.parent.parent)}
-            done = subprocess.run([sys.executable, str(path), *quick], env=environment, stdout=subprocess.DEVNULL, check=False)
+            done = subprocess.run([sys.executable, str(path), *sizes], env=environment, stdout=subprocess.DEVNULL, check=False)
             if done.returncode:
                 failed.append(path.stem)
                 continue

@@ -73,7 +73,7 @@ class Binder:
         self._extenders = extenders
         self._measure = measure
         self._queue: deque[Task] = deque()
-        self._ready = asyncio.Event()
+        self._idle: deque[asyncio.Future[None]] = deque()  # workers that have nothing to do, each waiting by itself
         self._busy = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._alone: set[asyncio.Task[None]] = set()
@@ -101,7 +101,11 @@ class Binder:
             alone.add_done_callback(self._alone.discard)
             return
         self._queue.append(task)
-        self._ready.set()
+        while self._idle:
+            worker = self._idle.pop()
+            if not worker.done():
+                worker.set_result(None)
+                break
 
     @property
     def backlog(self) -> int:
@@ -111,8 +115,9 @@ class Binder:
     async def _work(self) -> None:
         while True:
             while not self._queue:
-                self._ready.clear()
-                await self._ready.wait()
+                idle = asyncio.get_running_loop().create_future()
+                self._idle.append(idle)
+                await idle
             await self._run(self._queue.popleft())
 
     async def _run(self, task: Task) -> None:
