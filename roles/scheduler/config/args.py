@@ -221,7 +221,14 @@ class LoadAwareSchedulingArgs(PluginArgs):
 
 
 class VolumeBindingArgs(PluginArgs):
-    """VolumeBinding: seconds to wait for claims to be bound, 0 for no limit. `shape` scores storage capacity and is accepted only empty."""
+    """VolumeBinding: seconds to wait for claims to be bound, 0 for no limit. `shape` is accepted only empty, as by a kube-scheduler
+    without its gate StorageCapacityScoring."""
 
     bind_timeout_seconds: int = Field(default=600, ge=0)
-    shape: list[UtilizationShapePoint] = Field(default_factory=list, max_length=0)
+    shape: list[UtilizationShapePoint] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _no_shape(self) -> VolumeBindingArgs:
+        if self.shape:
+            raise ConfigError("shape", "must be empty: nodes are not scored by storage capacity")
+        return self

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from koord.api.kinds import PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, STORAGECLASSES
+from koord.config.errors import InvalidConfig
+from koord.config.loader import validate_model
 from roles.scheduler import testing
+from roles.scheduler.config.args import VolumeBindingArgs
 
 ZONE = "topology.kubernetes.io/zone"
 WAIT = {"metadata": {"name": "wait"}, "provisioner": "csi.example.com", "volumeBindingMode": "WaitForFirstConsumer"}
@@ -225,3 +228,9 @@ def test_claims_are_bound_before_the_pod_and_slow_ones_hold_nobody_up(scheduler:
                 assert await live.bound(name) == "n"
 
     asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-CFG-01")
+def test_a_shape_is_refused_with_its_path() -> None:
+    with pytest.raises(InvalidConfig, match="args.shape: must be empty"):
+        validate_model({"shape": [{"utilization": 0, "score": 1}]}, VolumeBindingArgs, "file", "args")
