@@ -232,5 +232,5 @@ def test_claims_are_bound_before_the_pod_and_slow_ones_hold_nobody_up(scheduler:
 
 @pytest.mark.feature("SCH-CFG-01")
 def test_a_shape_is_refused_with_its_path() -> None:
-    with pytest.raises(InvalidConfig, match="args.shape: must be empty"):
+    with pytest.raises(InvalidConfig, match=r"args\.shape: must be empty"):
         validate_model({"shape": [{"utilization": 0, "score": 1}]}, VolumeBindingArgs, "file", "args")
