@@ -171,7 +171,7 @@ class RecommenderController(Controller):
             await self.writer.patch(RECOMMENDATIONS, meta.name, body, meta.namespace, subresource="status")
             self._record(recommendation, found, now)
         wanted = {status.ANNOTATION_BOUNDS: status.bounds(found)} if found and "podStatus" in body.get("status", {}) else {}
-        if target is not None and mode_of(recommendation) is Mode.APPLY_ON_CREATE:
+        if target is not None and mode_of(recommendation).touches_pods:
             # Webhooks of every replica match new pods with what the leader found out.
             wanted[ANNOTATION_SELECTOR] = ";".join(sorted(str(selector) for selector in target.selectors))
         changed = {key: value for key, value in wanted.items() if meta.annotations.get(key) != value}

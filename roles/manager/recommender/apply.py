@@ -6,8 +6,11 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
+import orjson
+
+from koord.api.names import ANNOTATION_LOAD_ESTIMATED_SCALING_FACTORS
 from koord.api.objects import Recommendation
-from koord.api.quantity import Quantity, QuantityError
+from koord.api.quantity import Quantity, QuantityError, parse_milli
 from koord.api.v1alpha1.recommendation import CONDITION_LOW_CONFIDENCE
 from koord.kube.selectors import SelectorError, parse_label_selector
 
@@ -22,6 +25,12 @@ class Mode(StrEnum):
     OFF = "off"
     RECOMMEND = "recommend"
     APPLY_ON_CREATE = "apply-on-create"
+    ESTIMATE_ON_CREATE = "estimate-on-create"
+
+    @property
+    def touches_pods(self) -> bool:
+        """Whether new pods are changed."""
+        return self in (Mode.APPLY_ON_CREATE, Mode.ESTIMATE_ON_CREATE)
 
 
 def mode_of(recommendation: Recommendation) -> Mode:
@@ -34,7 +43,7 @@ def fitting(recommendations: Iterable[Recommendation], namespace: str, labels: M
     """The Recommendation that new pods with these labels are to follow: confident ones only, the first by name."""
     for found in sorted(recommendations, key=lambda r: r.metadata.name):
         meta = found.metadata
-        if meta.namespace != namespace or mode_of(found) is not Mode.APPLY_ON_CREATE or not _confident(found):
+        if meta.namespace != namespace or not mode_of(found).touches_pods or not _confident(found):
             continue
         if _selects(meta.annotations.get(ANNOTATION_SELECTOR, ""), labels):
             return found
@@ -55,6 +64,50 @@ def _selects(text: str, labels: Mapping[str, str]) -> bool:
     return False
 
 
+def estimate(pod: dict[str, Any], recommendation: Recommendation) -> dict[str, int]:
+    """Tell LoadAwareScheduling what the pod is likely to use, in percent of what it asks for; what was told.
+
+    Its requests stay. Nothing is told of a resource of which a container is not known or asks for nothing, and a pod that
+    says itself what it uses is left alone.
+    """
+    status = recommendation.status.pod_status
+    known = {c.container_name: c.resources for c in status.container_statuses} if status else {}
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    if ANNOTATION_LOAD_ESTIMATED_SCALING_FACTORS in annotations:
+        return {}
+    factors = {}
+    for resource in ("cpu", "memory"):
+        percent = _percent(_running(pod), known, resource)
+        if percent is not None:
+            factors[resource] = percent
+    if factors:
+        told = {ANNOTATION_LOAD_ESTIMATED_SCALING_FACTORS: orjson.dumps(factors).decode(), ANNOTATION_APPLIED: recommendation.metadata.name}
+        pod.setdefault("metadata", {})["annotations"] = {**annotations, **told}
+    return factors
+
+
+def _running(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    """Containers that run as long as the pod."""
+    spec = pod.get("spec") or {}
+    return [*(spec.get("containers") or []), *(c for c in spec.get("initContainers") or [] if c.get("restartPolicy") == "Always")]
+
+
+def _percent(containers: list[dict[str, Any]], known: Mapping[str, Mapping[str, Any]], resource: str) -> int | None:
+    """Likely use in percent of the larger of requests and limits (what the estimator scales, SCH-LA-06), 1 to 100."""
+    used = asked = 0
+    try:
+        for container in containers:
+            resources = container.get("resources") or {}
+            base = [parse_milli((resources.get(section) or {}).get(resource, 0)) for section in ("requests", "limits")]
+            if not max(base) or resource not in known.get(container.get("name", ""), {}):
+                return None
+            asked += max(base)
+            used += parse_milli(known[container["name"]][resource])
+    except QuantityError:
+        return None
+    return min(max(-(-used * 100 // asked), 1), 100) if asked else None
+
+
 def apply(pod: dict[str, Any], recommendation: Recommendation) -> dict[str, str]:
     """Set the requests of a pod's containers in place; what was set, as text, by container and resource.
 
@@ -64,9 +117,7 @@ def apply(pod: dict[str, Any], recommendation: Recommendation) -> dict[str, str]
     status = recommendation.status.pod_status
     wanted = {c.container_name: c.resources for c in status.container_statuses} if status else {}
     done: dict[str, str] = {}
-    spec = pod.get("spec") or {}
-    sidecars = [c for c in spec.get("initContainers") or [] if c.get("restartPolicy") == "Always"]
-    for container in (*(spec.get("containers") or []), *sidecars):
+    for container in _running(pod):
         resources = container.get("resources") or {}
         requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
         for resource, text in wanted.get(container.get("name", ""), {}).items():

@@ -116,10 +116,11 @@ async def recommendation(pod: dict[str, Any], request: Request, view: View) -> d
     namespace = metadata.get("namespace") or request.namespace
     found = apply.fitting(view.recommendations.list(), namespace, metadata.get("labels") or {})
     if found is not None:
-        done = apply.apply(pod, found)
+        estimates = apply.mode_of(found) is apply.Mode.ESTIMATE_ON_CREATE
+        done: dict[str, Any] = {**(apply.estimate(pod, found) if estimates else apply.apply(pod, found))}
         if done:
             told = ", ".join(f"{where}={value}" for where, value in done.items())
-            request.notes.append(f"recommendation {found.metadata.name} applied: {told}")
+            request.notes.append(f"recommendation {found.metadata.name} {'estimates, in percent' if estimates else 'applied'}: {told}")
     return pod
 
 

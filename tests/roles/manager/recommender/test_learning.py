@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -176,3 +178,20 @@ def test_who_is_followed() -> None:
     assert apply.fitting([asked], "shop", {"app": "db"}) is None
     assert apply.fitting([recommendation(selector="app=web")], "shop", {"app": "web"}) is None, "nobody asked"
     assert apply.fitting([recommendation(mode="Apply-On-Create", selector="app=web")], "shop", {"app": "web"}) is None, "a typing error"
+
+
+@pytest.mark.feature("MGR-REC-02")
+def test_what_a_pod_is_likely_to_use_is_told_to_the_scheduler() -> None:
+    def pod(requests: dict[str, str], limits: dict[str, str] | None = None, **annotations: str) -> dict[str, object]:
+        container = {"name": "main", "resources": {"requests": requests, "limits": limits or {}}}
+        return {"metadata": {"annotations": annotations}, "spec": {"containers": [container]}}
+
+    key = "scheduling.koordinator.sh/load-estimated-scaling-factors"
+    asked = recommendation(mode="estimate-on-create")
+    new = pod({"cpu": "1", "memory": "1Gi"}, {"cpu": "2"})
+    assert apply.estimate(new, asked) == {"cpu": 15, "memory": 100}, "300m of 2 cores; more memory than it asks for"
+    assert json.loads(new["metadata"]["annotations"][key]) == {"cpu": 15, "memory": 100}  # type: ignore[index]
+    assert new["spec"] == pod({"cpu": "1", "memory": "1Gi"}, {"cpu": "2"})["spec"], "requests stay"
+    assert apply.estimate(pod({"cpu": "1"}), asked) == {"cpu": 30}, "nothing is asked for in memory"
+    assert apply.estimate(pod({"cpu": "1"}, **{key: "{}"}), asked) == {}, "it says so itself"
+    assert apply.estimate(pod({"cpu": "x"}), asked) == {}

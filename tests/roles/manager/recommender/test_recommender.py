@@ -288,6 +288,19 @@ def test_new_pods_get_what_was_learnt_where_that_was_asked_for(bed, make):
             target = targets(await read(bed))["main"]
             assert pod["spec"]["containers"][0]["resources"]["requests"] == target
             assert pod["metadata"]["annotations"] == {PREFIX + "applied-recommendation": "web"}
+            await bed.client.patch(
+                RECOMMENDATIONS, "web", {"metadata": {"annotations": {PREFIX + "mode": "estimate-on-create"}}}, "default"
+            )
+
+            async def estimated():
+                new = make.pod("web-3", labels={"app": "web"}, requests={"cpu": "4", "memory": "8Gi"})
+                told = (await manager.review("/mutate-pod", new, namespace="default"))["object"]
+                assert told["metadata"]["annotations"]
+                key = "scheduling.koordinator.sh/load-estimated-scaling-factors"
+                return told if key in told["metadata"]["annotations"] else None
+
+            told = await bed.until(estimated)
+            assert told["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "4", "memory": "8Gi"}
             other = make.pod("db-1", labels={"app": "db"}, requests={"cpu": "4"})
             assert (await manager.review("/mutate-pod", other, namespace="default"))["object"] == other
 
