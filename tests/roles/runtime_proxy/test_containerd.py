@@ -132,7 +132,10 @@ def test_answers_through_the_proxy_are_those_of_the_direct_way(containerd: Conta
                 ("PodSandboxStatus", m.PodSandboxRequest(pod_sandbox_id=sandbox)),
                 ("ContainerStatus", m.ContainerStatusRequest(container_id=container)),
             ):
-                assert await through.raw(method, request) == await direct.raw(method, request), method
+                answer = await through.raw(method, request)
+                # containerd writes the entries of a map in any order: one of its own answers must be this one, byte for byte.
+                own = [await direct.raw(method, request) for _ in range(60)]
+                assert answer in own, method
             images = [await c.raw("ListImages", m.Empty(), service="ImageService") for c in (through, direct)]
             assert images[0] == images[1] != b""
             status = [await c.call("Status", m.StatusRequest(), "StatusResponse") for c in (through, direct)]

@@ -93,7 +93,7 @@ def test_rubbish_restarts_and_kills(tmp_path: Path) -> None:
             agent = Agent(c, port, "BECPUSuppress", "CgroupReconcile")
             await agent.start()
             await until(lambda: about(5.0), "the quota of the tier", 30)
-            assert c.read("memory", c.dirs(ls)[1], "memory.min") == str(GI // 2)
+            await until(lambda: c.read("memory", c.dirs(ls)[1], "memory.min") == str(GI // 2), "what memory QoS protects", 30)
 
             # rubbish in kernel files, from the kubelet, in the NodeSLO: what is good goes on
             for text in ("\0\xff", "", "max max max", "9" * 40):
@@ -114,11 +114,14 @@ def test_rubbish_restarts_and_kills(tmp_path: Path) -> None:
             c.directory(c.dirs(ls)[0], 100_000)
 
             # killed and started again, twice: the first values stay on record
+            starts = 1
             for cores, node in ((5.0, 6.4), (4.0, 7.4)):
                 assert await agent.end() == -signal.SIGKILL
                 assert agent.process is not None
                 c.use.update({"node": node, "ls": node - 1.4})
                 await agent.start()
+                starts += 1
+                await until(lambda starts=starts: agent.log.read_text().count("all states are synced") == starts, "a whole restart", 30)
                 await until(lambda cores=cores: about(cores), "the quota after the restart", 30)
             status, said = await agent.restore()
             assert (status, "koordlet" in said) == (1, True), "a running koordlet holds the lock"
