@@ -63,6 +63,21 @@ def demo(
     sys.exit(main.demo(main.Settings(scenario, nodes, local_node, roles_as_processes, verbosity), out, duration))
 
 
+@command.command("training")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("training-out"), show_default=True, help="Where to write."
+)
+@click.option("--verbosity", "-v", type=click.IntRange(0, 10), default=0, help="Log verbosity of the roles.")
+def training(out: Path, verbosity: int) -> None:
+    """Training jobs on simulated racks: placement along the network, quota lending, room for a job; writes report.md and report.json.
+
+    Takes less than a minute and no root. The exit code is 0 when everything happened as it should.
+    """
+    from roles.sandbox.training import show
+
+    sys.exit(show.run(out, verbosity))
+
+
 @command.command("clean")
 def clean() -> None:
     """Remove what a killed sandbox left: its processes, cgroups and files. Living sandboxes and foreign groups are not touched."""

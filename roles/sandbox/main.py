@@ -64,7 +64,7 @@ def up(settings: Settings) -> int:
         chosen = _scenario(settings)
     except InvalidConfig as error:
         return _complain(str(error))
-    return _guarded(lambda run_id: _session(settings, chosen, _stay, run_id)[0])
+    return hosted(settings, chosen, _stay)
 
 
 def demo(settings: Settings, out: Path, duration: float | None) -> int:
@@ -98,6 +98,11 @@ def phases(settings: Settings, chosen: scenario.Scenario, told: Callable[[Demo, 
         return code
 
     return _guarded(body)
+
+
+def hosted(settings: Settings, chosen: scenario.Scenario, body: Body) -> int:
+    """Run `body` inside a sandbox and restore everything in every case. Returns the exit code: 1 when it left errors in its session."""
+    return _guarded(lambda run_id: _session(settings, chosen, body, run_id)[0])
 
 
 def _guarded(body: Callable[[str], int]) -> int:

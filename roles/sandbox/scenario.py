@@ -99,6 +99,15 @@ class Phase(ConfigModel):
     """alone: no batch; unmanaged: batch as ordinary pods, koord's strategies off; koord: batch through koord."""
 
 
+class Scheduler(ConfigModel):
+    """The scheduler's settings."""
+
+    configuration: dict[str, Any] | None = None
+    """A KubeSchedulerConfiguration as a mapping; without it the default profile, named koord-scheduler."""
+    network_topology: bool = False
+    """Whether it reads ClusterNetworkTopology/default (`--enable-network-topology-manager`)."""
+
+
 def _default_slo() -> dict[str, dict[str, Any]]:
     return {
         "colocation-config": {
@@ -126,6 +135,7 @@ class Scenario(ConfigModel):
     service: Service = Field(default_factory=Service)
     load: Load = Field(default_factory=Load)
     batch: Batch = Field(default_factory=Batch)
+    scheduler: Scheduler = Field(default_factory=Scheduler)
     phases: list[Phase] = Field(default_factory=lambda: [Phase(kind="alone"), Phase(kind="koord"), Phase(kind="unmanaged")], min_length=1)
     """In the order in which they run. `koord` needs a NodeMetric report, which the agent first makes after 30 s."""
     slo_controller_config: dict[str, dict[str, Any]] = Field(default_factory=_default_slo)

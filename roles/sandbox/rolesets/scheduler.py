@@ -1,8 +1,10 @@
-"""The scheduler with its default profile, named koord-scheduler."""
+"""The scheduler, with the configuration of the scenario or the default profile, named koord-scheduler."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import orjson
 
 if TYPE_CHECKING:
     from roles.sandbox.compose import Sandbox
@@ -21,7 +23,9 @@ profiles:
 def config_file(sandbox: Sandbox) -> str:
     """Write the configuration into the run's scratch directory."""
     path = sandbox.scratch / "scheduler.yaml"
-    path.write_text(CONFIG)
+    given = sandbox.scenario.scheduler.configuration
+    # JSON is YAML: what the scenario has as a mapping is read like any other file.
+    path.write_text(CONFIG if given is None else orjson.dumps(given).decode())
     return str(path)
 
 
@@ -31,7 +35,7 @@ async def start(sandbox: Sandbox) -> None:
     from roles.scheduler.app import App, Options
 
     ops = sandbox.endpoint("scheduler")
-    options = Options(load(config_file(sandbox)))
+    options = Options(load(config_file(sandbox)), network_topology=sandbox.scenario.scheduler.network_topology)
     app = App(options, client=sandbox.client, informers=sandbox.informers, recorder=sandbox.recorders["scheduler"], ops=ops)
     await ops.start()
     sandbox.life.on_stop(ops.stop, "scheduler's HTTP server")
@@ -40,4 +44,5 @@ async def start(sandbox: Sandbox) -> None:
 
 def arguments(sandbox: Sandbox) -> list[str]:
     """The same configuration as flags."""
-    return [f"--config={config_file(sandbox)}", "--address=127.0.0.1", f"--port={sandbox.port('scheduler')}"]
+    flags = [f"--config={config_file(sandbox)}", "--address=127.0.0.1", f"--port={sandbox.port('scheduler')}"]
+    return [*flags, "--enable-network-topology-manager"] if sandbox.scenario.scheduler.network_topology else flags
