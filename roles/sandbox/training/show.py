@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,7 @@ class Training:
     def __init__(self, sandbox: Sandbox, session: main.Session, out: Path) -> None:
         self.sandbox, self.session, self.out = sandbox, session, out
         self.outcomes = [Outcome(name, title) for name, title, _ in STEPS]
+        self.stage = Stage(sandbox)
         self.doing = "preparing"
         self.view: View
 
@@ -55,7 +57,8 @@ class Training:
         stop = asyncio.create_task(life.stopping.wait(), name="stopping")
         try:
             while not work.done() and not stop.done():
-                self.view.show(self.sandbox.frame(self._elapsed(), self.doing))
+                frame = self.sandbox.frame(self._elapsed(), self.doing)
+                self.view.show(replace(frame, nodes=self.stage.rows(frame.nodes)))
                 await asyncio.wait({work, stop}, timeout=main.FRAME_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 self.session.errors.append(f"the run ended early: {life.failure or 'it was asked to by a signal'}")
@@ -69,12 +72,15 @@ class Training:
             raise ended
 
     async def _work(self) -> None:
-        stage = Stage(self.sandbox)
+        stage = self.stage
         try:
             await stage.prepare()
             for outcome, (name, title, step) in zip(self.outcomes, STEPS, strict=True):
                 self.doing = title
-                await step(stage, outcome, self._speaker(name))
+                try:
+                    await step(stage, outcome, self._speaker(name))
+                finally:
+                    outcome.placed = outcome.placed or stage.placed()
                 outcome.happened = True
                 await stage.clear()
         except (StepError, ApiError) as error:

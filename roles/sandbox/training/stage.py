@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from koord.api.kinds import CLUSTERNETWORKTOPOLOGIES, ELASTICQUOTAS, NAMESPACES, NODES, PODGROUPS, PODS, PRIORITYCLASSES, Kind
@@ -19,6 +19,7 @@ from roles.sandbox.compose import Sandbox
 from roles.sandbox.nodes.fleet import node_name
 from roles.sandbox.polling import POLL, until
 from roles.sandbox.training import jobs, setup
+from roles.sandbox.view.frame import SimulatedNode
 
 Obj = dict[str, Any]
 
@@ -150,6 +151,23 @@ class Stage:
     def rack_of(self, node: str) -> str:
         found = self.sandbox.nodes.get(node) or {}
         return str((found.get("metadata", {}).get("labels") or {}).get(setup.RACK_LABEL, ""))
+
+    def rows(self, nodes: Iterable[SimulatedNode]) -> tuple[SimulatedNode, ...]:
+        """The view's rows with the rack of each node and how many workers of which job it has."""
+        running: dict[str, Counter[str]] = {}
+        for pod in self.pods():
+            node = pod["spec"].get("nodeName")
+            if node:
+                leaving = " (leaving)" if pod["metadata"].get("deletionTimestamp") else ""
+                running.setdefault(node, Counter())[pod["metadata"]["labels"][objects.APP_LABEL] + leaving] += 1
+        return tuple(
+            replace(
+                node,
+                place=self.rack_of(node.name),
+                jobs=", ".join(f"{count} {job}" for job, count in sorted(running.get(node.name, Counter()).items())),
+            )
+            for node in nodes
+        )
 
     def records(self, kind: str, name: str) -> list[Record]:
         """The scheduler's decision records about one object, oldest first."""

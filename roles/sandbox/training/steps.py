@@ -33,6 +33,7 @@ async def topology(stage: Stage, outcome: Outcome, say: Say) -> None:
     await stage.see(lambda: stage.refused("PodGroup", "wide"), "a record that says why the gang wide waits")
     outcome.reasons["PodGroup wide"] = stage.reasons("PodGroup", "wide")
     say(f"wide waits: {outcome.reasons['PodGroup wide'][0]}")
+    await asyncio.sleep(SETTLE_SECONDS)
     outcome.placed = stage.placed()
     outcome.lines = [
         f"`llm` asked for {RACK_SEATS} workers below one rack (`MustGather`); {free} seats were free in {racks} racks. "
@@ -100,6 +101,7 @@ async def preemption(stage: Stage, outcome: Outcome, say: Say) -> None:
     await stage.withdraw("huge")
     await stage.submit(jobs.workers("prod", RACK_SEATS, priority=jobs.HIGH), jobs.gang("prod", RACK_SEATS))
     await stage.see(lambda: len(stage.placed("prod")) == RACK_SEATS, "the gang prod to get room")
+    await asyncio.sleep(SETTLE_SECONDS)
     outcome.placed = stage.placed()
     outcome.evicted = sorted(set(before) - set(outcome.placed))
     say(f"prod runs; displaced: {', '.join(outcome.evicted)}")

@@ -14,6 +14,10 @@ class SimulatedNode:
     used: float | None
     batch_cpu: int | None
     pods: int
+    place: str = ""
+    """Where it stands in the network; empty where that is of no matter."""
+    jobs: str = ""
+    """What runs on it, in words."""
 
 
 @dataclass(frozen=True, slots=True)

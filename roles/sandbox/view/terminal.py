@@ -110,11 +110,15 @@ def _nodes(frame: Frame) -> RenderableType:
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 1))
+    placed = any(node.place or node.jobs for node in frame.nodes)
     for head in ("simulated node", "CPU used", "batch-cpu", "pods"):
         table.add_column(head, justify="left" if head == "simulated node" else "right")
+    for head in ("place", "jobs") if placed else ():
+        table.add_column(head)
     for node in frame.nodes[:MAX_NODE_ROWS]:
         offered = "–" if node.batch_cpu is None else str(node.batch_cpu)
-        table.add_row(node.name, f"{number(node.used, '.1f')}/{node.cpus}", offered, str(node.pods))
+        more = (node.place, node.jobs) if placed else ()
+        table.add_row(node.name, f"{number(node.used, '.1f')}/{node.cpus}", offered, str(node.pods), *more)
     if len(frame.nodes) > MAX_NODE_ROWS:
         table.add_row(f"and {len(frame.nodes) - MAX_NODE_ROWS} more", "", "", "")
     return table

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,12 @@ def test_help_names_every_command() -> None:
     result = CliRunner().invoke(command, ["--help"])
     assert result.exit_code == 0
     assert all(word in result.output for word in ("up", "demo", "clean"))
+
+
+def test_a_node_shows_its_place_and_its_jobs_only_where_there_are_some() -> None:
+    plain_row = SimulatedNode("sim-000", 32, 0.1, None, 0)
+    assert "place" not in drawn(Frame(0, "x", nodes=(plain_row,)))
+    text = drawn(Frame(0, "x", nodes=(replace(plain_row, place="rack-2", jobs="2 llm"), plain_row)))
+    assert "place" in text
+    assert "rack-2" in text
+    assert "2 llm" in text
