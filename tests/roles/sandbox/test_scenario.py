@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -11,8 +13,10 @@ from click.testing import CliRunner
 from koord.config import slo
 from koord.config.errors import InvalidConfig
 from koord.config.model import wire
+from koord.config.scheduler import load
 from roles.sandbox import scenario
 from roles.sandbox.cli import command
+from roles.sandbox.rolesets import scheduler
 from roles.sandbox.scenario import Scenario
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "sandbox"
@@ -73,3 +77,20 @@ def test_a_bad_file_ends_with_one_clear_error(tmp_path: Path, monkeypatch: pytes
     assert result.exit_code == 1
     assert "nodes" in result.output
     assert "Traceback" not in result.output
+
+
+def test_the_scheduler_as_a_process_gets_the_configuration_of_the_scenario(tmp_path: Path) -> None:
+    configuration = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "profiles": [{"schedulerName": "mine"}],
+    }
+    path = tmp_path / "scenario.yaml"
+    head = {"apiVersion": scenario.API_VERSION, "kind": scenario.KIND}
+    path.write_text(yaml.safe_dump({**head, "scheduler": {"configuration": configuration, "networkTopology": True}}))
+    sandbox: Any = SimpleNamespace(scenario=scenario.load(path), scratch=tmp_path, port=lambda role: 1)
+    flags = scheduler.arguments(sandbox)
+    assert "--enable-network-topology-manager" in flags
+    assert [profile.scheduler_name for profile in load(flags[0].removeprefix("--config=")).profiles] == ["mine"]
+    sandbox.scenario = Scenario()
+    assert "--enable-network-topology-manager" not in scheduler.arguments(sandbox)
