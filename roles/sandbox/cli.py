@@ -78,6 +78,23 @@ def training(out: Path, verbosity: int) -> None:
     sys.exit(show.run(out, verbosity))
 
 
+@command.command("hotspot")
+@click.option("--nodes", type=click.IntRange(3, 60), default=6, show_default=True, help="Simulated nodes; one in three starts hot.")
+@click.option("--roles-as-processes", is_flag=True, help="Start each role as a process of its own.")
+@click.option("--verbosity", "-v", type=click.IntRange(0, 10), default=0, help="Log verbosity of the roles.")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("hotspot-out"), show_default=True, help="Where to write."
+)
+@click.option(
+    "--timeout", type=click.FloatRange(15, 3600), default=90, show_default=True, help="Seconds after which hot nodes are a failure."
+)
+def hotspot(nodes: int, roles_as_processes: bool, verbosity: int, out: Path, timeout: float) -> None:
+    """Loaded nodes are relieved by the descheduler, reservation first; simulated nodes only. Writes report.md and utilisation.svg."""
+    from roles.sandbox import main
+
+    sys.exit(main.hotspot(main.Settings(None, nodes, False, roles_as_processes, verbosity), out, timeout))
+
+
 @command.command("clean")
 def clean() -> None:
     """Remove what a killed sandbox left: its processes, cgroups and files. Living sandboxes and foreign groups are not touched."""

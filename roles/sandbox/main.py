@@ -85,6 +85,28 @@ def demo(settings: Settings, out: Path, duration: float | None) -> int:
     return phases(settings, chosen, write)
 
 
+def hotspot(settings: Settings, out: Path, seconds: float) -> int:
+    """Run the scenario "hot spot" and write its report. Returns the exit code: 0 when the hot nodes were relieved in time."""
+    from roles.sandbox.hotspot import cluster
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return _complain(f"{out}: {error.strerror}")
+    chosen = cluster.scenario(settings.nodes or cluster.DEFAULT_NODES)
+
+    def body(run_id: str) -> int:
+        from roles.sandbox.hotspot.show import HotSpot
+
+        show = HotSpot(seconds)
+        code, session = _session(settings, chosen, show.run, run_id)
+        if session is not None and show.ran:
+            print(f"report: {show.write(out, session)}", flush=True)
+        return code
+
+    return _guarded(body)
+
+
 def phases(settings: Settings, chosen: scenario.Scenario, told: Callable[[Demo, Session], None]) -> int:
     """Run a scenario's phases and, after everything has been restored, hand what was measured to ``told``. Returns the exit code."""
 

@@ -125,6 +125,10 @@ def _default_slo() -> dict[str, dict[str, Any]]:
     }
 
 
+def _default_descheduler() -> dict[str, Any]:
+    return {"dryRun": True, "deschedulingInterval": "30s"}
+
+
 class Scenario(ConfigModel):
     """A scenario file."""
 
@@ -140,6 +144,8 @@ class Scenario(ConfigModel):
     """In the order in which they run. `koord` needs a NodeMetric report, which the agent first makes after 30 s."""
     slo_controller_config: dict[str, dict[str, Any]] = Field(default_factory=_default_slo)
     """The keys of the ConfigMap slo-controller-config, as mappings."""
+    descheduler_configuration: dict[str, Any] = Field(default_factory=_default_descheduler)
+    """A DeschedulerConfiguration without its head and addresses. The default only lists what it would evict."""
 
     @model_validator(mode="after")
     def _check_slo(self) -> Scenario:

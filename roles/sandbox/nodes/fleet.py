@@ -17,6 +17,9 @@ CURVE_ANNOTATION = "sandbox.koordinator.sh/usage-curve"
 """steady, diurnal or bursty: how a simulated pod uses what it requests."""
 RUN_SECONDS_ANNOTATION = "sandbox.koordinator.sh/run-seconds"
 """After so many seconds a simulated pod is Succeeded; without it, it runs on."""
+USAGE_PERCENT_ANNOTATION = "sandbox.koordinator.sh/usage-percent"
+"""How much of its request a simulated pod uses at the top of its curve, a whole number from 0 to 1000; without it, by its QoS class."""
+MAX_USAGE_PERCENT = 1000
 IDLE_MILLI = 150
 IDLE_BYTES = 512 * 1024 * 1024
 
@@ -103,9 +106,20 @@ def curve_of(pod: Mapping[str, Any], period: float) -> Curve:
     shape = (metadata.get("annotations") or {}).get(CURVE_ANNOTATION, "steady")
     if shape not in dict(SHAPES):
         shape = "steady"
-    if (metadata.get("labels") or {}).get(names.LABEL_POD_QOS) == "BE":
-        return Curve(shape, 0.7, 0.95, period, spread(key), 0.05)
-    return Curve(shape, 0.1, 0.45, period, spread(key), 0.05)
+    best_effort = (metadata.get("labels") or {}).get(names.LABEL_POD_QOS) == "BE"
+    low, high = (0.7, 0.95) if best_effort else (0.1, 0.45)
+    top = usage_percent(pod)
+    if top is not None:
+        low, high = low * top / 100 / high, top / 100
+    return Curve(shape, low, high, period, spread(key), 0.05)
+
+
+def usage_percent(pod: Mapping[str, Any]) -> int | None:
+    """The annotation's value; None without one, or when it is no whole number from 0 to 1000."""
+    text = (pod["metadata"].get("annotations") or {}).get(USAGE_PERCENT_ANNOTATION, "")
+    if not (text.isascii() and text.isdigit()):
+        return None
+    return int(text) if int(text) <= MAX_USAGE_PERCENT else None
 
 
 def requested(pod: Mapping[str, Any]) -> Usage:

@@ -1,4 +1,4 @@
-"""The descheduler, listing only: a sandbox shows what it would evict."""
+"""The descheduler as the scenario configures it; by default it only lists what it would evict."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import orjson
+
 if TYPE_CHECKING:
     from roles.sandbox.compose import Sandbox
 
-CONFIG = """\
-apiVersion: descheduler/v1alpha2
-kind: DeschedulerConfiguration
-dryRun: true
-deschedulingInterval: 30s
-healthzBindAddress: 127.0.0.1:{port}
-metricsBindAddress: 127.0.0.1:{port}
-leaderElection:
-  leaderElect: false
-"""
-
 
 def config_file(sandbox: Sandbox, port: int) -> Path:
-    """Write the configuration into the run's scratch directory."""
+    """Write the scenario's configuration, with this run's addresses, into the run's scratch directory. JSON is YAML too."""
+    address = f"127.0.0.1:{port}"
+    config = {
+        **sandbox.scenario.descheduler_configuration,
+        "apiVersion": "descheduler/v1alpha2",
+        "kind": "DeschedulerConfiguration",
+        "healthzBindAddress": address,
+        "metricsBindAddress": address,
+        "leaderElection": {"leaderElect": False},
+    }
     path = sandbox.scratch / "descheduler.yaml"
-    path.write_text(CONFIG.format(port=port))
+    path.write_bytes(orjson.dumps(config, option=orjson.OPT_INDENT_2))
     return path
 
 

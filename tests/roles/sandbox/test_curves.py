@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,3 +79,15 @@ def test_succeeded_status_ends_every_container() -> None:
     assert done["phase"] == "Succeeded"
     assert all("terminated" in c["state"] for c in done["containerStatuses"])
     assert {c["type"]: c["status"] for c in done["conditions"]}["Ready"] == "False"
+
+
+@pytest.mark.parametrize(
+    ("text", "percent"), [("90", 90), ("0", 0), ("150", 150), ("1000", 1000), ("1001", None), ("-5", None), ("half", None), ("", None)]
+)
+def test_a_pod_may_say_how_much_of_its_request_it_uses(text: str, percent: int | None) -> None:
+    pod = fleet.service_pod(0, 0, "web")
+    pod["metadata"]["annotations"] = {fleet.CURVE_ANNOTATION: "steady", fleet.USAGE_PERCENT_ANNOTATION: text}
+    expected = 0.45 if percent is None else percent / 100
+    used = fleet.usage(pod, 100.0, 600).cpu / fleet.requested(pod).cpu
+    assert fleet.usage_percent(pod) == percent
+    assert abs(used - expected) <= 0.05 * expected + 0.001
