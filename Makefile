@@ -23,8 +23,9 @@ $(STAMP): requirements-dev.lock pyproject.toml packaging/venv.sh
 demo: $(STAMP) ## co-location at work on this machine, within three minutes; writes demo-out/report.md
 	$(BIN)/koord sandbox demo --out $(OUT)
 
+# A worker a core: most tests wait for processes and servers. In the order written, so that the longest files do not come last.
 test: $(STAMP) ## every test that this machine can run
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest -n logical --maxprocesses 4 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: $(STAMP) ## ruff, formatting, types, import contracts
 	$(BIN)/ruff check koord roles tests packaging

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 # What gates a change must not depend on luck: the default profile tries the same examples each time; `make fuzz` looks for new ones.
 settings.register_profile("default", max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -38,3 +40,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker in ("root", "kubectl", "realapi", "cri", "vm"):
             if item.get_closest_marker(marker) and (reason := _missing(marker)):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+class _ByFile(LoadScopeScheduling):
+    """A file's tests run in one worker, because they share servers; so do all tests of the packages, because they share one build."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        return "tests/packaging" if file.startswith("tests/packaging/") else file
+
+
+@pytest.hookimpl(optionalhook=True)  # unknown to pytest where xdist is switched off
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return _ByFile(config, log)
