@@ -65,9 +65,9 @@ class Load(ConfigModel):
     cpu_request: str = "200m"
     steps: list[LoadStep] = Field(
         default_factory=lambda: [
-            LoadStep(rate=40, seconds=10),
+            LoadStep(rate=40, seconds=7),
             LoadStep(rate=400, seconds=9),
-            LoadStep(rate=40, seconds=10),
+            LoadStep(rate=40, seconds=7),
             LoadStep(rate=400, seconds=9),
         ],
         min_length=1,
