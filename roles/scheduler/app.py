@@ -184,8 +184,6 @@ class App:
 
     async def run(self, life: Any) -> None:
         """Sync, lead, schedule, until the process is to end. Raises FatalError when the lease is lost."""
-        for name in self.engine.absent_plugins():
-            log.warning("plugin %s is not part of this build: profiles that name it run without it", name)
         if not self.options.config.delay_cache_until_active:
             await self._sync()
         election = self.options.config.leader_election

@@ -18,7 +18,7 @@ from roles.scheduler.framework.framework import Framework
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.registry import Registry, load_entry_points, load_path
 from roles.scheduler.framework.status import SUCCESS, Status
-from roles.scheduler.plugins.registry import ABSENT, built_in
+from roles.scheduler.plugins.registry import built_in
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Engine:
             handle.extended = extended
             handle.frameworks = self.frameworks
             self.handles[profile.scheduler_name] = handle
-            self.frameworks[profile.scheduler_name] = Framework(profile, plugins, handle, absent=ABSENT, source=source)
+            self.frameworks[profile.scheduler_name] = Framework(profile, plugins, handle, source=source)
         percentages = {
             profile.scheduler_name: config.percentage_of_nodes_to_score
             if profile.percentage_of_nodes_to_score is None
@@ -78,13 +78,3 @@ class Engine:
         """What a pod is placed together with; None for a pod by itself."""
         framework = self.frameworks.get(pod.shape.scheduler_name)
         return framework.next_pod.kin(pod) if framework is not None and framework.next_pod is not None else None
-
-    def absent_plugins(self) -> list[str]:
-        """Plugins that profiles name and this build does not have, for a warning."""
-        named: set[str] = set()
-        for profile in self.config.profiles:
-            if profile.plugins is not None:
-                for field in type(profile.plugins).model_fields:
-                    named.update(entry.name for entry in getattr(profile.plugins, field).enabled)
-            named.update(entry.name for entry in profile.plugin_config)
-        return sorted(named & ABSENT)

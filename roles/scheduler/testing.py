@@ -20,7 +20,7 @@ from roles.scheduler.framework.context import State
 from roles.scheduler.framework.framework import Framework
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Plugin
-from roles.scheduler.plugins.registry import ABSENT, built_in
+from roles.scheduler.plugins.registry import built_in
 
 SCHEDULER = "koord-scheduler"
 
@@ -104,7 +104,7 @@ class World:
             registry.add(plugin, "the test")
         content = {"schedulerName": SCHEDULER, **(profile or {})}
         self.handle = Handle(self.state, self.parser, SCHEDULER, gates=dict(gates or {}))
-        self.framework = Framework(Profile.model_validate(content), registry, self.handle, absent=ABSENT)
+        self.framework = Framework(Profile.model_validate(content), registry, self.handle)
         self.handle.frameworks[SCHEDULER] = self.framework
         self.cycle = Cycle({SCHEDULER: self.framework}, self.state)
 

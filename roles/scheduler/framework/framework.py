@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from koord.config.errors import InvalidConfig
@@ -30,15 +30,14 @@ class Framework:
         registry: Mapping[str, type[Plugin]],
         handle: Handle,
         *,
-        absent: Iterable[str] = (),
         source: str = "config",
     ) -> None:
         self.profile = profile
         self.name = profile.scheduler_name
         self.handle = handle
-        self.layout: Layout = expand(profile, registry, absent)
+        self.layout: Layout = expand(profile, registry)
         self.plugins: dict[str, Plugin] = {
-            name: _build(registry[name], profile, handle, source) for name in _with_configured(self.layout, profile, registry, absent)
+            name: _build(registry[name], profile, handle, source) for name in _with_configured(self.layout, profile, registry)
         }
         self.pre_enqueues = self._at(Point.PRE_ENQUEUE, api.PreEnqueue)
         self.queue_sort = self._at(Point.QUEUE_SORT, api.QueueSort)[0]
@@ -133,11 +132,10 @@ class Framework:
         return (Status(Code.WAIT), waits) if waits else (SUCCESS, {})
 
 
-def _with_configured(layout: Layout, profile: ProfileConfig, registry: Mapping[str, type[Plugin]], absent: Iterable[str]) -> list[str]:
+def _with_configured(layout: Layout, profile: ProfileConfig, registry: Mapping[str, type[Plugin]]) -> list[str]:
     """Enabled plugins; arguments for a plugin that does not exist are an error, arguments for a disabled one are only checked."""
-    missing = frozenset(absent)
     for index, entry in enumerate(profile.plugin_config):
-        if entry.name not in registry and entry.name not in missing:
+        if entry.name not in registry:
             raise PluginError(f"profile {profile.scheduler_name!r}, pluginConfig[{index}]: plugin {entry.name!r} does not exist")
     return names_of(layout)
 

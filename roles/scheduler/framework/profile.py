@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from koord.config.scheduler import Plugin as PluginEntry
@@ -55,12 +55,13 @@ MULTI_POINT = (
 Layout = dict[Point, list[Enabled]]
 
 
-def expand(profile: ProfileConfig, registry: Mapping[str, type[Plugin]], absent: Iterable[str] = ()) -> Layout:
-    """The plugins of every extension point in the order they run. `absent` are names that are known but not part of this build: they
-    are left out. Raises PluginError for any other unknown name and for a plugin at a point that it does not implement."""
+def expand(profile: ProfileConfig, registry: Mapping[str, type[Plugin]]) -> Layout:
+    """The plugins of every extension point in the order they run.
+
+    Raises PluginError for an unknown name and for a plugin at a point that it does not implement.
+    """
     plugins = profile.plugins or Plugins()
-    missing = frozenset(absent)
-    _check_names(profile, plugins, registry, missing)
+    _check_names(profile, plugins, registry)
     multi = [entry for entry in _merge_multi_point(plugins.multi_point) if entry.name in registry]
     layout: Layout = {}
     for point in Point:
@@ -72,13 +73,11 @@ def expand(profile: ProfileConfig, registry: Mapping[str, type[Plugin]], absent:
     return layout
 
 
-def _check_names(profile: ProfileConfig, plugins: Plugins, registry: Mapping[str, type[Plugin]], absent: frozenset[str]) -> None:
+def _check_names(profile: ProfileConfig, plugins: Plugins, registry: Mapping[str, type[Plugin]]) -> None:
     for field in type(plugins).model_fields:
         point = next((p for p in Point if p.name.lower() == field), None)
         for entry in getattr(plugins, field).enabled:
             where = f"profile {profile.scheduler_name!r}, {point.wire if point else 'multiPoint'}"
-            if entry.name in absent:
-                continue
             if entry.name not in registry:
                 raise PluginError(f"{where}: plugin {entry.name!r} does not exist; known: {', '.join(sorted(registry))}")
             if point is not None and not point.implemented_by(registry[entry.name]):

@@ -59,9 +59,6 @@ PLUGINS: tuple[type[Plugin], ...] = (
     Reservation,
 )
 
-# Names of upstream's profiles that this build has no plugin for. A configuration that lists them starts, with a warning for each.
-ABSENT: frozenset[str] = frozenset()
-
 
 def built_in() -> Registry:
     """A registry with the built-in plugins."""
