@@ -45,6 +45,7 @@ _LEASE_FLAGS = {
 @click.option("--tls-min-version", type=click.Choice(("VersionTLS12", "VersionTLS13")), default="VersionTLS12", help="Lowest TLS version.")
 @click.option("--tls-cipher-suites", type=CommaList, default="", help="TLS 1.2 cipher suites by their IANA names.")
 @gates_option()
+@bool_option("--dry-run", help="Decide, record and count, and evict nothing, whatever the configuration says.")
 @bool_option("--leader-elect", default=True, help="Only the holder of the Lease runs rounds.")
 @duration_option("--leader-elect-lease-duration", default="15s", help="How long a lease lives.")
 @duration_option("--leader-elect-renew-deadline", default="10s", help="How long the holder tries to renew it.")
@@ -103,7 +104,7 @@ def _check(path: str | None, flags: dict[str, Any], write_to: str | None) -> int
 def read(path: str | None, flags: dict[str, Any]) -> Options:
     """The options that a file (None: the defaults) and explicitly set flags make. Raises InvalidConfig, ConfigError.
 
-    The file wins, but for the leader-election flags; --address and --port count only without a file (DS-CFG-02)."""
+    The file wins, but for --dry-run and the leader-election flags; --address and --port count only without a file (DS-CFG-02)."""
     from koord.config.gates import DESCHEDULER, FeatureGates
     from koord.config.loader import validate_model
     from roles.descheduler.build import Options
@@ -115,6 +116,8 @@ def read(path: str | None, flags: dict[str, Any]) -> Options:
         port = flags.get("port", 10251)
         address = f"{flags.get('address', '0.0.0.0')}:{port}" if port else ""
         config.healthz_bind_address = config.metrics_bind_address = address
+    if flags.get("dry_run"):
+        config.dry_run = True
     election = {_LEASE_FLAGS[name]: value for name, value in flags.items() if name in _LEASE_FLAGS}
     if election:
         together = config.leader_election.model_dump() | election

@@ -35,9 +35,11 @@ _KINDS = {
     "ClusterRoleBinding": Kind("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings", False),
     "CustomResourceDefinition": Kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", False),
     "DaemonSet": Kind("apps", "v1", "DaemonSet", "daemonsets", True),
+    "PrometheusRule": Kind("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules", True),
     "Role": Kind("rbac.authorization.k8s.io", "v1", "Role", "roles", True),
     "RoleBinding": Kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings", True),
     "ServiceAccount": Kind("", "v1", "ServiceAccount", "serviceaccounts", True),
+    "ServiceMonitor": Kind("monitoring.coreos.com", "v1", "ServiceMonitor", "servicemonitors", True),
     "ValidatingAdmissionPolicy": Kind(
         "admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", False
     ),
@@ -53,15 +55,26 @@ _KINDS = {
 @click.option("--namespace", default=manifests.NAMESPACE, show_default=True, help="Where koord lives.")
 @bool_option("--crds", default=True, help="CustomResourceDefinitions too.")
 @click.option("--without", default="", help=f"Parts to leave out, separated by commas: {', '.join(manifests.PARTS)}.")
-def install(printed: bool, image: str, namespace: str, crds: bool, without: str) -> None:
+@click.option("--overlay", "overlays", default="", help=f"Variants, separated by commas: {', '.join(manifests.OVERLAYS)}.")
+def install(printed: bool, image: str, namespace: str, crds: bool, without: str, overlays: str) -> None:
     """Print what koord is installed with."""
     if not printed:
         raise ConfigurationError("koord writes no cluster by itself: koord install --print | kubectl apply --server-side -f -")
-    left_out = frozenset(filter(None, (part.strip() for part in without.split(","))))
-    unknown = left_out - set(manifests.PARTS)
+    chosen = _names("--overlay", overlays, manifests.OVERLAYS)
+    if {"single", "ha"} <= set(chosen):
+        raise ConfigurationError("--overlay: single and ha exclude each other")
+    left_out = frozenset(_names("--without", without, manifests.PARTS))
+    found = manifests.rendered(image=image, namespace=namespace, crds=crds, without=left_out, overlays=chosen)
+    click.echo(manifests.text(found), nl=False)
+
+
+def _names(flag: str, text: str, accepted: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of a list, each once, in the order of `accepted`. Raises ConfigurationError."""
+    given = set(filter(None, (part.strip() for part in text.split(","))))
+    unknown = given - set(accepted)
     if unknown:
-        raise ConfigurationError(f"--without: {', '.join(sorted(unknown))} is not known; accepted: {', '.join(manifests.PARTS)}")
-    click.echo(manifests.text(manifests.rendered(image=image, namespace=namespace, crds=crds, without=left_out)), nl=False)
+        raise ConfigurationError(f"{flag}: {', '.join(sorted(unknown))} is not known; accepted: {', '.join(accepted)}")
+    return tuple(name for name in accepted if name in given)
 
 
 @click.command("uninstall", cls=GoCommand)
@@ -81,9 +94,8 @@ def uninstall(file: str | None, context: str | None, namespace: str, crds: bool,
 
 def plan(namespace: str, *, crds: bool) -> list[tuple[str, str, str]]:
     """(kind, namespace, name) of what is deleted, in that order."""
-    own = [
-        (d["kind"], d["metadata"].get("namespace", ""), d["metadata"]["name"]) for d in manifests.rendered(namespace=namespace, crds=crds)
-    ]
+    added = manifests.rendered(namespace=namespace, crds=crds, overlays=("monitoring",))
+    own = [(d["kind"], d["metadata"].get("namespace", ""), d["metadata"]["name"]) for d in added]
     kept = [entry for entry in own if entry[0] not in ("Namespace", "PriorityClass")]  # others may live there, and pods name classes
     rank = {kind: number for number, kind in enumerate(_ORDER)}
     last = len(_ORDER)

@@ -2,41 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from roles.tools import kustomize
+
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 NAMESPACE = "koordinator-system"
 IMAGE = "ghcr.io/koordinator-sh/koord:latest"
 PARTS = ("manager", "scheduler", "descheduler", "koordlet")
+OVERLAYS = ("single", "ha", "observe", "koordlet-observe", "monitoring")
+"""Folders of configs/components, each of which changes or adds to what is installed."""
+_ENFORCE = "pod-security.kubernetes.io/enforce"
 
 Obj = dict[str, Any]
 
 
-def documents(directory: str) -> Iterator[Obj]:
-    """All objects of a folder of configs/, in the order of file names."""
-    for file in sorted((CONFIGS / directory).glob("*.yaml")):
-        yield from (document for document in yaml.safe_load_all(file.read_text(encoding="utf-8")) if document)
+def documents(directory: str) -> list[Obj]:
+    """All objects of a folder of configs/, in the order in which its kustomization lists them."""
+    return kustomize.build(CONFIGS / directory)
 
 
-def rendered(*, image: str = IMAGE, namespace: str = NAMESPACE, crds: bool = True, without: frozenset[str] = frozenset()) -> list[Obj]:
-    """What is applied, in that order. `without` leaves out parts by name, with their accounts and rights."""
-    found = [*documents("crds")] if crds else []
-    for document in documents("install"):
-        if _part(document) not in without:
-            found.append(_adapted(document, image, namespace))
-    return found
+def rendered(
+    *,
+    image: str = IMAGE,
+    namespace: str = NAMESPACE,
+    crds: bool = True,
+    without: frozenset[str] = frozenset(),
+    overlays: tuple[str, ...] = (),
+) -> list[Obj]:
+    """What is applied, in that order. `without` leaves out parts by name, with their accounts and rights; `overlays` are of OVERLAYS."""
+    found = documents("install")
+    for name in overlays:
+        found = kustomize.apply(CONFIGS / "components" / name, found)
+    found = [_adapted(document, image, namespace) for document in found if _part(document) not in without]
+    if "koordlet" in without:
+        _restrict(found)
+    return [*(documents("crds") if crds else ()), *found]
 
 
 def _part(document: Obj) -> str:
+    if document["kind"] == "ConfigMap" and document["metadata"]["name"].startswith("koord-dashboard-"):
+        return ""
     name = document["metadata"]["name"]
     for part in PARTS:
         if name == part or name.startswith((f"koord-{part}", f"{part}-")):
             return part
     return "manager" if name == "koordinator-webhook-service" else ""
+
+
+def _restrict(documents: list[Obj]) -> None:
+    """Only koordlet needs more than Pod Security level "restricted" allows."""
+    for document in documents:
+        if document["kind"] == "Namespace":
+            document["metadata"]["labels"][_ENFORCE] = "restricted"
 
 
 def _adapted(value: Any, image: str, namespace: str) -> Any:

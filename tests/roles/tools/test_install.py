@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from pathlib import Path
 
 import orjson
-import pytest
 import yaml
 from click.testing import CliRunner
 
 from koord.apiserver.testing import running_server
 from roles.tools import manifests
 from roles.tools.install import install, plan, uninstall
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def printed(*arguments: str) -> list[dict]:
@@ -45,6 +41,31 @@ def test_parts_can_be_left_out_with_their_rights() -> None:
     assert "accepted: manager, scheduler, descheduler, koordlet" in result.output
 
 
+def test_without_koordlet_the_namespace_is_restricted() -> None:
+    level = "pod-security.kubernetes.io/enforce"
+    for arguments, wanted in ((["--without=koordlet"], "restricted"), ([], "privileged")):
+        labels = next(d["metadata"]["labels"] for d in printed("--crds=false", *arguments) if d["kind"] == "Namespace")
+        assert labels[level] == wanted
+
+
+def test_overlays_are_applied_and_checked() -> None:
+    found = printed("--crds=false", "--overlay=observe,single", "--without=manager")
+    arguments = {
+        d["metadata"]["name"]: d["spec"]["template"]["spec"]["containers"][0]["args"] for d in found if "template" in d.get("spec", {})
+    }
+    assert "--mode=observe" in arguments["koordlet"]
+    assert "--dry-run" in arguments["koord-descheduler"]
+    assert "koord-manager" not in arguments
+    assert {d["spec"]["replicas"] for d in found if d["kind"] == "Deployment"} == {1}
+    for arguments, told in (
+        ("--overlay=big", "accepted: single, ha, observe, koordlet-observe, monitoring"),
+        ("--overlay=ha,single", "exclude"),
+    ):
+        result = CliRunner().invoke(install, ["--print", arguments])
+        assert result.exit_code == 1
+        assert told in result.output
+
+
 def test_component_configs_in_the_manifests_are_valid(tmp_path: Path) -> None:
     from roles.descheduler.cli import command as descheduler
     from roles.scheduler.cli import command as scheduler
@@ -55,6 +76,18 @@ def test_component_configs_in_the_manifests_are_valid(tmp_path: Path) -> None:
         file.write_text(maps[name][name])
         result = CliRunner().invoke(command, [f"--config={file}", "--validate-config"])
         assert result.exit_code == 0, result.output
+
+
+def test_the_dry_run_of_the_observe_overlay_beats_the_configuration(tmp_path: Path) -> None:
+    from roles.descheduler.cli import command
+
+    file, done = tmp_path / "config", tmp_path / "completed"
+    maps = {d["metadata"]["name"]: d["data"] for d in manifests.documents("install") if d["kind"] == "ConfigMap"}
+    file.write_text(maps["koord-descheduler-config"]["koord-descheduler-config"])
+    for flags, wanted in ((["--dry-run"], True), ([], False)):
+        result = CliRunner().invoke(command, [f"--config={file}", f"--write-config-to={done}", *flags])
+        assert result.exit_code == 0, result.output
+        assert yaml.safe_load(done.read_text()).get("dryRun", False) is wanted
 
 
 def test_workloads_are_hardened() -> None:
@@ -68,19 +101,6 @@ def test_workloads_are_hardened() -> None:
                 assert context["capabilities"] == {"drop": ["ALL"]}
                 assert context["allowPrivilegeEscalation"] is False
             assert document["spec"]["replicas"] == 2
-
-
-def test_kustomize_takes_the_folder() -> None:
-    listed = yaml.safe_load((ROOT / "configs/kustomization.yaml").read_text())["resources"]
-    files = {str(f.relative_to(ROOT / "configs")) for d in ("crds", "install") for f in (ROOT / "configs" / d).glob("*.yaml")}
-    assert set(listed) == files
-
-
-@pytest.mark.kubectl
-def test_kubectl_renders_the_kustomization() -> None:
-    done = subprocess.run(["kubectl", "kustomize", str(ROOT / "configs")], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert len(list(yaml.safe_load_all(done.stdout))) == len(manifests.rendered())
 
 
 def test_an_api_server_takes_all_of_it_and_uninstall_leaves_what_others_use(tmp_path: Path) -> None:
