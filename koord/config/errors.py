@@ -7,12 +7,20 @@ from collections.abc import Iterable, Sequence
 
 
 class ConfigError(ValueError):
-    """One mistake in a configuration: `path` as a user would write it (`profiles[0].plugins.filter`), `message` says what is accepted."""
+    """One mistake in a configuration: `path` as a user would write it (`profiles[0].plugins.filter`), `message` says what is accepted.
 
-    def __init__(self, path: str, message: str) -> None:
+    `position` is `line:column` in the file where that is known."""
+
+    def __init__(self, path: str, message: str, position: str = "") -> None:
         super().__init__(f"{path}: {message}" if path else message)
         self.path = path
         self.message = message
+        self.position = position
+
+    @property
+    def concerns_key(self) -> bool:
+        """Whether the name of the field is wrong, not its value."""
+        return self.message.startswith("unknown field")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ConfigError) and (self.path, self.message) == (other.path, other.message)
@@ -35,8 +43,16 @@ class InvalidConfig(ConfigError):
 
     def __str__(self) -> str:
         if len(self.errors) == 1:
-            return f"{self.source}: {self.errors[0]}"
-        return "\n".join([f"{self.source}: {len(self.errors)} errors", *(f"  {error}" for error in self.errors)])
+            return f"{_join(self.source, self.errors[0].position)}: {self.errors[0]}"
+        return "\n".join([f"{self.source}: {len(self.errors)} errors", *(f"  {_at(error)}{error}" for error in self.errors)])
+
+
+def _join(source: str, position: str) -> str:
+    return f"{source}:{position}" if position else source
+
+
+def _at(error: ConfigError) -> str:
+    return f"{error.position}: " if error.position else ""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -47,6 +63,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
         return f"; did you mean {folded[word.lower()]!r}? (names are case-sensitive)"
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def unknown_field(name: str, known: Iterable[str]) -> str:
+    """What to say of a field that nobody reads: the nearest one, else those that there are."""
+    names = sorted(known)
+    accepted = f"; accepted: {', '.join(names)}" if names else ""
+    return f"unknown field{did_you_mean(name, names) or accepted}"
 
 
 def join(path: str, key: str | int) -> str:

@@ -10,7 +10,8 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from koord.config.errors import ConfigError, InvalidConfig, did_you_mean, join
+from koord.config.errors import ConfigError, InvalidConfig, join, unknown_field
+from koord.config.positions import Positions
 
 M = TypeVar("M", bound=BaseModel)
 Models = Mapping[tuple[str, str], type[M]]
@@ -74,7 +75,28 @@ def load_component_config(path: str | os.PathLike[str], models: Models[M]) -> M:
         raise InvalidConfig(source, [ConfigError("", f"cannot be read: {error.strerror or error}")]) from None
     except UnicodeDecodeError:
         raise InvalidConfig(source, [ConfigError("", "is not UTF-8 text")]) from None
-    return validate(decode(text, source), models, source)
+    try:
+        return validate(decode(text, source), models, source)
+    except InvalidConfig as error:
+        raise located(error, text) from None
+
+
+def located(error: InvalidConfig, text: str) -> InvalidConfig:
+    """The same mistakes with their lines and columns in `text`, which they were found in."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError:
+        return error  # its one mistake names the line already
+    if root is None:
+        return error
+    places = Positions(root, text)
+    return InvalidConfig(error.source, [_placed(one, places) for one in error.errors])
+
+
+def _placed(error: ConfigError, places: Positions) -> ConfigError:
+    if error.position or not error.path or error.path.startswith("line "):
+        return error
+    return ConfigError(error.path, error.message, str(places.of(error.path, key=error.concerns_key)))
 
 
 def validate(data: Any, models: Models[M], source: str = "config") -> M:
@@ -106,8 +128,7 @@ def translate(error: ValidationError, model: type[BaseModel], path: str = "") ->
             where = join(where, key)
         kind = item["type"]
         if kind == "extra_forbidden":
-            known = known_fields(model, location[:-1])
-            message = f"unknown field{did_you_mean(str(location[-1]), known)}" if known else "unknown field"
+            message = unknown_field(str(location[-1]), known_fields(model, location[:-1]))
         elif kind == "missing":
             message = "is required"
         elif kind in _TYPE_WORDS:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from koord.api.quantity import Quantity, QuantityError
 from koord.config.durations import parse_duration
-from koord.config.errors import ConfigError, did_you_mean, join
+from koord.config.errors import ConfigError, join, unknown_field
 from koord.config.selectors import selector_errors
 
 Range = tuple[float | None, float | None]
@@ -202,7 +202,7 @@ def unknown(node: Node, value: Any, path: str) -> Iterator[ConfigError]:
         for name, item in value.items():
             child = node.fields.get(name)
             if child is None:
-                yield ConfigError(join(path, name), f"unknown field{did_you_mean(name, node.fields)}")
+                yield ConfigError(join(path, name), unknown_field(name, node.fields))
             else:
                 yield from unknown(child, item, join(path, name))
     elif isinstance(node, ListOf) and isinstance(value, list):

@@ -105,13 +105,18 @@ def read(path: str | None, flags: dict[str, Any]) -> Options:
     """The options that a file (None: the defaults) and explicitly set flags make. Raises InvalidConfig, ConfigError.
 
     The file wins, but for --dry-run and the leader-election flags; --address and --port count only without a file (DS-CFG-02)."""
+    from koord.config.errors import InvalidConfig
     from koord.config.gates import DESCHEDULER, FeatureGates
-    from koord.config.loader import validate_model
+    from koord.config.loader import located, validate_model
     from roles.descheduler.build import Options
     from roles.descheduler.config import LeaderElection, parse_configuration
 
     source = path or "the default configuration"
-    config = parse_configuration(_text(path), source)
+    text = _text(path)
+    try:
+        config = parse_configuration(text, source)
+    except InvalidConfig as error:
+        raise located(error, text) from None
     if path is None and flags.keys() & {"address", "port"}:
         port = flags.get("port", 10251)
         address = f"{flags.get('address', '0.0.0.0')}:{port}" if port else ""
@@ -124,7 +129,10 @@ def read(path: str | None, flags: dict[str, Any]) -> Options:
         config.leader_election = validate_model(together, LeaderElection, f"{source} with the flags", "leaderElection")
     gates = FeatureGates(DESCHEDULER)
     gates.set_from_flag(flags.get("feature_gates") or "")
-    return Options(config, source, gates.all())
+    try:
+        return Options(config, source, gates.all())
+    except InvalidConfig as error:
+        raise located(error, text) from None
 
 
 def _text(path: str | None) -> str:

@@ -186,12 +186,20 @@ class ResolvedProfile:
         sets = profile.plugins
         self.plugins: dict[str, list[str]] = {point: getattr(sets, point).merged(DEFAULT_PLUGINS[point]) for point in POINTS}
         self.args: dict[str, Any] = {}
+        wrong: list[ConfigError] = []
         for number, entry in enumerate(profile.plugin_config):
             where = f"profiles[{index}].pluginConfig[{number}]"
             if entry.name in self.args:
-                raise InvalidConfig(source, [ConfigError(where, f"arguments of {entry.name} are given twice")])
+                wrong.append(ConfigError(where, f"arguments of {entry.name} are given twice"))
+                continue
             enabled = any(entry.name in names for names in self.plugins.values())
-            self.args[entry.name] = _decode_args(entry, f"{where}.args", source, enabled=enabled)
+            try:
+                self.args[entry.name] = _decode_args(entry, f"{where}.args", source, enabled=enabled)
+            except InvalidConfig as error:
+                self.args[entry.name] = None
+                wrong += error.errors
+        if wrong:
+            raise InvalidConfig(source, wrong)
         for name in dict.fromkeys(name for names in self.plugins.values() for name in names):
             if name not in self.args and (model := registry.ARGS.get(name)):
                 self.args[name] = validate_model({}, model, source, f"profiles[{index}].pluginConfig: arguments of {name}")
@@ -232,14 +240,26 @@ def _known_only(args: Mapping[str, Any], model: type[ConfigModel], name: str, wh
 
 def parse_configuration(text: str, source: str) -> DeschedulerConfiguration:
     """Decode, default and validate a configuration file's text, but for the arguments of plugins. Raises InvalidConfig with every path."""
-    return validate(_without_nulls(decode(text, source)), {(API_VERSION, KIND): DeschedulerConfiguration}, source)
+    return parse_data(decode(text, source), source)
+
+
+def parse_data(data: Any, source: str) -> DeschedulerConfiguration:
+    """The same for decoded data."""
+    return validate(_without_nulls(data), {(API_VERSION, KIND): DeschedulerConfiguration}, source)
 
 
 def resolve(config: DeschedulerConfiguration, source: str) -> list[ResolvedProfile]:
-    """The profiles with everything decoded, every plugin known and one that evicts. Raises InvalidConfig."""
-    profiles = [ResolvedProfile(profile, index, source) for index, profile in enumerate(config.profiles)]
-    for index, profile in enumerate(profiles):
-        _check_plugins(profile, index, source)
+    """The profiles with everything decoded, every plugin known and one that evicts. Raises InvalidConfig with all mistakes."""
+    profiles: list[ResolvedProfile] = []
+    wrong: list[ConfigError] = []
+    for index, profile in enumerate(config.profiles):
+        try:
+            profiles.append(ResolvedProfile(profile, index, source))
+            _check_plugins(profiles[-1], index, source)
+        except InvalidConfig as error:
+            wrong += error.errors
+    if wrong:
+        raise InvalidConfig(source, wrong)
     return profiles
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -189,14 +190,20 @@ def check(options: Options) -> None:
 
     Raises ConfigurationError or InvalidConfig.
     """
+    from koord.config.errors import InvalidConfig
+    from koord.config.loader import located
     from koord.process.errors import ConfigurationError
-    from roles.scheduler.engine import Engine, registry
+    from roles.scheduler.checking import mistakes
+    from roles.scheduler.engine import registry
     from roles.scheduler.framework.registry import PluginError
 
     try:
-        Engine(options.config, registry(options.plugin_paths), source=options.source)
+        found = mistakes(options.config, registry(options.plugin_paths), options.source)
     except PluginError as error:
         raise ConfigurationError(f"{options.source}: {error}") from error
+    if found:
+        text = Path(options.source).read_text(encoding="utf-8") if Path(options.source).is_file() else ""
+        raise located(InvalidConfig(options.source, found), text)
 
 
 def _check(path: str, flags: dict[str, Any], given: dict[str, Any], write_to: str | None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
-from koord.config.errors import InvalidConfig
+from koord.config.errors import InvalidConfig, did_you_mean
 from koord.config.loader import validate_model
 from koord.config.scheduler import Profile as ProfileConfig
 from roles.scheduler.cluster.podinfo import PodInfo
@@ -15,7 +15,7 @@ from roles.scheduler.framework.events import Subscription
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Plugin, Point
 from roles.scheduler.framework.profile import Layout, expand, names_of
-from roles.scheduler.framework.registry import PluginError
+from roles.scheduler.framework.registry import PluginError, profile_path
 from roles.scheduler.framework.status import SUCCESS, Code, Status
 
 T = TypeVar("T")
@@ -136,20 +136,26 @@ def _with_configured(layout: Layout, profile: ProfileConfig, registry: Mapping[s
     """Enabled plugins; arguments for a plugin that does not exist are an error, arguments for a disabled one are only checked."""
     for index, entry in enumerate(profile.plugin_config):
         if entry.name not in registry:
-            raise PluginError(f"profile {profile.scheduler_name!r}, pluginConfig[{index}]: plugin {entry.name!r} does not exist")
+            hint = did_you_mean(entry.name, registry)
+            told = f"profile {profile.scheduler_name!r}, pluginConfig[{index}]: plugin {entry.name!r} does not exist{hint}"
+            raise PluginError(told, f"{profile_path(profile.scheduler_name)}.pluginConfig[{index}].name")
     return names_of(layout)
 
 
 def build_args(plugin: type[Plugin], profile: ProfileConfig, source: str) -> Any:
     """The validated arguments of a plugin. Raises InvalidConfig with the path in the file."""
     raw = profile.args_of(plugin.name)
+    path = _args_path(plugin.name, profile)
     if plugin.Args is None:
         if raw:
-            raise PluginError(f"profile {profile.scheduler_name!r}: plugin {plugin.name!r} takes no arguments")
+            raise PluginError(f"profile {profile.scheduler_name!r}: plugin {plugin.name!r} takes no arguments", path)
         return None
-    index = next((i for i, entry in enumerate(profile.plugin_config) if entry.name == plugin.name), 0)
-    path = f"profiles[schedulerName={profile.scheduler_name}].pluginConfig[{index}].args"
     return validate_model(raw or {}, plugin.Args, source, path)
+
+
+def _args_path(name: str, profile: ProfileConfig) -> str:
+    index = next((i for i, entry in enumerate(profile.plugin_config) if entry.name == name), 0)
+    return f"{profile_path(profile.scheduler_name)}.pluginConfig[{index}].args"
 
 
 def _build(plugin: type[Plugin], profile: ProfileConfig, handle: Handle, source: str) -> Plugin:
@@ -158,4 +164,5 @@ def _build(plugin: type[Plugin], profile: ProfileConfig, handle: Handle, source:
     except (PluginError, InvalidConfig):
         raise
     except ValueError as error:
-        raise PluginError(f"profile {profile.scheduler_name!r}: plugin {plugin.name!r} cannot start: {error}") from error
+        told = f"profile {profile.scheduler_name!r}: plugin {plugin.name!r} cannot start: {error}"
+        raise PluginError(told, _args_path(plugin.name, profile)) from error

@@ -9,7 +9,7 @@ from koord.config.scheduler import Plugin as PluginEntry
 from koord.config.scheduler import Plugins, PluginSet
 from koord.config.scheduler import Profile as ProfileConfig
 from roles.scheduler.framework.interfaces import Plugin, Point
-from roles.scheduler.framework.registry import PluginError
+from roles.scheduler.framework.registry import PluginError, profile_path
 
 PRE_BIND_PATCH = "DefaultPreBind"
 _EVERYTHING = "*"
@@ -77,11 +77,13 @@ def _check_names(profile: ProfileConfig, plugins: Plugins, registry: Mapping[str
     for field in type(plugins).model_fields:
         point = next((p for p in Point if p.name.lower() == field), None)
         for entry in getattr(plugins, field).enabled:
-            where = f"profile {profile.scheduler_name!r}, {point.wire if point else 'multiPoint'}"
+            wire = point.wire if point else "multiPoint"
+            where = f"profile {profile.scheduler_name!r}, {wire}"
+            path = f"{profile_path(profile.scheduler_name)}.plugins.{wire}.enabled[name={entry.name}]"
             if entry.name not in registry:
-                raise PluginError(f"{where}: plugin {entry.name!r} does not exist; known: {', '.join(sorted(registry))}")
+                raise PluginError(f"{where}: plugin {entry.name!r} does not exist; known: {', '.join(sorted(registry))}", path)
             if point is not None and not point.implemented_by(registry[entry.name]):
-                raise PluginError(f"{where}: plugin {entry.name!r} does not implement {point.wire}")
+                raise PluginError(f"{where}: plugin {entry.name!r} does not implement {point.wire}", path)
 
 
 def _merge_multi_point(custom: PluginSet) -> list[Enabled]:
@@ -129,9 +131,11 @@ def _append_patch(profile: ProfileConfig, plugins: Plugins, layout: Layout, regi
 def _check_layout(profile: ProfileConfig, layout: Layout) -> None:
     sorts = [entry.name for entry in layout[Point.QUEUE_SORT]]
     if len(sorts) != 1:
-        raise PluginError(f"profile {profile.scheduler_name!r}: one queueSort plugin is needed, got {', '.join(sorts) or 'none'}")
+        told = f"profile {profile.scheduler_name!r}: one queueSort plugin is needed, got {', '.join(sorts) or 'none'}"
+        raise PluginError(told, f"{profile_path(profile.scheduler_name)}.plugins.queueSort")
     if not layout[Point.BIND]:
-        raise PluginError(f"profile {profile.scheduler_name!r}: at least one bind plugin is needed")
+        told = f"profile {profile.scheduler_name!r}: at least one bind plugin is needed"
+        raise PluginError(told, f"{profile_path(profile.scheduler_name)}.plugins.bind")
 
 
 def names_of(layout: Layout) -> list[str]:

@@ -15,7 +15,16 @@ ENTRY_POINT_GROUP = "koord.scheduler.plugins"
 
 
 class PluginError(ValueError):
-    """A plugin cannot be loaded or used; says which and why."""
+    """A plugin cannot be loaded or used; says which and why. `path` is the place in the configuration, where there is one."""
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+def profile_path(scheduler_name: str) -> str:
+    """A profile in the configuration file, found by its name."""
+    return f"profiles[schedulerName={scheduler_name}]"
 
 
 class Registry(Mapping[str, type[Plugin]]):

@@ -1,0 +1,90 @@
+"""Component configurations: read and checked by the role that will use them, never by a second reader here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import yaml
+
+from koord.config.errors import ConfigError, InvalidConfig
+from koord.config.positions import Positions
+from roles.tools.lint.finding import Finding
+from roles.tools.lint.sources import Document, plain, syntax
+
+Check = Callable[[Any, str], Iterable[ConfigError]]
+
+
+def _scheduler(data: Any, source: str) -> Iterable[ConfigError]:
+    from koord.config.scheduler import parse
+    from roles.scheduler.checking import mistakes
+    from roles.scheduler.engine import registry
+
+    return mistakes(parse(data, source), registry(), source)
+
+
+def _descheduler(data: Any, source: str) -> Iterable[ConfigError]:
+    from roles.descheduler.config import parse_data, resolve
+
+    resolve(parse_data(data, source), source)
+    return ()
+
+
+def _scenario(data: Any, source: str) -> Iterable[ConfigError]:
+    from koord.config.loader import validate
+    from roles.sandbox.scenario import API_VERSION, KIND, Scenario
+
+    validate(data, {(API_VERSION, KIND): Scenario}, source)
+    return ()
+
+
+KINDS: dict[tuple[str, str], Check] = {
+    ("kubescheduler.config.k8s.io/v1", "KubeSchedulerConfiguration"): _scheduler,
+    ("descheduler/v1alpha2", "DeschedulerConfiguration"): _descheduler,
+    ("sandbox.koordinator.sh/v1alpha1", "Scenario"): _scenario,
+}
+GROUPS = {version.partition("/")[0] for version, _ in KINDS}
+
+
+def is_component(data: Any) -> bool:
+    """Whether a document is, or means to be, a component configuration."""
+    if not isinstance(data, dict):
+        return False
+    version, kind = str(data.get("apiVersion", "")), data.get("kind")
+    return version.partition("/")[0] in GROUPS or kind in {known for _, known in KINDS}
+
+
+def check(document: Document) -> Iterator[Finding]:
+    """Every mistake of a component configuration."""
+    data = document.data
+    run = KINDS.get((data.get("apiVersion"), data.get("kind")))
+    if run is None:
+        accepted = ", ".join(f"{version} {kind}" for version, kind in KINDS)
+        yield document.finding(f"{data.get('apiVersion')!r} {data.get('kind')!r} is not known; accepted: {accepted}", "apiVersion")
+        return
+    try:
+        found = list(run(data, document.source.name))
+    except InvalidConfig as error:
+        found = list(error.errors)
+    for one in found:
+        yield document.finding(one.message, one.path, key=one.concerns_key)
+
+
+def embedded(document: Document) -> Iterator[Finding | Document]:
+    """The component configurations among the texts of a ConfigMap, and what keeps such a text from being read."""
+    values = document.data.get("data")
+    for name, text in values.items() if isinstance(values, dict) else ():
+        if not isinstance(text, str) or not any(kind in text for _, kind in KINDS):
+            continue
+        path = f'data["{name}"]'
+        inner = document.places.inner(f"{document.prefix}.{path}" if document.prefix else path)
+        if inner is None:
+            continue
+        try:
+            root = yaml.compose(text, Loader=yaml.SafeLoader)
+        except yaml.YAMLError as error:
+            yield syntax(document.source, error, inner, path)
+            continue
+        data = plain(root) if root is not None else None
+        if is_component(data):
+            yield Document(document.source, data, Positions(root, text), inner, base=path)

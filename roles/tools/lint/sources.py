@@ -1,0 +1,172 @@
+"""From file arguments to texts, and from texts to documents that know where each field stands."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+
+from koord.config.positions import START, Inner, Position, Positions, keys_twice
+from koord.process.errors import ConfigurationError
+from roles.tools.lint.finding import Finding, Level
+
+STDIN = "<stdin>"
+_SUFFIXES = (".yaml", ".yml", ".json")
+MAX_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A text with its name. `asked` is False for a file that was only met in a folder."""
+
+    name: str
+    text: str
+    asked: bool = True
+
+
+@dataclass(slots=True)
+class Document:
+    """One document: plain data, and where its fields are. `inner` is set for a text within another document's scalar."""
+
+    source: Source
+    data: Any
+    places: Positions
+    inner: Inner | None = None
+    base: str = ""
+    """Path of this document inside a List or a ConfigMap, in front of every path in messages."""
+    prefix: str = field(default="")
+    """Path of `data` below the root of `places`: items of a List share their nodes."""
+
+    def at(self, path: str, *, key: bool = False) -> Position:
+        """The place of a field in the file."""
+        position = self.places.of(join(self.prefix, path), key=key)
+        return self.inner.outer(position) if self.inner is not None else position
+
+    def finding(self, message: str, path: str = "", *, key: bool = False, level: Level = Level.ERROR, subject: str = "") -> Finding:
+        """A finding about a field of this document."""
+        return Finding(self.source.name, self.at(path, key=key), level, message, join(self.base, path), subject or self.subject)
+
+    @property
+    def subject(self) -> str:
+        """`Kind namespace/name`, as far as it is known."""
+        if not isinstance(self.data, dict):
+            return ""
+        kind, meta = self.data.get("kind"), self.data.get("metadata")
+        meta = meta if isinstance(meta, dict) else {}
+        name = "/".join(str(part) for part in (meta.get("namespace"), meta.get("name")) if part)
+        return f"{kind} {name}".strip() if isinstance(kind, str) else ""
+
+
+def join(base: str, path: str) -> str:
+    """One path below another."""
+    if not base or not path:
+        return base or path
+    return f"{base}{path}" if path.startswith("[") else f"{base}.{path}"
+
+
+def read(names: Iterable[str]) -> tuple[list[Source], list[str]]:
+    """The texts of files, folders and `-`, and what was passed over. Raises ConfigurationError for what cannot be read."""
+    found: dict[str, Source] = {}
+    skipped: list[str] = []
+    for name in names:
+        if name == "-":
+            found[STDIN] = Source(STDIN, sys.stdin.read())
+        elif Path(name).is_dir():
+            for file in sorted(Path(name).rglob("*")):
+                if file.suffix in _SUFFIXES and file.is_file():
+                    if _chart_template(file, Path(name)):
+                        skipped.append(f"{file} (a Helm template: render it first)")
+                    else:
+                        found.setdefault(str(file), Source(str(file), _text(file), asked=False))
+        else:
+            found[name] = Source(name, _text(Path(name)))
+    return list(found.values()), skipped
+
+
+def _chart_template(file: Path, top: Path) -> bool:
+    return any(
+        parent.name == "templates" and (parent.parent / "Chart.yaml").is_file()
+        for parent in file.parents
+        if parent == top or top in parent.parents
+    )
+
+
+def _text(file: Path) -> str:
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise ConfigurationError(f"{file}: is larger than {MAX_BYTES >> 20} MiB")
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{file}: is not UTF-8 text") from None
+    except OSError as error:
+        raise ConfigurationError(f"{file}: cannot be read: {error.strerror or error}") from None
+
+
+def documents(source: Source) -> Iterator[Document | Finding]:
+    """The documents of a text, Lists taken apart; a Finding for what is no document. Nothing after a syntax error is seen."""
+    text = source.text
+    is_json = text.lstrip()[:1] in ("{", "[")
+    shown = text.replace("\t", " ") if is_json else text  # JSON may be indented with tabs, which YAML does not take
+    try:
+        for root in yaml.compose_all(shown, Loader=yaml.SafeLoader):
+            yield from _document(source, root, shown)
+    except yaml.YAMLError as error:
+        yield syntax(source, error)
+    except RecursionError:
+        yield Finding(source.name, START, Level.ERROR, "is nested too deeply")
+
+
+def syntax(source: Source, error: yaml.YAMLError, inner: Inner | None = None, path: str = "") -> Finding:
+    """A syntax error with its place."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    position = Position(mark.line + 1, mark.column + 1) if mark else START
+    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    return Finding(source.name, inner.outer(position) if inner else position, Level.ERROR, f"not valid YAML: {problem}", path)
+
+
+def _document(source: Source, root: yaml.Node, text: str) -> Iterator[Document | Finding]:
+    twice = list(keys_twice(root))
+    for key, position in twice:
+        yield Finding(source.name, position, Level.ERROR, f"the key {key!r} is already set in this mapping")
+    data = plain(root)
+    if data is None:
+        return
+    if isinstance(data, Exception):
+        yield Finding(source.name, Positions(root, text).of(""), Level.ERROR, str(data))
+        return
+    places = Positions(root, text)
+    if isinstance(data, dict) and isinstance(data.get("kind"), str) and data["kind"].endswith("List") and isinstance(data.get("items"), list):
+        for index, item in enumerate(data["items"]):
+            yield Document(source, item, places, base=f"items[{index}]", prefix=f"items[{index}]")
+    else:
+        yield Document(source, data, places)
+
+
+def plain(root: yaml.Node) -> Any:
+    """The data that a node stands for, as it would go through JSON: times stay text. An exception (returned) if it has no such form."""
+    try:
+        data = _Plain.of(root)
+        # What JSON cannot carry (infinity, bytes, aliases in a circle) no API server takes either.
+        return orjson.loads(orjson.dumps(data))
+    except (yaml.YAMLError, orjson.JSONEncodeError, RecursionError, TypeError, ValueError) as error:
+        return ValueError(f"cannot be taken as JSON: {getattr(error, 'problem', None) or error}")
+
+
+class _Plain(yaml.SafeLoader):
+    @classmethod
+    def of(cls, root: yaml.Node) -> Any:
+        """Construct one composed document."""
+        loader = cls("")
+        try:
+            return loader.construct_document(root)
+        finally:
+            loader.dispose()
+
+
+_Plain.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: node.value)
+_Plain.add_constructor("tag:yaml.org,2002:binary", lambda loader, node: node.value)
