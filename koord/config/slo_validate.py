@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from math import prod
 from typing import Any
 
@@ -47,10 +48,40 @@ def check(new: Mapping[str, str], old: Mapping[str, str], *, need_names: bool) -
         _raise("ConfigParamInvalid", _entry_errors(key, entries, need_names))
         if key == s.QOS:
             _raise("ConfigParamInvalid", _network_errors(value, system))
-        _overlaps(key, entries)
+        _raise("NodeStrategiesOverlap", islice(_overlaps(key, entries), 1))
         if len(entries) > 1:
             many.append(key)
     return many
+
+
+def mistakes(data: Mapping[str, str]) -> Iterator[ConfigError]:
+    """Everything that `check` would refuse, each with its path. Keys that are not JSON are passed over."""
+    readable: dict[str, dict[str, Any]] = {}
+    for key in s.KEYS:
+        try:
+            readable[key] = _parse(key, data.get(key) or "null")
+        except Refused as refused:
+            if refused.reason == "ParseConfigFail" and _is_json(data[key]):
+                yield from errors(s.KEYS[key], orjson.loads(data[key]), key, "cm")
+    for key, value in readable.items():
+        yield from errors(s.KEYS[key], value, key, "cm")
+        if key not in CHECKED:
+            continue
+        entries = entries_of(key, value)
+        wrong = list(_entry_errors(key, entries, need_names=False))
+        yield from wrong
+        if key == s.QOS:
+            yield from _network_errors(value, readable.get(s.SYS, {}))
+        if not wrong:
+            yield from islice(_overlaps(key, entries), 1)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
 
 
 def _parse(key: str, text: str) -> dict[str, Any]:
@@ -149,7 +180,7 @@ def _bandwidth(system: Mapping[str, Any], selector: Any) -> int:
     return parse_value(strategy.get("totalNetworkBandwidth") or 0)
 
 
-def _overlaps(key: str, entries: list[dict[str, Any]]) -> None:
+def _overlaps(key: str, entries: list[dict[str, Any]]) -> Iterator[ConfigError]:
     """Two entries that would both match a made-up node of one of them."""
     selectors = [LabelSelector.compile(entry["nodeSelector"]) for entry in entries]
     for index, entry in enumerate(entries):
@@ -157,9 +188,7 @@ def _overlaps(key: str, entries: list[dict[str, Any]]) -> None:
             hits = [other for other, selector in enumerate(selectors) if selector.matches(labels)]
             if len(hits) > 1:
                 names = ", ".join(_name(entries[hit], hit) for hit in hits)
-                raise Refused(
-                    "NodeStrategiesOverlap", [f"{_where(key, index)}: the node strategies {names} match the same nodes, such as {labels}"]
-                )
+                yield ConfigError(_where(key, index), f"the node strategies {names} match the same nodes, such as {labels}")
 
 
 def _name(entry: Mapping[str, Any], index: int) -> str:

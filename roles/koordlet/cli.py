@@ -40,8 +40,9 @@ def _koordlet_options(function: F) -> F:
 
 @go_command("koordlet")
 @_koordlet_options
+@bool_option("--validate-config", help="Check the flags and exit.")
 @common_options
-def command(kubeconfig: str | None, context: str | None, master: str | None, logging: Any, **values: Any) -> None:
+def command(kubeconfig: str | None, context: str | None, master: str | None, validate_config: bool, logging: Any, **values: Any) -> None:
     """Run the node agent: observe this node, isolate and suppress best-effort pods, report.
 
     NODE_NAME names the node; agent_mode=hostMode takes the machine's own directories instead of a DaemonSet's mounts.
@@ -52,6 +53,12 @@ def command(kubeconfig: str | None, context: str | None, master: str | None, log
         check(options)
     except OptionError as error:
         raise FlagError(str(error), click.get_current_context()) from None
+    if validate_config:
+        from koord.config.gates import KOORDLET, FeatureGates
+
+        FeatureGates(KOORDLET).set_from_flag(options.feature_gates)
+        click.echo("the flags: valid")
+        return
     from koord.process import life
 
     if options.restore:

@@ -78,17 +78,22 @@ _PLUGINS = ("CPUNormalization", "ResourceAmplification", "MidResource", "BatchRe
 @click.option("--recommender-min-cpu-millicores", type=int, default=25, show_default=True, help="Least CPU of a pod.")
 @click.option("--recommender-min-memory-mb", type=int, default=250, show_default=True, help="Least memory of a pod, MiB.")
 @click.option("--recommender-prometheus-address", default="", help="Prometheus that is asked for eight days of history, http(s)://...")
+@bool_option("--validate-config", default=False, help="Check the flags and the environment, and exit.")
 @bool_option("--disable-no-deepcopy", default=False, help="Accepted for compatibility: caches are never copied.")
 def command(**flags: Any) -> None:
     """Run the co-location controllers and the admission webhooks."""
     from koord.process.life import run
-    from roles.manager.main import serve
+    from roles.manager.main import options_of, serve
 
     gates = FeatureGates(MANAGER)
     try:
         gates.set_from_flag(flags.pop("feature_gates"))
     except ConfigError as error:
         raise click.ClickException(str(error)) from None
+    if flags.pop("validate_config"):
+        options_of(flags, gates)
+        click.echo("the flags and the environment: valid")
+        return
     raise SystemExit(run(lambda life: serve(life, flags, gates), name="koord manager"))
 
 

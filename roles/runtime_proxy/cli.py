@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from koord.process.flags import FlagError, HostPort, HostPortType, duration_option, go_command
+from koord.process.flags import FlagError, HostPort, HostPortType, bool_option, duration_option, go_command
 from koord.process.logs import logging_options
 from roles.runtime_proxy import options as defaults
 
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 @click.option(
     "--addr", type=HostPortType(), default="0", show_default=True, help="Where to serve /healthz, /readyz and /metrics; 0 switches it off."
 )
+@bool_option("--validate-config", help="Check the flags and the hook registrations, and exit.")
 @logging_options
 @click.pass_context
 def command(
@@ -63,6 +64,7 @@ def command(
     runtime_hook_annotations: str,
     max_requests: int,
     addr: HostPort,
+    validate_config: bool,
     logging: Any,
 ) -> None:
     """Forward every CRI or Docker call to the container runtime and let registered hook servers change the life-cycle calls."""
@@ -85,10 +87,32 @@ def command(
         concurrency=max_requests,
     )
 
+    if validate_config:
+        _check_registrations(settings.hook_directory)
+        return
+
     def main(running: Life) -> Any:
         return _run(running, settings, addr)
 
     sys.exit(life.run(main, name="koord runtime-proxy"))
+
+
+def _check_registrations(directory: Path) -> None:
+    """Read every registration as the proxy would. Raises ConfigurationError naming all that it would leave out."""
+    from koord.process.errors import ConfigurationError
+    from roles.runtime_proxy.registration import RegistrationError, parse_registration, unknown_hooks
+
+    wrong, files = [], sorted(directory.glob("*json")) if directory.is_dir() else []
+    for file in files:
+        try:
+            server = parse_registration(str(file), file.read_bytes())
+        except (RegistrationError, OSError) as error:
+            wrong.append(str(error))
+            continue
+        wrong += [f"{file}: runtime-hooks: {hook!r} does not exist" for hook in unknown_hooks(server)]
+    if wrong:
+        raise ConfigurationError("; ".join(wrong))
+    click.echo(f"the flags and {len(files)} hook registration(s): valid")
 
 
 async def _run(life: Life, settings: Options, addr: HostPort) -> None:

@@ -86,5 +86,5 @@ def embedded(document: Document) -> Iterator[Finding | Document]:
             yield syntax(document.source, error, inner, path)
             continue
         data = plain(root) if root is not None else None
-        if is_component(data):
+        if root is not None and is_component(data):
             yield Document(document.source, data, Positions(root, text), inner, base=path)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from koord.config.positions import START, Position
+from koord.config.positions import Position
 
 
 class Level(StrEnum):
@@ -83,6 +83,3 @@ def report(findings: Iterable[Finding], checked: int, skipped: Sequence[str], so
 
 def _plural(word: str, number: int) -> str:
     return word if number == 1 else f"{word}s"
-
-
-__all__ = ["START", "Finding", "Level", "Report", "report"]

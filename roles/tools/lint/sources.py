@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,10 @@ class Document:
     inner: Inner | None = None
     base: str = ""
     """Path of this document inside a List or a ConfigMap, in front of every path in messages."""
-    prefix: str = field(default="")
+    prefix: str = ""
     """Path of `data` below the root of `places`: items of a List share their nodes."""
+    about: str = ""
+    """What findings are said to be about, where that is not the object itself."""
 
     def at(self, path: str, *, key: bool = False) -> Position:
         """The place of a field in the file."""
@@ -54,12 +56,18 @@ class Document:
     @property
     def subject(self) -> str:
         """`Kind namespace/name`, as far as it is known."""
-        if not isinstance(self.data, dict):
-            return ""
+        if self.about or not isinstance(self.data, dict):
+            return self.about
         kind, meta = self.data.get("kind"), self.data.get("metadata")
         meta = meta if isinstance(meta, dict) else {}
         name = "/".join(str(part) for part in (meta.get("namespace"), meta.get("name")) if part)
         return f"{kind} {name}".strip() if isinstance(kind, str) else ""
+
+
+def within(document: Document, path: str, data: Any) -> Document:
+    """A part of a document, looked at as `data`."""
+    about = document.subject
+    return Document(document.source, data, document.places, document.inner, join(document.base, path), join(document.prefix, path), about)
 
 
 def join(base: str, path: str) -> str:
@@ -140,7 +148,8 @@ def _document(source: Source, root: yaml.Node, text: str) -> Iterator[Document |
         yield Finding(source.name, Positions(root, text).of(""), Level.ERROR, str(data))
         return
     places = Positions(root, text)
-    if isinstance(data, dict) and isinstance(data.get("kind"), str) and data["kind"].endswith("List") and isinstance(data.get("items"), list):
+    kind = data.get("kind") if isinstance(data, dict) else None
+    if isinstance(kind, str) and kind.endswith("List") and isinstance(data.get("items"), list):
         for index, item in enumerate(data["items"]):
             yield Document(source, item, places, base=f"items[{index}]", prefix=f"items[{index}]")
     else:

@@ -1,0 +1,156 @@
+"""One object of a cluster: its schema, its labels and annotations, what the webhooks say, and what only its kind has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from koord.api import names
+from koord.api.objects import ClusterColocationProfile, Pod, PodGroup, convert
+from koord.api.quantity import QuantityError
+from koord.apiserver.resources import Resource
+from koord.kube.selectors import SelectorError, from_label_selector
+from roles.manager.webhooks.profiles import apply_metadata, compile_profile, probability
+from roles.tools.lint import configmaps, protocol
+from roles.tools.lint.finding import Finding, Level
+from roles.tools.lint.schema import Schemas
+from roles.tools.lint.sources import Document, within
+from roles.tools.lint.world import World, path_in
+
+Obj = dict[str, Any]
+_SAMPLE: Obj = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "spec": {"containers": [{"name": "main", "image": "any", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}]},
+}
+"""What a profile is tried on: a pod that asks for a whole core, so that no class is refused for its requests."""
+
+
+class Objects:
+    """Checks objects against the definitions and against one another."""
+
+    def __init__(self, schemas: Schemas, world: World) -> None:
+        self.schemas = schemas
+        self.world = world
+
+    async def check(self, document: Document, resource: Resource) -> list[Finding]:
+        """Everything that is wrong with an object, but for quotas among one another."""
+        stored, found = await self.schemas.check(document, resource)
+        found += protocol.check(document, document.data.get("metadata"), "metadata")
+        kind = document.data.get("kind")
+        if kind == "ConfigMap" and configmaps.is_slo_config(document.data):
+            found += configmaps.check(document)
+        elif kind == "ClusterColocationProfile":
+            found += await self._profile(document, stored)
+        elif kind == "PodGroup":
+            found += _pod_group(document)
+        if stored is not None and kind in ("Pod", "Reservation"):
+            found += await self._admission(document, stored)
+        if kind == "Pod":
+            found += _gang(document, document.data)
+        found += await self._template(document)
+        return found
+
+    async def quota(self, document: Document, *, alone: bool) -> list[Finding]:
+        """An ElasticQuota among those checked before it. `alone`: its parent is not among the files."""
+        obj = document.data
+        if alone:
+            labels = {key: value for key, value in obj["metadata"]["labels"].items() if key != names.LABEL_QUOTA_PARENT}
+            obj = {**obj, "metadata": {**obj["metadata"], "labels": labels}}
+        return await self._admission(document, obj)
+
+    async def _admission(self, document: Document, obj: Obj) -> list[Finding]:
+        found = []
+        for message in await self.world.admit(obj):
+            path = path_in(message)
+            found.append(document.finding(message.removeprefix(f"{path}: "), path))
+        return found
+
+    async def _template(self, document: Document) -> list[Finding]:
+        """The pods that an object makes."""
+        template = protocol.template_of(document.data)
+        if template is None:
+            return []
+        path, data = template
+        meta = document.data.get("metadata")
+        meta = meta if isinstance(meta, dict) else {}
+        own = data.get("metadata")
+        own = {**(own if isinstance(own, dict) else {}), "name": meta.get("name") or "pod", "namespace": meta.get("namespace") or "default"}
+        part = within(document, path, {"apiVersion": "v1", "kind": "Pod", "metadata": own, "spec": data.get("spec") or {}})
+        found = list(protocol.check(part, data.get("metadata"), "metadata"))
+        resource = self.schemas.resource(part.data)
+        assert resource is not None
+        stored, told = await self.schemas.check(part, resource)
+        if document.data.get("kind") == "Reservation":
+            # Its schema lets everything through; what a pod needs to run is not asked of it.
+            return found + [one for one in told if one.message.startswith("unknown field")]
+        found += [one for one in told if one.level is Level.WARNING]
+        if stored is not None:
+            found += await self._admission(part, stored)
+        return found + list(_gang(part, part.data))
+
+    async def _profile(self, document: Document, stored: Obj | None) -> list[Finding]:
+        """A ClusterColocationProfile: its selectors, and what becomes of a pod that it matches."""
+        try:
+            profile = convert(stored or {}, ClusterColocationProfile)
+        except msgspec.ValidationError as error:
+            return [document.finding(f"cannot be read: {error}", "spec")]
+        spec, found = profile.spec, list[Finding]()
+        for field, selector in (("selector", spec.selector), ("namespaceSelector", spec.namespace_selector)):
+            try:
+                from_label_selector(selector, nil_matches=True)
+            except SelectorError as error:
+                found.append(document.finding(f"{error}; the profile would match everything", f"spec.{field}"))
+        percent = probability(spec.probability)
+        if percent is None or not 0 <= percent <= 100:
+            found.append(document.finding(f'{spec.probability!r} must be a number from 0 to 100 or "0%" to "100%"', "spec.probability"))
+        known = {one["metadata"]["name"] for one in self.schemas.classes()}
+        if spec.priority_class_name and spec.priority_class_name not in known:
+            message = f"PriorityClass {spec.priority_class_name!r} is not among the files: without it pods that match are refused"
+            found.append(document.finding(message, "spec.priorityClassName", level=Level.WARNING))
+        if stored is None or found:
+            return found
+        return found + await self._tried(document, profile)
+
+    async def _tried(self, document: Document, profile: ClusterColocationProfile) -> list[Finding]:
+        selected = (profile.spec.selector.match_labels if profile.spec.selector is not None else None) or {}
+        pod: Obj = {**_SAMPLE, "metadata": {"name": "sample", "namespace": "default", "labels": dict(selected)}}
+        apply_metadata(profile.spec, pod["metadata"])
+        alone = World([], self.schemas.classes())
+        compiled = compile_profile(profile)
+        alone.view.profiles[compiled.name] = compiled
+        return [document.finding(f"a pod that it matches is refused: {message}", "spec") for message in await alone.admit(pod)]
+
+
+def _pod_group(document: Document) -> Iterator[Finding]:
+    from roles.scheduler.plugins.coscheduling.spec import Defaults, from_pod_group
+
+    try:
+        problems = from_pod_group(convert(document.data, PodGroup), Defaults()).problems
+    except msgspec.ValidationError:
+        return  # told by the schema
+    yield from _problems(document, problems)
+
+
+def _gang(document: Document, data: Obj) -> Iterator[Finding]:
+    from roles.scheduler.cluster.podinfo import PodParser
+    from roles.scheduler.cluster.vocabulary import Vocabulary
+    from roles.scheduler.plugins.coscheduling.spec import Defaults, from_pod
+
+    try:
+        spec = from_pod(PodParser(Vocabulary()).parse(convert(data, Pod)), Defaults())
+    except (msgspec.ValidationError, QuantityError):
+        return  # told by the schema
+    yield from _problems(document, spec.problems if spec is not None else ())
+
+
+def _problems(document: Document, problems: tuple[str, ...]) -> Iterator[Finding]:
+    for problem in problems:
+        where, colon, message = problem.partition(": ")
+        if where.startswith("annotation ") and colon:
+            yield document.finding(message, f'metadata.annotations["{where.removeprefix("annotation ")}"]')
+        else:
+            path, _, message = problem.partition(" ")
+            yield document.finding(message, path)

@@ -1,0 +1,523 @@
+"""`koord lint`: good files pass, every mistake is told with its line and column (BEY-LINT-01)."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord.config.positions import Positions, parse_path
+from roles.tools.lint.cli import command
+
+ROOT = Path(__file__).resolve().parents[3]
+pytestmark = pytest.mark.feature("BEY-LINT-01")
+
+
+def lint(tmp_path: Path, *texts: str, options: tuple[str, ...] = ()) -> tuple[int, list[dict[str, Any]]]:
+    """(status, findings) of texts as files."""
+    files = []
+    for number, text in enumerate(texts):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(textwrap.dedent(text))
+        files.append(str(file))
+    done = CliRunner().invoke(command, [*files, "--output=json", *options])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, orjson.loads(done.output)["findings"]
+
+
+def text_at(one: dict[str, Any]) -> str:
+    """What stands at the place that a finding names, up to the end of the line."""
+    return str(Path(one["file"]).read_text().splitlines()[one["line"] - 1][one["column"] - 1 :])
+
+
+def check_places(found: list[dict[str, Any]], wanted: dict[str, str]) -> None:
+    """Findings are about these paths, and each points at this text."""
+    told = {one["path"]: text_at(one) for one in found}
+    assert told.keys() == wanted.keys()
+    for path, text in wanted.items():
+        assert told[path].startswith(text), (path, told[path])
+
+
+def test_everything_we_ship_is_clean() -> None:
+    done = CliRunner().invoke(command, [str(ROOT / "configs")])
+    assert done.exit_code == 0, done.output
+    last = done.output.splitlines()[-1]
+    assert "0 errors, 0 warnings" in last, done.output
+    assert int(last.split()[0]) > 50
+
+
+def test_examples_of_the_documentation_are_clean(tmp_path: Path) -> None:
+    blocks = [
+        block.split("```")[0]
+        for page in sorted((ROOT / "docs").glob("*.md"))
+        for block in page.read_text().split("```yaml\n")[1:]
+        if "apiVersion:" in block.split("```")[0] and "kind:" in block.split("```")[0]
+    ]
+    assert len(blocks) >= 5
+    for block in blocks:
+        status, found = lint(tmp_path, block)
+        assert status == 0, (found, block)
+
+
+def test_component_config_names_every_mistake_with_its_line(tmp_path: Path) -> None:
+    status, found = lint(
+        tmp_path,
+        """\
+        apiVersion: kubescheduler.config.k8s.io/v1
+        kind: KubeSchedulerConfiguration
+        profiles:
+        - schedulerName: koord-scheduler
+          pluginConfig:
+          - name: LoadAwareScheduling
+            args:
+              usageTreshold: {cpu: 65}
+              usageThresholds: {cpu: 165}
+          - name: NodeAffinity
+            args: {addedAfinity: {}}
+        """,
+    )
+    base = "profiles[schedulerName=koord-scheduler].pluginConfig"
+    assert status == 1
+    check_places(
+        found,
+        {
+            f"{base}[0].args.usageTreshold": "usageTreshold",
+            f"{base}[0].args.usageThresholds.cpu": "165",
+            f"{base}[1].args.addedAfinity": "addedAfinity",
+        },
+    )
+    assert "did you mean 'usageThresholds'?" in found[0]["message"]
+
+
+def test_component_config_inside_a_configmap_has_lines_of_the_outer_file(tmp_path: Path) -> None:
+    status, found = lint(
+        tmp_path,
+        """\
+        apiVersion: v1
+        kind: ConfigMap
+        metadata: {name: koord-descheduler-config, namespace: koordinator-system}
+        data:
+          koord-descheduler-config: |
+            apiVersion: descheduler/v1alpha2
+            kind: DeschedulerConfiguration
+            profiles:
+            - name: a
+              plugins:
+                balance: {enabled: [{name: LowNodeLoat}]}
+            - name: b
+              pluginConfig:
+              - name: LowNodeLoad
+                args: {lowTreshold: {cpu: 40}}
+        """,
+    )
+    assert status == 1
+    check_places(
+        found,
+        {
+            'data["koord-descheduler-config"].profiles[0].plugins.balance.enabled': "[{name: LowNodeLoat",
+            'data["koord-descheduler-config"].profiles[1].pluginConfig[0].args.lowTreshold': "lowTreshold",
+        },
+    )
+
+
+def test_slo_controller_config_is_read_by_the_managers_own_reader(tmp_path: Path) -> None:
+    status, found = lint(
+        tmp_path,
+        """\
+        apiVersion: v1
+        kind: ConfigMap
+        metadata: {name: slo-controller-config, namespace: koordinator-system}
+        data:
+          colocation-config: |
+            {
+              "enable": true,
+              "cpuReclaimTresholdPercent": 60,
+              "nodeConfigs": [{"name": "a", "nodeSelector": {"matchLabels": {"p": "x"}}, "degradeTimeMinutes": "15"}]
+            }
+          resource-treshold-config: '{}'
+          resource-qos-config: '{"clusterStrategy": {"beClass": {"cpuQOS": {"groupIdentity": 7}}}}'
+          cpu-burst-config: |
+            {"clusterStrategy": {"policy": "auto",}}
+          system-config: |
+            {"nodeStrategies": [{"name": "a", "nodeSelector": {}}]}
+        """,
+    )
+    assert status == 1
+    check_places(
+        found,
+        {
+            'data["colocation-config"].cpuReclaimTresholdPercent': '"cpuReclaimTresholdPercent',
+            'data["colocation-config"].nodeConfigs[0].degradeTimeMinutes': '"15"',
+            'data["resource-treshold-config"]': "resource-treshold-config",
+            'data["resource-qos-config"].clusterStrategy.beClass.cpuQOS.groupIdentity': "7}",
+            'data["cpu-burst-config"]': ",}}",
+            'data["system-config"].nodeStrategies[0].nodeSelector': "{}",
+        },
+    )
+    told = {one["path"]: one["message"] for one in found}
+    assert told['data["resource-treshold-config"]'].endswith("did you mean 'resource-threshold-config'?")
+    assert "trailing comma" in told['data["cpu-burst-config"]']
+
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+  labels: {labels}
+  annotations: {annotations}
+spec:
+  containers:
+  - name: main
+    image: example.com/web
+    resources:
+      requests: {requests}
+"""
+
+
+def pod(labels: str = "{}", annotations: str = "{}", requests: str = "{cpu: 1}") -> str:
+    return POD.replace("{labels}", labels).replace("{annotations}", annotations).replace("{requests}", requests)
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations", "there", "message"),
+    [
+        ("{koordinator.sh/qosClass: LSX}", "{}", "LSX", "'LSX' is not known; accepted: LSE, LSR, LS, BE, SYSTEM"),
+        ("{koordinator.sh/qosclass: LS}", "{}", "koordinator.sh/qosclass", "did you mean 'koordinator.sh/qosClass'?"),
+        ("{koordinater.sh/qosClass: LS}", "{}", "koordinater.sh/qosClass", "did you mean 'koordinator.sh/qosClass'?"),
+        ("{}", "{koordinator.sh/qosClass: LS}", "koordinator.sh/qosClass", "is read from labels, not from annotations"),
+        ("{koordinator.sh/qosClass: BE, koordinator.sh/priority-class: koord-prod}", "{}", "BE", "BE cannot be combined"),
+        ("{}", "{koordinator.sh/oom-score-adj: '4000'}", "'4000'", "4000 is not in -1000..1000"),
+        ("{}", "{gang.scheduling.koordinator.sh/mode: Stric}", "Stric", "accepted: Strict, NonStrict"),
+        ("{}", """{koordinator.sh/memoryQOS: '{"wmarkRatio": 950}'}""", "950", "must be between 0 and 100, got 950"),
+        ("{}", """{koordinator.sh/cpuBurst: '{"polici": "auto"}'}""", '"polici', "unknown field; did you mean 'policy'?"),
+        (
+            "{}",
+            """{scheduling.koordinator.sh/resource-spec: '{"requiredCPUBindPolcy": "FullPCPUs"}'}""",
+            '"requiredCPUBindPolcy',
+            "unknown field; did you mean 'requiredCPUBindPolicy'?",
+        ),
+        (
+            "{}",
+            "{scheduling.koordinator.sh/reserve-pod: 'true'}",
+            "'true'",
+            "is reserved for the scheduler and may not be set",
+        ),
+    ],
+)
+def test_labels_and_annotations_of_pods(tmp_path: Path, labels: str, annotations: str, there: str, message: str) -> None:
+    status, found = lint(tmp_path, pod(labels, annotations))
+    assert status == 1
+    assert len(found) == 1, found
+    assert text_at(found[0]).startswith(there), text_at(found[0])
+    assert message in found[0]["message"]
+
+
+def test_good_pods_pass(tmp_path: Path) -> None:
+    batch = pod(
+        "{koordinator.sh/qosClass: BE, koordinator.sh/priority-class: koord-batch, app: web, example.com/name: x}",
+        """{koordinator.sh/cpuBurst: '{"policy": "auto"}', gang.scheduling.koordinator.sh/min-available: "2"}""",
+        "{kubernetes.io/batch-cpu: 1000, kubernetes.io/batch-memory: 1Gi}",
+    )
+    guaranteed = pod("{koordinator.sh/qosClass: LSR, koordinator.sh/priority-class: koord-prod}").replace("web", "db")
+    assert lint(tmp_path, batch, guaranteed) == (0, [])
+
+
+def test_fields_of_pods_and_templates(tmp_path: Path) -> None:
+    status, found = lint(
+        tmp_path,
+        pod().replace("resources:", "resurces:"),
+        """\
+        apiVersion: apps/v1
+        kind: Deployment
+        metadata: {name: d}
+        spec:
+          selector: {matchLabels: {a: b}}
+          template:
+            metadata:
+              labels: {a: b, koordinator.sh/qosClass: LSR}
+            spec:
+              containers: [{name: a, image: b, resources: {requests: {cpu: 1500m}}}]
+              priorityClassName: koord-prod
+        """,
+        """\
+        apiVersion: scheduling.koordinator.sh/v1alpha1
+        kind: Reservation
+        metadata: {name: r}
+        spec:
+          owners: [{labelSelector: {matchLabels: {a: b}}}]
+          template: {spec: {containers: [{nam: x}]}}
+        """,
+    )
+    assert status == 1
+    check_places(
+        found,
+        {
+            "spec.containers[0].resurces": "resurces",
+            "spec.template.spec.containers[*].resources.requests.cpu": "1500m",
+            "spec.template.spec.containers[0].nam": "nam",
+        },
+    )
+    assert "whole cores" in found[1]["message"]
+    assert found[1]["object"] == "Deployment d"
+
+
+def test_custom_resources_are_held_to_the_definitions(tmp_path: Path) -> None:
+    status, found = lint(
+        tmp_path,
+        """\
+        apiVersion: config.koordinator.sh/v1alpha1
+        kind: ClusterColocationProfile
+        metadata: {name: p}
+        spec:
+          selector: {matchLabels: {x: y}}
+          qosClass: BEST
+          priorityClasName: koord-batch
+        ---
+        apiVersion: slo.koordinator.sh/v1
+        kind: NodeSLO
+        metadata: {name: x}
+        ---
+        apiVersion: slo.koordinator.sh/v1alpha1
+        kind: NodeSLOs
+        metadata: {name: x}
+        ---
+        apiVersion: slo.kordinator.sh/v1alpha1
+        kind: NodeSLO
+        metadata: {name: x}
+        """,
+    )
+    assert status == 1
+    told = {f"{one['line']}:{one['column']}": one["message"] for one in found}
+    assert "did you mean 'priorityClassName'?" in told["7:3"]
+    assert "supported values" in told["6:13"]
+    assert told["9:13"].endswith("accepted: slo.koordinator.sh/v1alpha1")
+    assert "did you mean 'NodeSLO'?" in told["14:7"]
+    assert "did you mean 'slo.koordinator.sh'?" in told["17:13"]
+
+
+def test_a_profile_is_tried_on_a_pod(tmp_path: Path) -> None:
+    status, found = lint(
+        tmp_path,
+        """\
+        apiVersion: config.koordinator.sh/v1alpha1
+        kind: ClusterColocationProfile
+        metadata: {name: p}
+        spec:
+          selector: {matchExpressions: [{key: a, operator: Inn, values: [b]}]}
+          probability: 200%
+        ---
+        apiVersion: config.koordinator.sh/v1alpha1
+        kind: ClusterColocationProfile
+        metadata: {name: q}
+        spec:
+          selector: {matchLabels: {x: y}}
+          qosClass: BE
+          priorityClassName: koord-prod
+        """,
+    )
+    assert status == 1
+    assert [text_at(one)[:10] for one in found] == ["{matchExpr", "200%", "selector: "]
+    assert "BE cannot be combined with priority class 'koord-prod'" in found[-1]["message"]
+
+
+def test_pods_are_admitted_by_the_profiles_among_the_files(tmp_path: Path) -> None:
+    profile = """\
+        apiVersion: config.koordinator.sh/v1alpha1
+        kind: ClusterColocationProfile
+        metadata: {name: batch}
+        spec:
+          selector: {matchLabels: {app: web}}
+          qosClass: BE
+          priorityClassName: koord-batch
+        """
+    alone = pod("{app: web, koordinator.sh/qosClass: BE}")
+    assert lint(tmp_path, alone)[0] == 1, "best effort without a class is refused"
+    assert lint(tmp_path, profile, alone) == (0, []), "the profile gives it one"
+
+
+QUOTA = """\
+apiVersion: scheduling.sigs.k8s.io/v1alpha1
+kind: ElasticQuota
+metadata:
+  name: NAME
+  namespace: default
+  labels: {quota.scheduling.koordinator.sh/parent: PARENT, quota.scheduling.koordinator.sh/is-parent: "IS"}
+spec:
+  min: {cpu: MIN}
+  max: {cpu: 40}
+"""
+
+
+def quota(name: str, parent: str, least: int, *, is_parent: bool = False) -> str:
+    text = QUOTA.replace("NAME", name).replace("PARENT", parent).replace("MIN", str(least))
+    return text.replace("IS", str(is_parent).lower())
+
+
+def test_quota_trees_across_files(tmp_path: Path) -> None:
+    top = quota("top", "koordinator-root-quota", 20, is_parent=True)
+    good = (quota("a", "top", 10), quota("b", "top", 10), top)
+    assert lint(tmp_path, *good) == (0, []), "children may stand before their parent"
+    status, found = lint(tmp_path, quota("a", "top", 10), quota("b", "top", 11), top)
+    assert (status, len(found)) == (1, 1)
+    assert (found[0]["file"][-6:], text_at(found[0])) == ("1.yaml", "11}")
+    assert "the sum of spec.min[cpu] of all children of parent top" in found[0]["message"]
+    status, found = lint(tmp_path, quota("a", "top", 50), top)
+    assert "is greater than spec.max[cpu]" in found[0]["message"]
+    status, found = lint(tmp_path, quota("a", "elsewhere", 10))
+    assert (status, found[0]["level"]) == (0, "warning"), "its parent may be in the cluster"
+    status, found = lint(tmp_path, quota("a", "b", 1, is_parent=True), quota("b", "a", 1, is_parent=True))
+    assert status == 1
+    assert {"parents stand in a circle" in one["message"] for one in found} == {True}
+
+
+def test_pod_groups_and_hook_registrations(tmp_path: Path) -> None:
+    status, found = lint(
+        tmp_path,
+        """\
+        apiVersion: scheduling.sigs.k8s.io/v1alpha1
+        kind: PodGroup
+        metadata: {name: g, annotations: {gang.scheduling.koordinator.sh/total-number: "1"}}
+        spec: {minMember: 4, scheduleTimeoutSeconds: -3}
+        """,
+        """\
+        {
+        \t"remote-endpoint": "/run/hooks.sock",
+        \t"runtime-hooks": ["PreRunPodSandbo"],
+        \t"failure-polic": "Fail"
+        }
+        """,
+    )
+    assert status == 1
+    check_places(
+        found,
+        {
+            'metadata.annotations["gang.scheduling.koordinator.sh/total-number"]': '"1"',
+            "spec.scheduleTimeoutSeconds": "-3",
+            "runtime-hooks[0]": '"PreRunPodSandbo"',
+            "failure-polic": '"failure-polic"',
+        },
+    )
+
+
+def test_syntax_lists_duplicates_and_what_is_no_object(tmp_path: Path) -> None:
+    status, found = lint(
+        tmp_path,
+        "a: b\n  c: d\n",
+        "apiVersion: v1\nkind: Pod\nkind: Pod\n",
+        "a: 1\n",
+        "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Pod\n  metadata: {name: a}\n  specs: {}\n",
+        "&a [*a]\n",
+    )
+    assert status == 1
+    told = [(one["file"][-6:], one["line"], one["column"], one["message"].split(";")[0]) for one in found]
+    assert ("0.yaml", 2, 4, "not valid YAML: mapping values are not allowed here") in told
+    assert ("1.yaml", 3, 1, "the key 'kind' is already set in this mapping") in told
+    assert ("2.yaml", 1, 1, "apiVersion is required: it says what this is") in told
+    assert ("3.yaml", 7, 3, "unknown field") in told
+    assert any(one[0] == "4.yaml" for one in told)
+    assert next(one for one in found if one["file"].endswith("3.yaml"))["path"].startswith("items[0].")
+
+
+def test_standard_input_folders_and_what_is_passed_over(tmp_path: Path) -> None:
+    done = CliRunner().invoke(command, ["-"], input=pod("{koordinator.sh/qosClass: LSX}"))
+    assert done.exit_code == 1
+    assert done.output.startswith("<stdin>:5:37: error: ")
+    (tmp_path / "chart" / "templates").mkdir(parents=True)
+    (tmp_path / "chart" / "Chart.yaml").write_text("apiVersion: v2\nname: x\n")
+    (tmp_path / "chart" / "templates" / "a.yaml").write_text("{{ if }}")
+    (tmp_path / "foreign.yaml").write_text("apiVersion: cert-manager.io/v1\nkind: Issuer\n")
+    done = CliRunner().invoke(command, [str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "0 checked" in done.output
+    assert "Helm template" in done.output
+    assert "Issuer (cert-manager.io/v1)" in done.output
+    missing = CliRunner().invoke(command, [str(tmp_path / "none.yaml")])
+    assert missing.exit_code == 1
+    assert "cannot be read: No such file" in missing.output
+    assert CliRunner().invoke(command, []).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("role", "arguments", "environ", "wrong", "told"),
+    [
+        ("manager", (), {}, "--controllers=nodsel", "did you mean 'nodeslo'?"),
+        ("koordlet", (), {"NODE_NAME": "n"}, "--feature-gates=CPUBrst=true", "CPUBrst"),
+        ("runtime-proxy", (), {}, "--backend-runtime-mode=Dock", "accepted: Containerd, Docker"),
+    ],
+)
+def test_roles_without_a_file_check_their_flags(
+    role: str, arguments: tuple[str, ...], environ: dict[str, str], wrong: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from koord.cli import main
+
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    good = CliRunner().invoke(main, [role, "--validate-config"])
+    assert good.exit_code == 0, good.output
+    assert "valid" in good.output
+    bad = CliRunner().invoke(main, [role, "--validate-config", wrong])
+    assert bad.exit_code == 1
+    assert told in bad.output
+
+
+def test_validate_config_of_a_role_names_lines(tmp_path: Path) -> None:
+    from koord.cli import main
+
+    file = tmp_path / "c.yaml"
+    file.write_text("apiVersion: descheduler/v1alpha2\nkind: DeschedulerConfiguration\ndryRunn: true\n")
+    done = CliRunner().invoke(main, ["descheduler", f"--config={file}", "--validate-config"])
+    assert done.exit_code == 1
+    assert f"{file}:3:1: dryRunn: unknown field; did you mean 'dryRun'?" in done.output
+    file.write_text("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles:\n- schedulerNam: x\n")
+    done = CliRunner().invoke(main, ["scheduler", f"--config={file}", "--validate-config"])
+    assert done.exit_code == 1
+    assert f"{file}:4:3: profiles[0].schedulerNam: unknown field" in done.output
+
+
+KEYS = st.text("ab.-/_ [\"'", min_size=1, max_size=6)
+TREES = st.recursive(
+    st.integers(0, 10**9), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=8
+)
+
+
+@given(TREES)
+def test_every_path_leads_to_its_value(tree: Any) -> None:
+    """A path made by `join` is found again, in JSON text, whatever its keys look like."""
+    import yaml
+
+    from koord.config.errors import join
+
+    text = orjson.dumps(tree, option=orjson.OPT_INDENT_2).decode()
+    positions = Positions(yaml.compose(text), text)
+    lines = text.splitlines()
+
+    def walk(value: Any, path: str) -> None:
+        if isinstance(value, dict):
+            for key, item in value.items():
+                if not any(sign in key for sign in "\"'[ "):
+                    assert parse_path(join("", key)) == [key]
+                    walk(item, join(path, key))
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                walk(item, join(path, index))
+        elif path:
+            place = positions.of(path)
+            assert lines[place.line - 1][place.column - 1 :].startswith(str(value))
+
+    walk(tree, "")
+
+
+@given(st.text("{}[]:,-\"' \n\tabkindPodapiVersionv1|>&*!", max_size=60))
+def test_no_text_is_too_broken(text: str) -> None:
+    """Whatever a file holds, the answer is findings."""
+    from roles.tools.lint.sources import Document, Source, documents
+
+    for item in documents(Source("x", text)):
+        assert isinstance(item, Document) or item.line.startswith("x:")
