@@ -22,7 +22,6 @@ from roles.koordlet.extensions import load as load_extensions
 from roles.koordlet.host.cgroup import Cgroups, detect_driver
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.files import HostFiles, raise_descriptor_limit
-from roles.koordlet.host.psitrigger import CPU_STALL, MEMORY_STALL, PressureTrigger
 from roles.koordlet.host.root import PATH_FLAGS, HostRoot
 from roles.koordlet.lock import NodeLock
 from roles.koordlet.metrics.bridge import attach
@@ -31,6 +30,7 @@ from roles.koordlet.observing import Parts, make_kubelet, make_sensing, spawn_re
 from roles.koordlet.options import Options
 from roles.koordlet.sensing.base import Round
 from roles.koordlet.sensing.nodeinfo import CPU_INFO
+from roles.koordlet.sensing.pressure import PressureWatch
 from roles.koordlet.sensing.storage import STORAGE
 from roles.koordlet.states.callbacks import Callbacks, StateKind
 from roles.koordlet.states.driver import kubelet_driver
@@ -119,6 +119,7 @@ class App:
         self._trainable = asyncio.Event()
         self._ticked = 0.0
         self._pressed = False
+        self._pressure: PressureWatch | None = None
 
     # -- life ----------------------------------------------------------------------------------------------------------------
 
@@ -184,7 +185,7 @@ class App:
         life.spawn(lambda: self.acting.hooks.run(stopping, self._synced), "runtime hooks", restart=True)
         life.on_stop(self.acting.stop, "acting half")
         spawn_reports(life, self.parts, root=self.root, book=self.book, kubelet=kubelet, synced=self._synced, trainable=self._trainable)
-        triggers = self._watch_pressure()
+        self._pressure = self._watch_pressure()
         try:
             if options.collect_res_used_interval >= 1.0:
                 await self.sensing.run(stopping)
@@ -193,8 +194,8 @@ class App:
                 await stopping.wait()
         finally:
             pleg.stop(asyncio.get_running_loop())
-            for trigger in triggers:
-                trigger.close(asyncio.get_running_loop())
+            if self._pressure is not None:
+                self._pressure.close()
             await kubelet.close()
             if options.tsdb_path:
                 persist.save(self.store, options.tsdb_path, time.time())
@@ -268,23 +269,22 @@ class App:
             volume_of_claim=self.volumes.volume_name if self.volumes is not None else lambda namespace, claim: "",
         )
 
-    def _watch_pressure(self) -> list[PressureTrigger]:
+    def _watch_pressure(self) -> PressureWatch | None:
         """Let kernel pressure of CPU and memory start a tick at once."""
-        loop = asyncio.get_running_loop()
-        armed: list[PressureTrigger] = []
-        for name, stall in (("cpu", CPU_STALL), ("memory", MEMORY_STALL)):
-            trigger = PressureTrigger(self.root.proc_path("pressure", name), stall)
-            if trigger.arm():
-                trigger.watch(loop, self._on_pressure)
-                armed.append(trigger)
-        return armed
+        if not self.options.pressure_triggers:
+            return None
+        watch = PressureWatch(self.host, lambda: self.book.pods, os.cpu_count() or 1, self._on_pressure)
+        return watch if watch.start(asyncio.get_running_loop()) else None
 
-    def _on_pressure(self) -> None:
+    def _on_pressure(self, reason: str) -> None:
         self._pressed = True
+        self.metrics.pressure_wakeups.inc(reason)
         self.sensing.wake()
 
     def _on_tick(self, at: Round) -> None:
         self._ticked = at.mono
+        if self._pressure is not None:
+            self._pressure.ticked(at.mono)
         if self._synced.is_set():
             snapshot = self.snapshot(at.now)
             pressed, self._pressed = self._pressed, False

@@ -101,6 +101,7 @@ def make_sensing(parts: Parts, host: HostState, book: PodBook, on_tick: Callable
         store=parts.store,
         metrics=parts.metrics,
         interval=options.collect_res_used_interval,
+        least_distance=options.pressure_tick_distance,
         on_tick=on_tick,
     )
 

@@ -101,6 +101,8 @@ class Options:
     memory_evict_cool_time_seconds: int = _option(4, "Pause after a memory eviction.")
     cpu_evict_cool_time_seconds: int = _option(20, "Pause after a CPU eviction.")
     only_evict_by_api: bool = _option(False, "Evict through the Eviction API only.")
+    pressure_triggers: bool = _option(True, "Let kernel pressure (PSI) start suppress and eviction between ticks.")
+    pressure_tick_distance: float = _option(0.25, "Least time between two ticks, however much pressure there is.", DURATION)
     qos_extension_plugins: str = _option("", "Gates of QoS extension plugins, Name=true|false separated by commas.")
     plugin_path: str = _option("", "Python files with extensions of your own, separated by commas.")
     resource_force_update_seconds: int = _option(60, "Age after which an unchanged value is written again.")
@@ -188,7 +190,13 @@ def check(options: Options) -> None:
         value = getattr(options, flag.replace("-", "_"))
         if value not in FAILURE_POLICIES:
             raise OptionError(flag, f"{value!r} is not one of {', '.join(FAILURE_POLICIES)}")
-    for flag in ("collect-sys-metric-outdated-interval", "collect-node-cpu-info-interval", "prediction-training-interval"):
+    positive = (
+        "collect-sys-metric-outdated-interval",
+        "collect-node-cpu-info-interval",
+        "prediction-training-interval",
+        "pressure-tick-distance",
+    )
+    for flag in positive:
         if getattr(options, flag.replace("-", "_")) <= 0:
             raise OptionError(flag, "must be positive")
     for flag in ("prediction-cpu-histogram-decay-halflife", "prediction-memory-histogram-decay-halflife"):

@@ -90,15 +90,13 @@ async def watch(one: Agent, seconds: float) -> Course:
         _metric(text, r'koordlet_tick_seconds\{[^}]*stat="longest"[^}]*\}') * 1000,
         _metric(text, r'koordlet_tick_seconds\{[^}]*stat="last"[^}]*\}') * 1000,
         _metric(text, "^process_open_fds"),
-        _metric(text, r"^koordlet_pressure_wakeups_total(?:\{[^}]*\})?"),
+        sum(float(n) for n in re.findall(r"^koordlet_pressure_wakeups\S* (\S+)", text, re.MULTILINE)),
         len(one.complaints()),
     )
 
 
 async def calm(node: Machine, seconds: float) -> Course:
-    async with agent(
-        node, slo=SLO, gates=option("gates", ""), flags=option("flags", "").split(), profile=option("profile", "")
-    ) as one:
+    async with agent(node, slo=SLO, gates=option("gates", ""), flags=option("flags", "").split(), profile=option("profile", "")) as one:
         await asyncio.sleep(WARM_UP)
         return await watch(one, seconds)
 
@@ -124,16 +122,27 @@ def rows(quick: bool) -> list[Row]:
     half = seconds / 2
     out = [
         Row("koordlet CPU", found.cpu_percent(), "% of a core", 3.0, note=f"{where}; drift {found.cpu_slope():+.2f} points an hour"),
-        Row("koordlet RSS", found.rss[-1][1], "MiB", 90.0, note=f"{found.rss[0][1]:.1f} after {WARM_UP:.0f} s, {found.open_files:.0f} open files"),
+        Row(
+            "koordlet RSS",
+            found.rss[-1][1],
+            "MiB",
+            90.0,
+            note=f"{found.rss[0][1]:.1f} after {WARM_UP:.0f} s, {found.open_files:.0f} open files",
+        ),
         Row("koordlet RSS growth", found.growth(), "KiB/min", note="least squares; series fill their windows in the first half hour"),
         Row("koordlet RSS growth in the second half", found.growth(half), "KiB/min", note="least squares"),
-        Row("koordlet longest tick", found.longest_ms, "ms", note=f"sensing and strategies together, the first one included; last {found.ticks_ms:.1f} ms"),
+        Row(
+            "koordlet longest tick",
+            found.longest_ms,
+            "ms",
+            note=f"sensing and strategies together, the first one included; last {found.ticks_ms:.1f} ms",
+        ),
         Row("koordlet until healthy", found.healthy, "s", 1.5, note=f"{found.complaints} errors in its log"),
     ]
     if hard is not None:
         ratio = hard.cpu_percent() / found.cpu_percent()
-        note = f"{ratio:.1f} times that of a calm node; {hard.woken / (press + WARM_UP):.2f} ticks out of turn a second, RSS {hard.rss[-1][1]:.1f} MiB"
-        out.append(Row("koordlet CPU under steady pressure", hard.cpu_percent(), "% of a core", note=f"{note}; {press:.0f} s"))
+        note = f"{ratio:.1f} times that of a calm node, {press:.0f} s; {hard.woken / (press + WARM_UP):.2f} ticks out of turn a second"
+        out.append(Row("koordlet CPU under steady pressure", hard.cpu_percent(), "% of a core", note=note))
     return out
 
 

@@ -158,7 +158,11 @@ class Machine:
         stat = "".join(
             f"total_{k} 4096\n" for k in ("cache", "rss", "inactive_anon", "active_anon", "inactive_file", "active_file", "unevictable")
         )
-        quota = {"cpu.stat": "nr_periods 1\nnr_throttled 0\nthrottled_time 0\n", "cpu.cfs_quota_us": "-1\n", "cpu.cfs_period_us": "100000\n"}
+        quota = {
+            "cpu.stat": "nr_periods 1\nnr_throttled 0\nthrottled_time 0\n",
+            "cpu.cfs_quota_us": "-1\n",
+            "cpu.cfs_period_us": "100000\n",
+        }
         files = {
             "cpu": quota,
             "cpuacct": {"cpuacct.usage": "1000000\n"},

@@ -97,10 +97,11 @@ class Guest:
         return [first["written"], again["skipped"], read(POD, "cpu.weight")]
 
     def idle(self) -> Any:
+        (ROOT / TIER / "cpu.weight").write_text("1")
         done = self.apply(sequence(Write("cpu.idle", TIER, "1", cached=False)))
         found = read(TIER, "cpu.idle")
         self.apply(sequence(Write("cpu.idle", TIER, "0", cached=False)))
-        return [done["failed"], found]
+        return [done["failed"], found, read(TIER, "cpu.weight")]
 
     def cpusets(self) -> Any:
         looser = Merge.LOOSER_CPUSET

@@ -47,7 +47,7 @@ def test_a_burst_above_the_quota_is_refused_and_told(found: dict[str, Any]) -> N
 
 def test_shares_become_weights_and_are_not_written_twice(found: dict[str, Any]) -> None:
     assert found["weight"] == [1, 1, "20"]
-    assert found["idle"] == [[], "1"]
+    assert found["idle"] == [[], "1", "1"], "the tier has its weight again when it is idle no more"
 
 
 def test_cpusets_move_without_ever_being_above_their_parent(found: dict[str, Any]) -> None:

@@ -15,9 +15,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from koord.decisions.record import Record, Subject
+from roles.koordlet.actuation import kernel
 from roles.koordlet.actuation.errors import Trouble, WriteError
-from roles.koordlet.actuation.journal import Journal
-from roles.koordlet.actuation.target import Target, key_of, resolve
+from roles.koordlet.actuation.journal import Entry, Journal
+from roles.koordlet.actuation.target import Target, key_of, reset_by, resolve
 from roles.koordlet.actuation.writes import Batch, Kind, Merge, Write
 from roles.koordlet.audit.log import AuditEvent
 
@@ -195,7 +196,8 @@ class Executor:
         """Put the old values of what is going to change into the journal; the ids of targets that may be written."""
         if self.journal is None:
             return {id(t) for t in targets}
-        wanted = [(t, t.entry()) for t in targets if not t.satisfied]
+        changing = [t for t in targets if not t.satisfied]
+        wanted = [(t, e) for t in changing for e in (t.entry(), reset_by(t, self.host))]
         entries = [e for _, e in wanted if e is not None]
         if self.journal.remember(entries):
             return {id(t) for t in targets}
@@ -209,15 +211,29 @@ class Executor:
     def _put(self, target: Target, text: str) -> None:
         begun = time.perf_counter()
         status = "failed"
+        reset = reset_by(target, self.host)
         # until the wanted value stands there, the cache vouches for nothing
         self._cache.pop(key_of(target.write), None)
         try:
             target.put(text)
             status = "success"
+            if reset is not None:
+                self._put_back(reset)
         finally:
             self.host.files.invalidate(target.path)
             if self.metrics is not None:
                 self.metrics.resource_update.observe((time.perf_counter() - begun) * 1000, _metric_type(target.write), status)
+
+    def _put_back(self, entry: Entry) -> None:
+        """Give a file that the kernel has just set anew the value that is on record. An idle group does not take one; that is no error."""
+        first = self.journal.get(entry.path) if self.journal is not None else None
+        self.host.files.invalidate(entry.path)
+        if first is None or first.inode != entry.inode:
+            return
+        try:
+            kernel.write(entry.path, first.value)
+        except WriteError as error:
+            log.debug("%s", error)
 
     def _observe(self, targets: list[Target], rule: str, now: float, applied: Applied) -> None:
         for target in targets:

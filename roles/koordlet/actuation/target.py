@@ -25,6 +25,8 @@ _NEVER_JOURNALLED = frozenset({"tasks", "cgroup.procs"})
 #: Files of single processes, whose number another process may have by the time things are put back.
 _OF_PROCESSES = frozenset({"oom_score_adj"})
 _REMOVALS = (Kind.ABSENT, Kind.NO_DIRECTORY)
+#: The kernel gives an idle group the least weight and, when it is idle no more, the default one instead of the one it had.
+RESETS = {"cpu.idle": "cpu.shares"}
 
 
 @dataclass(slots=True)
@@ -95,6 +97,19 @@ class Target:
             kernel.change_own(self.path, kind is Kind.DIRECTORY, directory=kind is not Kind.ABSENT)
         else:
             kernel.write(self.path, text)
+
+
+def reset_by(target: Target, host: HostState) -> Entry | None:
+    """The journal line of another file of the directory that the kernel sets anew when this one is written; None for most files."""
+    other = RESETS.get(target.write.resource)
+    if other is None or target.write.kind is not Kind.CGROUP:
+        return None
+    try:
+        path = host.cgroups.file(other, target.write.target)
+        current = host.files.read_fresh(path).decode("utf-8", "replace").rstrip("\n")
+    except HostError:
+        return None
+    return Entry(path, current, Undo.WRITE, other, directory_inode(path))
 
 
 def key_of(write: Write) -> tuple[str, str, str]:

@@ -14,39 +14,34 @@ from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
-#: Stall time (µs) that wakes the strategies.
-CPU_STALL, MEMORY_STALL = 150_000, 100_000
-#: Windows (µs) to try: one of a second needs CAP_SYS_RESOURCE, multiples of two seconds are open to all.
-WINDOWS = (1_000_000, 2_000_000)
+#: Stall time within a window that is worth a look (µs). Windows below two seconds need CAP_SYS_RESOURCE; those that are open to all
+#: are looked at by the kernel every two seconds, which is later than the next tick.
+STALL_US, WINDOW_US = 50_000, 500_000
 
 
 class PressureTrigger:
     """One trigger on one pressure file (``/proc/pressure/cpu`` or a cgroup's ``cpu.pressure``)."""
 
-    def __init__(self, path: str, stall_us: int) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
-        self._stall_us = stall_us
         self._fd = -1
         self._epoll: select.epoll | None = None
 
     def arm(self) -> bool:
         """Install the trigger; False, with a line in the log, where the kernel has none or does not let us."""
-        reason = ""
-        for window in WINDOWS:
-            try:
-                self._install(window)
-                return True
-            except OSError as error:
-                reason = error.strerror or str(error)
-        log.info("no pressure trigger on %s (%s): strategies run at their intervals only", self.path, reason)
-        return False
+        try:
+            self._install()
+        except OSError as error:
+            log.info("no pressure trigger on %s (%s): it is read instead", self.path, error.strerror or error)
+            return False
+        return True
 
-    def _install(self, window_us: int) -> None:
+    def _install(self) -> None:
         fd = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if os.fstatvfs(fd).f_blocks:
                 raise OSError(0, "a plain file raises no events")
-            os.write(fd, f"some {self._stall_us} {window_us}".encode() + b"\0")
+            os.write(fd, f"some {STALL_US} {WINDOW_US}".encode() + b"\0")
             epoll = select.epoll()
             epoll.register(fd, select.EPOLLPRI | select.EPOLLERR)
         except OSError:

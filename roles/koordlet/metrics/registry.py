@@ -95,6 +95,9 @@ class Metrics:
     def _declare_acting(self) -> None:
         self.pod_eviction = self._in(Counter("koordlet_pod_eviction", "Evictions by reason.", ("reason",)))
         self.pod_eviction_detail = self._in(Counter("koordlet_pod_eviction_detail", "Evictions by pod.", (*_POD, "reason"), expires=True))
+        self.pressure_wakeups = self._in(
+            Counter("koordlet_pressure_wakeups", "Ticks that kernel pressure started out of turn, by what could not wait.", ("reason",))
+        )
         self.would_write = self._in(
             Counter("koordlet_strategy_would_write", "Changes that observe mode kept back, by strategy.", ("strategy",))
         )

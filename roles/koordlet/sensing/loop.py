@@ -16,8 +16,6 @@ log = logging.getLogger(__name__)
 
 #: The wall clock may differ from the monotonic one by this much between two ticks before it counts as a jump (seconds).
 _JUMP = 5.0
-#: Two ticks are at least this far apart (seconds), however often the kernel reports pressure.
-_LEAST_DISTANCE = 0.25
 #: Collectors whose numbers strategies act on; they join a tick out of turn.
 _FAST = ("node", "pods", "be", "host applications", "system")
 #: Starting a collector this much early saves a wake-up of its own (seconds).
@@ -38,6 +36,7 @@ class SensingLoop:
         store: MetricStore,
         metrics: Metrics,
         interval: float,
+        least_distance: float = 0.25,
         on_tick: Callable[[Round], None] | None = None,
     ) -> None:
         self._collectors = [c for c in collectors if c.enabled]
@@ -45,6 +44,7 @@ class SensingLoop:
         self._store = store
         self._metrics = metrics
         self._interval = interval
+        self._least_distance = least_distance
         self._on_tick = on_tick
         self._due: dict[str, float] = {}
         self._woken = asyncio.Event()
@@ -113,7 +113,7 @@ class SensingLoop:
         """Until the next tick: the interval, or earlier when woken, but never sooner than the least distance."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        earliest = loop.time() + _LEAST_DISTANCE
+        earliest = loop.time() + self._least_distance
         waiters = {asyncio.ensure_future(stopping.wait()), asyncio.ensure_future(self._woken.wait())}
         try:
             await asyncio.wait(waiters, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

@@ -247,3 +247,25 @@ def test_burst_up_and_down_on_the_real_kernel(world, tree, gates, build_topology
     assert [get(f, box) for f in ("cpu.cfs_quota_us", "cpu.cfs_burst_us")] == ["50000", "0"]
     assert restore(world.machine.root).failed == []
     assert tree.values() == original != before
+
+
+@pytest.mark.feature("KA-HK-05")
+def test_the_weight_comes_back_when_a_group_is_idle_no_more(world, tree):
+    """The kernel gives a group that stops being idle the default weight; best-effort pods would then weigh as much as the others."""
+    if not Path("/sys/fs/cgroup/cpu", tree.name, "cpu.idle").exists():
+        pytest.skip("this kernel has no cpu.idle")
+    machine = world.machine
+    tree.make(QOS)
+    Path(machine.host.cgroups.file("cpu.shares", QOS)).write_text("2")
+    before = tree.values()
+
+    def idle(value):
+        applied = machine.executor.apply([sequence(Write("cpu.idle", QOS, value))], rule="test", now=time.time())
+        assert applied.failed == []
+        return machine.get("cpu.idle", QOS), machine.get("cpu.shares", QOS)
+
+    assert idle("1")[0] == "1"
+    assert idle("0") == ("0", "2")
+    assert idle("1")[0] == "1"
+    assert restore(machine.root).failed == []
+    assert (machine.get("cpu.idle", QOS), tree.values()) == ("0", before)
