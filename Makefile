@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 OUT ?= demo-out
 
-.PHONY: help setup demo test lint format types contracts crds proto features bench bench-colocation cases dist fuzz lock clean
+.PHONY: help setup demo test lint format types contracts crds references proto features bench bench-colocation cases dist fuzz lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ types: $(STAMP) ## mypy --strict
 
 contracts: $(STAMP) ## import-linter
 	$(BIN)/lint-imports
+
+references: $(STAMP) ## generate docs/reference from the commands, models, metrics and gates
+	$(BIN)/python -m roles.tools.reference docs/reference
 
 proto: $(STAMP) ## generate the protobuf modules
 	packaging/proto.sh

@@ -30,13 +30,21 @@ class ExtenderTLSConfig(ConfigModel):
     """TLS towards an extender. Data is PEM in base64 and goes before files; `insecure` skips the check of the server's certificate."""
 
     insecure: bool = False
+    """Do not check the extender's certificate. Not together with a CA."""
     server_name: str = ""
+    """Name that the extender's certificate must be for; empty: the host of urlPrefix."""
     cert_file: str = ""
+    """File with the client certificate (PEM)."""
     key_file: str = ""
+    """File with the client certificate's key (PEM)."""
     ca_file: str = Field(default="", alias="caFile")
+    """File with the CAs that may have signed the extender's certificate (PEM)."""
     cert_data: Base64 = ""
+    """Client certificate, PEM in base64; goes before certFile."""
     key_data: Base64 = ""
+    """Its key, PEM in base64; goes before keyFile."""
     ca_data: Base64 = Field(default="", alias="caData")
+    """CAs, PEM in base64; goes before caFile."""
 
     @model_validator(mode="after")
     def _complete(self) -> ExtenderTLSConfig:
@@ -51,7 +59,9 @@ class ExtenderManagedResource(ConfigModel):
     """An extended resource of the extender's. `ignored_by_scheduler`: NodeResourcesFit does not look at it."""
 
     name: str = Field(min_length=1)
+    """An extended resource, with a domain other than kubernetes.io."""
     ignored_by_scheduler: bool = False
+    """Whether NodeResourcesFit leaves this resource to the extender."""
 
 
 class Extender(ConfigModel):
@@ -62,17 +72,29 @@ class Extender(ConfigModel):
     """
 
     url_prefix: str = Field(min_length=1)
+    """Address that the verbs are appended to, http or https."""
     filter_verb: str = ""
+    """Path that is asked which nodes fit; empty: it is not asked."""
     preempt_verb: str = ""
+    """Path that is asked about victims of a preemption; empty: it is not asked."""
     prioritize_verb: str = ""
+    """Path that is asked for scores; empty: it is not asked."""
     bind_verb: str = ""
+    """Path that binds pods. One extender at most may have it."""
     weight: int = 0
+    """What its scores (0 to 10) are multiplied with. Above 0 where prioritizeVerb is set."""
     enable_https: bool = Field(default=False, alias="enableHTTPS")
+    """Speak TLS even if tlsConfig is absent; without a CA the certificate is then not checked."""
     tls_config: ExtenderTLSConfig | None = None
+    """TLS towards the extender."""
     http_timeout: Seconds = DEFAULT_TIMEOUT
+    """How long an answer may take; 0 means 5s."""
     node_cache_capable: bool = False
+    """Whether it knows nodes itself, so that only their names are sent."""
     managed_resources: list[ExtenderManagedResource] = Field(default_factory=list)
+    """Extended resources of its own; with any, it is asked only about pods that request one."""
     ignorable: bool = False
+    """Whether scheduling goes on without it when it fails."""
 
     @model_validator(mode="after")
     def _valid(self) -> Extender:

@@ -67,6 +67,39 @@ class Timings:
         yield family
 
 
+class _Plain(Metric):
+    """A family whose samples carry its own name; `_labelnames` as the library's families have it."""
+
+    def __init__(self, name: str, text: str, labels: tuple[str, ...]) -> None:
+        super().__init__(name, text, "unknown")  # "counter" would rename it; `expose` says the type
+        self._labelnames = labels
+
+
+class Tally:
+    """A counter that keeps its name: the client library would add `_total`, which upstream's names do not have."""
+
+    def __init__(self, name: str, text: str, labels: tuple[str, ...], registry: CollectorRegistry) -> None:
+        self.name, self.text, self.labels = name, text, labels
+        self._values: dict[tuple[str, ...], float] = {}
+        registry.register(self)  # type: ignore[arg-type]
+
+    def inc(self, *values: str) -> None:
+        """Count one."""
+        self._values[values] = self._values.get(values, 0.0) + 1
+
+    def collect(self) -> Iterator[Metric]:
+        """One family."""
+        family = _Plain(self.name, self.text, self.labels)
+        for values, value in sorted(self._values.items()):
+            family.add_sample(self.name, dict(zip(self.labels, values, strict=True)), value)
+        yield family
+
+
+def shown_type(family: Metric) -> str:
+    """The type of a family as it is shown."""
+    return "counter" if isinstance(family, _Plain) else family.type
+
+
 class _Collector:
     """Garbage collector counters, read when asked for."""
 
@@ -84,16 +117,27 @@ def registry(role: str) -> CollectorRegistry:
     ProcessCollector(registry=result)
     PlatformCollector(registry=result)
     result.register(_Collector())  # type: ignore[arg-type]
-    Gauge("koord_build_info", "Version of this process.", ["role", "version"], registry=result).labels(role, VERSION).set(1)
+    Gauge("koord_build_info", "1, with the role and version of this process.", ["role", "version"], registry=result).labels(
+        role, VERSION
+    ).set(1)
     return result
 
 
 def client_observer(target: CollectorRegistry, server: str) -> Callable[[str, int, float], None]:
     """`rest_client_*` metrics; give the result to `Client(observer=...)`. Statuses are `<error>` where no answer came."""
     host = urlsplit(server).netloc
-    requests = Counter("rest_client_requests", "Requests to the API server.", ["code", "method", "host"], registry=target)
+    requests = Counter(
+        "rest_client_requests",
+        "Requests to the API server; code `<error>` where no answer came.",
+        ["code", "method", "host"],
+        registry=target,
+    )
     seconds = Histogram(
-        "rest_client_request_duration_seconds", "Seconds of requests.", ["verb", "host"], buckets=LATENCY_BUCKETS, registry=target
+        "rest_client_request_duration_seconds",
+        "Seconds of requests to the API server.",
+        ["verb", "host"],
+        buckets=LATENCY_BUCKETS,
+        registry=target,
     )
 
     known: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
@@ -114,7 +158,7 @@ def watch_recorder(target: CollectorRegistry, recorder: Recorder) -> None:
 
     class Decisions:
         def collect(self) -> Iterable[Metric]:
-            yield CounterMetricFamily("koord_decisions_recorded", "Decision records.", value=recorder.recorded)
+            yield CounterMetricFamily("koord_decisions_recorded", "Decision records that were made.", value=recorder.recorded)
             yield CounterMetricFamily("koord_decisions_sink_failures", "Records that a sink did not take.", value=recorder.failed)
             yield GaugeMetricFamily("koord_decisions_kept", "Records that /debug/decisions can answer with.", value=len(recorder.ring))
 
@@ -126,4 +170,8 @@ def expose(target: CollectorRegistry, accept: str = "") -> tuple[bytes, str]:
     if "application/openmetrics-text" in accept:
         openmetrics: Callable[[CollectorRegistry], bytes] = generate_openmetrics
         return openmetrics(target), OPENMETRICS
-    return generate_latest(target), CONTENT_TYPE_LATEST
+    text = generate_latest(target)
+    for collector in list(target._collector_to_names):
+        if isinstance(collector, Tally):
+            text = text.replace(f"# TYPE {collector.name} untyped".encode(), f"# TYPE {collector.name} counter".encode(), 1)
+    return text, CONTENT_TYPE_LATEST

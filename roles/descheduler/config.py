@@ -36,12 +36,19 @@ class LeaderElection(ConfigModel):
     """Lease parameters; a lease must outlive its renewal, and that several tries."""
 
     leader_elect: bool = True
+    """Whether replicas elect one that works. Off: this process works at once."""
     lease_duration: Seconds = 15.0
+    """How long other replicas wait after the last renewal that they saw. Longer than renewDeadline."""
     renew_deadline: Seconds = 10.0
+    """How long the leader tries to renew before it gives up. Longer than 1.2 × retryPeriod."""
     retry_period: Seconds = 2.0
+    """Pause between tries to get or renew the lease. Above 0."""
     resource_lock: str = "leases"
+    """Kind of object that is the lock; only `leases` is known."""
     resource_namespace: str = "koordinator-system"
+    """Namespace of the Lease."""
     resource_name: str = "koord-descheduler"
+    """Name of the Lease."""
 
     @model_validator(mode="after")
     def _ordered(self) -> LeaderElection:
@@ -61,23 +68,31 @@ class ClientConnection(ConfigModel):
     for."""
 
     kubeconfig: str = ""
+    """File that says how to reach the API server; the flag --kubeconfig goes before it. Empty: the pod's service account."""
     content_type: str = ""
+    """Accepted and left alone: JSON is spoken."""
     accept_content_types: str = ""
+    """Accepted and left alone: JSON is spoken."""
     qps: float = 50.0
+    """Requests a second in the long run; 0 means 50."""
     burst: int = 100
+    """Requests that may go at once beyond qps; 0 means 100."""
 
 
 class PluginName(ConfigModel):
     """One entry of a plugin set."""
 
     name: str = Field(min_length=1)
+    """Name of the plugin."""
 
 
 class PluginSet(ConfigModel):
     """What is switched on and off at one extension point."""
 
     enabled: list[PluginName] = []
+    """Plugins that run at this point, after the default ones, in this order."""
     disabled: list[PluginName] = []
+    """Default plugins that do not run; the name `*` stands for all of them."""
 
     def merged(self, defaults: tuple[str, ...]) -> list[str]:
         """Defaults that stay, in their order, then the rest of what is enabled. Duplicates stay and are refused later."""
@@ -90,45 +105,70 @@ class Plugins(ConfigModel):
     """The plugin sets of one profile."""
 
     deschedule: PluginSet = PluginSet()
+    """Plugins that take single pods away."""
     balance: PluginSet = PluginSet()
+    """Plugins that even out nodes."""
     evict: PluginSet = PluginSet()
+    """The one plugin that carries evictions out."""
     filter: PluginSet = PluginSet()
+    """Plugins that say which pods may leave."""
 
 
 class PluginConfig(ConfigModel):
     """Arguments of one plugin, decoded by the plugin's own model."""
 
     name: str = Field(min_length=1)
+    """Name of the plugin."""
     args: dict[str, Any] = {}
+    """Its arguments; see the kinds `<Plugin>Args` below."""
 
 
 class Profile(ConfigModel):
     """Plugins with their arguments, on the nodes of a selector."""
 
     name: str = ""
+    """Name of the profile; stands in events and jobs. Unique; required where there are several."""
     node_selector: dict[str, Any] | None = None
+    """LabelSelector of the nodes that this profile looks at, besides the file's."""
     plugins: Plugins = Plugins()
+    """Plugins to switch on and off against the defaults."""
     plugin_config: list[PluginConfig] = []
+    """Arguments of plugins, one entry a plugin."""
 
 
 class DeschedulerConfiguration(ConfigModel):
     """The whole file. Times are seconds; unset limits are None."""
 
     api_version: str = API_VERSION
+    """Version of the file's kind."""
     kind: str = KIND
+    """Kind of the file."""
     leader_election: LeaderElection = LeaderElection()
+    """How replicas elect one that works."""
     client_connection: ClientConnection = ClientConnection()
+    """How to reach the API server."""
     enable_profiling: bool = True
+    """Whether /debug/pprof and /debug/flags are served."""
     enable_contention_profiling: bool = True
+    """Accepted and left alone: there are no locks to contend for."""
     healthz_bind_address: str = f"0.0.0.0:{DEFAULT_PORT}"
+    """Address of /healthz."""
     metrics_bind_address: str = f"0.0.0.0:{DEFAULT_PORT}"
+    """Address of /metrics; the same as the other one or its own."""
     descheduling_interval: Seconds = 0.0
+    """Time from the start of a round to the next; 0: one round only, while the process stays and goes on with migrations."""
     dry_run: bool = False
+    """Decide and record, evict nothing."""
     node_selector: dict[str, Any] | None = None
+    """LabelSelector of the nodes that are looked at; unset: all."""
     max_no_of_pods_to_evict_per_node: int | None = Field(None, ge=0)
+    """Evictions of a round from one node at most; unset: no limit, 0: none leaves."""
     max_no_of_pods_to_evict_per_namespace: int | None = Field(None, ge=0)
+    """Evictions of a round from one namespace at most; unset: no limit, 0: none leaves."""
     max_no_of_pods_to_evict_total: int | None = Field(None, ge=0)
+    """Evictions of a round at most; unset: no limit, 0: none leaves."""
     profiles: list[Profile] = []
+    """Sets of plugins; one named koord-descheduler if there is none."""
 
     @model_validator(mode="after")
     def _complete(self) -> DeschedulerConfiguration:

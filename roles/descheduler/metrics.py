@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from koord.process.metrics import Tally
 
 if TYPE_CHECKING:
     from roles.descheduler.framework.round import Outcome
-
-
-class PodsEvicted:
-    """`descheduler_pods_evicted`, upstream's counter, whose name has no `_total`."""
-
-    LABELS = ("result", "strategy", "namespace", "node")
-
-    def __init__(self) -> None:
-        self._values: dict[tuple[str, ...], int] = {}
-
-    def add(self, *labels: str) -> None:
-        self._values[labels] = self._values.get(labels, 0) + 1
-
-    def collect(self) -> Iterator[Metric]:
-        family = Metric("descheduler_pods_evicted", "Evictions by result, strategy, namespace and node.", "unknown")
-        for labels, value in sorted(self._values.items()):
-            family.add_sample("descheduler_pods_evicted", dict(zip(self.LABELS, labels, strict=True)), value)
-        yield family
 
 
 class Metrics:
@@ -35,8 +18,8 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry if registry is not None else CollectorRegistry()
-        self._seconds = Histogram("koord_descheduler_round_duration_seconds", "Time of a round.", registry=self.registry)
-        self._rounds = Counter("koord_descheduler_rounds", "Rounds by result.", ("result",), registry=self.registry)
+        self._seconds = Histogram("koord_descheduler_round_duration_seconds", "Seconds of a round.", registry=self.registry)
+        self._rounds = Counter("koord_descheduler_rounds", "Rounds: done, failed or skipped.", ("result",), registry=self.registry)
         self._would = Counter(
             "koord_descheduler_pods_would_evict", "Evictions that a dry run decided.", ("strategy", "namespace"), registry=self.registry
         )
@@ -47,15 +30,21 @@ class Metrics:
             registry=self.registry,
         )
         self._turns = Histogram(
-            "koord_descheduler_plugin_duration_seconds", "Time of a plugin's turn.", ("plugin",), registry=self.registry
+            "koord_descheduler_plugin_duration_seconds", "Seconds of a turn of a plugin.", ("plugin",), registry=self.registry
         )
-        self._evicted = PodsEvicted()
-        self.registry.register(self._evicted)  # type: ignore[arg-type]
-        self._classes = Gauge("koord_descheduler_nodes", "Nodes of the last round by class.", ("node_class",), registry=self.registry)
+        self._evicted = Tally(
+            "descheduler_pods_evicted",
+            "Evictions by result (success, error, or the limit that refused), plugin, namespace and node.",
+            ("result", "strategy", "namespace", "node"),
+            self.registry,
+        )
+        self._classes = Gauge(
+            "koord_descheduler_nodes", "Nodes of the last round as LowNodeLoad classed them.", ("node_class",), registry=self.registry
+        )
 
     def evicted(self, result: str, strategy: str, namespace: str, node: str) -> None:
         """One answer of the Eviction API or of what stands in its place (DS-OBS-01): `result` is success, error or a limit's text."""
-        self._evicted.add(result, strategy, namespace, node)
+        self._evicted.inc(result, strategy, namespace, node)
 
     def time_round(self) -> AbstractContextManager[object]:
         return self._seconds.time()

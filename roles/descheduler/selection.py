@@ -17,7 +17,9 @@ class Namespaces(ConfigModel):
     """Either the namespaces that count, or those that do not."""
 
     include: list[str] = []
+    """Only these."""
     exclude: list[str] = []
+    """All but these. Not together with include."""
 
     @model_validator(mode="after")
     def _one(self) -> Namespaces:
@@ -33,7 +35,9 @@ class PodSelector(ConfigModel):
     """A named label selector; one without a selector is ignored."""
 
     name: str = ""
+    """Name of the selector, for records."""
     selector: dict[str, Any] | None = None
+    """LabelSelector; one without is passed over."""
 
 
 class PodChoice:

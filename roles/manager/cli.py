@@ -57,8 +57,14 @@ _PLUGINS = ("CPUNormalization", "ResourceAmplification", "MidResource", "BatchRe
 @click.option(
     "--binding-admission-exclude-namespaces", type=CommaList, default="kube-system", show_default=True, help="Namespaces without it."
 )
-@click.option("--binding-admission-bypass-labels", type=CommaList, default="koordinator.sh/binding-admission-bypass", show_default=True)
-@click.option("--binding-admission-bypass-annotations", type=CommaList, default="")
+@click.option(
+    "--binding-admission-bypass-labels",
+    type=CommaList,
+    default="koordinator.sh/binding-admission-bypass",
+    show_default=True,
+    help="Pods with one of these labels may be bound by anybody.",
+)
+@click.option("--binding-admission-bypass-annotations", type=CommaList, default="", help="The same for annotations.")
 @bool_option("--binding-admission-dry-run", default=False, help="Count what would be denied, and allow it.")
 @bool_option("--colocation-profile-reconcile-by-default", default=False, help="Apply every profile to waiting pods, not marked ones only.")
 @duration_option("--colocation-profile-reconcile-interval", default=30.0, help="How often waiting pods are looked at.")

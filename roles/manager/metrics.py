@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
-from prometheus_client.core import Metric
 
 from koord.api import names
+from koord.process.metrics import Tally
 
 _BUCKETS = tuple(0.001 * 2**k for k in range(20))
 _UNITS = {
@@ -23,26 +23,6 @@ def _status(ok: bool) -> str:
     return "succeeded" if ok else "failed"
 
 
-class Tally:
-    """A counter that keeps its name: the client library would add `_total`, which upstream's names do not have."""
-
-    def __init__(self, name: str, text: str, labels: tuple[str, ...], registry: CollectorRegistry) -> None:
-        self.name, self.text, self.labels = name, text, labels
-        self._values: dict[tuple[str, ...], float] = {}
-        registry.register(self)  # type: ignore[arg-type]
-
-    def inc(self, *values: str) -> None:
-        """Count one."""
-        self._values[values] = self._values.get(values, 0.0) + 1
-
-    def collect(self) -> Iterator[Metric]:
-        """One family; its type is left open, for "counter" would rename it."""
-        family = Metric(self.name, self.text, "unknown")
-        for values, value in list(self._values.items()):
-            family.add_sample(self.name, dict(zip(self.labels, values, strict=True)), value)
-        yield family
-
-
 class Metrics:
     """Counters and gauges in one registry."""
 
@@ -51,41 +31,55 @@ class Metrics:
             return Tally(name, text, labels, registry)
 
         self.registry = registry
-        self.is_leader = Gauge("koordinator_manager_is_leader", "Whether this replica leads.", registry=registry)
-        self._node_resource = counter("slo_controller_node_resource_reconcile_count", "Writes of node resources.", "status", "reason")
-        self._node_metric = counter("slo_controller_nodemetric_reconcile_count", "Writes of NodeMetrics.", "status", "reason")
-        self._node_metric_parse = counter(
-            "slo_controller_nodemetric_spec_parse_count", "Specs derived for NodeMetrics.", "status", "reason"
+        self.is_leader = Gauge("koordinator_manager_is_leader", "1 while this replica leads, else 0.", registry=registry)
+        self._node_resource = counter(
+            "slo_controller_node_resource_reconcile_count", "Writes of node resources by outcome and kind of write.", "status", "reason"
         )
-        self._node_slo = counter("slo_controller_nodeslo_reconcile_count", "Writes of NodeSLOs.", "status", "reason")
-        self._node_slo_parse = counter("slo_controller_nodeslo_spec_parse_count", "Specs derived for NodeSLOs.", "status", "reason")
+        self._node_metric = counter(
+            "slo_controller_nodemetric_reconcile_count", "Writes of NodeMetrics by outcome and kind of write.", "status", "reason"
+        )
+        self._node_metric_parse = counter(
+            "slo_controller_nodemetric_spec_parse_count", "Specs of NodeMetrics derived from the ConfigMap, by outcome.", "status", "reason"
+        )
+        self._node_slo = counter(
+            "slo_controller_nodeslo_reconcile_count", "Writes of NodeSLOs by outcome and kind of write.", "status", "reason"
+        )
+        self._node_slo_parse = counter(
+            "slo_controller_nodeslo_spec_parse_count", "Parts of NodeSLOs derived from the ConfigMap, by outcome.", "status", "reason"
+        )
         self._plugins = counter(
-            "slo_controller_node_resource_run_plugin_status", "Runs of node resource plugins.", "plugin", "status", "reason"
+            "slo_controller_node_resource_run_plugin_status",
+            "Runs of node resource plugins by outcome and step.",
+            "plugin",
+            "status",
+            "reason",
         )
         self._extended = Gauge(
             "slo_controller_node_extended_resource_allocatable_internal",
-            "Extended resources as calculated, before the thresholds of writing.",
+            "Batch and mid resources as calculated: batch-cpu in cores, mid-cpu in milli-cores, memory in bytes.",
             ("node", "resource", "unit"),
             registry=registry,
         )
         self.webhook_duration = Histogram(
             "koord_manager_webhook_webhook_duration_milliseconds",
-            "Time in a webhook's plugin.",
+            "Milliseconds in a plugin of a webhook.",
             ("webhook_type", "object_type", "operation", "plugin_name", "status"),
             buckets=_BUCKETS,
             registry=registry,
         )
         self.binding_decisions = counter(
-            "koord_manager_webhook_binding_admission_decisions_total", "Decisions of the binding admission.", "decision"
+            "koord_manager_webhook_binding_admission_decisions_total", "Decisions of the binding webhook.", "decision"
         )
         self.quota_shared_weight = Gauge(
             "koord_manager_webhook_quota_shared_weight",
-            "Shared weight where the default was filled in.",
+            "Shared weight of a quota whose default was filled in; base units.",
             ("elasticquota_name", "resource_name"),
             registry=registry,
         )
-        self.queue_depth = Gauge("workqueue_depth", "Keys that wait.", ("name",), registry=registry)
-        self.config_errors = Gauge("koord_manager_config_errors", "Refused parts of slo-controller-config in force.", registry=registry)
+        self.queue_depth = Gauge("workqueue_depth", "Keys that wait in the queue of a controller.", ("name",), registry=registry)
+        self.config_errors = Gauge(
+            "koord_manager_config_errors", "Mistakes in the present slo-controller-config; 0 when all of it is in force.", registry=registry
+        )
 
     def node_resource_reconciled(self, ok: bool, reason: str) -> None:
         """A write of the noderesource controller."""

@@ -18,7 +18,7 @@ class Metrics:
         )
         self._seconds = Histogram(
             "koord_runtime_proxy_request_duration_seconds",
-            "Time of a call, engine and hooks included.",
+            "Seconds of a call, runtime and hooks included.",
             ("method",),
             buckets=_BUCKETS,
             registry=self.registry,

@@ -109,8 +109,8 @@ def workload() -> None:
 
 
 @workload.command("serve")
-@click.option("--address", default="127.0.0.1", show_default=True)
-@click.option("--port", type=click.IntRange(1, 65535), required=True)
+@click.option("--address", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(1, 65535), required=True, help="Port to listen on.")
 @click.option("--iterations", type=click.IntRange(0), required=True, help="Work of each request.")
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes on the one port.")
 def serve(address: str, port: int, iterations: int, workers: int) -> None:
@@ -121,9 +121,11 @@ def serve(address: str, port: int, iterations: int, workers: int) -> None:
 
 
 @workload.command("load")
-@click.option("--address", default="127.0.0.1", show_default=True)
-@click.option("--port", type=click.IntRange(1, 65535), required=True)
-@click.option("--step", "steps", multiple=True, required=True, metavar="RATE:SECONDS")
+@click.option("--address", default="127.0.0.1", show_default=True, help="Address of the service.")
+@click.option("--port", type=click.IntRange(1, 65535), required=True, help="Port of the service.")
+@click.option(
+    "--step", "steps", multiple=True, required=True, metavar="RATE:SECONDS", help="Requests a second, and for how long; repeatable."
+)
 def load(address: str, port: int, steps: tuple[str, ...]) -> None:
     """Send requests at fixed times and print latencies."""
     from roles.sandbox.workload.load import Generator, Step
@@ -145,7 +147,7 @@ def burn_cpu(seconds: float | None) -> None:
 
 
 @workload.command("burn-memory")
-@click.option("--mib", type=click.IntRange(1, 1 << 20), required=True)
+@click.option("--mib", type=click.IntRange(1, 1 << 20), required=True, help="Memory to hold, in MiB.")
 @click.option("--seconds", type=click.FloatRange(0), help="Stop after so long (default: never).")
 def burn_memory(mib: int, seconds: float | None) -> None:
     """Hold and walk memory."""

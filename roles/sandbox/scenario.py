@@ -42,6 +42,7 @@ class Service(ConfigModel):
     """The latency-sensitive HTTP service on this machine."""
 
     namespace: str = "shop"
+    """Namespace of the service."""
     cpu_milliseconds_per_request: float = Field(1.5, gt=0, le=1000)
     """CPU work of one request, calibrated on this machine before the start."""
     workers: int = Field(2, ge=1, le=64)
@@ -49,6 +50,7 @@ class Service(ConfigModel):
     cpu_request: str = "1200m"
     """What the service asks for: sized for its peak, so mostly idle, which is what is offered again."""
     memory_request: str = "256Mi"
+    """Memory request of the service."""
 
 
 class LoadStep(ConfigModel):
@@ -57,12 +59,14 @@ class LoadStep(ConfigModel):
     rate: float = Field(gt=0, le=100_000)
     """Requests per second."""
     seconds: float = Field(gt=0, le=3600)
+    """How long the step lasts, in seconds."""
 
 
 class Load(ConfigModel):
     """The open-loop load generator."""
 
     cpu_request: str = "200m"
+    """CPU request of the load generator."""
     steps: list[LoadStep] = Field(
         default_factory=lambda: [
             LoadStep(rate=40, seconds=7),
@@ -83,13 +87,17 @@ class Batch(ConfigModel):
     unmanaged_namespace: str = "batch-unmanaged"
     """Namespace without the label: the same jobs as ordinary pods."""
     cpu_burners: int = Field(3, ge=0, le=256)
+    """Pods that burn CPU."""
     cpu_request: str = "100m"
     """CPU request and limit of a burner as its author writes it; the profile turns it into batch-cpu."""
     unmanaged_cpu_request: str = "500m"
     """CPU request of the same burner as an ordinary pod (no limit)."""
     memory_burners: int = Field(1, ge=0, le=64)
+    """Pods that hold memory."""
     memory_mib: int = Field(192, ge=1, le=65536)
+    """Memory that each of those holds, in MiB."""
     memory_request: str = "256Mi"
+    """Memory request of each batch pod."""
 
 
 class Phase(ConfigModel):
@@ -133,13 +141,21 @@ class Scenario(ConfigModel):
     """A scenario file."""
 
     api_version: Literal["sandbox.koordinator.sh/v1alpha1"] = "sandbox.koordinator.sh/v1alpha1"
+    """Version of the file's kind."""
     kind: Literal["Scenario"] = "Scenario"
+    """Kind of the file."""
     title: str = "A service and batch jobs on one node"
+    """Title of the report."""
     nodes: Nodes = Field(default_factory=Nodes)
+    """Simulated nodes."""
     service: Service = Field(default_factory=Service)
+    """The latency-sensitive service."""
     load: Load = Field(default_factory=Load)
+    """What the service is asked."""
     batch: Batch = Field(default_factory=Batch)
+    """The batch jobs."""
     scheduler: Scheduler = Field(default_factory=Scheduler)
+    """The scheduler's settings."""
     phases: list[Phase] = Field(default_factory=lambda: [Phase(kind="alone"), Phase(kind="koord"), Phase(kind="unmanaged")], min_length=1)
     """In the order in which they run. `koord` needs a NodeMetric report, which the agent first makes after 30 s."""
     slo_controller_config: dict[str, dict[str, Any]] = Field(default_factory=_default_slo)

@@ -207,17 +207,32 @@ class AuditMetrics:
         def histogram(name: str, text: str, names: list[str], buckets: tuple[float, ...] = _SECONDS) -> Histogram:
             return Histogram(_PREFIX + name, text, names, buckets=buckets, registry=registry)
 
-        self.repeated = Counter(_PREFIX + "repeated_preemptions", "Workloads preempted for again.", labels, registry=registry)
-        self.invalidations = Counter(_PREFIX + "preemption_invalidations", "Room that was of no use.", labels, registry=registry)
-        self.reschedule = histogram("victim_reschedule_duration_seconds", "From the victims' end to the binding.", labels)
-        self.retries = histogram("preemption_victim_deleting_retries", "Attempts while victims terminate.", labels, _COUNTS)
-        self.deleted = histogram("preemption_to_victim_deleted_seconds", "From the decision to the victims' end.", labels)
-        self.interrupted = histogram("preemption_cycle_interrupted_seconds", "From the decision to its end in vain.", labels)
-        self.before = histogram(
-            "scheduling_events_before_outcome", "Events until the outcome.", [*labels, "event_type", "outcome"], _COUNTS
+        self.repeated = Counter(
+            _PREFIX + "repeated_preemptions", "Workloads for which pods were preempted more than once.", labels, registry=registry
         )
-        self.interval = histogram("scheduling_event_interval_seconds", "Between events of a workload.", labels)
-        self.took = histogram("record_method_duration_seconds", "Cost of recording.", ["method"], (1e-6, 1e-5, 1e-4, 1e-3))
+        self.invalidations = Counter(
+            _PREFIX + "preemption_invalidations", "Preemptions whose room the workload did not get.", labels, registry=registry
+        )
+        self.reschedule = histogram("victim_reschedule_duration_seconds", "Seconds from the end of the victims to the binding.", labels)
+        self.retries = histogram(
+            "preemption_victim_deleting_retries", "Attempts at a workload while its victims terminate.", labels, _COUNTS
+        )
+        self.deleted = histogram(
+            "preemption_to_victim_deleted_seconds", "Seconds from the decision to preempt to the end of the victims.", labels
+        )
+        self.interrupted = histogram(
+            "preemption_cycle_interrupted_seconds", "Seconds from the decision to preempt until it was given up.", labels
+        )
+        self.before = histogram(
+            "scheduling_events_before_outcome",
+            "What happened to a workload until its outcome, by event.",
+            [*labels, "event_type", "outcome"],
+            _COUNTS,
+        )
+        self.interval = histogram("scheduling_event_interval_seconds", "Seconds between scheduling events of a workload.", labels)
+        self.took = histogram(
+            "record_method_duration_seconds", "Seconds that a call of the auditor took.", ["method"], (1e-6, 1e-5, 1e-4, 1e-3)
+        )
 
 
 class AuditWatch:

@@ -33,18 +33,20 @@ class Standing:
     def collect(self) -> Iterator[Metric]:
         """Samples as they are now."""
         counts = self._queues()
-        pending = GaugeMetricFamily("scheduler_pending_pods", "Pods waiting, by queue.", labels=["queue"])
+        pending = GaugeMetricFamily("scheduler_pending_pods", "Pods that wait: active, backoff, unschedulable or gated.", labels=["queue"])
         for queue in _QUEUES:
             pending.add_metric([queue], counts.get(queue, 0))
         yield pending
-        size = GaugeMetricFamily("scheduler_cache_size", "What the cache holds.", labels=["type"])
+        size = GaugeMetricFamily("scheduler_cache_size", "Objects in the cache: nodes, pods, assumed_pods.", labels=["type"])
         for kind, number in self._cache().items():
             size.add_metric([kind], number)
         yield size
-        busy = GaugeMetricFamily("scheduler_goroutines", "Work under way beside the cycle.", labels=["operation"])
+        busy = GaugeMetricFamily("scheduler_goroutines", "Bindings under way beside the cycle.", labels=["operation"])
         busy.add_metric(["binding"], self._bindings())
         yield busy
-        refused = GaugeMetricFamily("scheduler_unschedulable_pods", "Pods that a plugin refused.", labels=["plugin", "profile"])
+        refused = GaugeMetricFamily(
+            "scheduler_unschedulable_pods", "Pods that wait because this plugin refused them.", labels=["plugin", "profile"]
+        )
         for plugin, profile, number in self._refused():
             refused.add_metric([plugin, profile], number)
         yield refused
@@ -57,16 +59,21 @@ class SchedulerMetrics:
     """All of them; give each scheduler a registry of its own."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._attempts = Counter("scheduler_schedule_attempts", "Attempts by result.", ["result", "profile"], registry=registry)
+        self._attempts = Counter(
+            "scheduler_schedule_attempts",
+            "Scheduling attempts: scheduled, unschedulable or error.",
+            ["result", "profile"],
+            registry=registry,
+        )
         self._duration = Timings(
             "scheduler_scheduling_attempt_duration_seconds",
-            "Seconds of a cycle.",
+            "Seconds of an attempt, from the queue to the decision and its assumption.",
             ["result", "profile"],
             buckets=_SECONDS,
             registry=registry,
         )
         self._algorithm = Timings(
-            "scheduler_scheduling_algorithm_duration_seconds", "Seconds of deciding.", buckets=_SECONDS, registry=registry
+            "scheduler_scheduling_algorithm_duration_seconds", "Seconds of deciding where a pod goes.", buckets=_SECONDS, registry=registry
         )
         self._sli = Timings(
             "scheduler_pod_scheduling_sli_duration_seconds",
@@ -77,17 +84,24 @@ class SchedulerMetrics:
         )
         self._points = Timings(
             "scheduler_framework_extension_point_duration_seconds",
-            "Seconds of all plugins of an extension point.",
+            "Seconds of all plugins of an extension point (Reserve, Permit, PreBind, Bind).",
             ["extension_point", "status", "profile"],
             buckets=tuple(0.0001 * 2**power for power in range(14)),
             registry=registry,
         )
         self._permit = Timings(
-            "scheduler_permit_wait_duration_seconds", "Seconds held by permit plugins.", ["result"], buckets=_SECONDS, registry=registry
+            "scheduler_permit_wait_duration_seconds",
+            "Seconds for which permit plugins held a pod.",
+            ["result"],
+            buckets=_SECONDS,
+            registry=registry,
         )
         self._incoming = Counter("scheduler_queue_incoming_pods", "Pods that entered a queue.", ["event", "queue"], registry=registry)
         self._pod_attempts = Timings(
-            "scheduler_pod_scheduling_attempts", "Attempts until bound.", buckets=(1, 2, 4, 8, 16), registry=registry
+            "scheduler_pod_scheduling_attempts",
+            "Attempts that a pod needed until it was bound.",
+            buckets=(1, 2, 4, 8, 16),
+            registry=registry,
         )
         self._taken = Timings(
             "scheduler_next_pod_delete_from_queue_latency",
@@ -95,12 +109,28 @@ class SchedulerMetrics:
             buckets=_SECONDS,
             registry=registry,
         )
-        self._victims = Timings("scheduler_preemption_victims", "Victims.", buckets=(1, 2, 4, 8, 16, 32, 64), registry=registry)
-        self._preemptions = Counter("scheduler_preemption_attempts", "Preemptions.", registry=registry)
-        self._timeouts = Counter("scheduler_scheduling_timeout", "Pods that took too long.", ["profile"], registry=registry)
+        self._victims = Timings(
+            "scheduler_preemption_victims", "Pods that one preemption evicts.", buckets=(1, 2, 4, 8, 16, 32, 64), registry=registry
+        )
+        self._preemptions = Counter(
+            "scheduler_preemption_attempts", "Preemptions that were decided, those for Reservations included.", registry=registry
+        )
+        self._timeouts = Counter(
+            "scheduler_scheduling_timeout",
+            "Pods whose cycle or binding took longer than --scheduling-timeout.",
+            ["profile"],
+            registry=registry,
+        )
         nodes = tuple(float(2**power) for power in range(24))
-        self._evaluated = Timings("scheduler_pod_scheduling_evaluated_nodes", "Nodes looked at.", buckets=nodes, registry=registry)
-        self._feasible = Timings("scheduler_pod_scheduling_feasible_nodes", "Nodes that fit.", buckets=nodes, registry=registry)
+        self._evaluated = Timings(
+            "scheduler_pod_scheduling_evaluated_nodes",
+            "Nodes that were looked at for a pod that got one.",
+            buckets=nodes,
+            registry=registry,
+        )
+        self._feasible = Timings(
+            "scheduler_pod_scheduling_feasible_nodes", "Nodes that fitted a pod that got one.", buckets=nodes, registry=registry
+        )
         self._by_result: dict[tuple[str, str], tuple[Counter, Timing]] = {}
         self._by_point: dict[tuple[str, str, str], Timing] = {}
         self._by_queue: dict[tuple[str, str], Counter] = {}

@@ -42,8 +42,11 @@ class ObjectLimiter(ConfigModel):
     """How many migrations of one workload or namespace may start in a window."""
 
     duration: Seconds = 0.0
+    """Length of the window; 0: no limit."""
     max_migrating: int | str | None = None
+    """Migrations that may start in the window, a number or a percentage of the replicas; unset: maxMigratingPerWorkload."""
     burst: int = Field(0, ge=0)
+    """Migrations that may start at once; 0 counts as 1."""
 
     @model_validator(mode="after")
     def _accepted(self) -> ObjectLimiter:
@@ -57,47 +60,79 @@ class PriorityThreshold(ConfigModel):
     """Pods at or above it are left alone; by value or by the name of a PriorityClass."""
 
     value: int | None = None
+    """Priority from which pods are left alone."""
     name: str = ""
+    """PriorityClass whose value is taken instead."""
 
 
 class ArbitrationArgs(ConfigModel):
     """How often, in seconds, waiting migrations are arbitrated. `enabled` is read for compatibility; arbitration is always on."""
 
     enabled: bool = True
+    """Accepted and left alone: jobs are always arbitrated."""
     interval: Seconds = 0.5
+    """How often waiting jobs are arbitrated."""
 
 
 class MigrationControllerArgs(ConfigModel):
     """MigrationController: which pods may be moved, how many at once, and how."""
 
     dry_run: bool = False
+    """Make jobs for nothing: decide and record only."""
     max_concurrent_reconciles: int = Field(1, ge=1)
+    """Jobs that are worked on at the same time."""
     evict_failed_bare_pods: bool = False
+    """Pods without owner may leave once they have failed."""
     evict_all_bare_pods: bool = False
+    """Pods without owner may leave."""
     evict_local_storage_pods: bool = False
+    """Pods with local storage may leave."""
     evict_system_critical_pods: bool = False
+    """Pods with a system-critical priority may leave."""
     ignore_pvc_pods: bool = False
+    """Pods with claims stay."""
     priority_threshold: PriorityThreshold | None = None
+    """Pods at or above this priority stay."""
     label_selector: dict[str, Any] | None = None
+    """Only pods that match may leave."""
     namespaces: Namespaces | None = None
+    """Only pods of these namespaces may leave."""
     node_fit: bool = False
+    """A pod may leave only if another node would take it."""
     node_selector: str = ""
+    """Nodes that count for nodeFit, as a selector text ("a=b,c")."""
     skip_eviction_gates: list[str] = []
+    """Checks of arbitration that are left out."""
     max_migrating_globally: int | None = Field(None, ge=0)
+    """Jobs at work in the cluster at most; unset or 0: no limit."""
     max_migrating_per_node: int | None = Field(2, ge=0)
+    """Jobs at work on one node at most; 0: no limit."""
     max_migrating_per_namespace: int | None = Field(None, ge=0)
+    """Jobs at work in one namespace at most; unset or 0: no limit."""
     max_migrating_per_workload: int | str | None = None
+    """Pods of a workload that may be on the move, a number or a percentage; unset: by its size."""
     max_unavailable_per_workload: int | str | None = None
+    """Pods of a workload that may be unavailable, a number or a percentage; unset: by its size."""
     skip_check_expected_replicas: bool | None = None
+    """Do not spare workloads with as many replicas as may be on the move; unset: spare them."""
     object_limiters: dict[str, ObjectLimiter] = Field({}, validate_default=True)
+    """How many migrations may start in a window, by `workload` and `namespace`."""
     default_job_mode: str = "ReservationFirst"
+    """`ReservationFirst`: a place first, then the eviction; `EvictDirectly`: no place."""
     default_job_ttl: Seconds = Field(300.0, alias="defaultJobTTL")
+    """How long a job may take; 0: for ever."""
     scheduler_names: list[str] = ["koord-scheduler"]
+    """Schedulers that understand Reservations; pods of others leave without a place."""
     evict_qps: float | int | str = Field(10, alias="evictQPS")
+    """Evictions a second. A number above 0, or its text."""
     evict_burst: int = Field(1, gt=0)
+    """Evictions at once beyond evictQPS."""
     eviction_policy: str = "Eviction"
+    """`Eviction` (Eviction API), `Delete`, or `SoftEviction` (an annotation for others to act on)."""
     default_delete_options: dict[str, Any] | None = None
+    """DeleteOptions of evictions that bring none of their own."""
     arbitration_args: ArbitrationArgs = ArbitrationArgs()
+    """Arbitration of waiting jobs."""
 
     @field_validator("object_limiters")
     @classmethod

@@ -28,7 +28,7 @@ class MigrationMetrics:
         self.ended = Counter("koord_descheduler_migrations", "Migrations that ended.", ("phase", "reason"), registry=registry)
         self.seconds = Histogram(
             "koord_descheduler_migration_duration_seconds",
-            "From a job's creation to its end.",
+            "Seconds from the creation of a job to its end.",
             ("phase",),
             buckets=SECONDS,
             registry=registry,

@@ -26,23 +26,36 @@ class PriorityLevel(ConfigModel):
     """A group of nodes. The thresholds are accepted and have no effect, as upstream."""
 
     name: str = Field(min_length=1)
+    """Name of the group."""
     node_selector: dict[str, Any]
+    """LabelSelector of its nodes."""
     keep_threshold: float | int | None = None
+    """Accepted and left alone, as upstream."""
     reject_threshold: float | int | None = None
+    """Accepted and left alone, as upstream."""
 
 
 class CustomPriorityArgs(ConfigModel):
     """CustomPriority; `evictionOrder` goes from the group that is emptied first to the cheapest."""
 
     paused: bool = False
+    """Do nothing."""
     dry_run: bool = False
+    """Decide and record, evict nothing."""
     evictable_namespaces: Namespaces | None = None
+    """Namespaces whose pods may leave."""
     node_selector: dict[str, Any] | None = None
+    """LabelSelector of the nodes that are looked at; unset: all."""
     pod_selectors: list[PodSelector] = []
+    """Pods that may leave; one matching selector is enough. Empty: all."""
     node_fit: bool = True
+    """A pod may leave only if a node of a cheaper group would take it."""
     eviction_order: list[PriorityLevel] = []
+    """Groups of nodes, the one that is emptied first at the front."""
     mode: str = "BestEffort"
+    """`BestEffort`: pod by pod; `DrainNode`: only nodes that can be emptied."""
     auto_cordon: bool = False
+    """Cordon nodes that are drained."""
 
     @model_validator(mode="after")
     def _accepted(self) -> CustomPriorityArgs:

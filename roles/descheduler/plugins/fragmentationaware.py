@@ -23,14 +23,23 @@ class FragmentationAwareArgs(ConfigModel):
     """FragmentationAware. Thresholds are standard deviations of shares (0..1) of the node's allocatable."""
 
     paused: bool = False
+    """Do nothing."""
     dry_run: bool = False
+    """Decide and record, evict nothing."""
     node_selector: dict[str, Any] | None = None
+    """LabelSelector of the nodes that are looked at; unset: all."""
     evictable_namespaces: Namespaces | None = None
+    """Namespaces whose pods may leave."""
     pod_selectors: list[PodSelector] = []
+    """Pods that may leave; one matching selector is enough. Empty: all."""
     node_fit: bool = True
+    """A pod may leave only if another node would take it."""
     resources: list[str] = ["cpu", "memory"]
+    """Resources whose shares should be alike; two at least make sense."""
     imbalance_threshold: float | int = Field(0.15, ge=0)
+    """Standard deviation of the shares (0 to 1) above which a node is looked at."""
     min_improvement_threshold: float | int = Field(0.02, ge=0)
+    """By how much the deviation must fall for a pod to leave."""
 
     @model_validator(mode="after")
     def _accepted(self) -> FragmentationAwareArgs:

@@ -30,13 +30,21 @@ class ScaleDownBinPackArgs(ConfigModel):
     """ScaleDownBinPack. Weights of resources that are not named are 1."""
 
     paused: bool = False
+    """Do nothing."""
     strategy: str = "CalculateOnly"
+    """`CalculateOnly` writes the deletion cost of pods; `Evict` evicts in that order."""
     max_pods_to_evict: int = Field(0, ge=0)
+    """Pods that are evicted in a round at most; 0: no limit."""
     node_selector: dict[str, Any] | None = None
+    """LabelSelector of the nodes that are looked at; unset: all."""
     pod_selectors: list[PodSelector] = []
+    """Pods that may leave; one matching selector is enough. Empty: all."""
     evictable_namespaces: Namespaces | None = None
+    """Namespaces whose pods may leave."""
     resources: list[str] = ["cpu", "memory"]
+    """Resources by which nodes are ranked."""
     resource_weights: dict[str, float | int] = {}
+    """Weight by resource; 1 where left out."""
 
     @model_validator(mode="after")
     def _accepted(self) -> ScaleDownBinPackArgs:

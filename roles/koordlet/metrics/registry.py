@@ -58,31 +58,37 @@ class Metrics:
             Counter("koordlet_collect_node_local_storage_info_status", "Rounds of reading local storage.", status)
         )
         self.node_used_cpu = self._in(Gauge("koordlet_node_used_cpu_cores", "CPU use of the node, cores."))
-        self.node_used_memory = self._in(Gauge("koordlet_node_used_memory_bytes", "Memory use of the node without page cache."))
+        self.node_used_memory = self._in(Gauge("koordlet_node_used_memory_bytes", "Memory use of the node without page cache, bytes."))
         self.be_used_cpu = self._in(Gauge("koordlet_be_suppress_be_used_cpu_cores", "CPU use of the best-effort tier, cores."))
         self.host_app_usage = self._in(
             Gauge(
                 "koordlet_host_application_resource_usage",
-                "Use of host applications.",
+                "Use of host applications: cores or bytes.",
                 ("host_application_name", "resource", "priority_class", "qos"),
             )
         )
         self.kubelet_request = self._in(
             Histogram(
                 "koordlet_kubelet_request_duration_seconds",
-                "Duration of requests to the kubelet.",
+                "Seconds of requests to the kubelet.",
                 ("verb", "path", "code"),
                 exponential_buckets(0.001, 4, 7),
             )
         )
         self.sensing_errors = self._in(Counter("koordlet_sensing_errors", "Readings that failed and were left out.", ("collector",)))
-        self.tick_seconds = self._in(Gauge("koordlet_tick_seconds", "Duration of a sensing tick.", ("stat",)))
+        self.tick_seconds = self._in(Gauge("koordlet_tick_seconds", "Seconds of a sensing tick: the last one, and the longest.", ("stat",)))
 
     def _declare_reports(self) -> None:
         usage = ("resource", "unit")
         predicted = ("predictor", "resource", "unit")
-        self.reclaimable = self._in(Gauge("koordlet_node_predicted_resource_reclaimable", "Predicted reclaimable resources.", predicted))
-        self.peak = self._in(Gauge("koordlet_node_predicted_resource_peak", "Predicted peak of prod pods.", predicted))
+        self.reclaimable = self._in(
+            Gauge(
+                "koordlet_node_predicted_resource_reclaimable",
+                "Resources that Prod pods are predicted not to need, by predictor.",
+                predicted,
+            )
+        )
+        self.peak = self._in(Gauge("koordlet_node_predicted_resource_peak", "Predicted peak use of Prod pods, by predictor.", predicted))
         self.report_node = self._in(Gauge("koordlet_node_metric_node_usage", "Node use as reported in NodeMetric.", usage))
         self.report_system = self._in(Gauge("koordlet_node_metric_system_usage", "System use as reported.", usage))
         self.report_numa_node = self._in(
@@ -103,9 +109,13 @@ class Metrics:
         )
         self.would_evict = self._in(Counter("koordlet_would_evict", "Evictions that observe mode kept back, by gate.", ("gate",)))
         self.be_suppress_cpu = self._in(Gauge("koordlet_be_suppress_cpu_cores", "CPU allowed to the best-effort tier, cores.", ("type",)))
-        self.be_suppress_ls_used = self._in(Gauge("koordlet_be_suppress_ls_used_cpu_cores", "CPU use of the others, cores."))
-        self.scaled_burst = self._in(Gauge("koordlet_container_scaled_cfs_burst_us", "CFS burst set, µs.", _CONTAINER))
-        self.scaled_quota = self._in(Gauge("koordlet_container_scaled_cfs_quota_us", "CFS quota set, µs.", _CONTAINER))
+        self.be_suppress_ls_used = self._in(
+            Gauge("koordlet_be_suppress_ls_used_cpu_cores", "CPU use of pods that are not best-effort, cores.")
+        )
+        self.scaled_burst = self._in(Gauge("koordlet_container_scaled_cfs_burst_us", "CFS burst of a container as set, µs.", _CONTAINER))
+        self.scaled_quota = self._in(
+            Gauge("koordlet_container_scaled_cfs_quota_us", "CFS quota of a container as scaled by CPU burst, µs.", _CONTAINER)
+        )
         self.share_pool_cores = self._in(Gauge("koordlet_cpuset_share_pool_cpu_cores", "CPUs of the share pool."))
         self.be_share_pool_cores = self._in(Gauge("koordlet_cpuset_be_share_pool_cpu_cores", "CPUs of the BE share pool."))
         self.share_pool_info = self._in(Gauge("koordlet_cpuset_share_pool_info", "A CPU of the share pool.", ("cpu",)))
@@ -116,29 +126,39 @@ class Metrics:
         self.core_sched_cookie = self._in(
             Gauge(
                 "koordlet_container_core_sched_cookie",
-                "Core scheduling cookie of a container.",
+                "1, with the core scheduling cookie of a container.",
                 ("pod_name", "pod_namespace", "pod_uid", "container_name", "container_id", "core_sched_group", "core_sched_cookie"),
                 expires=True,
             )
         )
         self.core_sched_status = self._in(
-            Counter("koordlet_core_sched_cookie_manage_status", "Cookie operations.", ("core_sched_group", "status"), expires=True)
+            Counter(
+                "koordlet_core_sched_cookie_manage_status",
+                "Operations on core scheduling cookies by outcome.",
+                ("core_sched_group", "status"),
+                expires=True,
+            )
         )
         self.oom_score_adj = self._in(
             Gauge(
                 "koordlet_container_oom_score_adj",
-                "oom_score_adj set.",
+                "oom_score_adj of a container as set.",
                 ("pod_name", "pod_namespace", "pod_uid", "container_name"),
                 expires=True,
             )
         )
         self.resource_update = self._in(
-            Histogram("koordlet_resource_update_duration_milliseconds", "Duration of writes to the node.", ("type", "status"), _MS_BUCKETS)
+            Histogram(
+                "koordlet_resource_update_duration_milliseconds",
+                "Milliseconds of writes to files of the node.",
+                ("type", "status"),
+                _MS_BUCKETS,
+            )
         )
         self.hook_duration = self._in(
             Histogram(
                 "koordlet_runtime_hook_invoked_duration_milliseconds",
-                "Duration of runtime hooks.",
+                "Milliseconds of a runtime hook.",
                 ("hook", "stage", "status"),
                 _MS_BUCKETS,
                 with_node=True,
@@ -147,7 +167,7 @@ class Metrics:
         self.reconciler_duration = self._in(
             Histogram(
                 "koordlet_runtime_hook_reconciler_invoked_duration_milliseconds",
-                "Duration of reconciler functions.",
+                "Milliseconds of a function of the reconciler.",
                 ("level", "resource_type", "status"),
                 _MS_BUCKETS,
                 with_node=True,
@@ -160,16 +180,22 @@ class Metrics:
             Gauge("koordlet_node_resource_allocatable", "Allocatable batch and mid resources of the node.", ("resource", "unit"))
         )
         self.priority_reclaimable = self._ex(
-            Gauge("koordlet_node_priority_resource_reclaimable", "Reclaimable resources by priority.", ("priority", "resource", "unit"))
+            Gauge(
+                "koordlet_node_priority_resource_reclaimable",
+                "Resources of a priority that can be offered again: cores or bytes.",
+                ("priority", "resource", "unit"),
+            )
         )
         self.priority_reclaimable_status = self._ex(
             Gauge("koordlet_node_resource_priority_reclaimable_status", "0 when reclaimable could be computed, else 1.", ("priority",))
         )
         self.container_requests = self._ex(
-            Gauge("koordlet_container_resource_requests", "Batch and mid requests of containers.", container)
+            Gauge("koordlet_container_resource_requests", "Batch and mid requests of containers; CPU in milli, memory in bytes.", container)
         )
-        self.container_limits = self._ex(Gauge("koordlet_container_resource_limits", "Batch and mid limits of containers.", container))
-        self.store_bytes = self._ex(Gauge("koordlet_metric_store_bytes", "Memory that series take."))
+        self.container_limits = self._ex(
+            Gauge("koordlet_container_resource_limits", "Batch and mid limits of containers; CPU in milli, memory in bytes.", container)
+        )
+        self.store_bytes = self._ex(Gauge("koordlet_metric_store_bytes", "Memory that the series take, bytes."))
         self.store_series = self._ex(Gauge("koordlet_metric_store_series", "Series in the metric store."))
         self.container_cpi = self._ex(
             Gauge(
@@ -244,10 +270,10 @@ def process_text() -> str:
     except OSError:
         open_fds = 0
     rows = (
-        ("process_cpu_seconds_total", "counter", usage.ru_utime + usage.ru_stime),
-        ("process_resident_memory_bytes", "gauge", _resident_bytes()),
-        ("process_open_fds", "gauge", open_fds),
-        ("process_max_fds", "gauge", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
-        ("python_gc_objects_tracked", "gauge", sum(gc.get_count())),
+        ("process_cpu_seconds_total", "counter", "CPU time of this process, seconds.", usage.ru_utime + usage.ru_stime),
+        ("process_resident_memory_bytes", "gauge", "Resident memory of this process, bytes.", _resident_bytes()),
+        ("process_open_fds", "gauge", "Open file descriptors.", open_fds),
+        ("process_max_fds", "gauge", "Most file descriptors that may be open.", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        ("python_gc_objects_tracked", "gauge", "Objects that wait for the next garbage collection.", sum(gc.get_count())),
     )
-    return "".join(f"# TYPE {name} {kind}\n{name} {format_value(value)}\n" for name, kind, value in rows)
+    return "".join(f"# HELP {name} {text}\n# TYPE {name} {kind}\n{name} {format_value(value)}\n" for name, kind, text, value in rows)

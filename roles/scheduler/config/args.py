@@ -22,7 +22,9 @@ class PluginArgs(ConfigModel):
     """Base: the two type fields. The kind is the class's name."""
 
     api_version: Literal["kubescheduler.config.k8s.io/v1"] = API_VERSION
+    """May be left out; when given it is this one."""
     kind: str = ""
+    """May be left out; when given it is the name of this kind."""
 
     @model_validator(mode="after")
     def _kind(self) -> PluginArgs:
@@ -36,7 +38,9 @@ class ResourceWeight(ConfigModel):
     """A resource that counts in a score, with its weight."""
 
     name: str = Field(min_length=1)
+    """Resource name."""
     weight: int = Field(default=1, ge=1, le=100)
+    """How much it counts against the others."""
 
 
 def _cpu_and_memory() -> list[ResourceWeight]:
@@ -47,13 +51,16 @@ class UtilizationShapePoint(ConfigModel):
     """A point of the RequestedToCapacityRatio function: utilization in percent, score 0..10."""
 
     utilization: Percent
+    """Share of the node that is used, 0 to 100 percent."""
     score: int = Field(ge=0, le=10)
+    """Score at that utilization."""
 
 
 class RequestedToCapacityRatioParam(ConfigModel):
     """The function of RequestedToCapacityRatio."""
 
     shape: list[UtilizationShapePoint] = Field(default_factory=list)
+    """Points of the function, by rising utilization; between them it is a straight line. At least one."""
 
     @model_validator(mode="after")
     def _rising(self) -> RequestedToCapacityRatioParam:
@@ -69,8 +76,11 @@ class ScoringStrategy(ConfigModel):
     """How NodeResourcesFit scores."""
 
     type: Literal["LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"] = "LeastAllocated"
+    """`LeastAllocated` spreads, `MostAllocated` packs, `RequestedToCapacityRatio` follows a function."""
     resources: list[ResourceWeight] = Field(default_factory=_cpu_and_memory)
+    """Resources that count, with their weights."""
     requested_to_capacity_ratio: RequestedToCapacityRatioParam | None = None
+    """The function of RequestedToCapacityRatio; required there."""
 
     @model_validator(mode="after")
     def _complete(self) -> ScoringStrategy:
@@ -85,8 +95,11 @@ class NodeResourcesFitArgs(PluginArgs):
     """NodeResourcesFit. Ignored resources are extended ones; groups are name prefixes before the slash."""
 
     ignored_resources: list[str] = Field(default_factory=list)
+    """Extended resources that are not looked at."""
     ignored_resource_groups: list[str] = Field(default_factory=list)
+    """Domains (the part before the slash) of extended resources that are not looked at."""
     scoring_strategy: ScoringStrategy = Field(default_factory=ScoringStrategy)
+    """How nodes are scored."""
 
     @model_validator(mode="after")
     def _groups(self) -> NodeResourcesFitArgs:
@@ -100,6 +113,7 @@ class NodeResourcesBalancedAllocationArgs(PluginArgs):
     """NodeResourcesBalancedAllocation."""
 
     resources: list[ResourceWeight] = Field(default_factory=_cpu_and_memory)
+    """Resources whose shares should be alike; weights must be 1."""
 
     @model_validator(mode="after")
     def _weights(self) -> NodeResourcesBalancedAllocationArgs:
@@ -115,20 +129,25 @@ class NodeAffinityArgs(PluginArgs):
     """NodeAffinity: `addedAffinity` is a NodeAffinity that every pod of the profile gets in addition to its own."""
 
     added_affinity: dict[str, Any] | None = None
+    """A NodeAffinity that every pod of the profile must satisfy besides its own."""
 
 
 class InterPodAffinityArgs(PluginArgs):
     """InterPodAffinity."""
 
     hard_pod_affinity_weight: Percent = 1
+    """Weight of required terms of running pods that match the new pod, 0 to 100."""
     ignore_preferred_terms_of_existing_pods: bool = False
+    """Score without the preferred terms of running pods."""
 
 
 class PodTopologySpreadArgs(PluginArgs):
     """PodTopologySpread: constraints for pods that name none."""
 
     default_constraints: list[dict[str, Any]] = Field(default_factory=list)
+    """Constraints for pods that name none, without label selector. Only with defaultingType List."""
     defaulting_type: Literal["System", "List"] = "System"
+    """`System`: kube-scheduler's two soft constraints by host and zone; `List`: those of defaultConstraints."""
 
     @model_validator(mode="after")
     def _constraints(self) -> PodTopologySpreadArgs:
@@ -151,14 +170,18 @@ class DynamicResourcesArgs(PluginArgs):
     """DynamicResources: limits of allocating claims, of which there is none here; read so that a file that sets them is accepted."""
 
     filter_timeout: Seconds = 10.0
+    """Accepted and left alone: claims are not allocated here."""
     binding_timeout: Seconds = 600.0
+    """Accepted and left alone: claims are not allocated here."""
 
 
 class DefaultPreemptionArgs(PluginArgs):
     """DefaultPreemption: how many nodes are tried at least."""
 
     min_candidate_nodes_percentage: Percent = 10
+    """Share of nodes that is tried at least, 0 to 100 percent."""
     min_candidate_nodes_absolute: int = Field(default=100, ge=0)
+    """Number of nodes that is tried at least. Not both 0."""
 
     @model_validator(mode="after")
     def _some(self) -> DefaultPreemptionArgs:
@@ -171,10 +194,15 @@ class LoadAwareAggregated(ConfigModel):
     """Thresholds and scores on aggregated (percentile) usage. Durations in seconds; 0 is the longest recorded window."""
 
     usage_thresholds: dict[str, Percent] = Field(default_factory=dict)
+    """Percent of allocatable by resource, 0 to 100, above which a node's aggregated usage refuses pods; replaces usageThresholds."""
     usage_aggregation_type: AggregationType = ""
+    """Which aggregate the thresholds look at."""
     usage_aggregated_duration: Seconds = 0.0
+    """Window of that aggregate; 0: the longest that is reported."""
     score_aggregation_type: AggregationType = ""
+    """Which aggregate scores look at; empty: the latest usage."""
     score_aggregated_duration: Seconds = 0.0
+    """Window of that aggregate; 0: the longest that is reported."""
 
     @model_validator(mode="after")
     def _durations(self) -> LoadAwareAggregated:
@@ -191,21 +219,38 @@ class LoadAwareSchedulingArgs(PluginArgs):
     """LoadAwareScheduling (scheduler-node.md 2.1). Thresholds and factors in percent."""
 
     filter_expired_node_metrics: bool = True
+    """Whether a node whose NodeMetric is too old is refused."""
     enable_schedule_when_node_metrics_expired: bool = False
+    """Let such a node pass unchecked instead. Only read where the field before is true."""
     node_metric_expiration_seconds: int = Field(default=180, gt=0)
+    """Age in seconds from which a NodeMetric is too old."""
     resource_weights: dict[str, Annotated[int, Field(ge=1, le=100)]] = Field(default_factory=dict)
+    """Weight of each resource in the score; empty with dominantResourceWeight 0: cpu 1, memory 1."""
     dominant_resource_weight: Percent = 0
+    """Weight of the fullest resource's score, 0 to 100; 0: it does not count apart."""
     usage_thresholds: dict[str, Percent] = Field(default_factory=dict)
+    """Percent of allocatable by resource, 0 to 100, above which a node refuses pods; 0 switches a resource off. Empty: cpu 65, memory
+    95."""
     prod_usage_thresholds: dict[str, int] = Field(default_factory=dict)
+    """The same for usage of Prod pods, looked at for Prod pods; replaces usageThresholds for them."""
     prod_usage_include_sys: bool = False
+    """Count the system's usage as Prod usage too."""
     score_according_prod_usage: bool = False
+    """Score Prod pods by usage of Prod pods instead of the whole node's."""
     estimator: str = ""
+    """Name of the estimator; empty: defaultEstimator."""
     estimated_scaling_factors: dict[str, Annotated[int, Field(ge=1, le=100)]] = Field(default_factory=dict)
+    """Percent of its request that a new pod is taken to use, by resource; cpu 85 and memory 70 where left out."""
     estimated_seconds_after_pod_scheduled: int | None = None
+    """Seconds after scheduling for which the estimate counts rather than measured usage; unset or ≤ 0: off."""
     estimated_seconds_after_initialized: int | None = None
+    """Seconds after a pod became initialized for which the estimate counts; unset or ≤ 0: off."""
     allow_customize_estimation: bool = False
+    """Honour the pod annotations `load-estimated-*`."""
     aggregated: LoadAwareAggregated | None = None
+    """Thresholds and scores by aggregated usage."""
     supported_resources: list[str] = Field(default_factory=list)
+    """More resources that node annotations may set thresholds for."""
 
     @model_validator(mode="after")
     def _defaults(self) -> LoadAwareSchedulingArgs:
@@ -225,7 +270,9 @@ class VolumeBindingArgs(PluginArgs):
     without its gate StorageCapacityScoring."""
 
     bind_timeout_seconds: int = Field(default=600, ge=0)
+    """Seconds to wait for claims to be bound; 0: no limit."""
     shape: list[UtilizationShapePoint] = Field(default_factory=list)
+    """Must be empty: nodes are not scored by storage capacity."""
 
     @model_validator(mode="after")
     def _no_shape(self) -> VolumeBindingArgs:

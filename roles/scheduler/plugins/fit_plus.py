@@ -26,13 +26,16 @@ class ResourceStrategy(ConfigModel):
     """How one resource is scored: `LeastAllocated` prefers nodes with more of it left, `MostAllocated` with less."""
 
     type: Literal["LeastAllocated", "MostAllocated"]
+    """`LeastAllocated` spreads this resource, `MostAllocated` packs it."""
     weight: int = Field(default=1, ge=0)
+    """How much it counts against the others."""
 
 
 class NodeResourcesFitPlusArgs(PluginArgs):
     """NodeResourcesFitPlus: strategies by resource name."""
 
     resources: dict[str, ResourceStrategy] = Field(default_factory=dict)
+    """Strategy by resource name."""
 
 
 class _Part(NamedTuple):

@@ -22,6 +22,7 @@ class ScarceResourceAvoidanceArgs(PluginArgs):
     """ScarceResourceAvoidance: names of the scarce resources."""
 
     resources: list[str] = Field(default_factory=list)
+    """Scarce resources: nodes that have one are left to pods that request it."""
 
 
 class ScarceResourceAvoidance(PreScore, Score):

@@ -25,6 +25,7 @@ class SchedulingHintArgs(PluginArgs):
     """SchedulingHint: at most so many preferred nodes of a pod are tried."""
 
     max_hint_nodes: int = Field(default=100, gt=0, le=2**31 - 1)
+    """Preferred nodes of a pod that are tried at most."""
 
 
 def hint_of(pod: PodInfo) -> Hint | None:

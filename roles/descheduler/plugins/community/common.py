@@ -36,7 +36,9 @@ class CommunityArgs(LenientModel):
     """Namespaces and labels of the pods that a plugin looks at."""
 
     namespaces: CommunityNamespaces | None = None
+    """Namespaces whose pods are looked at."""
     label_selector: dict[str, Any] | None = None
+    """Only pods that match are looked at."""
 
     @model_validator(mode="after")
     def _selects(self) -> CommunityArgs:

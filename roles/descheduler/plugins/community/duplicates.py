@@ -23,7 +23,9 @@ class RemoveDuplicatesArgs(LenientModel):
     """RemoveDuplicates."""
 
     namespaces: CommunityNamespaces | None = None
+    """Namespaces whose pods are looked at."""
     exclude_owner_kinds: list[str] = []
+    """Kinds of owners whose pods stay."""
 
 
 @dataclass(slots=True)

@@ -26,10 +26,15 @@ class RemoveFailedPodsArgs(CommunityArgs):
     """RemoveFailedPods; ages in seconds. Without reasons or exit codes every failed pod matches."""
 
     exclude_owner_kinds: list[str] = []
+    """Kinds of owners whose pods stay."""
     min_pod_lifetime_seconds: int = Field(3600, ge=0)
+    """Younger pods stay, in seconds."""
     reasons: list[str] = []
+    """Reasons of the pod or its containers that count; empty: any."""
     exit_codes: list[int] = []
+    """Exit codes that count; empty: any."""
     including_init_containers: bool = False
+    """Look at init containers too."""
 
 
 class RemoveFailedPods:

@@ -28,9 +28,13 @@ class HighNodeUtilizationArgs(LenientModel):
     """HighNodeUtilization; thresholds in percent of allocatable."""
 
     thresholds: Percentages = {}
+    """Percent of allocatable by resource, 0 to 100; a node that requests less of all is emptied."""
     number_of_nodes: int = Field(0, ge=0)
+    """Pods leave only if more than so many nodes are below the thresholds."""
     eviction_modes: list[str] = []
+    """`OnlyThresholdingResources`: only pods that request a resource with a threshold leave."""
     evictable_namespaces: ExcludedNamespaces | None = None
+    """Namespaces whose pods stay."""
 
     @model_validator(mode="after")
     def _accepted(self) -> HighNodeUtilizationArgs:

@@ -27,18 +27,26 @@ class EvictionLimits(LenientModel):
     """How many pods may leave one node in a round."""
 
     node: int | None = Field(None, ge=0)
+    """Pods that leave one node in a round at most; unset: no limit."""
 
 
 class LowNodeUtilizationArgs(LenientModel):
     """LowNodeUtilization; thresholds in percent of allocatable, or around the average with useDeviationThresholds."""
 
     use_deviation_thresholds: bool = False
+    """Thresholds are distances from the average."""
     thresholds: Percentages = {}
+    """Percent of allocatable by resource, 0 to 100; a node that requests less of all takes pods."""
     target_thresholds: Percentages = {}
+    """Percent of allocatable by resource, 0 to 100; pods leave a node that requests more of any."""
     number_of_nodes: int = Field(0, ge=0)
+    """Pods leave only if more than so many nodes are below the thresholds."""
     metrics_utilization: dict[str, Any] | None = None
+    """Real usage instead of requests; refused here: LowNodeLoad does that."""
     evictable_namespaces: ExcludedNamespaces | None = None
+    """Namespaces whose pods stay."""
     eviction_limits: EvictionLimits | None = None
+    """How many pods may leave in a round."""
 
     @model_validator(mode="after")
     def _accepted(self) -> LowNodeUtilizationArgs:

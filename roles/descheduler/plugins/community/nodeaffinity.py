@@ -27,6 +27,7 @@ class RemovePodsViolatingNodeAffinityArgs(CommunityArgs):
     """RemovePodsViolatingNodeAffinity; types are looked at in their order."""
 
     node_affinity_type: list[str] = []
+    """`requiredDuringSchedulingIgnoredDuringExecution`, `preferredDuringSchedulingIgnoredDuringExecution`, or both."""
 
     @model_validator(mode="after")
     def _some(self) -> RemovePodsViolatingNodeAffinityArgs:

@@ -20,8 +20,11 @@ class RemovePodsViolatingNodeTaintsArgs(CommunityArgs):
     """RemovePodsViolatingNodeTaints; taints are given as `key` or `key=value`."""
 
     include_prefer_no_schedule: bool = False
+    """Taints of effect PreferNoSchedule count too."""
     excluded_taints: list[str] = []
+    """Taints that do not count, as `key` or `key=value`."""
     included_taints: list[str] = []
+    """Taints that alone count, as `key` or `key=value`; empty: all."""
 
     @model_validator(mode="after")
     def _one(self) -> RemovePodsViolatingNodeTaintsArgs:

@@ -39,7 +39,9 @@ class OwnerKinds(LenientModel):
     """Kinds of owners that a pod must have one of, or must have none of."""
 
     include: list[str] = []
+    """Kinds of owners that a pod must have one of."""
     exclude: list[str] = []
+    """Kinds of owners that a pod must not have. Not together with include."""
 
     @model_validator(mode="after")
     def _one(self) -> OwnerKinds:
@@ -56,9 +58,13 @@ class ConditionFilter(LenientModel):
     """A pod condition; every field that is set must match, at least one is."""
 
     type: str = ""
+    """Type of the condition."""
     status: str = ""
+    """Its status."""
     reason: str = ""
+    """Its reason."""
     min_time_since_last_transition_seconds: int | None = Field(None, ge=0)
+    """Seconds since it last changed, at least."""
 
     @model_validator(mode="after")
     def _something(self) -> ConditionFilter:
@@ -83,12 +89,19 @@ class PodLifeTimeArgs(CommunityArgs):
     """PodLifeTime: everything that is given must hold."""
 
     owner_kinds: OwnerKinds | None = None
+    """Owners that a pod must or must not have."""
     max_pod_life_time_seconds: int | None = Field(None, ge=0)
+    """Pods older than this leave, in seconds."""
     states: list[str] = []
+    """Phases of the pod, reasons of it or of its containers, that count."""
     conditions: list[ConditionFilter] = []
+    """Conditions of the pod that count; one match is enough."""
     exit_codes: list[int] = []
+    """Exit codes of containers that count."""
     including_init_containers: bool = False
+    """Look at init containers too."""
     including_ephemeral_containers: bool = False
+    """Look at ephemeral containers too."""
 
     @model_validator(mode="after")
     def _accepted(self) -> PodLifeTimeArgs:

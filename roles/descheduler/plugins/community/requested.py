@@ -20,7 +20,9 @@ class ExcludedNamespaces(LenientModel):
     """Namespaces whose pods stay."""
 
     exclude: list[str] = []
+    """Namespaces whose pods stay."""
     include: list[str] = []
+    """Refused here: only exclude is accepted."""
 
     def check(self, path: str) -> None:
         """Raises ConfigError when namespaces are included by name."""

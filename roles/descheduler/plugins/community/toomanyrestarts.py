@@ -20,8 +20,11 @@ class RemovePodsHavingTooManyRestartsArgs(CommunityArgs):
     """RemovePodsHavingTooManyRestarts; the threshold is a sum over containers."""
 
     pod_restart_threshold: int = Field(ge=1)
+    """Restarts of all containers from which a pod leaves."""
     including_init_containers: bool = False
+    """Count init containers too."""
     states: list[str] = []
+    """Phases of the pod, or reasons of its containers, that count; empty: any."""
 
     @model_validator(mode="after")
     def _accepted(self) -> RemovePodsHavingTooManyRestartsArgs:

@@ -24,7 +24,9 @@ class RemovePodsViolatingTopologySpreadConstraintArgs(CommunityArgs):
     """RemovePodsViolatingTopologySpreadConstraint; `constraints` are the whenUnsatisfiable values that count."""
 
     constraints: list[str] = ["DoNotSchedule"]
+    """Constraints that count, by whenUnsatisfiable: `DoNotSchedule`, `ScheduleAnyway`."""
     topology_balance_node_fit: bool = True
+    """A pod may leave only if a node of a smaller domain would take it."""
 
     @model_validator(mode="after")
     def _accepted(self) -> RemovePodsViolatingTopologySpreadConstraintArgs:

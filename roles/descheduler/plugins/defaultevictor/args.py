@@ -20,33 +20,41 @@ class PriorityThreshold(ConfigModel):
     """Pods at or above it are protected: by value, or by the name of a PriorityClass."""
 
     value: int | None = None
+    """Priority from which pods are protected."""
     name: str = ""
+    """PriorityClass whose value is taken instead."""
 
 
 class StorageClass(ConfigModel):
     """A storage class by its name."""
 
     name: str = Field(min_length=1)
+    """Name of the StorageClass."""
 
 
 class PodsWithPVC(ConfigModel):
     """Only claims of these storage classes protect a pod; none: all do."""
 
     protected_storage_classes: list[StorageClass] = []
+    """Classes whose claims protect a pod; empty: every claim does."""
 
 
 class ProtectionConfig(ConfigModel):
     """Details of single protections."""
 
     pods_with_pvc: PodsWithPVC | None = Field(None, alias="PodsWithPVC")
+    """Which claims protect a pod."""
 
 
 class PodProtections(ConfigModel):
     """Protections that are added to the default ones, and default ones that are left out."""
 
     extra_enabled: list[str] = []
+    """Protections besides the default ones."""
     default_disabled: list[str] = []
+    """Default protections that are left out."""
     config: ProtectionConfig | None = None
+    """Details of protections."""
 
     @model_validator(mode="after")
     def _known(self) -> PodProtections:
@@ -64,20 +72,35 @@ class DefaultEvictorArgs(ConfigModel):
     """DefaultEvictor. The booleans are upstream's older way to say what podProtections says."""
 
     node_selector: str = ""
+    """Nodes that count for nodeFit, as a selector text ("a=b,c")."""
     evict_local_storage_pods: bool = False
+    """Pods with local storage may leave."""
     evict_daemon_set_pods: bool = False
+    """Pods of DaemonSets may leave."""
     evict_system_critical_pods: bool = False
+    """Pods with a system-critical priority may leave."""
     ignore_pvc_pods: bool = False
+    """Pods with claims stay."""
     ignore_pods_without_pdb: bool = Field(False, alias="ignorePodsWithoutPDB")
+    """Pods that no PodDisruptionBudget covers stay."""
     evict_failed_bare_pods: bool = False
+    """Pods without owner may leave once they have failed."""
     label_selector: dict[str, Any] | None = None
+    """Only pods that match may leave."""
     namespace_label_selector: dict[str, Any] | None = None
+    """Only pods of namespaces that match may leave."""
     priority_threshold: PriorityThreshold | None = None
+    """Pods at or above this priority stay."""
     node_fit: bool = False
+    """A pod may leave only if another node would take it."""
     min_replicas: int = Field(0, ge=0)
+    """Pods of owners with fewer replicas stay; below 2: no limit."""
     min_pod_age: Seconds | None = None
+    """Younger pods stay; unset: no limit."""
     no_eviction_policy: str = "Preferred"
+    """What the annotation `prefer-no-eviction` does: `Preferred` (such pods go last) or `Mandatory` (they stay)."""
     pod_protections: PodProtections = PodProtections()
+    """Protections by name, instead of the booleans above."""
 
     @field_validator("node_selector")
     @classmethod

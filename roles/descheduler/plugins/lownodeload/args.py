@@ -21,8 +21,11 @@ class AnomalyCondition(ConfigModel):
     """When a hot node counts as abnormal. Each field has its default alone; a timeout of 0 means 60 s."""
 
     timeout: Seconds = DEFAULT_TIMEOUT
+    """How long a node stays abnormal at most before it is judged afresh; 0 means 1m."""
     consecutive_abnormalities: int = Field(DEFAULT_ABNORMALITIES, ge=0)
+    """A node is abnormal after more than so many hot rounds in a row; 1: at once."""
     consecutive_normalities: int = Field(DEFAULT_NORMALITIES, ge=0)
+    """It is normal again after more than so many normal rounds in a row."""
 
     @model_validator(mode="after")
     def _default(self) -> AnomalyCondition:
@@ -36,8 +39,11 @@ class PoolAnomalyCondition(ConfigModel):
     """The same of one pool: what is left out, or 0, comes from the top level."""
 
     timeout: Seconds = 0.0
+    """As above; 0: the top level's."""
     consecutive_abnormalities: int = Field(0, ge=0)
+    """As above; 0: the top level's."""
     consecutive_normalities: int = Field(0, ge=0)
+    """As above; 0: the top level's."""
 
     def over(self, base: AnomalyCondition) -> AnomalyCondition:
         """This one with what it leaves out."""
@@ -52,12 +58,19 @@ class Thresholds(ConfigModel):
     """The part that the top level and node pools share. Percent of allocatable; None in a pool inherits."""
 
     node_selector: dict[str, Any] | None = None
+    """LabelSelector of the nodes; unset: all."""
     use_deviation_thresholds: bool = False
+    """Thresholds are distances from the average usage."""
     low_thresholds: Percentages | None = None
+    """Percent of allocatable by resource; a node below all of them takes pods."""
     high_thresholds: Percentages | None = None
+    """Percent of allocatable by resource; a node above any of them is hot. At least the low one."""
     prod_low_thresholds: Percentages | None = None
+    """The same for usage of Prod pods."""
     prod_high_thresholds: Percentages | None = None
+    """The same for usage of Prod pods."""
     resource_weights: dict[str, int] | None = None
+    """Weight by resource when nodes and pods are ordered; unset: 1."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Thresholds:
@@ -91,23 +104,35 @@ class NodePool(Thresholds):
     """Nodes with thresholds of their own; what is missing comes from the top level."""
 
     name: str = ""
+    """Name of the pool; stands in records."""
     anomaly_condition: PoolAnomalyCondition | None = None
+    """When a hot node of this pool is abnormal."""
 
 
 class LowNodeLoadArgs(Thresholds):
     """LowNodeLoad (DS-LNL-01..08)."""
 
     anomaly_condition: AnomalyCondition | None = None
+    """When a hot node is abnormal, so that pods leave."""
 
     paused: bool = False
+    """Do nothing."""
     dry_run: bool = False
+    """Decide and record, evict nothing."""
     number_of_nodes: int = Field(0, ge=0)
+    """Pods leave only if more than so many nodes are below the low thresholds."""
     node_metric_expiration_seconds: int = Field(180, gt=0)
+    """Age in seconds from which a NodeMetric is too old: such a node is left out."""
     evictable_namespaces: Namespaces | None = None
+    """Namespaces whose pods may leave."""
     pod_selectors: list[PodSelector] = []
+    """Pods that may leave; one matching selector is enough. Empty: all."""
     node_fit: bool = True
+    """A pod may leave only if another node would take it."""
     detector_cache_timeout: Seconds = 300.0
+    """How long what was observed of a node is kept."""
     node_pools: list[NodePool] = []
+    """Groups of nodes with thresholds of their own; each takes the matching nodes that were not found hot by one before it."""
 
     @model_validator(mode="after")
     def _selectors(self) -> LowNodeLoadArgs:

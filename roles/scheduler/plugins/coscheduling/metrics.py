@@ -25,15 +25,15 @@ class GangMetrics:
             self._rounds = self._preemptions = self._batches = None
             return
         self._rounds = Histogram(
-            "scheduler_gang_schedule_cycle_duration_seconds", "Seconds of a gang's try.", ["reason", "job_size"],
+            "scheduler_gang_schedule_cycle_duration_seconds", "Seconds of a try to place a gang.", ["reason", "job_size"],
             buckets=_SECONDS, registry=registry,
         )  # fmt: skip
         self._preemptions = Histogram(
-            "scheduler_job_preemption_duration_seconds", "Seconds of a job's preemption.", ["jobName", "result"],
+            "scheduler_job_preemption_duration_seconds", "Seconds of looking for room for a job.", ["jobName", "result"],
             buckets=_SECONDS, registry=registry,
         )  # fmt: skip
         self._batches = Histogram(
-            "scheduler_inline_batch_schedule_duration_seconds", "Seconds of a plan carried out as one batch.", ["result"],
+            "scheduler_inline_batch_schedule_duration_seconds", "Seconds of placing a planned gang whole.", ["result"],
             buckets=_SECONDS, registry=registry,
         )  # fmt: skip
         self._waiting = Gauge("scheduler_waiting_gang_group_number", "Gangs of which members wait for others.", registry=registry)

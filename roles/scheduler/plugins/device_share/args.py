@@ -21,7 +21,9 @@ class DeviceScoringStrategy(ConfigModel):
     """How nodes, and devices on a node, are preferred: the emptiest or the fullest."""
 
     type: Literal["LeastAllocated", "MostAllocated"] = "LeastAllocated"
+    """`LeastAllocated` prefers empty devices, `MostAllocated` full ones."""
     resources: list[ResourceWeight] = Field(default_factory=_scored)
+    """Device resources that count, with weights 1 to 100."""
 
     @model_validator(mode="after")
     def _some(self) -> DeviceScoringStrategy:
@@ -34,22 +36,32 @@ class TemplatesConfig(ConfigModel):
     """The ConfigMap with the templates of shared devices, and the resources whose requests must equal one of them."""
 
     config_map_namespace: str = Field(default="koordinator-system", min_length=1)
+    """Namespace of the ConfigMap with templates."""
     config_map_name: str = Field(default="gpu-shared-resource-templates", min_length=1)
+    """Name of that ConfigMap."""
     matched_resources: list[str] = Field(default_factory=lambda: [names.RESOURCE_HUAWEI_NPU_CORE])
+    """Resources whose requests must equal a template."""
 
 
 class GPUModel(ConfigModel):
     """A model of cards, as the node labels `gpu-vendor` and `gpu-model` name it."""
 
     vendor: str = ""
+    """Value of the node label gpu-vendor."""
     model: str = ""
+    """Value of the node label gpu-model."""
 
 
 class DeviceShareArgs(PluginArgs):
     """DeviceShare. `allocator` chooses nothing: it is accepted because old configurations have it."""
 
     allocator: str = ""
+    """Accepted and left alone, for old files."""
     scoring_strategy: DeviceScoringStrategy = Field(default_factory=DeviceScoringStrategy)
+    """How nodes and devices are preferred."""
     disable_device_numa_topology_alignment: bool = Field(default=False, alias="disableDeviceNUMATopologyAlignment")
+    """Do not align devices with NUMA nodes."""
     gpu_shared_resource_templates_config: TemplatesConfig = Field(default_factory=TemplatesConfig, alias="gpuSharedResourceTemplatesConfig")
+    """Where the templates of shared devices are."""
     gpu_share_unsupported_models: list[GPUModel] = Field(default_factory=list)
+    """Models whose cards are only given whole."""

@@ -13,7 +13,10 @@ class PlanMetric:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gauge = Gauge(
-            "scheduler_secondary_device_not_well_planned", "Secondary devices not well planned.", ["node_name"], registry=registry
+            "scheduler_secondary_device_not_well_planned",
+            "1 while a Device says that its secondary devices are not well planned.",
+            ["node_name"],
+            registry=registry,
         )
         self._shown: set[str] = set()
 

@@ -22,8 +22,11 @@ class HookPluginArgs(ConfigModel):
     """A quota hook: `factoryKey` names the entry point (group `koord.scheduler.quota_hooks`), `key` the instance."""
 
     key: str = Field(min_length=1)
+    """Name of this instance; stands in refusals and metrics."""
     factory_key: str = Field(min_length=1)
+    """Entry point of group `koord.scheduler.quota_hooks` that makes it."""
     factory_args: Any = None
+    """Arguments for the factory."""
 
 
 class ElasticQuotaArgs(PluginArgs):
@@ -31,18 +34,31 @@ class ElasticQuotaArgs(PluginArgs):
     `quotaSnapshotUpdateInterval` is the age that upstream allows, and is always kept."""
 
     delay_evict_time: Seconds = 120.0
+    """How long a quota may use more than its runtime before pods are evicted. At least 0."""
     revoke_pod_interval: Seconds = 1.0
+    """How often that is looked at. At least 0."""
     default_quota_group_max: dict[str, str | int | float] = Field(default_factory=_unlimited)
+    """Maximum of the quota for pods without one, by resource."""
     system_quota_group_max: dict[str, str | int | float] = Field(default_factory=_unlimited)
+    """Maximum of the quota of kube-system's pods, by resource."""
     quota_group_namespace: str = Field(default="koordinator-system", min_length=1)
+    """Namespace in which the default, system and root quota are made."""
     monitor_all_quotas: bool = False
+    """Evict from every quota that uses more than its runtime. Off: only what another quota wants back by preemption."""
     enable_check_parent_quota: bool = False
+    """Check the limits of all ancestors, not only the pod's own quota."""
     enable_runtime_quota: bool = True
+    """Limit by runtime (what a quota may use now, with what others lend). Off: by max."""
     enable_min_quota_scale: bool = True
+    """Shrink min in proportion where the tree's total does not cover all of them."""
     disable_default_quota_preemption: bool = True
+    """Pods of the default quota do not preempt."""
     enable_queue_hint: bool = False
+    """Try refused pods again only on events that can help their quota."""
     quota_snapshot_update_interval: Seconds = 120.0
+    """Age of the books that hints may look at; they are always fresh here."""
     hook_plugins: list[HookPluginArgs] = Field(default_factory=list)
+    """Quota hooks, in the order of their calls."""
 
     @model_validator(mode="after")
     def _limits(self) -> ElasticQuotaArgs:

@@ -41,15 +41,29 @@ class QuotaMetrics:
     """Gauges of all quotas, whose series go with the quota, and how long the plugin's work takes (seconds)."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._status = Gauge("scheduler_elastic_quota_status", "Books of a quota; cpu in milli.", _LABELS, registry=registry)
-        self._spec = Gauge("scheduler_elastic_quota_spec", "Spec of a quota; cpu in milli.", _LABELS, registry=registry)
+        self._status = Gauge(
+            "scheduler_elastic_quota_status",
+            "What a quota has and uses, by field; cpu in milli, the rest in units.",
+            _LABELS,
+            registry=registry,
+        )
+        self._spec = Gauge(
+            "scheduler_elastic_quota_spec",
+            "What the spec of a quota says, by field; cpu in milli, the rest in units.",
+            _LABELS,
+            registry=registry,
+        )
         self._shown: list[tuple[Gauge, Series]] = [(self._status, {}), (self._spec, {})]
         self._latency = Histogram(
-            "scheduler_elastic_quota_process_latency", "Seconds of an operation.", ["operation"], buckets=_SECONDS, registry=registry
+            "scheduler_elastic_quota_process_latency",
+            "Seconds of an operation on the books of quotas.",
+            ["operation"],
+            buckets=_SECONDS,
+            registry=registry,
         )
         self._hooks = Histogram(
             "scheduler_elastic_quota_hook_plugin_latency",
-            "Seconds of a quota hook.",
+            "Seconds of a call of a quota hook.",
             ["plugin", "operation"],
             buckets=_SECONDS,
             registry=registry,

@@ -19,7 +19,9 @@ class NumaScoringStrategy(ConfigModel):
     """How nodes or NUMA nodes are scored: by what stays free or by what is used."""
 
     type: Literal["LeastAllocated", "MostAllocated"] = "LeastAllocated"
+    """`LeastAllocated` spreads, `MostAllocated` packs."""
     resources: list[ResourceWeight] = Field(default_factory=_cpu_and_memory)
+    """Resources that count, with weights 1 to 100."""
 
     @model_validator(mode="after")
     def _some(self) -> NumaScoringStrategy:
@@ -33,5 +35,8 @@ class NodeNUMAResourceArgs(PluginArgs):
     default order in which NUMA nodes are filled."""
 
     default_cpu_bind_policy: Literal["", "FullPCPUs", "SpreadByPCPUs"] = Field(default="FullPCPUs", alias="defaultCPUBindPolicy")
+    """How CPUs are chosen for pods that are to be bound and do not say how: `FullPCPUs`, `SpreadByPCPUs`, or empty."""
     scoring_strategy: NumaScoringStrategy = Field(default_factory=NumaScoringStrategy)
+    """How nodes are scored."""
     numa_scoring_strategy: NumaScoringStrategy = Field(default_factory=NumaScoringStrategy)
+    """How NUMA nodes of a node are preferred."""

@@ -21,17 +21,24 @@ class PreAllocationConfig(ConfigModel):
     """Which running pods a pre-allocating Reservation may take over in mode Cluster, and in what order."""
 
     enable_cluster_mode: bool = False
+    """Whether any labelled pod of the node may be taken over, not only the Reservation's own owners."""
     cluster_label_key: str = Field(default=names.LABEL_POD_IS_PRE_ALLOCATABLE, min_length=1)
+    """Label of pods that may be taken over."""
     cluster_priority_annotation_key: str = Field(default=names.ANNOTATION_PRE_ALLOCATABLE_PRIORITY, min_length=1)
+    """Annotation with their order."""
     prefer_no_pre_allocated_pods: bool = False
+    """Prefer nodes where no pod has to be taken over."""
 
 
 class ReservationSelectorIndex(ConfigModel):
     """Labels of Reservations by which they are found for pods with a reservationSelector. Without keys it stays off."""
 
     enabled: bool = False
+    """Keep the index."""
     key_prefixes: list[str] = Field(default_factory=list)
+    """Prefixes of label keys that are indexed."""
     keys: list[str] = Field(default_factory=list)
+    """Label keys that are indexed."""
 
     @field_validator("key_prefixes", "keys")
     @classmethod
@@ -48,17 +55,29 @@ class ReservationArgs(PluginArgs):
     """Reservation. Durations in seconds."""
 
     enable_preemption: bool = False
+    """Whether a Reservation may displace pods of lower priority."""
     min_candidate_nodes_percentage: Percent = 10
+    """Share of nodes that preemption tries at least, 0 to 100 percent."""
     min_candidate_nodes_absolute: Count = 100
+    """Number of nodes that preemption tries at least."""
     controller_workers: int = Field(default=1, ge=1)
+    """Workers of the Reservation controller."""
     gc_duration_seconds: Count = _DAY
+    """Seconds after which a Reservation that has ended is deleted; 0 means 86400."""
     gc_interval_seconds: Count = 60
+    """How often that is looked at, in seconds."""
     resync_interval_seconds: Count = 60
+    """How often the metrics of reservations are written, in seconds."""
     disable_garbage_collection: bool = False
+    """Keep Reservations that have ended."""
     pre_allocation_config: PreAllocationConfig = Field(default_factory=PreAllocationConfig)
+    """Which running pods a Reservation may take over."""
     ignored_resources: list[str] = Field(default_factory=list)
+    """Extended resources that Reservations do not hold."""
     ignored_resource_groups: list[str] = Field(default_factory=list)
+    """Domains of extended resources that Reservations do not hold."""
     reservation_selector_index: ReservationSelectorIndex = Field(default_factory=ReservationSelectorIndex)
+    """Labels by which Reservations are found quickly."""
 
     @model_validator(mode="after")
     def _resources(self) -> ReservationArgs:

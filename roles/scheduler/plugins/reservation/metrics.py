@@ -20,13 +20,23 @@ class ReservationMetrics:
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
         registry = registry if registry is not None else CollectorRegistry()
-        self._phase = Gauge("scheduler_reservation_status_phase", "1 for the current phase.", ["name", "phase"], registry=registry)
-        self._resource = Gauge(
-            "scheduler_reservation_resource", "What is held and used.", ["type", "name", "resource", "unit"], registry=registry
+        self._phase = Gauge(
+            "scheduler_reservation_status_phase",
+            "1 for the phase that a Reservation is in, 0 for the others.",
+            ["name", "phase"],
+            registry=registry,
         )
-        self._queries = Counter("scheduler_reservation_selector_index_query", "Lookups by result.", ["result"], registry=registry)
+        self._resource = Gauge(
+            "scheduler_reservation_resource",
+            "allocatable, allocated (cores, Gi or raw) and utilization (ratio) of a Reservation.",
+            ["type", "name", "resource", "unit"],
+            registry=registry,
+        )
+        self._queries = Counter(
+            "scheduler_reservation_selector_index_query", "Lookups in the selector index: hit or miss.", ["result"], registry=registry
+        )
         self._candidates = Histogram(
-            "scheduler_reservation_selector_index_candidates_count", "Candidates of a hit.",
+            "scheduler_reservation_selector_index_candidates_count", "Nodes that a hit in the selector index leaves.",
             buckets=tuple(float(2**power) for power in range(14)), registry=registry,
         )  # fmt: skip
 

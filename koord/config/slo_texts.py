@@ -1,0 +1,64 @@
+"""What the fields of slo-controller-config mean that NodeSLO does not have, and those whose text there would not do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from koord.config.slo_schema import AMPLIFICATION, COLOCATION, HOSTS, NORMALIZATION, THRESHOLD
+
+TEXTS: Final[Mapping[str, Mapping[str, str]]] = {
+    COLOCATION: {
+        "enable": "Whether unused resources are offered; the cluster's switch beats every node's.",
+        "metricAggregateDurationSeconds": "Window of the agent's averages, in seconds.",
+        "metricReportIntervalSeconds": "How often the agent reports, in seconds.",
+        "metricAggregatePolicy": "Which aggregates the agent reports besides.",
+        "metricAggregatePolicy.durations": "Windows of the percentiles.",
+        "metricMemoryCollectPolicy": "Which memory counts as used.",
+        "cpuReclaimThresholdPercent": "Share of the node's CPU that may be filled, in percent; the rest is the margin.",
+        "memoryReclaimThresholdPercent": "Share of the node's memory that may be filled, in percent; the rest is the margin.",
+        "cpuCalculatePolicy": "How batch-cpu is computed: `usage` or `maxUsageRequest`; any other word means usage.",
+        "memoryCalculatePolicy": "How batch-memory is computed: `usage`, `request` or `maxUsageRequest`; any other word means usage.",
+        "degradeTimeMinutes": "Age in minutes from which a NodeMetric is not trusted: batch and mid go to 0.",
+        "updateTimeThresholdSeconds": "Age in seconds of what stands on the node from which small differences are written too.",
+        "resourceDiffThreshold": "Difference, as a share of the old amount, that is written at once.",
+        "midReclaimMode": "`static`: Mid is a fixed share of the node; any other word means dynamic.",
+        "midCPUThresholdPercent": "Ceiling of mid-cpu in percent of the node.",
+        "midMemoryThresholdPercent": "Ceiling of mid-memory in percent of the node.",
+        "midUnallocatedPercent": "Share of what Prod pods have not requested that goes to Mid, in percent.",
+        "midStaticCPUReservedPercent": "mid-cpu in static mode, in percent of the node.",
+        "midStaticMemoryReservedPercent": "mid-memory in static mode, in percent of the node.",
+        "batchCPUThresholdPercent": "Ceiling of batch-cpu in percent of the node; unset: none.",
+        "batchMemoryThresholdPercent": "Ceiling of batch-memory in percent of the node; unset: none.",
+        "extensions": "Free, for other programs.",
+    },
+    THRESHOLD: {
+        "memoryAllocatableEvictThresholdPercent": "Memory requests of mid and batch pods, in percent of the offer, above which they leave.",
+        "memoryAllocatableEvictLowerPercent": "Memory requests, in percent of the offer, down to which they leave.",
+    },
+    HOSTS: {
+        "applications": "Programs outside of pods; a matching entry's list replaces the cluster's.",
+        "applications[].name": "Name of the application.",
+        "applications[].priority": "Its priority class.",
+        "applications[].qos": "Its QoS class.",
+        "applications[].cgroupPath": "Its cgroup.",
+        "applications[].cgroupPath.base": "Where the path starts.",
+        "applications[].cgroupPath.parentDir": "Directory below the base.",
+        "applications[].cgroupPath.relativePath": "Directory below that.",
+        "applications[].strategy": "Free, for other programs.",
+    },
+    NORMALIZATION: {
+        "enable": "Whether the annotation `node.koordinator.sh/cpu-normalization-ratio` is kept; off: it becomes 1.00.",
+        "defaultRatio": "Ratio of CPU models that ratioModel does not have.",
+        "ratioModel": "Ratios by CPU model, as the node's topology names it.",
+        "ratioModel.*.baseRatio": "Ratio without hyper-threading and turbo.",
+        "ratioModel.*.hyperThreadEnabledRatio": "Ratio with hyper-threading.",
+        "ratioModel.*.turboEnabledRatio": "Ratio with turbo.",
+        "ratioModel.*.hyperThreadTurboEnabledRatio": "Ratio with both.",
+    },
+    AMPLIFICATION: {
+        "enable": "Whether the annotation `node.koordinator.sh/resource-amplification-ratio` is kept.",
+        "resourceAmplificationRatio": "Ratio by resource name; below 1 the annotation is removed.",
+    },
+}
+"""Text by key and path; `[]` is an item of a list, `.*` a value of a map."""

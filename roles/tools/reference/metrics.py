@@ -1,0 +1,134 @@
+"""docs/reference/metrics.md: every metric of every role, collected from the registries that the roles fill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+
+from koord.decisions.recorder import Recorder
+from koord.process import metrics as common
+from roles.descheduler.metrics import Metrics as DeschedulerMetrics
+from roles.descheduler.migration.telling import MigrationMetrics
+from roles.koordlet.metrics.registry import Metrics as KoordletMetrics
+from roles.koordlet.metrics.registry import process_text
+from roles.manager.metrics import Metrics as ManagerMetrics
+from roles.runtime_proxy.metrics import Metrics as ProxyMetrics
+from roles.scheduler.auditor import AuditMetrics
+from roles.scheduler.metrics import SchedulerMetrics, Standing
+from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
+from roles.scheduler.plugins.device_share.metrics import PlanMetric
+from roles.scheduler.plugins.elastic_quota.metrics import QuotaMetrics
+from roles.scheduler.plugins.reservation.metrics import ReservationMetrics
+from roles.scheduler.resource_metrics import PodResources
+from roles.tools.reference.markdown import code, page, table
+
+_PATHS = {
+    "scheduler": "`/metrics` of `--port` (10251) and `--secure-port`; `kube_pod_resource_*` at `/metrics/resources` of the leader.",
+    "manager": "`/metrics` of `--metrics-addr` (:8080).",
+    "koordlet": "`/metrics` of `--addr` (:9316); `/internal-metrics` and `/external-metrics` have one part each.",
+    "descheduler": "`/metrics` of the configuration's metricsBindAddress (:10251).",
+    "runtime-proxy": "`/metrics` of `--addr` (off by default).",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A metric: `name` as it is scraped, without the endings of histograms."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    text: str
+
+
+def _of_collector(collector: object) -> Iterator[Entry]:
+    """Entries of one collector of the client library, or of one of ours that yields families."""
+    kind, name = getattr(collector, "_type", None), getattr(collector, "_name", None)
+    if isinstance(kind, str) and isinstance(name, str):
+        labels, text = tuple(getattr(collector, "_labelnames", ())), str(getattr(collector, "_documentation", ""))
+        yield Entry(name + "_total" if kind == "counter" else name, kind, labels, text)
+        return
+    for family in collector.collect():  # type: ignore[attr-defined]
+        named = tuple(getattr(family, "_labelnames", ())) or tuple(label for sample in family.samples for label in sample.labels)
+        named = tuple(label for label in dict.fromkeys(named) if label != "le")
+        counted = family.type == "counter"
+        yield Entry(family.name + "_total" if counted else family.name, common.shown_type(family), named, family.documentation)
+
+
+def entries(registry: CollectorRegistry) -> list[Entry]:
+    """Everything in a registry, by name."""
+    found = {entry.name: entry for collector in registry._collector_to_names for entry in _of_collector(collector)}
+    return [found[name] for name in sorted(found)]
+
+
+def _common(role: str) -> CollectorRegistry:
+    registry = common.registry(role)
+    common.client_observer(registry, "https://api:6443")
+    common.watch_recorder(registry, Recorder(role))
+    return registry
+
+
+def _scheduler() -> CollectorRegistry:
+    registry = _common("scheduler")
+    SchedulerMetrics(registry)
+    standing = Standing(queues=dict, cache=dict, bindings=lambda: 0, refused=list, leader=lambda: False, lease="")
+    registry.register(standing)  # type: ignore[arg-type]
+    for fill in (GangMetrics, QuotaMetrics, PlanMetric, ReservationMetrics):
+        fill(registry)
+    AuditMetrics(registry, ["priority"])
+    registry.register(PodResources(list))  # type: ignore[arg-type]
+    return registry
+
+
+def _manager() -> CollectorRegistry:
+    registry = _common("manager")
+    ManagerMetrics(registry)
+    return registry
+
+
+def _descheduler() -> CollectorRegistry:
+    registry = _common("descheduler")
+    DeschedulerMetrics(registry)
+    MigrationMetrics(registry)
+    return registry
+
+
+def _proxy() -> CollectorRegistry:
+    registry = common.registry("runtime-proxy")
+    ProxyMetrics(registry)
+    return registry
+
+
+def _koordlet() -> list[Entry]:
+    own = [
+        Entry(family.name, family.kind, (*family.labels, *(("node",) if family.with_node else ())), family.help)
+        for family in KoordletMetrics("node").families()
+    ]
+    kinds = dict(line.split()[2:4] for line in process_text().splitlines() if line.startswith("# TYPE"))
+    texts = dict(line.removeprefix("# HELP ").split(" ", 1) for line in process_text().splitlines() if line.startswith("# HELP"))
+    return sorted([*own, *(Entry(name, kind, (), texts.get(name, "")) for name, kind in kinds.items())], key=lambda entry: entry.name)
+
+
+ROLES: Mapping[str, Callable[[], Iterable[Entry]]] = {
+    "scheduler": lambda: entries(_scheduler()),
+    "manager": lambda: entries(_manager()),
+    "koordlet": _koordlet,
+    "descheduler": lambda: entries(_descheduler()),
+    "runtime-proxy": lambda: entries(_proxy()),
+}
+
+
+def render() -> str:
+    """The page."""
+    intro = (
+        "Metrics of each role in Prometheus' text format; OpenMetrics where it is accepted. Names of Kubernetes and of Koordinator are "
+        "theirs, units too. A histogram's "
+        "series end in `_bucket`, `_sum` and `_count`. Series with labels appear with their first value."
+    )
+    sections = []
+    for role, collect in ROLES.items():
+        rows = [(code(one.name), one.kind, ", ".join(map(code, one.labels)), one.text) for one in collect()]
+        sections += [f"## {role}", _PATHS[role], table(("Metric", "Type", "Labels", "Meaning"), rows)]
+    return page("Metrics", intro, sections)

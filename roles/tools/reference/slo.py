@@ -1,0 +1,116 @@
+"""Rows of the reference table of one key of slo-controller-config (pure)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from koord.api.nodeslo_defaults import recommended_resource_qos_strategy
+from koord.api.v1alpha1 import nodeslo
+from koord.config import slo_schema
+from koord.config.schema import Amount, Bool, Int, IntOrText, ListOf, MapOf, Node, Num, Range, Selector, Span, Str, Struct
+from koord.config.slo_texts import TEXTS
+from roles.tools.reference.markdown import code
+from roles.tools.reference.models import Row, model_in
+
+# A key's strategy is a part of NodeSLO where the manager hands it on: its fields are described there.
+_MODELS: Mapping[str, type[BaseModel]] = {
+    slo_schema.THRESHOLD: nodeslo.ResourceThresholdStrategy,
+    slo_schema.QOS: nodeslo.ResourceQOSStrategy,
+    slo_schema.BURST: nodeslo.CPUBurstStrategy,
+    slo_schema.SYS: nodeslo.SystemStrategy,
+}
+
+
+def type_of(node: Node) -> str:
+    """The type in a word or two."""
+    match node:
+        case Int():
+            return "integer"
+        case Num():
+            return "number"
+        case Bool():
+            return "boolean"
+        case Str():
+            return "string"
+        case Amount():
+            return "quantity"
+        case IntOrText():
+            return "integer or string"
+        case Span():
+            return "duration"
+        case Selector():
+            return "label selector"
+        case ListOf():
+            return f"[]{type_of(node.item)}"
+        case MapOf():
+            return f"map of {type_of(node.value)}"
+        case _:
+            return "object"
+
+
+def _between(bounds: Range) -> str:
+    low, high = bounds
+    if low is not None and high is not None:
+        return f"{low:g} to {high:g}"
+    return f"at least {low:g}" if low is not None else f"at most {high:g}"
+
+
+def limits_of(node: Node) -> str:
+    """What the webhook demands of a value."""
+    match node:
+        case Int(cm=bounds) if bounds is not None:
+            return _between(bounds)
+        case Num(above=above, most=most):
+            return ", ".join(
+                filter(None, (f"above {above:g}" if above is not None else "", f"at most {most:g}" if most is not None else ""))
+            )
+        case Str(choices=choices) if choices:
+            return "one of " + ", ".join(map(code, choices))
+        case ListOf(item=inner) | MapOf(value=inner):
+            return limits_of(inner)
+        case _:
+            return ""
+
+
+def description_of(key: str, path: str, model: type[BaseModel] | None) -> str:
+    """What a field means: from its text here, else from the NodeSLO field that it becomes."""
+    own = TEXTS.get(key, {}).get(path)
+    if own is not None or model is None:
+        return own or ""
+    text = ""
+    for part in path.replace("[]", "").split("."):
+        if model is None:
+            return ""
+        field = next((one for name, one in model.model_fields.items() if part == (one.alias or name)), None)
+        if field is None:
+            return ""
+        text, (model, _) = field.description or "", model_in(field.annotation)
+    return text
+
+
+def _default(key: str, path: str) -> str:
+    value: Any = recommended_resource_qos_strategy() if key == slo_schema.QOS else slo_schema.DEFAULTS[key]
+    for part in path.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return ""
+        value = value[part]
+    return "" if value in ({}, []) or isinstance(value, Mapping) else value if isinstance(value, str) else json.dumps(value)
+
+
+def rows(key: str, node: Node, path: str = "") -> Iterator[Row]:
+    """Path, type, default, meaning of every field of a key's strategy."""
+    while isinstance(node, (ListOf, MapOf)):
+        path, node = (path + "[]", node.item) if isinstance(node, ListOf) else (path + ".*", node.value)
+    if not isinstance(node, Struct):
+        return
+    below = dict(node.pairs)
+    for name, child in node.fields.items():
+        here = f"{path}{'.' if path else ''}{name}"
+        extra = "; ".join(filter(None, (limits_of(child), f"below {below[name]}" if name in below else "")))
+        text = description_of(key, here, _MODELS.get(key))
+        yield code(here), type_of(child), code(_default(key, here)), f"{text} ({extra})" if extra else text
+        yield from rows(key, child, here)
