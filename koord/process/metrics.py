@@ -80,6 +80,7 @@ class Tally:
 
     def __init__(self, name: str, text: str, labels: tuple[str, ...], registry: CollectorRegistry) -> None:
         self.name, self.text, self.labels = name, text, labels
+        self.plain_counters = (name,)
         self._values: dict[tuple[str, ...], float] = {}
         registry.register(self)  # type: ignore[arg-type]
 
@@ -172,6 +173,6 @@ def expose(target: CollectorRegistry, accept: str = "") -> tuple[bytes, str]:
         return openmetrics(target), OPENMETRICS
     text = generate_latest(target)
     for collector in list(target._collector_to_names):
-        if isinstance(collector, Tally):
-            text = text.replace(f"# TYPE {collector.name} untyped".encode(), f"# TYPE {collector.name} counter".encode(), 1)
+        for name in getattr(collector, "plain_counters", ()):  # counters that keep their names come out as of no type
+            text = text.replace(f"# TYPE {name} untyped\n".encode(), f"# TYPE {name} counter\n".encode(), 1)
     return text, CONTENT_TYPE_LATEST

@@ -201,7 +201,9 @@ async def _run(life: Life, options: Options, config: ClientConfig, serving: Serv
     servers = _servers(options, recorder, serving)
     metrics.watch_recorder(servers[0].registry, recorder)
     connection = options.config.client_connection
-    async with Client(config, qps=connection.qps or 50.0, burst=connection.burst or 100, role="descheduler") as client:
+    limits: dict[str, Any] = {"qps": connection.qps or 50.0, "burst": connection.burst or 100}
+    observer = metrics.client_observer(servers[0].registry, config.server)
+    async with Client(config, role="descheduler", observer=observer, **limits) as client:
         informers = InformerFactory(client)
         app = App(options, client=client, informers=informers, recorder=recorder, ops=servers[0], clock=time.time)
         for server in servers:

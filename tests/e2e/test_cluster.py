@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 from typing import Any
 
 import pytest
 
+from roles.tools.reference.metrics import ROLES
 from tests.e2e.conftest import Running
 
 pytestmark = [pytest.mark.kubectl, pytest.mark.feature("BEY-SBX-01")]
@@ -106,3 +108,17 @@ def test_roles_as_processes_do_the_same(sandbox: Running) -> None:
     assert sandbox.stop() == 0
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"{endpoints['scheduler']}/healthz", timeout=5)
+
+
+@pytest.mark.parametrize("role", ["manager", "scheduler", "descheduler"])
+def test_every_metric_of_a_running_role_is_in_the_reference(cluster: Running, role: str) -> None:
+    endpoint = json.loads((cluster.state / "endpoints.json").read_bytes())[role]
+    with urllib.request.urlopen(f"{endpoint}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    known = {entry.name: entry for entry in ROLES[role]()}
+    shown = {name: kind for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE) if not name.endswith("_created")}
+    assert shown == {name: known[name].kind for name in shown if name in known}
+    for name, labels in re.findall(r"^([a-z_]+)\{([^}]*)\}", text, re.MULTILINE):
+        entry = known.get(name) or known.get(re.sub(r"_(bucket|sum|count)$", "", name))
+        if entry is not None:  # else a family's time of creation
+            assert set(re.findall(r'(\w+)="', labels)) - {"le"} == set(entry.labels), name

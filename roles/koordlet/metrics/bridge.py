@@ -17,6 +17,7 @@ class Bridge:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
+        self.plain_counters = tuple(family.name for family in metrics.families() if family.kind == "counter")
 
     def collect(self) -> Iterator[Metric]:
         from prometheus_client.core import Metric

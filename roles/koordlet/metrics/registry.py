@@ -238,9 +238,6 @@ class Metrics:
     def external_text(self) -> str:
         return self._text(self._external)
 
-    def all_text(self) -> str:
-        return self._text((*self._internal, *self._external)) + process_text()
-
     def _text(self, families: Iterable[Family]) -> str:
         out: list[str] = []
         for family in families:

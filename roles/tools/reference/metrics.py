@@ -108,7 +108,9 @@ def _koordlet() -> list[Entry]:
     ]
     kinds = dict(line.split()[2:4] for line in process_text().splitlines() if line.startswith("# TYPE"))
     texts = dict(line.removeprefix("# HELP ").split(" ", 1) for line in process_text().splitlines() if line.startswith("# HELP"))
-    return sorted([*own, *(Entry(name, kind, (), texts.get(name, "")) for name, kind in kinds.items())], key=lambda entry: entry.name)
+    process = [Entry(name, kind, (), texts.get(name, "")) for name, kind in kinds.items()]
+    found = {entry.name: entry for entry in (*own, *process, *entries(common.registry("koordlet")))}
+    return [found[name] for name in sorted(found)]
 
 
 ROLES: Mapping[str, Callable[[], Iterable[Entry]]] = {
