@@ -26,6 +26,8 @@ def _missing(marker: str) -> str | None:
             return "needs writable cgroup v1 controllers"
     if marker == "kubectl" and shutil.which("kubectl") is None:
         return "needs kubectl on PATH"
+    if marker == "helm" and shutil.which("helm") is None:
+        return "needs helm on PATH"
     if marker == "realapi" and not os.environ.get("KOORD_REAL_APISERVER"):
         return "needs a kube-apiserver binary in KOORD_REAL_APISERVER"
     if marker == "cri" and (os.geteuid() != 0 or shutil.which("containerd") is None):
@@ -37,7 +39,7 @@ def _missing(marker: str) -> str | None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        for marker in ("root", "kubectl", "realapi", "cri", "vm"):
+        for marker in ("root", "kubectl", "helm", "realapi", "cri", "vm"):
             if item.get_closest_marker(marker) and (reason := _missing(marker)):
                 item.add_marker(pytest.mark.skip(reason=reason))
 

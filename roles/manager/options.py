@@ -27,6 +27,10 @@ class WebhookOptions:
     writer: str = ""
     mutating_name: str = "koordinator-mutating-webhook-configuration"
     validating_name: str = "koordinator-validating-webhook-configuration"
+    failure_policy: tuple[tuple[str, str], ...] = ()
+    """(resource of WEBHOOK_RESOURCES, Ignore or Fail): what holds instead of the registered failurePolicy."""
+    timeout_seconds: int = 0
+    """How long the API server waits for an answer; 0: as registered."""
 
     @property
     def dns_name(self) -> str:
@@ -85,14 +89,40 @@ class Options:
     webhook: WebhookOptions = field(default_factory=WebhookOptions)
 
 
+# How failure policies are named, as in Koordinator's chart: the resource that a webhook's rules name.
+WEBHOOK_RESOURCES = {
+    "pods": "pods",
+    "elasticquotas": "elasticquotas",
+    "nodeStatus": "nodes/status",
+    "nodes": "nodes",
+    "reservations": "reservations",
+    "configmaps": "configmaps",
+}
+
+
+def failure_policies(text: str) -> tuple[tuple[str, str], ...]:
+    """`pods=Fail,nodes=Ignore`. Raises ConfigError for a resource or policy that is not known."""
+    found = []
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, _, policy = (part.strip() for part in entry.partition("="))
+        if name not in WEBHOOK_RESOURCES or policy not in ("Ignore", "Fail"):
+            known = ", ".join(WEBHOOK_RESOURCES)
+            raise ConfigError("WEBHOOK_FAILURE_POLICY", f"{entry!r} is not RESOURCE=Ignore or RESOURCE=Fail; resources: {known}")
+        found.append((name, policy))
+    return tuple(found)
+
+
 def webhook_options(environ: Mapping[str, str] = os.environ) -> WebhookOptions:
-    """Read the environment. Raises ConfigError for a bad port or writer."""
+    """Read the environment. Raises ConfigError for a bad port, writer, failure policy or timeout."""
     text = environ.get("WEBHOOK_PORT") or "9876"
     if not text.isascii() or not text.isdigit() or not 0 <= int(text) <= 65535:
         raise ConfigError("WEBHOOK_PORT", f"{text!r} is no port; 1 to 65535 is accepted")
     writer = environ.get("WEBHOOK_CERT_WRITER", "")
     if writer not in ("", "fs", "secret"):
         raise ConfigError("WEBHOOK_CERT_WRITER", f"{writer!r} is not known; accepted: fs, secret")
+    timeout = environ.get("WEBHOOK_TIMEOUT_SECONDS") or "0"
+    if not timeout.isascii() or not timeout.isdigit() or int(timeout) > 30:
+        raise ConfigError("WEBHOOK_TIMEOUT_SECONDS", f"{timeout!r} is no timeout; 1 to 30 is accepted")
     base = WebhookOptions()
     return WebhookOptions(
         port=int(text),
@@ -104,6 +134,8 @@ def webhook_options(environ: Mapping[str, str] = os.environ) -> WebhookOptions:
         writer=writer,
         mutating_name=environ.get("MUTATING_WEBHOOK_NAME") or base.mutating_name,
         validating_name=environ.get("VALIDATING_WEBHOOK_NAME") or base.validating_name,
+        failure_policy=failure_policies(environ.get("WEBHOOK_FAILURE_POLICY", "")),
+        timeout_seconds=int(timeout),
     )
 
 

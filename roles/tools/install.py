@@ -26,6 +26,9 @@ _ORDER = (
     "Service",
     "ConfigMap",
 )
+# Without it the manager cannot make its webhook configurations again, and goes on answering what they still ask.
+_RIGHTS = ("ClusterRoleBinding", "", "koord-manager")
+_SETTLED, _TRIES, _PAUSE = 3, 20, 0.5
 _WEBHOOKS = (
     ("MutatingWebhookConfiguration", "koordinator-mutating-webhook-configuration"),
     ("ValidatingWebhookConfiguration", "koordinator-validating-webhook-configuration"),
@@ -82,14 +85,21 @@ def _names(flag: str, text: str, accepted: tuple[str, ...]) -> tuple[str, ...]:
 @click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
 @click.option("--namespace", default=manifests.NAMESPACE, show_default=True, help="Where koord lives.")
 @click.option("--crds", is_flag=True, help="Delete the CustomResourceDefinitions, and with them every object of theirs.")
+@click.option("--webhooks-only", is_flag=True, help="Delete the webhook configurations alone, before something else removes the rest.")
 @click.option("--yes", is_flag=True, help="Do it. Without this, what would be deleted is listed.")
-def uninstall(file: str | None, context: str | None, namespace: str, crds: bool, yes: bool) -> None:
+def uninstall(file: str | None, context: str | None, namespace: str, crds: bool, webhooks_only: bool, yes: bool) -> None:
     """Take koord out of a cluster in the safe order: webhooks first.
 
     koordlet puts back what it changed on its node when it ends; after a crash `koord koordlet --restore` on the node does. Nodes keep batch
     resources until somebody removes them: switch co-location off in slo-controller-config first, and the manager takes them away.
     """
-    raise SystemExit(asyncio.run(_uninstall(file, context, namespace, crds=crds, yes=yes)))
+    wanted = first() if webhooks_only else plan(namespace, crds=crds)
+    raise SystemExit(asyncio.run(_uninstall(file, context, wanted, yes=yes)))
+
+
+def first() -> list[tuple[str, str, str]]:
+    """What goes before all else: the manager's rights, then its webhooks."""
+    return [_RIGHTS, *((kind, "", name) for kind, name in _WEBHOOKS)]
 
 
 def plan(namespace: str, *, crds: bool) -> list[tuple[str, str, str]]:
@@ -101,32 +111,57 @@ def plan(namespace: str, *, crds: bool) -> list[tuple[str, str, str]]:
     last = len(_ORDER)
     ordered = sorted(kept, key=lambda entry: (entry[0] == "CustomResourceDefinition", rank.get(entry[0], last)))
     secret = [("Secret", namespace, "koordinator-webhook-certs")]
-    return [*((kind, "", name) for kind, name in _WEBHOOKS), *ordered, *secret]
+    return [*first(), *(entry for entry in ordered if entry != _RIGHTS), *secret]
 
 
-async def _uninstall(file: str | None, context: str | None, namespace: str, *, crds: bool, yes: bool) -> int:
+async def _uninstall(file: str | None, context: str | None, wanted: list[tuple[str, str, str]], *, yes: bool) -> int:
+    if not yes:
+        for entry in wanted:
+            click.echo(f"would delete {_told(*entry)}")
+        click.echo("nothing was deleted; add --yes")
+        return 0
     failed = 0
     async with Client(kubeconfig.load(file, context=context), role="koord-uninstall") as client:
-        for kind, place, name in plan(namespace, crds=crds):
-            told = f"{kind} {place + '/' if place else ''}{name}"
-            if not yes:
-                click.echo(f"would delete {told}")
-                continue
-            try:
-                await client.delete(_KINDS.get(kind) or BY_KIND[kind], name, place or None)
-            except NotFound:
-                continue
-            except ApiError as error:
-                failed += 1
-                click.echo(f"cannot delete {told}: {error}", err=True)
-                if kind.endswith("WebhookConfiguration"):
-                    click.echo("stopped: without its server this webhook could hold up pods", err=True)
-                    return 1
-            else:
-                click.echo(f"deleted {told}")
-    if not yes:
-        click.echo("nothing was deleted; add --yes")
+        webhooks = [entry for entry in wanted if entry[0].endswith("WebhookConfiguration")]
+        for entry in wanted:
+            if entry not in webhooks:
+                failed += await _delete(client, *entry) == "failed"
+            elif entry is webhooks[0] and not await _stay_away(client, webhooks):
+                click.echo("stopped: without its server a webhook could hold up what it is asked about", err=True)
+                return 1
     return 1 if failed else 0
+
+
+async def _stay_away(client: Client, webhooks: list[tuple[str, str, str]]) -> bool:
+    """Delete them until they are not made again: an API server takes a moment to know that the manager may no longer."""
+    quiet = 0
+    for _ in range(_TRIES):
+        results = [await _delete(client, *webhook) for webhook in webhooks]
+        if "failed" in results:
+            return False
+        quiet = quiet + 1 if set(results) == {"absent"} else 0
+        if quiet == _SETTLED:
+            return True
+        await asyncio.sleep(_PAUSE)
+    click.echo("the webhook configurations are made again and again: is a manager with other rights running?", err=True)
+    return False
+
+
+async def _delete(client: Client, kind: str, place: str, name: str) -> str:
+    """`deleted`, `absent` or `failed`."""
+    try:
+        await client.delete(_KINDS.get(kind) or BY_KIND[kind], name, place or None)
+    except NotFound:
+        return "absent"
+    except ApiError as error:
+        click.echo(f"cannot delete {_told(kind, place, name)}: {error}", err=True)
+        return "failed"
+    click.echo(f"deleted {_told(kind, place, name)}")
+    return "deleted"
+
+
+def _told(kind: str, place: str, name: str) -> str:
+    return f"{kind} {place + '/' if place else ''}{name}"
 
 
 __all__: list[Any] = ["install", "plan", "uninstall"]

@@ -12,7 +12,7 @@ from koord.api.kinds import MUTATINGWEBHOOKCONFIGURATIONS, VALIDATINGWEBHOOKCONF
 from koord.kube.client import Client
 from koord.kube.errors import AlreadyExists, NotFound
 from koord.kube.patch import json_equal
-from roles.manager.options import WebhookOptions
+from roles.manager.options import WEBHOOK_RESOURCES, WebhookOptions
 from roles.manager.webhooks.registry import WEBHOOKS, Registration, Webhook
 
 TEMPLATE = "template"
@@ -71,8 +71,18 @@ def render(
         else:
             client.pop("url", None)
             client["service"] = {**(client.get("service") or {}), "name": options.service, "namespace": options.namespace, "path": path}
-        result.append({**entry, "clientConfig": client})
+        result.append({**entry, "clientConfig": client, **_chosen(entry, options)})
     return result
+
+
+def _chosen(entry: dict[str, Any], options: WebhookOptions) -> dict[str, Any]:
+    """What the environment says about an entry in place of what is registered."""
+    chosen: dict[str, Any] = {"timeoutSeconds": options.timeout_seconds} if options.timeout_seconds else {}
+    resources = {resource for rule in entry.get("rules") or () for resource in rule.get("resources") or ()}
+    for name, policy in options.failure_policy:
+        if WEBHOOK_RESOURCES[name] in resources:
+            chosen["failurePolicy"] = policy
+    return chosen
 
 
 def _path(client: dict[str, Any]) -> str:

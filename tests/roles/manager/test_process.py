@@ -203,6 +203,8 @@ def koord_manager(*flags, **environment):
         (["--metric-addr=:1"], {}, "did you mean --metrics-addr"),
         (["extra"], {}, "unexpected argument"),
         ([], {"WEBHOOK_PORT": "http"}, "WEBHOOK_PORT"),
+        ([], {"WEBHOOK_FAILURE_POLICY": "pods=Maybe"}, "WEBHOOK_FAILURE_POLICY"),
+        ([], {"WEBHOOK_TIMEOUT_SECONDS": "31"}, "WEBHOOK_TIMEOUT_SECONDS"),
         ([], {"WEBHOOK_CERT_WRITER": "nfs"}, "WEBHOOK_CERT_WRITER"),
     ],
 )

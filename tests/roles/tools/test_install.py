@@ -112,7 +112,7 @@ def test_an_api_server_takes_all_of_it_and_uninstall_leaves_what_others_use(tmp_
             arguments = [f"--kubeconfig={server.kubeconfig_path}"]
             dry = await asyncio.to_thread(CliRunner().invoke, uninstall, arguments)
             assert dry.exit_code == 0
-            assert dry.output.splitlines()[0] == "would delete MutatingWebhookConfiguration koordinator-mutating-webhook-configuration"
+            assert dry.output.splitlines()[0] == "would delete ClusterRoleBinding koord-manager"
             done = await asyncio.to_thread(CliRunner().invoke, uninstall, [*arguments, "--yes"])
             assert done.exit_code == 0, done.output
             left = []
@@ -135,8 +135,8 @@ def test_an_api_server_takes_all_of_it_and_uninstall_leaves_what_others_use(tmp_
     asyncio.run(main())
 
 
-def test_webhooks_go_first_and_definitions_last() -> None:
+def test_the_managers_rights_and_webhooks_go_first_and_definitions_last() -> None:
     kinds = [kind for kind, _, _ in plan("x", crds=True)]
-    assert kinds[:2] == ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"]
+    assert kinds[:3] == ["ClusterRoleBinding", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"]
     assert kinds[-2] == "CustomResourceDefinition"
     assert kinds.index("DaemonSet") < kinds.index("ClusterRole")

@@ -1,0 +1,153 @@
+{{/* What values change on the objects of the manifests. A value that is not set changes nothing. */}}
+
+{{/* Puts --name=value in the place of the flag, or at the end. Takes container, name, value. */}}
+{{- define "koord.flag" -}}
+{{- $given := printf "--%s=" .name -}}
+{{- $found := list -}}{{- $there := false -}}
+{{- range .container.args -}}
+  {{- if hasPrefix $given . -}}{{- $there = true -}}{{- $found = append $found (printf "%s%v" $given $.value) -}}
+  {{- else -}}{{- $found = append $found . -}}{{- end -}}
+{{- end -}}
+{{- if not $there -}}{{- $found = append $found (printf "%s%v" $given .value) -}}{{- end -}}
+{{- $_ := set .container "args" $found -}}
+{{- end -}}
+
+{{/* Takes container, name, value (a number). */}}
+{{- define "koord.port" -}}
+{{- range .container.ports -}}{{- if eq .name $.name -}}{{- $_ := set . "containerPort" (int $.value) -}}{{- end -}}{{- end -}}
+{{- end -}}
+
+{{/* Takes container, name, value. */}}
+{{- define "koord.env" -}}
+{{- $found := list -}}
+{{- range .container.env -}}{{- if ne .name $.name -}}{{- $found = append $found . -}}{{- end -}}{{- end -}}
+{{- $_ := set .container "env" (append $found (dict "name" .name "value" (toString .value))) -}}
+{{- end -}}
+
+{{/* host/repository:tag from the manifest's, imageRepositoryHost, image and the role's image. Takes root, values, image (the manifest's). */}}
+{{- define "koord.image" -}}
+{{- $own := .values.image | default dict -}}
+{{- $all := .root.Values.image | default dict -}}
+{{- $host := regexFind "^[^/]+" .image -}}
+{{- $tag := regexFind "[^:]+$" .image -}}
+{{- $repository := .image | trimPrefix (printf "%s/" $host) | trimSuffix (printf ":%s" $tag) -}}
+{{- $host = $own.host | default .root.Values.imageRepositoryHost | default $host -}}
+{{- printf "%s/%s:%s" $host ($own.repository | default $all.repository | default $repository) ($own.tag | default $all.tag | default $tag) -}}
+{{- end -}}
+
+{{/* What every workload takes. Takes root, doc, values. */}}
+{{- define "koord.workload" -}}
+{{- $pod := .doc.spec.template.spec -}}
+{{- $container := index $pod.containers 0 -}}
+{{- $v := .values -}}
+{{- $_ := set $container "image" (include "koord.image" (dict "root" .root "values" $v "image" $container.image)) -}}
+{{- with .root.Values.image.pullPolicy -}}{{- $_ := set $container "imagePullPolicy" . -}}{{- end -}}
+{{- with .root.Values.imagePullSecrets -}}{{- $_ := set $pod "imagePullSecrets" . -}}{{- end -}}
+{{- if not (kindIs "invalid" $v.replicas) -}}{{- $_ := set .doc.spec "replicas" (int $v.replicas) -}}{{- end -}}
+{{- with $v.resources -}}{{- $_ := set $container "resources" . -}}{{- end -}}
+{{- if not (kindIs "invalid" $v.hostNetwork) -}}
+  {{- $_ := set $pod "hostNetwork" $v.hostNetwork -}}
+  {{- if $v.hostNetwork -}}{{- $_ := set $pod "dnsPolicy" "ClusterFirstWithHostNet" -}}{{- end -}}
+{{- end -}}
+{{- with $v.nodeAffinity -}}
+  {{- $affinity := $pod.affinity | default dict -}}
+  {{- $_ := set $affinity "nodeAffinity" (index . "nodeAffinity" | default .) -}}
+  {{- $_ := set $pod "affinity" $affinity -}}
+{{- end -}}
+{{- with $v.nodeSelector -}}{{- $_ := set $pod "nodeSelector" . -}}{{- end -}}
+{{- with $v.tolerations -}}{{- $_ := set $pod "tolerations" . -}}{{- end -}}
+{{- with $v.runtimeClassName -}}{{- $_ := set $pod "runtimeClassName" . -}}{{- end -}}
+{{- $level := ($v.log | default dict).level -}}
+{{- if not (or (kindIs "invalid" $level) (eq (toString $level) "")) -}}{{- include "koord.flag" (dict "container" $container "name" "v" "value" $level) -}}{{- end -}}
+{{- range $v.extraArgs -}}{{- $_ := set $container "args" (append $container.args .) -}}{{- end -}}
+{{- end -}}
+
+{{- define "koord.manager" -}}
+{{- $v := .root.Values.manager -}}{{- $container := index .doc.spec.template.spec.containers 0 -}}
+{{- with .root.Values.featureGates -}}{{- include "koord.flag" (dict "container" $container "name" "feature-gates" "value" .) -}}{{- end -}}
+{{- if or $v.metrics.port $v.metrics.addr -}}
+  {{- include "koord.flag" (dict "container" $container "name" "metrics-addr" "value" (printf "%s:%v" ($v.metrics.addr | default "") ($v.metrics.port | default 8080))) -}}
+  {{- include "koord.port" (dict "container" $container "name" "metrics" "value" ($v.metrics.port | default 8080)) -}}
+{{- end -}}
+{{- with $v.healthProbe.port -}}
+  {{- include "koord.flag" (dict "container" $container "name" "health-probe-addr" "value" (printf ":%v" .)) -}}
+  {{- include "koord.port" (dict "container" $container "name" "health" "value" .) -}}
+{{- end -}}
+{{- with $v.webhook.port -}}
+  {{- include "koord.env" (dict "container" $container "name" "WEBHOOK_PORT" "value" .) -}}
+  {{- include "koord.port" (dict "container" $container "name" "webhook" "value" .) -}}
+{{- end -}}
+{{- with $v.resyncPeriod -}}{{- include "koord.flag" (dict "container" $container "name" "sync-period" "value" .) -}}{{- end -}}
+{{- $policies := list -}}
+{{- range $resource, $policy := .root.Values.webhookConfiguration.failurePolicy -}}
+  {{- if $policy -}}{{- $policies = append $policies (printf "%s=%s" $resource $policy) -}}{{- end -}}
+{{- end -}}
+{{- with $policies -}}{{- include "koord.env" (dict "container" $container "name" "WEBHOOK_FAILURE_POLICY" "value" (join "," .)) -}}{{- end -}}
+{{- with .root.Values.webhookConfiguration.timeoutSeconds -}}
+  {{- include "koord.env" (dict "container" $container "name" "WEBHOOK_TIMEOUT_SECONDS" "value" .) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "koord.scheduler" -}}
+{{- $v := .root.Values.scheduler -}}{{- $container := index .doc.spec.template.spec.containers 0 -}}
+{{- $gates := $v.featureGates -}}
+{{- if semverCompare "<1.22-0" .root.Capabilities.KubeVersion.Version -}}{{- $gates = $v.compatibleBelow122FeatureGates | default $gates -}}
+{{- else if semverCompare "<1.23-0" .root.Capabilities.KubeVersion.Version -}}{{- $gates = $v.compatible122FeatureGates | default $gates -}}{{- end -}}
+{{- with $gates -}}{{- include "koord.flag" (dict "container" $container "name" "feature-gates" "value" .) -}}{{- end -}}
+{{- with $v.port -}}
+  {{- include "koord.flag" (dict "container" $container "name" "port" "value" .) -}}
+  {{- include "koord.port" (dict "container" $container "name" "http" "value" .) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "koord.descheduler" -}}
+{{- $v := .root.Values.descheduler -}}{{- $container := index .doc.spec.template.spec.containers 0 -}}
+{{- with $v.featureGates -}}{{- include "koord.flag" (dict "container" $container "name" "feature-gates" "value" .) -}}{{- end -}}
+{{- with $v.port -}}{{- include "koord.port" (dict "container" $container "name" "http" "value" .) -}}{{- end -}}
+{{- end -}}
+
+{{- define "koord.koordlet" -}}
+{{- $v := .root.Values.koordlet -}}{{- $container := index .doc.spec.template.spec.containers 0 -}}
+{{- with $v.features -}}{{- include "koord.flag" (dict "container" $container "name" "feature-gates" "value" .) -}}{{- end -}}
+{{- with $v.metrics.port -}}
+  {{- include "koord.flag" (dict "container" $container "name" "addr" "value" (printf ":%v" .)) -}}
+  {{- include "koord.port" (dict "container" $container "name" "http" "value" .) -}}
+{{- end -}}
+{{- $flags := dict "kubeletLibDir" "var-lib-kubelet-dir" "koordProxyRegisterDir" "runtime-hooks-config-path" "predictionCheckpointDir" "prediction-checkpoint-filepath" "koordletTSDBDir" "tsdb-path" "podResourcesProxyPath" "pod-resources-proxy-path" -}}
+{{- range $key, $directory := $v.hostDirs -}}
+  {{- if and $directory (hasKey $flags $key) -}}
+    {{- include "koord.flag" (dict "container" $container "name" (index $flags $key) "value" (printf "/host%s" (trimSuffix "/" $directory))) -}}
+  {{- end -}}
+{{- end -}}
+{{- with $v.hostDirs.koordletSockDir -}}
+  {{- include "koord.flag" (dict "container" $container "name" "runtime-hooks-addr" "value" (printf "/host%s/koordlet.sock" (trimSuffix "/" .))) -}}
+  {{- include "koord.flag" (dict "container" $container "name" "runtime-hooks-host-endpoint" "value" (printf "%s/koordlet.sock" (trimSuffix "/" .))) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* ConfigMaps: a role's whole configuration, or single keys of it. Takes root, doc. */}}
+{{- define "koord.config" -}}
+{{- $values := .root.Values -}}{{- $data := .doc.data -}}
+{{- if eq .doc.metadata.name "slo-controller-config" -}}
+  {{- range $key, $text := $values.sloControllerConfig -}}
+    {{- $_ := set $data $key (ternary $text (toJson $text) (kindIs "string" $text)) -}}
+  {{- end -}}
+{{- else if eq .doc.metadata.name "koord-scheduler-config" -}}
+  {{- with $values.scheduler.config -}}{{- $_ := set $data "koord-scheduler-config" (ternary . (toYaml .) (kindIs "string" .)) -}}{{- end -}}
+  {{- if not (kindIs "invalid" $values.scheduler.enableJobPreemption) -}}
+    {{- $config := fromYaml (index $data "koord-scheduler-config") -}}
+    {{- range $config.profiles -}}{{- range .pluginConfig -}}
+      {{- if eq .name "Coscheduling" -}}{{- $_ := set .args "enablePreemption" $values.scheduler.enableJobPreemption -}}{{- end -}}
+    {{- end -}}{{- end -}}
+    {{- $_ := set $data "koord-scheduler-config" (toYaml $config) -}}
+  {{- end -}}
+{{- else if eq .doc.metadata.name "koord-descheduler-config" -}}
+  {{- with $values.descheduler.config -}}{{- $_ := set $data "koord-descheduler-config" (ternary . (toYaml .) (kindIs "string" .)) -}}{{- end -}}
+  {{- with $values.descheduler.port -}}
+    {{- $config := fromYaml (index $data "koord-descheduler-config") -}}
+    {{- $_ := set $config "healthzBindAddress" (printf "0.0.0.0:%v" .) -}}
+    {{- $_ := set $config "metricsBindAddress" (printf "0.0.0.0:%v" .) -}}
+    {{- $_ := set $data "koord-descheduler-config" (toYaml $config) -}}
+  {{- end -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,258 @@
+"""The Helm chart: with default values it is what kustomize makes, variant by variant; a value changes what it names and nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from koord.version import VERSION
+from roles.tools import manifests
+from tests.e2e.test_uninstall import RULES
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "configs/chart/koord"
+KEEP = "helm.sh/resource-policy"
+Obj = dict[str, Any]
+Key = tuple[str, str, str]
+
+
+def helm(*arguments: str, values: Obj | None = None) -> subprocess.CompletedProcess[str]:
+    command = ["helm", "template", "koord", str(CHART), "--kube-version=1.31.0", *arguments]
+    if values is not None:
+        command += ["--values=-"]
+    return subprocess.run(command, input=yaml.safe_dump(values or {}), capture_output=True, text=True, check=False)
+
+
+def rendered(*arguments: str, values: Obj | None = None) -> dict[Key, Obj]:
+    done = helm("--no-hooks", *arguments, values=values)
+    assert done.returncode == 0, done.stderr
+    return keyed([d for d in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if d])
+
+
+def keyed(objects: list[Obj]) -> dict[Key, Obj]:
+    found = {(d["kind"], d["metadata"].get("namespace", ""), d["metadata"]["name"]): d for d in objects}
+    assert len(found) == len(objects), "an object is there twice"
+    return found
+
+
+def unmarked(objects: dict[Key, Obj]) -> dict[Key, Obj]:
+    """Without the annotation that only helm reads, which just what koord uninstall leaves must have."""
+    for (kind, _, _), document in objects.items():
+        annotations = document["metadata"].get("annotations", {})
+        assert (annotations.pop(KEEP, None) == "keep") is (kind in ("Namespace", "PriorityClass", "CustomResourceDefinition")), document
+        if not annotations:
+            document["metadata"].pop("annotations", None)
+    return objects
+
+
+def workload(objects: dict[Key, Obj], name: str, namespace: str = "koordinator-system") -> tuple[Obj, Obj]:
+    """(pod spec, container)"""
+    kind = "DaemonSet" if name == "koordlet" else "Deployment"
+    pod = objects[kind, namespace, name]["spec"]["template"]["spec"]
+    return pod, pod["containers"][0]
+
+
+@pytest.mark.helm
+@pytest.mark.parametrize("variants", [(), *((name,) for name in manifests.OVERLAYS), ("ha", "observe", "koordlet-observe", "monitoring")])
+def test_defaults_are_what_kustomize_makes(variants: tuple[str, ...]) -> None:
+    assert unmarked(rendered(values={"variants": list(variants)})) == keyed(manifests.rendered(overlays=variants))
+
+
+@pytest.mark.helm
+def test_the_namespace_goes_wherever_it_stands() -> None:
+    found = unmarked(rendered("--set=installation.namespace=colocation", values={"variants": ["monitoring"]}))
+    assert found == keyed(manifests.rendered(namespace="colocation", overlays=("monitoring",)))
+
+
+@pytest.mark.helm
+@pytest.mark.parametrize("role", manifests.PARTS)
+def test_a_role_can_be_left_out_with_its_rights(role: str) -> None:
+    found = unmarked(rendered(f"--set={role}.enabled=false", values={"variants": ["monitoring"]}))
+    assert found == keyed(manifests.rendered(without=frozenset({role}), overlays=("monitoring",)))
+
+
+@pytest.mark.helm
+def test_chart_is_clean() -> None:
+    done = subprocess.run(["helm", "lint", "--strict", "--kube-version=1.31.0", str(CHART)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+VALUES: Obj = {
+    "imageRepositoryHost": "registry.example.com",
+    "image": {"repository": "team/koord", "tag": "v9", "pullPolicy": "IfNotPresent"},
+    "imagePullSecrets": [{"name": "pull"}],
+    "featureGates": "AbnormalNodes=true",
+    "serviceAccount": {"annotations": {"a": "b"}},
+    "installation": {"roleListGroups": ["apps", "kruise.io"]},
+    "sloControllerConfig": {"colocation-config": {"enable": True}, "extend-config": "{}"},
+    "webhookConfiguration": {"failurePolicy": {"pods": "Fail", "elasticquotas": "Ignore"}, "timeoutSeconds": 20},
+    "manager": {
+        "replicas": 3,
+        "webhook": {"port": 9443},
+        "metrics": {"port": 8081},
+        "healthProbe": {"port": 8001},
+        "log": {"level": "4"},
+        "resyncPeriod": "10m",
+        "hostNetwork": True,
+        "tolerations": [{"operator": "Exists"}],
+        "nodeSelector": {"pool": "system"},
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": []}]}},
+    },
+    "scheduler": {
+        "port": 10300,
+        "featureGates": "MultiQuotaTree=true",
+        "enableJobPreemption": False,
+        "resources": {"requests": {"cpu": "2"}},
+        "image": {"tag": "v10"},
+        "monitorEnabled": True,
+    },
+    "descheduler": {"port": 10400, "extraArgs": ["--dry-run"], "replicas": 0},
+    "koordlet": {
+        "features": "CPUEvict=true,PSICollector=true",
+        "metrics": {"port": 9400},
+        "enableServiceMonitor": True,
+        "runtimeClassName": "host",
+        "hostDirs": {"koordletTSDBDir": "/data/series/", "koordletSockDir": "/run/k", "kubeletLibDir": "/data/kubelet"},
+    },
+}
+
+
+@pytest.mark.helm
+def test_values_reach_what_they_name() -> None:
+    found = rendered(values=VALUES)
+    pod, manager = workload(found, "koord-manager")
+    assert manager["image"] == "registry.example.com/team/koord:v9"
+    assert manager["imagePullPolicy"] == "IfNotPresent"
+    assert found["Deployment", "koordinator-system", "koord-manager"]["spec"]["replicas"] == 3
+    for flag in ("--feature-gates=AbnormalNodes=true", "--metrics-addr=:8081", "--health-probe-addr=:8001", "--v=4", "--sync-period=10m"):
+        assert manager["args"].count(flag) == 1
+    assert "--metrics-addr=:8080" not in manager["args"]
+    environment = {entry["name"]: entry.get("value") for entry in manager["env"]}
+    assert environment["WEBHOOK_PORT"] == "9443"
+    assert environment["WEBHOOK_FAILURE_POLICY"] == "elasticquotas=Ignore,pods=Fail"
+    assert environment["WEBHOOK_TIMEOUT_SECONDS"] == "20"
+    assert {port["name"]: port["containerPort"] for port in manager["ports"]} == {"webhook": 9443, "metrics": 8081, "health": 8001}
+    assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    assert (pod["nodeSelector"], pod["tolerations"]) == ({"pool": "system"}, [{"operator": "Exists"}])
+    assert set(pod["affinity"]) == {"nodeAffinity", "podAntiAffinity"}
+    assert pod["imagePullSecrets"] == [{"name": "pull"}]
+
+    _, scheduler = workload(found, "koord-scheduler")
+    assert scheduler["image"] == "registry.example.com/team/koord:v10"
+    assert scheduler["resources"] == {"requests": {"cpu": "2"}}
+    assert {"--port=10300", "--feature-gates=MultiQuotaTree=true"} <= set(scheduler["args"])
+    config = yaml.safe_load(found["ConfigMap", "koordinator-system", "koord-scheduler-config"]["data"]["koord-scheduler-config"])
+    [gangs] = [p["args"] for p in config["profiles"][0]["pluginConfig"] if p["name"] == "Coscheduling"]
+    assert gangs["enablePreemption"] is False
+
+    _, descheduler = workload(found, "koord-descheduler")
+    assert descheduler["args"][-1] == "--dry-run"
+    assert found["Deployment", "koordinator-system", "koord-descheduler"]["spec"]["replicas"] == 0
+    config = yaml.safe_load(found["ConfigMap", "koordinator-system", "koord-descheduler-config"]["data"]["koord-descheduler-config"])
+    assert config["healthzBindAddress"] == config["metricsBindAddress"] == "0.0.0.0:10400"
+    [scale] = [rule for rule in found["ClusterRole", "", "koord-descheduler"]["rules"] if "*/scale" in rule["resources"]]
+    assert scale["apiGroups"] == ["apps", "kruise.io"]
+
+    pod, agent = workload(found, "koordlet")
+    assert pod["runtimeClassName"] == "host"
+    for flag in (
+        "--feature-gates=CPUEvict=true,PSICollector=true", "--addr=:9400", "--tsdb-path=/host/data/series",
+        "--var-lib-kubelet-dir=/host/data/kubelet",
+        "--runtime-hooks-addr=/host/run/k/koordlet.sock", "--runtime-hooks-host-endpoint=/run/k/koordlet.sock",
+    ):  # fmt: skip
+        assert agent["args"].count(flag) == 1
+    monitors = {name for kind, _, name in found if kind == "ServiceMonitor"}
+    assert monitors == {"koordlet", "koord-scheduler"}
+    data = found["ConfigMap", "koordinator-system", "slo-controller-config"]["data"]
+    assert json.loads(data["colocation-config"]) == {"enable": True}
+    assert set(data) == {"colocation-config", "resource-threshold-config", "extend-config"}
+    assert found["ServiceAccount", "koordinator-system", "koordlet"]["metadata"]["annotations"] == {"a": "b"}
+
+
+@pytest.mark.helm
+def test_whole_configurations_definitions_and_old_clusters() -> None:
+    text = "apiVersion: descheduler/v1alpha2\nkind: DeschedulerConfiguration\n"
+    values = {
+        "descheduler": {"config": text},
+        "scheduler": {"compatible122FeatureGates": "CompatibleCSIStorageCapacity=true", "featureGates": "MultiQuotaTree=true"},
+        "crds": {"noderesourcetopologies": False},
+        "installation": {"createNamespace": False},
+    }
+    found = rendered("--kube-version=1.22.5", values=values)
+    assert found["ConfigMap", "koordinator-system", "koord-descheduler-config"]["data"] == {"koord-descheduler-config": text}
+    assert "--feature-gates=CompatibleCSIStorageCapacity=true" in workload(found, "koord-scheduler")[1]["args"]
+    kinds = [kind for kind, _, _ in found]
+    assert "ValidatingAdmissionPolicy" not in kinds, "served from 1.30 on"
+    assert "Namespace" not in kinds
+    assert kinds.count("CustomResourceDefinition") == 12
+    assert not [kind for kind, _, _ in rendered(values={"crds": {"managed": False}}) if kind == "CustomResourceDefinition"]
+
+
+@pytest.mark.helm
+def test_the_job_before_uninstall_has_what_it_needs_and_no_more() -> None:
+    done = helm("--show-only=templates/uninstall.yaml", values={"installation": {"namespace": "x"}})
+    found = {d["kind"]: d for d in yaml.safe_load_all(done.stdout) if d}
+    assert {d["metadata"]["annotations"]["helm.sh/hook"] for d in found.values()} == {"pre-delete"}
+    assert found["ClusterRole"]["rules"] == RULES
+    spec = found["Job"]["spec"]["template"]["spec"]
+    assert spec["containers"][0]["args"] == ["uninstall", "--webhooks-only", "--yes"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert found["Job"]["metadata"]["namespace"] == "x"
+    assert "pre-delete" not in helm(values={"uninstall": {"enabled": False}}).stdout
+
+
+@pytest.mark.helm
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"koordlt": {}}, "koordlt"),
+        ({"manager": {"replica": 1}}, "replica"),
+        ({"webhookConfiguration": {"failurePolicy": {"pods": "ignore"}}}, "pods"),
+        ({"webhookConfiguration": {"timeoutSeconds": 31}}, "timeoutSeconds"),
+        ({"featureGates": "PodMutatingWebhook"}, "featureGates"),
+        ({"variants": ["huge"]}, "variants"),
+        ({"variants": ["ha", "single"]}, "exclude each other"),
+        ({"koordlet": {"hostDirs": {"kubeletLibDir": "var"}}}, "kubeletLibDir"),
+    ],
+)
+def test_mistakes_are_named(values: Obj, told: str) -> None:
+    done = helm(values=values)
+    assert done.returncode != 0
+    assert told in done.stderr
+
+
+def test_every_value_has_its_schema_and_every_schema_its_value() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    compare(yaml.safe_load((CHART / "values.yaml").read_text()), schema, "values")
+
+
+TYPES = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer", type(None): "null"}
+
+
+def compare(value: Any, schema: Obj, where: str) -> None:
+    assert where == "values" or schema.get("description"), f"{where} is not described"
+    accepted = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    assert TYPES[type(value)] in accepted, f"{where}: {value!r} is not of {accepted}"
+    if "enum" in schema:
+        assert value in schema["enum"], where
+    if schema["type"] == "object" and "properties" in schema:
+        assert schema["additionalProperties"] is False, f"{where} would take a misspelt key"
+        assert not value or set(value) == set(schema["properties"]), where
+        for key in value:
+            compare(value[key], schema["properties"][key], f"{where}.{key}")
+
+
+def test_versions_and_definitions_follow_the_product() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == VERSION
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    plurals = {d["spec"]["names"]["plural"] for d in manifests.documents("crds")}
+    assert set(values["crds"]) == plurals | {"managed"}
+    for link, target in (("definitions", "crds"), ("install", "install"), ("components", "components")):
+        assert (CHART / link).is_symlink(), "a copy would have to be kept by hand"
+        assert (CHART / link).resolve() == ROOT / "configs" / target
