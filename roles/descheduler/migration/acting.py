@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from koord.api import kinds, names
-from koord.api.objects import Pod, PodMigrationJob
+from koord.api.objects import Pod, PodMigrationJob, Reservation
 from koord.kube import errors
 from roles.descheduler.metrics import Metrics
 from roles.descheduler.migration import evictors, leaving, status, template
 from roles.descheduler.migration.ledger import Ledger
+from roles.descheduler.migration.pairing import made_for, used
 from roles.descheduler.migration.policy import Policy
 from roles.descheduler.migration.step import Act, Step, View, set_condition
 from roles.descheduler.migration.telling import Telling
@@ -66,6 +70,11 @@ class Acting:
             await self._evict(view, policy)
         elif step.act is Act.RELEASE and view.reservation is not None:
             meta = view.reservation.metadata
+            await self._writing.delete(kinds.RESERVATIONS, meta.name, meta.uid)
+        elif step.act is Act.TAKE_OVER:
+            await self._take_over(view, step)
+        elif step.act is Act.RELEASE_SPARE and view.pairing.spare is not None:
+            meta = view.pairing.spare.metadata
             await self._writing.delete(kinds.RESERVATIONS, meta.name, meta.uid)
         elif step.act is Act.TAKE_BACK and view.pod is not None:
             self._writing.check()
@@ -123,6 +132,38 @@ class Acting:
         labels = {"labels": {names.LABEL_RESERVATION_ORDER: template.order(view.now)}}
         await self._writing.client.patch(kinds.RESERVATIONS, name, {"metadata": labels}, field_manager="koord-descheduler")
 
+    async def _take_over(self, view: View, step: Step) -> None:
+        """Exchange places with the job that asked for the one that is used. Raises Again.
+
+        That job is told first, on the version that was decided on: if its pod has begun to leave meanwhile, nothing is exchanged.
+        """
+        taken, own, heir = view.pairing.taken, view.reservation, view.pairing.heir
+        if taken is None or own is None:
+            return
+        try:
+            if heir is not None:
+                ref = status.reservation_ref(heir)
+                if ref is None or ref.name != own.metadata.name:
+                    self._telling.record(await self._name(heir, own), "TakenOver", step.message, view.now)
+                await self._hand_on(own, view.job, heir)
+            await self._name(view.job, taken)
+        except errors.Conflict as error:
+            raise Again(0.05, "another job has changed") from error
+
+    async def _name(self, job: PodMigrationJob, reservation: Reservation) -> PodMigrationJob:
+        made = {"metadata": {"name": reservation.metadata.name, "uid": reservation.metadata.uid}}
+        return await self._writing.job(job, {"spec": {"reservationOptions": {"reservationRef": template.reference(made)}}})
+
+    async def _hand_on(self, reservation: Reservation, giver: PodMigrationJob, heir: PodMigrationJob) -> None:
+        """Who answers for a reservation changes. One that was not made for the giver stays what it is."""
+        meta = reservation.metadata
+        if giver.metadata.uid not in made_for(reservation):
+            return
+        self._writing.check()
+        kept = [msgspec.to_builtins(owner) for owner in meta.owner_references if owner.uid != giver.metadata.uid]
+        body = {"metadata": {"resourceVersion": meta.resource_version, "ownerReferences": [*kept, template.owner_reference(heir)]}}
+        await self._writing.client.patch(kinds.RESERVATIONS, meta.name, body, field_manager="koord-descheduler")
+
     # ---------------------------------------------------------------- evictions
 
     async def _evict(self, view: View, policy: Policy) -> None:
@@ -133,14 +174,24 @@ class Acting:
         if pod.metadata.deletion_timestamp or (status.eviction_begun(view.job) and evictors.asked_softly(pod)):
             await self._write(view, leaving.going(view), policy, view.job)
             return
+        await self._still_free(view)
         undo = self._take_turn(view, pod, policy)
         try:
             job = await self._write(view, leaving.intention(view), policy, view.job)
         except BaseException:
             undo()
             raise
-        view = View(job, view.now, pod, view.reservation, view.bound, view.target_gone, None, view.default_mode)
+        view = replace(view, job=job, pod=pod, hold=None)
         await self._ask(view, pod, policy, undo)
+
+    async def _still_free(self, view: View) -> None:
+        """Look at the place as it is: one that was taken a moment ago is none. Raises Again."""
+        ref = status.reservation_ref(view.job)
+        if ref is None:
+            return
+        found = await self._writing.reservation(ref.name)
+        if found is None or used(found) or found.status.phase in ("Succeeded", "Failed"):
+            raise Again(0.05, f"{view.about_reservation} is not free any more")  # the cache will say so in a moment
 
     def _take_turn(self, view: View, pod: Pod, policy: Policy) -> Callable[[], None]:
         """Count the eviction at the pace and the object limiters, at once, so that no two pass on one token. Raises Again."""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from koord.api import kinds, names
-from koord.api.objects import PodDisruptionBudget, PodMigrationJob, Reservation, find_condition
+from koord.api.objects import Pod, PodDisruptionBudget, PodMigrationJob, Reservation, find_condition
 from koord.api.times import TimeError, parse_time
 from koord.kube import errors
 from koord.kube.leases import Leadership
@@ -19,7 +19,9 @@ from roles.descheduler.migration.arbiter import Arbiter
 from roles.descheduler.migration.args import MigrationControllerArgs
 from roles.descheduler.migration.jobs import Jobs
 from roles.descheduler.migration.ledger import Ledger, workload_reference
+from roles.descheduler.migration.pairing import allocated
 from roles.descheduler.migration.policy import Policy
+from roles.descheduler.migration.pools import Pools
 from roles.descheduler.migration.reconciler import Reconciler
 from roles.descheduler.migration.scavenger import Scavenger
 from roles.descheduler.migration.telling import MigrationMetrics, Telling
@@ -48,8 +50,9 @@ class Migrations:
         self.telling = Telling(setup.recorder, MigrationMetrics(setup.metrics.registry))
         no_claims = setup.gates.enabled("DisablePVCReservation")
         acting = Acting(self.writing, self.ledger, self.telling, setup.metrics, self.policies.values, no_claims=no_claims)
+        self.pools = Pools(self.jobs, self.reservations, setup.world, self.ledger)
         self.reconciler = Reconciler(
-            self.jobs, setup.world, self.reservations, self.writing, acting, self.telling, self.policy_of, setup.clock
+            self.jobs, setup.world, self.reservations, self.pools, self.writing, acting, self.telling, self.policy_of, setup.clock
         )
         self.arbiter = Arbiter(
             self.jobs, setup.world, setup.workloads, self.ledger, self.writing, self.telling, self.policy_of, setup.clock
@@ -143,6 +146,8 @@ class Migrations:
         def job_seen(job: PodMigrationJob) -> None:
             if not status.finished(job) or self._may_hold(job):
                 queue.add(job.metadata.name)
+            if status.finished(job) and (held := self.reservations.get(template.mine(job))) is not None:
+                queue.add_all(self.pools.concerned(held) - {job.metadata.name})
 
         def job_gone(job: PodMigrationJob) -> None:
             queue.forget(job.metadata.name)
@@ -150,10 +155,13 @@ class Migrations:
             self._leave(job)
 
         def reservation_changed(reservation: Reservation) -> None:
-            queue.add_all(jobs.of_reservation(reservation.metadata.name))
+            queue.add_all(self.pools.concerned(reservation))
 
-        def pod_changed(pod: object) -> None:
-            queue.add_all(jobs.concerned(pod.key))  # type: ignore[attr-defined]
+        def pod_changed(pod: Pod) -> None:
+            queue.add_all(jobs.concerned(pod.key))
+            if (uid := allocated(pod)) is not None:
+                for used in self.reservations.by_index("uid", uid):
+                    reservation_changed(used)
 
         def node_gone(_: object) -> None:
             queue.add_all(job.metadata.name for job in jobs.list() if status.running(job))
@@ -175,20 +183,18 @@ class Migrations:
     def _may_hold(self, job: PodMigrationJob) -> bool:
         """Whether a job that has ended may have something to release still."""
         softly = self._world.pods.get(status.pod_key(job))
-        return template.mine(job) in self.reservations or (softly is not None and evictors.asked_softly(softly))
+        held = template.mine(job) in self.reservations or bool(self.pools.made_for(job.metadata.uid))
+        return held or (softly is not None and evictors.asked_softly(softly))
 
     # ---------------------------------------------------------------- reservations of deleted jobs
 
     def _leave(self, job: PodMigrationJob) -> None:
-        ref = status.reservation_ref(job)
-        if ref is not None:
-            self._left[ref.name] = ref.uid
-            self._releases.add(ref.name)
-            return
-        made = self.reservations.get(template.mine(job))
-        if made is not None and any(owner.uid == job.metadata.uid for owner in made.metadata.owner_references):
-            self._left[made.metadata.name] = made.metadata.uid
-            self._releases.add(made.metadata.name)
+        left = {made.metadata.name: made.metadata.uid for made in self.pools.made_for(job.metadata.uid)}
+        left = {name: uid for name, uid in left.items() if not self.jobs.of_reservation(name) - {job.metadata.name}}
+        if (ref := status.reservation_ref(job)) is not None:
+            left[ref.name] = ref.uid
+        self._left |= left
+        self._releases.add_all(left)
 
     async def _release_all(self) -> None:
         while True:

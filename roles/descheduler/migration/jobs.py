@@ -21,6 +21,7 @@ class Jobs:
         self.informer.index("pod", lambda job: status.pod_key(job) or None)
         self.informer.index("new pod", lambda job: _new_pod(job) or None)
         self.informer.index("reservation", lambda job: ref.name if (ref := status.reservation_ref(job)) is not None else None)
+        self.informer.index("uid", lambda job: job.metadata.uid)
         self._clock = clock
         self._written: dict[str, tuple[PodMigrationJob, float]] = {}
         self.informer.add_handler(on_add=self._seen, on_update=lambda _, job: self._seen(job), on_delete=self._deleted)
@@ -69,6 +70,11 @@ class Jobs:
         found = self.informer.by_index("reservation", name)
         mine = [job for job, _ in self._written.values() if (ref := status.reservation_ref(job)) is not None and ref.name == name]
         return {job.metadata.name for job in (*found, *mine)}
+
+    def by_uid(self, uid: str) -> PodMigrationJob | None:
+        """A job by its uid, as far as the cache has shown it."""
+        found = self.informer.by_index("uid", uid)
+        return self.get(found[0].metadata.name) if found else None
 
     def _seen(self, job: PodMigrationJob) -> None:
         self.version += 1

@@ -6,10 +6,14 @@ finds it after its restart and looks at the pod: gone or going means done, still
 
 from __future__ import annotations
 
+from koord.api import names
 from koord.api.objects import Pod
 from roles.descheduler.migration import status
+from roles.descheduler.migration.pairing import used
 from roles.descheduler.migration.step import Act, Step, View, change, fail
 from roles.descheduler.migration.words import COMPLETE, Kind, Reason
+
+UNSETTLED = 1.0  # seconds after which a job looks again whose place depends on where other pods of its workload go
 
 
 def leave(view: View) -> Step | None:
@@ -25,9 +29,25 @@ def leave(view: View) -> Step | None:
     condition = status.condition(job, Kind.EVICTION)
     if begun and condition is not None and condition.status == "False":
         return Step("Waiting", condition.message)
-    if refused := _no_place(view):
-        return fail(view, *refused)
+    if begun and _goes(view):
+        return Step("Evicting", f"{view.about_pod} leaves", act=Act.EVICT)
+    if view.pairing.unsettled and view.reservation is not None and used(view.reservation):
+        return _perhaps_another(view, begun=begun)
+    if no_place := _no_place(view):
+        return fail(view, *no_place)
     return Step("Evicting", f"{view.about_pod} is to leave", act=Act.EVICT)
+
+
+def _goes(view: View) -> bool:
+    """Whether somebody has told the pod to go: then it does not matter any more where to."""
+    meta = view.pod.metadata if view.pod is not None else None
+    return meta is not None and (bool(meta.deletion_timestamp) or names.ANNOTATION_SOFT_EVICTION in meta.annotations)
+
+
+def _perhaps_another(view: View, *, begun: bool) -> Step:
+    """The place is used, but another one may be left for it soon. An eviction that was meant but not done is meant no more."""
+    why = f"{view.about_reservation} is used by another Pod: perhaps another place is left"
+    return refused(view, why) if begun else Step("Waiting", why, wait=UNSETTLED)
 
 
 def _no_place(view: View) -> tuple[Reason, str] | None:
@@ -37,8 +57,7 @@ def _no_place(view: View) -> tuple[Reason, str] | None:
     reservation = view.reservation
     if reservation is None:
         return Reason.MISSING_RESERVATION, f"{view.about_reservation} does not exist"
-    once = reservation.spec.allocate_once is not False
-    if reservation.status.phase == "Succeeded" or (once and reservation.status.current_owners):
+    if reservation.status.phase == "Succeeded" or used(reservation):
         return Reason.FORBIDDEN, f"{view.about_reservation} is already bound by another Pod"
     if view.target_gone:
         return Reason.UNSCHEDULABLE, f'{view.about_reservation} lies on node "{reservation.status.node_name}", which does not exist'

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.api import kinds, names
+from koord.api import names
 from koord.api.objects import Condition, Pod, Reservation, find_condition
 from roles.descheduler.migration import leaving, status
+from roles.descheduler.migration.pairing import made_for
 from roles.descheduler.migration.step import Act, Step, View, change, fail, set_condition
 from roles.descheduler.migration.words import COMPLETE, CREATED_BY, Kind, Mode, Phase, Reason
 
@@ -96,8 +97,8 @@ def _placed(view: View, reservation: Reservation) -> Step:
     if reservation.status.phase == "Failed":  # given up for another reason: what it held is gone, so the pod must stay
         why = f": {ready.message}" if ready is not None and ready.message else ""
         return fail(view, Reason.RESERVATION_EXPIRED, f"{view.about_reservation} has failed{why}")
-    if not status.holds(job, Kind.RESERVATION_SCHEDULED):
-        return _found_node(view, reservation)
+    if not status.holds(job, Kind.RESERVATION_SCHEDULED) or job.status.node_name != reservation.status.node_name:
+        return _found_node(view, reservation)  # the second time when the reservation is another one than before
     if owned_by_pod(view, reservation):
         return _wait_for_pending_pod(view, reservation)
     step = leaving.leave(view)
@@ -163,9 +164,11 @@ def _wait_for_pending_pod(view: View, reservation: Reservation) -> Step:
 def _wait_for_new_pod(view: View, reservation: Reservation) -> Step:
     owners = reservation.status.current_owners
     if not owners:
+        if (taken := view.pairing.taken) is not None:
+            return Step("TakenOver", _took_over(view, taken), act=Act.TAKE_OVER)
         message = f"waiting for the new Pod to use {view.about_reservation}"
         step = set_condition(view, Kind.POD_BOUND_RESERVATION, "False", Reason.WAIT_FOR_BIND, message, event=Reason.WAIT_FOR_BIND)
-        return step if step is not None else Step("Waiting", message)
+        return step if step is not None else Step("Waiting", message, wait=leaving.UNSETTLED if view.pairing.unsettled else None)
     new = owners[0]
     about = f'Pod "{new.namespace}/{new.name}"'
     if not status.holds(view.job, Kind.RESERVATION_BOUND):
@@ -184,6 +187,13 @@ def _wait_for_new_pod(view: View, reservation: Reservation) -> Step:
     return Step(COMPLETE, message, status.succeeded(changed or view.job.status, message), event=COMPLETE)
 
 
+def _took_over(view: View, taken: Reservation) -> str:
+    user, heir = taken.status.current_owners[0], view.pairing.heir
+    came = f'Pod "{user.namespace}/{user.name}" came into Reservation "{taken.metadata.name}"'
+    left = f'left to PodMigrationJob "{heir.metadata.name}"' if heir is not None else "needed no more"
+    return f"{came} instead of {view.about_reservation}, which is {left}"
+
+
 def is_ready(pod: Pod) -> bool:
     condition = find_condition(pod.status.conditions, "Ready")
     return condition is not None and condition.status == "True"
@@ -194,8 +204,12 @@ def is_ready(pod: Pod) -> bool:
 
 def _clean_up(view: View) -> Step:
     """A job that has ended keeps nothing: also one that was killed between its verdict and its clean-up."""
-    reservation = view.reservation
-    if reservation is not None and _held_in_vain(view, reservation):
+    reservation, spare = view.reservation, view.pairing.spare
+    if spare is not None and status.reservation_ref(view.job) is not None:
+        return Step("Released", f'Reservation "{spare.metadata.name}" is released: no job needs it', act=Act.RELEASE_SPARE)
+    if reservation is not None and _held_in_vain(view, reservation) and not view.pairing.shared:
+        if reservation.status.current_owners and view.pairing.unsettled:  # it holds nothing, and tells another job who came
+            return Step("Ended", view.job.status.message, wait=leaving.UNSETTLED)
         return Step("Released", f'Reservation "{reservation.metadata.name}" is released: the job has ended', act=Act.RELEASE)
     pod = view.pod
     if view.job.status.phase == Phase.SUCCEEDED or pod is None or view.replaced or pod.metadata.deletion_timestamp:
@@ -207,10 +221,10 @@ def _clean_up(view: View) -> Step:
 
 def _held_in_vain(view: View, reservation: Reservation) -> bool:
     job = view.job
-    made_for = {owner.uid for owner in reservation.metadata.owner_references if owner.kind == kinds.PODMIGRATIONJOBS.kind}
+    owners = made_for(reservation)
     ours = reservation.metadata.labels.get(names.LABEL_CREATED_BY) == CREATED_BY
-    if status.reservation_ref(job) is None or made_for:  # made, perhaps, but not named in the job before the process was killed
-        ours = job.metadata.uid in made_for
+    if status.reservation_ref(job) is None or owners:  # made, perhaps, but not named in the job before the process was killed
+        ours = job.metadata.uid in owners
         if not ours:
             return False
     if job.status.phase != Phase.SUCCEEDED:

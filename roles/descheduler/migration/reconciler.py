@@ -14,6 +14,7 @@ from roles.descheduler.migration import machine, status, template
 from roles.descheduler.migration.acting import Acting, Again
 from roles.descheduler.migration.jobs import Jobs
 from roles.descheduler.migration.policy import Policy
+from roles.descheduler.migration.pools import Pools
 from roles.descheduler.migration.step import Hold, Step, View
 from roles.descheduler.migration.telling import Telling
 from roles.descheduler.migration.words import Kind
@@ -34,6 +35,7 @@ class Reconciler:
         jobs: Jobs,
         world: World,
         reservations: Informer[Reservation],
+        pools: Pools,
         writing: Writing,
         acting: Acting,
         telling: Telling,
@@ -44,6 +46,7 @@ class Reconciler:
         self._jobs = jobs
         self._world = world
         self._reservations = reservations
+        self._pools = pools
         self._writing = writing
         self._acting = acting
         self._telling = telling
@@ -129,6 +132,7 @@ class Reconciler:
             target_gone=bool(node) and node not in self._world.nodes,
             hold=hold,
             default_mode=policy.args.default_job_mode,
+            pairing=self._pools.pairing(job, reservation),
         )
 
     async def _reservation(self, job: PodMigrationJob) -> Reservation | None:
@@ -143,7 +147,9 @@ class Reconciler:
             found = await self._writing.reservation(name)
             if found is not None and ref.uid and found.metadata.uid != ref.uid:
                 return None  # another one of the same name: not what was promised
-        return found
+        if found is None or status.holds(job, Kind.EVICTION):
+            return found
+        return self._pools.shown(found)  # a place is lost as soon as a pod is bound to it
 
     async def _pod(self, job: PodMigrationJob) -> Pod | None:
         """The pod, from the cache; that it is missing or another one is believed only to the API server."""
@@ -168,7 +174,9 @@ class Reconciler:
 
 def _next_look(view: View, step: Step) -> float | None:
     """When a job that rests is to be looked at again though nothing happens."""
-    if status.finished(view.job) or view.job.spec.paused:
+    if status.finished(view.job):
+        return step.wait
+    if view.job.spec.paused:
         return None
     left = status.ttl(view.job) - status.age(view.job, view.now) if status.ttl(view.job) > 0 else None
     waits = [seconds for seconds in (step.wait, left) if seconds is not None]

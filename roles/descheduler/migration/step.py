@@ -7,6 +7,7 @@ from enum import Enum
 
 from koord.api.objects import Pod, PodMigrationJob, PodMigrationJobStatus, Reservation
 from roles.descheduler.migration import status
+from roles.descheduler.migration.pairing import ALONE, Pairing
 from roles.descheduler.migration.words import Kind, Mode, Reason
 
 
@@ -23,7 +24,8 @@ class View:
     """Everything that one step is decided on. `now` is in seconds since the epoch.
 
     `pod` is the pod that has the name of spec.podRef now, whoever it is. `bound` is the first owner of the reservation. `target_gone`: the
-    reservation lies on a node that does not exist. `hold`: an object limiter does not allow the eviction yet.
+    reservation lies on a node that does not exist. `hold`: an object limiter does not allow the eviction yet. `pairing`: what the
+    reservations of the workload's other jobs mean for this one.
     """
 
     job: PodMigrationJob
@@ -34,6 +36,7 @@ class View:
     target_gone: bool = False
     hold: Hold | None = None
     default_mode: str = Mode.RESERVATION_FIRST
+    pairing: Pairing = ALONE
 
     @property
     def replaced(self) -> bool:
@@ -62,6 +65,8 @@ class Act(Enum):
     STAMP = "stamp"  # give the reservation its place in the scheduler's order
     EVICT = "evict"
     RELEASE = "release"  # delete the reservation
+    TAKE_OVER = "take over"  # name the reservation that the successor used, and leave this job's own to the job that named that one
+    RELEASE_SPARE = "release spare"  # delete a reservation that was made for the job and that no job needs
     TAKE_BACK = "take back"  # the pod need not leave after all (soft evictions)
 
 

@@ -129,8 +129,7 @@ def descheduler() -> dict[str, Any]:
         "evictableNamespaces": {"include": [NAMESPACE]},
     }
     migration = {
-        # A place is reserved for any pod of the workload: with two at once, one's successor could take the other's place.
-        "maxMigratingPerWorkload": 1,
+        "maxMigratingPerWorkload": "50%",
         "maxUnavailablePerWorkload": "50%",
         "objectLimiters": {"workload": {"duration": "0s"}},
         "defaultJobTTL": "60s",

@@ -1,0 +1,210 @@
+"""Which reservation stands for which job when several pods of one workload move at once (DS-MC-03). Pure.
+
+A reservation is open to every pod of the workload, so a pod may come into the place that another job asked for. Jobs whose reservations
+have the same owners are a pool, and in a pool only numbers count: as many places as pods that have left. So a job whose pod has left takes
+over the reservation that its successor used, if the job that had asked for it still has its pod, and gives its own place, which nobody will
+come for, to that job. Only then may the other pod leave.
+
+Nothing but the jobs, the reservations and the pods is looked at, so that a new life of the process comes to the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from koord.api import kinds, names
+from koord.api.annotations import AnnotationError, parse_reservation_allocated
+from koord.api.objects import ObjectReference, Pod, PodMigrationJob, Reservation
+from koord.api.times import TimeError, parse_time
+from roles.descheduler.migration import status
+from roles.descheduler.migration.words import Kind, Phase
+
+_HOLDING = frozenset({"Available", "Waiting"})
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """What the pool means for one job.
+
+    `taken`: the reservation of another job that this job's successor used; `heir`: the job that gets what is given up for it, None for
+    nobody. `spare`: a place made for this job that no job needs. `unsettled`: somebody may still come into a place of the pool,
+    so that who stands for whom will be known later. `shared`: another job names this job's reservation too.
+    """
+
+    taken: Reservation | None = None
+    heir: PodMigrationJob | None = None
+    spare: Reservation | None = None
+    unsettled: bool = False
+    shared: bool = False
+
+
+ALONE = Pairing()
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A job of the pool, the reservation that it names, and the node that its pod is on ("" when that has left)."""
+
+    job: PodMigrationJob
+    reservation: Reservation
+    node: str = ""
+
+    @property
+    def open(self) -> bool:
+        """Whether its pod leaves or has left, and nobody has come into its place."""
+        came = status.holds(self.job, Kind.RESERVATION_BOUND)
+        return status.running(self.job) and status.eviction_begun(self.job) and not came and free(self.reservation)
+
+    @property
+    def waits(self) -> bool:
+        """Whether its pod has left, and nobody has come into its place."""
+        return self.open and status.holds(self.job, Kind.EVICTION)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Jobs and reservations with the same owners. `homeless`: pods of the workload that have no node yet, or are still to be made.
+
+    `users` are the pods that use reservations, by uid. `nodes` are the names of the nodes that exist.
+    """
+
+    peers: Sequence[Peer]
+    reservations: Sequence[Reservation]
+    users: Mapping[str, Pod] = field(default_factory=dict)
+    homeless: int = 0
+    nodes: Collection[str] = ()
+
+    def pairing(self, job: PodMigrationJob) -> Pairing:
+        """What the pool means for a job of it."""
+        spare = next((each for each in self.reservations if self._left_over(each, job)), None)
+        me = next((peer for peer in self.peers if peer.job.metadata.uid == job.metadata.uid), None)
+        if me is None:
+            return Pairing(spare=spare)
+        if me.waits:
+            taken, heir = self._takings().get(job.metadata.uid, (None, None))
+            return Pairing(taken, heir, spare, unsettled=taken is None and any(map(self._lost, self.reservations)))
+        open_ = (peer for peer in self.peers if peer is not me and peer.open)
+        unsettled = any(status.finished(job) or self._suits(peer.reservation, me) for peer in open_)
+        shared = any(peer is not me and _same(peer.reservation, me.reservation) for peer in self.peers)
+        return Pairing(spare=spare, unsettled=unsettled, shared=shared)
+
+    def _takings(self) -> dict[str, tuple[Reservation, PodMigrationJob | None]]:
+        """By the uid of a job whose pod has left: the reservation that its successor used instead of its own, and who gets its own.
+
+        Who has no node yet may still come into the places that are free: as many jobs keep them, those whose pods left last.
+        """
+        waiting = sorted((peer for peer in self.peers if peer.waits), key=lambda peer: (_left_at(peer.job), peer.job.metadata.name))
+        lost = sorted(filter(self._lost, self.reservations), key=lambda each: each.metadata.name)
+        found: dict[str, tuple[Reservation, PodMigrationJob | None]] = {}
+        for peer in waiting[: max(0, len(waiting) - self.homeless)]:
+            for each in lost:
+                heir = self._heir(each, peer)
+                if self._came_after(each, peer.job) and (heir is not None or not self._askers(each)):
+                    found[peer.job.metadata.uid] = each, heir
+                    lost.remove(each)
+                    break
+        return found
+
+    def _lost(self, reservation: Reservation) -> bool:
+        """Whether a pod uses it though the pods of all jobs that it is for are still where they were."""
+        if not used(reservation):
+            return False
+        named = [peer.job for peer in self.peers if _same(peer.reservation, reservation)]
+        if any(status.eviction_begun(job) or job.status.phase == Phase.SUCCEEDED for job in named):
+            return False
+        return bool(named or self._askers(reservation))
+
+    def _askers(self, reservation: Reservation) -> list[Peer]:
+        """The jobs that may count on a reservation and whose pods are still where they were, also when an exchange was cut short."""
+        mine = made_for(reservation)
+        return [
+            peer
+            for peer in self.peers
+            if (_same(peer.reservation, reservation) or peer.job.metadata.uid in mine)
+            and not status.finished(peer.job)
+            and not status.eviction_begun(peer.job)
+        ]
+
+    def _heir(self, taken: Reservation, me: Peer) -> PodMigrationJob | None:
+        """The job that asked for the reservation that `me` takes over, if it can do with what `me` gives up."""
+        return next((peer.job for peer in self._askers(taken) if self._suits(me.reservation, peer)), None)
+
+    def _came_after(self, reservation: Reservation, job: PodMigrationJob) -> bool:
+        """Whether the pod that uses it is known, and younger than the job: then it may have come for the pod that left."""
+        user = self.users.get(reservation.status.current_owners[0].uid)
+        return user is not None and _seconds(user.metadata.creation_timestamp) >= _seconds(job.metadata.creation_timestamp)
+
+    def _suits(self, reservation: Reservation, peer: Peer) -> bool:
+        """Whether the pod of a job could go there: another node, and as much room as was asked for it."""
+        node, wanted = reservation.status.node_name, peer.reservation.status.allocatable
+        return node != peer.node and node in self.nodes and (not wanted or reservation.status.allocatable == wanted)
+
+    def _left_over(self, reservation: Reservation, job: PodMigrationJob) -> bool:
+        """Whether a place was made for the job, is free, and no job names it."""
+        named = any(_same(peer.reservation, reservation) for peer in self.peers)
+        return job.metadata.uid in made_for(reservation) and not named and not reservation.status.current_owners
+
+
+# ---------------------------------------------------------------- reservations
+
+
+def free(reservation: Reservation) -> bool:
+    """Whether it holds a place that nobody uses."""
+    state = reservation.status
+    return bool(state.node_name) and state.phase in _HOLDING and not state.current_owners
+
+
+def used(reservation: Reservation) -> bool:
+    """Whether a pod uses it up: nobody else can."""
+    return bool(reservation.status.current_owners) and reservation.spec.allocate_once is not False
+
+
+def made_for(reservation: Reservation) -> set[str]:
+    """The uids of the jobs that own the reservation."""
+    return {owner.uid for owner in reservation.metadata.owner_references if owner.kind == kinds.PODMIGRATIONJOBS.kind}
+
+
+def owners_key(reservation: Reservation) -> str | None:
+    """What reservations have in common that the same pods may use; None if nobody may."""
+    return msgspec.json.encode(reservation.spec.owners).decode() if reservation.spec.owners else None
+
+
+def allocated(pod: Pod) -> str | None:
+    """The uid of the reservation that a pod says it uses, None for none (or for words that cannot be read)."""
+    if names.ANNOTATION_RESERVATION_ALLOCATED not in pod.metadata.annotations:
+        return None
+    try:
+        found = parse_reservation_allocated(pod.metadata.annotations)
+    except AnnotationError:
+        return None
+    return found.uid or None if found is not None else None
+
+
+def with_users(reservation: Reservation, pods: Iterable[Pod]) -> Reservation:
+    """The reservation with the pods that are bound to it, when its own status does not tell of them yet."""
+    if reservation.status.current_owners:
+        return reservation
+    bound = [pod for pod in pods if pod.spec.node_name and pod.spec.node_name == reservation.status.node_name]
+    if not bound:
+        return reservation
+    owners = tuple(ObjectReference(namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.metadata.uid) for pod in bound)
+    return msgspec.structs.replace(reservation, status=msgspec.structs.replace(reservation.status, current_owners=owners))
+
+
+def _same(one: Reservation, other: Reservation) -> bool:
+    return one.metadata.uid == other.metadata.uid and one.metadata.name == other.metadata.name
+
+
+def _left_at(job: PodMigrationJob) -> float:
+    condition = status.condition(job, Kind.EVICTION)
+    return _seconds(condition.last_transition_time if condition is not None else None)
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        return parse_time(text) if text else 0.0
+    except TimeError:
+        return 0.0

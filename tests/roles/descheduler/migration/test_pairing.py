@@ -1,0 +1,167 @@
+"""Pods of one workload that move at once may come into each other's places: nobody leaves without one, and every job ends as it should."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from roles.descheduler.migration import pairing, status
+from tests.roles.descheduler.migration.poolmodel import NODES, Model
+
+T = TypeVar("T")
+PICK = st.integers(0, 20)
+
+
+def pick(number: int, choices: list[T]) -> T:
+    return choices[number % len(choices)]
+
+
+class Moving(RuleBasedStateMachine):
+    """Every order of writes of the jobs, the scheduler, the controller and the kubelet, and deaths of the descheduler in between."""
+
+    model: Model
+
+    @initialize(replicas=st.integers(2, 6), moving=st.integers(2, 4))
+    def begin(self, replicas: int, moving: int) -> None:
+        self.model = Model(replicas, min(replicas, moving))
+
+    @rule(number=PICK)
+    def work(self, number: int) -> None:
+        self.model.now += 1
+        self.model.step(pick(number, list(self.model.jobs)))
+
+    @rule(number=PICK, times=st.integers(2, 12))
+    def work_long(self, number: int, times: int) -> None:
+        for _ in range(times):
+            self.work(number)
+
+    @precondition(lambda self: self.model.work)
+    @rule()
+    def crash(self) -> None:
+        self.model.crash()
+
+    @precondition(lambda self: any(not each.status.node_name for each in self.model.reservations.values()))
+    @rule(number=PICK, node=PICK)
+    def place(self, number: int, node: int) -> None:
+        waiting = [uid for uid, each in self.model.reservations.items() if not each.status.node_name]
+        uid = pick(number, waiting)
+        job = self.model.jobs[uid.removeprefix("r-")]
+        pod = self.model.pods.get(status.pod_uid(job))
+        self.model.place(uid, pick(node, [each for each in NODES if pod is None or each != pod.spec.node_name]))
+
+    @precondition(lambda self: self.model.missing())
+    @rule()
+    def create(self) -> None:
+        self.model.create()
+
+    @precondition(lambda self: self.model.unbound() and self.model.places())
+    @rule(number=PICK, where=PICK)
+    def bind(self, number: int, where: int) -> None:
+        self.model.bind(pick(number, self.model.unbound()), pick(where, self.model.places()))
+
+    @precondition(lambda self: self.model.reservations)
+    @rule(number=PICK)
+    def sync(self, number: int) -> None:
+        self.model.sync(pick(number, list(self.model.reservations)))
+
+    @rule(number=PICK)
+    def ready(self, number: int) -> None:
+        if bound := [uid for uid, pod in self.model.pods.items() if pod.spec.node_name]:
+            self.model.ready(pick(number, bound))
+
+    @invariant()
+    def one_place_each(self) -> None:
+        """No two jobs whose pods have left or may leave count on one place, except while it changes hands."""
+        if not hasattr(self, "model") or self.model.work:
+            return
+        named = [ref.name for job in self.model.jobs.values() if not status.finished(job) and (ref := status.reservation_ref(job))]
+        free = [name for name in named if name in self.model.places()]
+        if len(free) != len(set(free)):  # cut short: the next life goes on with it
+            assert any(each.startswith("r-") for each in set(self.model.reservations) - set(named))
+
+    def settle(self) -> None:
+        """Everybody does their work until nothing changes."""
+        for _ in range(12):
+            self.model.now += 1
+            for uid in list(self.model.jobs):
+                while self.model.step(uid):
+                    pass
+            for uid, each in list(self.model.reservations.items()):
+                if not each.status.node_name:
+                    self.model.place(uid, "n3")
+            while self.model.missing():
+                self.model.create()
+            for pod in self.model.unbound():
+                if self.model.places():
+                    self.model.bind(pod, self.model.places()[-1])
+                elif self.model.strangers:
+                    self.model.bind(pod, None, "n2")
+            for uid in list(self.model.reservations):
+                self.model.sync(uid)
+            for uid, pod in self.model.pods.items():
+                if pod.spec.node_name:
+                    self.model.ready(uid)
+
+    def check_end(self) -> None:
+        ended = {uid: (job.status.phase, job.status.reason, job.status.message) for uid, job in self.model.jobs.items()}
+        assert all(phase in ("Succeeded", "Failed") for phase, _, _ in ended.values()), ended
+        assert not any(pairing.free(each) and not self.model.users(each) for each in self.model.reservations.values()), (
+            "a place is still held"
+        )
+        assert not self.model.unbound()
+        assert not self.model.missing()
+        if not self.model.strangers:
+            for uid, end in ended.items():
+                job = self.model.jobs[uid]
+                assert end[0] == "Succeeded" or (end[1] == "ForbiddenMigratePod" and status.pod_uid(job) in self.model.pods), ended
+            came = [job.status.pod_ref.uid for job in self.model.jobs.values() if job.status.pod_ref is not None]
+            assert not set(came) & set(self.model.evicted)
+
+    def teardown(self) -> None:
+        if hasattr(self, "model"):
+            self.settle()
+            self.check_end()
+
+
+class MovingAmongStrangers(Moving):
+    """The same while the workload grows, and while the scheduler puts pods elsewhere than into the places that were made for them."""
+
+    @rule()
+    def grow(self) -> None:
+        self.model.strangers = True
+        self.model.replicas += 1
+
+    @precondition(lambda self: self.model.unbound())
+    @rule(number=PICK, node=PICK)
+    def bind_elsewhere(self, number: int, node: int) -> None:
+        self.model.strangers = True
+        self.model.bind(pick(number, self.model.unbound()), None, pick(node, list(NODES)))
+
+    def settle(self) -> None:
+        super().settle()
+        self.model.now += 7200  # a job whose successor went elsewhere runs out of time
+        super().settle()
+
+
+QUICK = settings(  # without shrinking, which takes minutes here: what fails is printed as it was found
+    max_examples=60,
+    phases=(Phase.reuse, Phase.explicit, Phase.generate),
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.mark.feature("DS-MC-03")
+@pytest.mark.feature("DS-ARB-03")
+def test_pods_of_one_workload_that_move_at_once_always_have_a_place() -> None:
+    run_state_machine_as_test(Moving, settings=QUICK)
+
+
+@pytest.mark.feature("DS-MC-03")
+def test_nothing_is_left_behind_while_strangers_take_places() -> None:
+    run_state_machine_as_test(MovingAmongStrangers, settings=QUICK)
