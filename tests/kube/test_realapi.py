@@ -69,6 +69,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClientConfig]:
         f"--service-account-key-file={directory}/sa.key",
         "--disable-admission-plugins=ServiceAccount",
         "--watch-cache=true",
+        "--allow-privileged=true",
     ]
     processes = []
     try:
