@@ -58,6 +58,7 @@ class Acting:
         extensions: Extensions,
     ) -> None:
         self._node_name = options.node_name
+        self._observe_only = options.observe_only
         self._events = EventRecorder(client, COMPONENT, options.node_name)
         self.journal = Journal(journal_path(host.root))
         self.executor = Executor(
@@ -67,6 +68,7 @@ class Acting:
             metrics=metrics,
             recorder=recorder,
             force_after=float(options.resource_force_update_seconds),
+            observe_only=options.observe_only,
         )
         evictor: Evictor = PodEvictor(
             client,
@@ -95,7 +97,8 @@ class Acting:
     def start(self) -> None:
         """Open the journal. One that cannot be used keeps the executor from touching files; the strategies then only observe."""
         try:
-            self.journal.open()
+            if not self._observe_only:
+                self.journal.open()
         except JournalError as error:
             log.error("%s: nothing is changed on this node until it can be written", error)
         self._events.start()

@@ -27,7 +27,8 @@ from roles.koordlet.lock import NodeLock
 from roles.koordlet.metrics.bridge import attach
 from roles.koordlet.metrics.registry import Metrics
 from roles.koordlet.observing import Parts, make_kubelet, make_sensing, spawn_reports
-from roles.koordlet.options import Options
+from roles.koordlet.options import Options, settled
+from roles.koordlet.permissions import unreadable
 from roles.koordlet.sensing.base import Round
 from roles.koordlet.sensing.nodeinfo import CPU_INFO
 from roles.koordlet.sensing.pressure import PressureWatch
@@ -84,7 +85,7 @@ class App:
     """The node agent. Builds no client of its own when handed one."""
 
     def __init__(self, options: Options, *, client: Client, informers: InformerFactory, recorder: Recorder, ops: OpsServer) -> None:
-        self.options = options
+        self.options = options = settled(options)
         self.client = client
         self.informers = informers
         self.recorder = recorder
@@ -101,7 +102,7 @@ class App:
             options.audit_log_dir,
             verbosity=options.audit_verbose,
             max_megabytes=options.audit_max_disk_space_mb,
-            enabled=self.gates.enabled("AuditEvents"),
+            enabled=self.gates.enabled("AuditEvents") and not options.observe_only,
         )
         publishes = self.gates.enabled("NodeTopologyReport")
         self.state = NodeState(
@@ -125,7 +126,8 @@ class App:
 
     async def run(self, life: Life) -> None:
         """Serve HTTP at once, then observe, then report and act once everything is synced. Returns when asked to stop."""
-        self._lock.acquire()
+        if not self.options.observe_only:  # one that writes nothing is in nobody's way
+            self._lock.acquire()
         try:
             self._routes()
             await self.ops.start()
@@ -149,6 +151,8 @@ class App:
             raise ConfigurationError(str(error)) from None
         for text in unavailable(self.options, self.gates.enabled, self.root):
             log.warning("%s", text)
+        for text in unreadable(self.root, self.gates.enabled):
+            log.warning("no permission: %s", text)
         limit = raise_descriptor_limit()
         self.files = HostFiles(max_open=max(limit - 512, 256))
         self.host = HostState(self.root, cgroups, self.files)

@@ -148,7 +148,7 @@ def spawn_reports(
             cold_memory=lambda: parts.shared.cold_memory,
         )
         life.spawn(lambda: report.run(stopping, synced), "NodeMetric report", restart=True)
-    if parts.gate("PodResourcesProxy"):
+    if parts.gate("PodResourcesProxy") and not options.observe_only:
         directory = on_host(options, "pod_resources_proxy_path", root)
         proxy = PodResourcesProxy(directory, root.kubelet_path(KUBELET_SOCKET), lambda: book.pods)
         life.spawn(lambda: proxy.run(stopping), "PodResources proxy", restart=True)

@@ -6,7 +6,7 @@ and have nothing to act on here; each says why.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 DURATION, GATES = "duration", "gates"
@@ -93,6 +93,9 @@ class Options:
     # -- QoS ---------------------------------------------------------------------------------------------------------------
     mode: str = _option("enforce", "What strategies may do: enforce, or observe (decide and explain, write nothing).")
     strategy_modes: str = _option("", "Mode of single strategies, Name=observe|enforce separated by commas.")
+    observe_only: bool = _option(
+        False, "Only look and report: everything observes, and nothing of the machine is written, mounted or listened on. Needs no root."
+    )
     restore: bool = _option(False, "Put back every value that koordlet changed on this node, from its journal, and exit.")
     reconcile_interval_seconds: int = _option(1, "Period of the reconciling strategies; 0 turns them off.")
     cpu_suppress_interval_seconds: int = _option(1, "Period of CPU suppress; 0 turns it off.")
@@ -186,6 +189,10 @@ def check(options: Options) -> None:
     if options.mode not in MODES:
         raise OptionError("mode", f"{options.mode!r} is not one of {', '.join(MODES)}")
     parse_modes(options.strategy_modes)
+    if options.observe_only and options.restore:
+        raise OptionError("observe-only", "cannot be had with --restore, which writes")
+    if options.observe_only and (enforced := [n for n, mode in parse_modes(options.strategy_modes).items() if mode == "enforce"]):
+        raise OptionError("observe-only", f"cannot be had with --strategy-modes that enforce: {', '.join(enforced)}")
     for flag in ("runtime-hooks-failure-policy", "runtime-hooks-plugin-failure-policy"):
         value = getattr(options, flag.replace("-", "_"))
         if value not in FAILURE_POLICIES:
@@ -202,3 +209,24 @@ def check(options: Options) -> None:
     for flag in ("prediction-cpu-histogram-decay-halflife", "prediction-memory-histogram-decay-halflife"):
         if getattr(options, flag.replace("-", "_")) <= 0:
             raise OptionError(flag, "must be positive")
+
+
+def settled(options: Options) -> Options:
+    """What ``--observe-only`` means for the other options (BEY-MODE-01).
+
+    Directories of the agent's own are used only where they were named; the defaults are there for a DaemonSet that may write.
+    """
+    if not options.observe_only:
+        return options
+    default = Options()
+    series, checkpoints = options.tsdb_path, options.prediction_checkpoint_filepath
+    return replace(
+        options,
+        mode="observe",
+        strategy_modes="",
+        only_evict_by_api=True,
+        enable_nri_runtime_hook=False,
+        pressure_triggers=False,  # a trigger is written into the pressure file
+        tsdb_path="" if series == default.tsdb_path else series,
+        prediction_checkpoint_filepath="" if checkpoints == default.prediction_checkpoint_filepath else checkpoints,
+    )

@@ -21,15 +21,30 @@ class Asked:
     by: str
     missing: str
     when: Callable[[Options, Gate, HostRoot], bool]
+    where: str = "in this version"
 
 
 def _gate(name: str, missing: str) -> Asked:
     return Asked(f"feature gate {name}", missing, lambda _, gate, __: gate(name))
 
 
-ROWS: tuple[Asked, ...] = (_gate("Libpfm4", "the CPI collector names its counters itself and always groups them"),)
+ROWS: tuple[Asked, ...] = (
+    _gate("Libpfm4", "the CPI collector names its counters itself and always groups them"),
+    Asked(
+        "feature gate PodResourcesProxy",
+        "the proxy's socket is not made",
+        lambda options, gate, _: options.observe_only and gate("PodResourcesProxy"),
+        "with --observe-only",
+    ),
+    Asked(
+        "feature gate AuditEvents",
+        "nothing is changed, so there is nothing to audit",
+        lambda options, gate, _: options.observe_only and gate("AuditEvents"),
+        "with --observe-only",
+    ),
+)
 
 
 def unavailable(options: Options, gate: Gate, root: HostRoot) -> list[str]:
     """One sentence for each thing that is asked for and not there."""
-    return [f"{row.by} is not available in this version: {row.missing}" for row in ROWS if row.when(options, gate, root)]
+    return [f"{row.by} is not available {row.where}: {row.missing}" for row in ROWS if row.when(options, gate, root)]

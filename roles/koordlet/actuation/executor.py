@@ -72,6 +72,8 @@ class Executor:
     recorder: Recorder | None = None
     force_after: float = 60.0
     """``--resource-force-update-seconds``."""
+    observe_only: bool = False
+    """Whatever mode is asked for, nothing is written."""
     clock: Callable[[], float] = time.monotonic
     _cache: dict[Key, tuple[str, float]] = field(default_factory=dict)
     _would: dict[Key, str] = field(default_factory=dict)
@@ -81,6 +83,7 @@ class Executor:
     def apply(self, batches: Iterable[Batch], *, rule: str, now: float, mode: Mode = Mode.ENFORCE) -> Applied:
         """Bring batches about, in order. ``rule`` is the strategy or hook, ``now`` the time of the decision (Unix seconds)."""
         applied = Applied()
+        mode = Mode.OBSERVE if self.observe_only else mode
         for batch in batches:
             self._apply(batch, rule, now, mode, applied)
         self._sweep()

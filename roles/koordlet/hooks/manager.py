@@ -103,7 +103,7 @@ class HooksManager:
                 self._wanted.clear()
                 retry = 0.0
             done = await self.once()
-            if not listening and not stopping.is_set():
+            if not listening and not stopping.is_set() and not self._options.observe_only:
                 try:
                     await self._listen()
                     listening = True

@@ -40,6 +40,7 @@ class PredictionOptions:
     """Durations in seconds."""
 
     directory: str = "/prediction-checkpoints"
+    """Empty: models live as long as the process."""
     training_interval: float = 60.0
     cpu_half_life: float = 12 * 3600.0
     memory_half_life: float = 24 * 3600.0
@@ -118,10 +119,13 @@ class Models:
         """Drop models that were not updated for long, and their files."""
         for key in [k for k, m in self.models.items() if now - m.updated > self.options.expiration]:
             del self.models[key]
-            _remove(self._path(key))
+            if self.options.directory:
+                _remove(self._path(key))
 
     def checkpoint(self, now: float) -> int:
         """Write the models that are due, oldest first, a bounded number; returns how many."""
+        if not self.options.directory:
+            return 0
         due = [(m.saved, k) for k, m in self.models.items() if now - m.saved >= self.options.checkpoint_interval]
         written = 0
         for _, key in sorted(due)[: self.options.checkpoints_per_step]:
@@ -149,6 +153,8 @@ class Models:
 
     def restore(self, pod_uids: set[str], now: float) -> int:
         """Load checkpoints of current pods and of the fixed keys; other files of the directory are deleted. Returns the models loaded."""
+        if not self.options.directory:
+            return 0
         try:
             names = os.listdir(self.options.directory)
         except OSError:
