@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "install": ("roles.tools.install", "install", "Print the manifests that koord is installed with."),
     "uninstall": ("roles.tools.install", "uninstall", "Take koord out of a cluster in the safe order."),
     "lint": ("roles.tools.lint.cli", "command", "Check configurations and objects without a cluster."),
+    "probe": ("roles.tools.probe", "command", "Ask a role's health from inside its container."),
     "why": ("roles.tools.why", "command", "Explain a pod or a node from the decision records."),
 }
 
