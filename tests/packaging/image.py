@@ -1,0 +1,142 @@
+"""Building the image without an engine and running it in a real containerd: what the image tests stand on.
+
+The base comes from debootstrap and is committed under the name in the Dockerfile's FROM; the Dockerfile then builds over it with
+buildah in chroot isolation, with the session's one-dir build in the place of its first stage.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.roles.runtime_proxy.support_containerd import Client
+from tests.support.processes import ROOT
+
+NAME = "docker.io/koord-test/koord:1"
+PROGRAMS = ("buildah", "debootstrap")
+
+
+def require() -> None:
+    """Skip, with the reason, where an image cannot be built."""
+    if os.geteuid() != 0:
+        pytest.skip("building an image without an engine needs root")
+    for program in PROGRAMS:
+        if shutil.which(program) is None:
+            pytest.skip(f"needs {program} on PATH")
+
+
+def base_name() -> str:
+    """The base of the Dockerfile's last stage."""
+    return re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)[-1]
+
+
+def bootstrap(target: Path) -> None:
+    """The Debian release that the base's tag names, from the mirror that this machine uses; skips when that cannot be had."""
+    shown = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages"], capture_output=True, text=True, check=False
+    )
+    mirror = shown.stdout.split("\n", 1)[0]
+    release = base_name().rpartition(":")[2].partition("-")[0]
+    command = ["debootstrap", "--variant=minbase", release, str(target), *([mirror] if mirror else [])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    if done.returncode:
+        pytest.skip(f"debootstrap cannot fetch {release} here: {(done.stdout + done.stderr).strip()[-300:]}")
+
+
+def overlays(directory: Path) -> bool:
+    """Whether this machine can mount overlays below a directory; without them every layer and container is a whole copy."""
+    places = [directory / name for name in ("lower", "upper", "work", "merged")]
+    for place in places:
+        place.mkdir(parents=True)
+    options = "lowerdir={},upperdir={},workdir={}".format(*places[:3])
+    done = subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, str(places[3])], capture_output=True, check=False)
+    if done.returncode == 0:
+        subprocess.run(["umount", str(places[3])], check=True)
+    shutil.rmtree(directory)
+    return done.returncode == 0
+
+
+class Builder:
+    """buildah with a storage of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.driver = "overlay" if overlays(directory / "trial") else "vfs"
+
+    def __call__(self, *arguments: str) -> str:
+        storage = ["--root", str(self.directory / "storage"), "--runroot", str(self.directory / "run"), "--storage-driver", self.driver]
+        done = subprocess.run(["buildah", *storage, *arguments], capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, f"buildah {arguments[0]}: {done.stderr[-1500:]}"
+        return done.stdout.strip()
+
+    def base(self, tree: Path) -> None:
+        name = base_name()
+        container = self("from", "scratch")
+        self("add", "--quiet", container, f"{tree}/", "/")
+        self("commit", "--quiet", "--rm", container, f"docker.io/library/{name}" if "/" not in name else name)
+
+    def build(self, one_dir: Path, **arguments: str) -> dict[str, Any]:
+        """Build the Dockerfile with a one-dir build that is there already; the image's configuration."""
+        words = [w for key, value in arguments.items() for w in ("--build-arg", f"{key}={value}")]
+        flags = ["--isolation", "chroot", "--format", "docker", "--pull-never", "--build-context", f"build={one_dir}"]
+        self("bud", *flags, *words, "--tag", NAME, str(ROOT))
+        configuration: dict[str, Any] = json.loads(self("inspect", "--type", "image", NAME))["Docker"]["config"]
+        return configuration
+
+    def archive(self, target: Path) -> None:
+        self("push", "--quiet", NAME, f"docker-archive:{target}:{NAME}")
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a container of the image is started: read-only root, no capability, no new privileges, the runtime's seccomp profile."""
+
+    arguments: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+    read: tuple[Path, ...] = ()
+    """Directories of the host that it sees, at the same path."""
+    write: tuple[Path, ...] = ()
+    """Those that it may write to."""
+    user: int | None = None
+    """None: the image's own."""
+
+
+async def create(client: Client, sandbox: str, pod: Any, name: str, start: Start) -> str:
+    """Create a container through the CRI, as restricted as the kubelet would make it; its ID."""
+    m = client.m
+    security = m.ContainerSecurityContext(
+        capabilities=m.Capability(drop_capabilities=["ALL"]),
+        namespace_options=m.NamespaceOption(network=2, pid=1),  # the node's network, process 1 of its own
+        run_as_user=None if start.user is None else m.Int64Value(value=start.user),
+        readonly_rootfs=True,
+        no_new_privs=True,
+        seccomp=m.SecurityProfile(profile_type=0),
+    )
+    config = m.ContainerConfig(
+        metadata=m.ContainerMetadata(name=name),
+        image=m.ImageSpec(image=NAME),
+        args=start.arguments,
+        envs=[m.KeyValue(key=key, value=value.encode()) for key, value in start.environment.items()],
+        mounts=[
+            m.Mount(container_path=str(path), host_path=str(path), readonly=path in start.read) for path in (*start.read, *start.write)
+        ],
+        log_path=f"{name}.log",
+        linux=m.LinuxContainerConfig(security_context=security),
+    )
+    request = m.CreateContainerRequest(pod_sandbox_id=sandbox, config=config, sandbox_config=pod)
+    return str((await client.call("CreateContainer", request, "CreateContainerResponse", timeout=120)).container_id)
+
+
+async def status(client: Client, container: str) -> tuple[Any, dict[str, Any]]:
+    """A container's status, and what the runtime tells beyond it."""
+    request = client.m.ContainerStatusRequest(container_id=container, verbose=True)
+    answer = await client.call("ContainerStatus", request, "ContainerStatusResponse")
+    return answer.status, json.loads(answer.info["info"])
