@@ -33,6 +33,8 @@ class PodView:
     usage: Vector | None
     priority_class: PriorityClass
     leaving: bool = False
+    migrate_out: Mapping[str, str] | None = None
+    """Why the node's agent asks that the pod moves: `reason`, `victim`, `signal`, `since` of the NodeMetric; None when it does not."""
 
     @property
     def key(self) -> str:
@@ -140,6 +142,9 @@ class Pictures:
         if metric is not None and metric.status.node_metric is not None and metric.status.update_time is not None:
             view.metric_age = now - parse_time(metric.status.update_time)
             view.usage, view.prod_usage = _usage(views, resources.parse(metric.status.node_metric.system_usage.resources))
+            asked = _asked_to_leave(metric)
+            for own in views if asked else ():
+                own.migrate_out = asked.get((own.pod.metadata.namespace, own.pod.metadata.name))
         return view
 
     def _pod(self, pod: Pod, usage: Vector | None) -> PodView:
@@ -159,6 +164,16 @@ def _reported(metric: NodeMetric | None) -> dict[tuple[str, str], Vector]:
     if metric is None:
         return {}
     return {(item.namespace, item.name): resources.parse(item.pod_usage.resources) for item in metric.status.pods_metric}
+
+
+def _asked_to_leave(metric: NodeMetric) -> dict[tuple[str, str], Mapping[str, str]]:
+    """Requests of the node's agent, by namespace and name; what is no request is none."""
+    out: dict[tuple[str, str], Mapping[str, str]] = {}
+    for item in metric.status.pods_metric:
+        request = (item.extensions or {}).get("migrateOut")
+        if isinstance(request, dict):
+            out[item.namespace, item.name] = {str(key): str(value) for key, value in request.items()}
+    return out
 
 
 def _usage(views: Iterable[PodView], usage: Vector) -> tuple[Vector, Vector]:

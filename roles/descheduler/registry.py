@@ -11,7 +11,7 @@ from roles.descheduler.framework.evicting import Evicting, Setup
 from roles.descheduler.framework.plugin import PluginType
 from roles.descheduler.migration.args import MigrationControllerArgs
 from roles.descheduler.migration.plugin import MigrationController
-from roles.descheduler.plugins import custompriority, fragmentationaware, scaledownbinpack
+from roles.descheduler.plugins import custompriority, fragmentationaware, interferingpods, scaledownbinpack
 from roles.descheduler.plugins.community import (
     antiaffinity,
     duplicates,
@@ -53,6 +53,7 @@ PLUGINS: tuple[PluginType, ...] = (
     _row(lownodeload.LowNodeLoad, LowNodeLoadArgs),
     _row(custompriority.CustomPriority, custompriority.CustomPriorityArgs),
     _row(fragmentationaware.FragmentationAware, fragmentationaware.FragmentationAwareArgs),
+    _row(interferingpods.RemoveInterferingPods, interferingpods.RemoveInterferingPodsArgs),
     _row(scaledownbinpack.ScaleDownBinPack, scaledownbinpack.ScaleDownBinPackArgs),
     # adapted from the community: their arguments are read leniently
     _row(antiaffinity.RemovePodsViolatingInterPodAntiAffinity, antiaffinity.RemovePodsViolatingInterPodAntiAffinityArgs, lenient=True),

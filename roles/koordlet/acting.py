@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 from koord.api.kinds import NODES, PODS
 from koord.kube.events import EventRecorder, ObjectRef
 from roles.koordlet.actuation.executor import Executor, Mode
+from roles.koordlet.actuation.holds import Holds
 from roles.koordlet.actuation.journal import Journal, JournalError
-from roles.koordlet.actuation.restore import journal_path
+from roles.koordlet.actuation.restore import holds_path, journal_path
 from roles.koordlet.eviction.evictor import Evictor, PodEvictor
 from roles.koordlet.eviction.kill import ContainerKiller, Endpoints
 from roles.koordlet.eviction.runner import EvictionRunner
 from roles.koordlet.extensions import Extensions
 from roles.koordlet.hooks.manager import HooksManager
 from roles.koordlet.options import Options, parse_modes
-from roles.koordlet.qos.manager import QOSManager
+from roles.koordlet.qos.manager import Findings, QOSManager
 from roles.koordlet.qos.outcome import Notice
 from roles.koordlet.qos.registry import OBSERVING, make_strategies
 from roles.koordlet.states.callbacks import Callbacks
@@ -56,10 +57,12 @@ class Acting:
         snapshot: Callable[[], Snapshot],
         callbacks: Callbacks,
         extensions: Extensions,
+        publish: Callable[[Findings], None],
     ) -> None:
         self._node_name = options.node_name
         self._observe_only = options.observe_only
         self._events = EventRecorder(client, COMPONENT, options.node_name)
+        self._root = host.root
         self.journal = Journal(journal_path(host.root))
         self.executor = Executor(
             host=host,
@@ -69,6 +72,7 @@ class Acting:
             recorder=recorder,
             force_after=float(options.resource_force_update_seconds),
             observe_only=options.observe_only,
+            holds=Holds(Journal(holds_path(host.root))),
         )
         evictor: Evictor = PodEvictor(
             client,
@@ -89,6 +93,7 @@ class Acting:
             metrics=metrics,
             modes=mode_of,
             notify=self._notify,
+            publish=publish,
         )
 
         self.hooks = HooksManager(options, self.executor, metrics, gate, mode_of, snapshot, self._notify)
@@ -101,8 +106,22 @@ class Acting:
                 self.journal.open()
         except JournalError as error:
             log.error("%s: nothing is changed on this node until it can be written", error)
+        if not self._observe_only:
+            self._give_back()
         self._events.start()
         log.info("strategies: %s", ", ".join(self.manager.names) or "none")
+
+    def _give_back(self) -> None:
+        """What an earlier run held when it was killed."""
+        try:
+            left = self.executor.holds.recover(self._root.machine_directories)
+        except JournalError as error:
+            log.error("%s: nothing is taken over on this node until it can be written", error)
+            return
+        if left.restored:
+            log.info("given back after a run that did not end in order: %s", ", ".join(left.restored))
+        for failed in left.failed:
+            log.error("cannot be given back: %s", failed)
 
     def tick(self, snapshot: Snapshot, mono: float) -> None:
         """Run the strategies that are due."""
@@ -116,6 +135,7 @@ class Acting:
     async def stop(self) -> None:
         await self._evictions.stop()
         await self._events.stop()
+        self.executor.holds.close()
         self.journal.close()
 
     def _tell(self, pod: PodState, reason: str, message: str) -> None:

@@ -29,6 +29,7 @@ from roles.koordlet.metrics.registry import Metrics
 from roles.koordlet.observing import Parts, make_kubelet, make_sensing, spawn_reports
 from roles.koordlet.options import Options, settled
 from roles.koordlet.permissions import unreadable
+from roles.koordlet.report.contention import FINDINGS
 from roles.koordlet.sensing.base import Round
 from roles.koordlet.sensing.nodeinfo import CPU_INFO
 from roles.koordlet.sensing.pressure import PressureWatch
@@ -184,6 +185,7 @@ class App:
             snapshot=lambda: self.snapshot(time.time()),
             callbacks=self.callbacks,
             extensions=self.extensions,
+            publish=lambda findings: self.store.put_snapshot(FINDINGS, findings),
         )
         self.acting.start()
         life.spawn(lambda: self.acting.hooks.run(stopping, self._synced), "runtime hooks", restart=True)
@@ -271,6 +273,7 @@ class App:
             pods_synced=self.book.synced,
             storage=self.store.snapshot(STORAGE),
             volume_of_claim=self.volumes.volume_name if self.volumes is not None else lambda namespace, claim: "",
+            holder=self.acting.executor.holds.holder,
         )
 
     def _watch_pressure(self) -> PressureWatch | None:

@@ -10,16 +10,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation import kernel
 from roles.koordlet.actuation.errors import Trouble, WriteError
+from roles.koordlet.actuation.holds import Holds, text_before
 from roles.koordlet.actuation.journal import Entry, Journal
 from roles.koordlet.actuation.target import Target, key_of, reset_by, resolve
-from roles.koordlet.actuation.writes import Batch, Kind, Merge, Write
+from roles.koordlet.actuation.writes import Batch, Hold, Kind, Merge, Write, sequence
 from roles.koordlet.audit.log import AuditEvent
 
 if TYPE_CHECKING:
@@ -75,9 +76,12 @@ class Executor:
     observe_only: bool = False
     """Whatever mode is asked for, nothing is written."""
     clock: Callable[[], float] = time.monotonic
+    holds: Holds = field(default_factory=Holds)
     _cache: dict[Key, tuple[str, float]] = field(default_factory=dict)
     _would: dict[Key, str] = field(default_factory=dict)
     _troubled: dict[Key, str] = field(default_factory=dict)
+    _owed: dict[Key, tuple[Write, str]] = field(default_factory=dict)
+    """Releases that failed, with their rule: tried again once a minute."""
     _swept: float = 0.0
 
     def apply(self, batches: Iterable[Batch], *, rule: str, now: float, mode: Mode = Mode.ENFORCE) -> Applied:
@@ -86,12 +90,12 @@ class Executor:
         mode = Mode.OBSERVE if self.observe_only else mode
         for batch in batches:
             self._apply(batch, rule, now, mode, applied)
-        self._sweep()
+        self._sweep(now)
         return applied
 
     def needed(self, write: Write) -> bool:
         """Whether the cache does not already vouch for the value."""
-        if not write.cached:
+        if not write.cached or write.hold is Hold.RELEASE:
             return True
         cached = self._cache.get(key_of(write))
         return cached is None or cached[0] != _wish(write) or self.clock() - cached[1] > self.force_after
@@ -113,14 +117,17 @@ class Executor:
                 if not self.needed(write):
                     applied.skipped += 1
                     continue
-                target = self._resolve(write, applied)
+                if self.holds.waits(write, rule):
+                    applied.skipped += 1
+                    continue
+                target = self._release(write, rule, applied) if write.hold is Hold.RELEASE else self._resolve(write, applied)
                 if target is not None:
                     targets.append(target)
             levels.append(targets)
         if mode is Mode.OBSERVE:
             self._observe([t for level in levels for t in level], rule, now, applied)
             return
-        allowed = self._on_record([t for level in levels for t in level], applied)
+        allowed = self._on_record([t for level in levels for t in level], applied) - self._not_held(levels, rule, applied)
         self._downwards(levels, allowed, rule, now, applied, stop=batch.stop_on_error)
         for targets in reversed(levels):
             for target in targets:
@@ -158,7 +165,11 @@ class Executor:
             self._failed(target.write, error, applied)
             return False
         key = key_of(target.write)
-        if target.write.cached:
+        if target.write.hold is Hold.RELEASE:
+            self.holds.drop(target.write)
+            self._owed.pop(key, None)
+            self._cache.pop(key, None)
+        elif target.write.cached:
             self._cache[key] = (_wish(target.write), self.clock())
         else:
             self._cache.pop(key, None)
@@ -195,11 +206,38 @@ class Executor:
             self._failed(write, error, applied)
             return None
 
+    def _release(self, write: Write, rule: str, applied: Applied) -> Target | None:
+        """What gives a held file back: the others' wish, else the value that the release names, else what it held before."""
+        hold = self.holds.released(write, rule)
+        if hold is None:
+            return None
+        named = replace(hold.wanted, hold=Hold.RELEASE) if hold.wanted is not None else write
+        raw = None if named.value else text_before(write, hold.before)
+        try:
+            return resolve(named, self.host, raw=raw)
+        except WriteError as error:
+            if error.ignored:
+                self.holds.drop(write)
+            self._failed(write, error, applied)
+            return None
+
+    def _not_held(self, levels: list[list[Target]], rule: str, applied: Applied) -> set[int]:
+        """Take the files that a batch wants for its rule alone; the ids of those that cannot be had."""
+        refused: set[int] = set()
+        for target in (t for level in levels for t in level if t.write.hold is Hold.TAKE):
+            try:
+                self.holds.take(target, rule)
+                self._owed.pop(key_of(target.write), None)
+            except WriteError as error:
+                refused.add(id(target))
+                self._failed(target.write, error, applied)
+        return refused
+
     def _on_record(self, targets: list[Target], applied: Applied) -> set[int]:
         """Put the old values of what is going to change into the journal; the ids of targets that may be written."""
         if self.journal is None:
             return {id(t) for t in targets}
-        changing = [t for t in targets if not t.satisfied]
+        changing = [t for t in targets if t.write.origin or not t.satisfied]
         wanted = [(t, e) for t in changing for e in (t.entry(), reset_by(t, self.host))]
         entries = [e for _, e in wanted if e is not None]
         if self.journal.remember(entries):
@@ -255,6 +293,8 @@ class Executor:
             return
         applied.failed.append(error)
         key = key_of(write)
+        if write.hold is Hold.RELEASE and self.holds.holder(write.resource, write.target, write.device):
+            self._owed[key] = (write, self.holds.holder(write.resource, write.target, write.device))
         text = str(error)
         if self._troubled.get(key) != text:
             self._troubled[key] = text
@@ -292,11 +332,14 @@ class Executor:
             )
         )
 
-    def _sweep(self) -> None:
+    def _sweep(self, at: float) -> None:
         now = self.clock()
         if now - self._swept < SWEEP_EVERY:
             return
         self._swept = now
+        self.holds.forget_gone()
+        for write, rule in list(self._owed.values()):
+            self._apply(sequence(write), rule, at, Mode.ENFORCE, Applied())
         self._cache = {k: v for k, v in self._cache.items() if now - v[1] <= max(CACHE_TTL, 2 * self.force_after)}
 
 

@@ -18,9 +18,14 @@ from enum import StrEnum
 
 import orjson
 
+from roles.koordlet.host.errors import HostError
+from roles.koordlet.host.proc import start_ticks
+
 log = logging.getLogger(__name__)
 
 NAME = "journal"
+#: A file of a single process.
+PROCESS_FILE = "oom_score_adj"
 #: Compact when there are this many entries and most of them are of cgroups that are gone.
 _COMPACT_AT = 4096
 
@@ -47,7 +52,7 @@ class Undo(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file before it was first written. ``inode`` is that of a cgroup's directory, 0 when it says nothing (sysctl)."""
+    """One file before it was first written. ``inode`` is its :func:`identity`, 0 when it says nothing (sysctl)."""
 
     path: str
     value: str
@@ -81,6 +86,19 @@ def directory_inode(path: str) -> int:
     try:
         return os.stat(os.path.dirname(path)).st_ino
     except OSError:
+        return 0
+
+
+def identity(path: str) -> int:
+    """What tells a file from another one that later has its path: the inode of a cgroup's directory, the start of a process in clock
+    ticks since boot (its number may be given to another one). 0 when it is gone."""
+    directory, name = os.path.split(path)
+    if name != PROCESS_FILE:
+        return directory_inode(path)
+    try:
+        with open(os.path.join(directory, "stat"), "rb") as file:
+            return start_ticks(file.name, file.read())
+    except (OSError, HostError):
         return 0
 
 
@@ -224,7 +242,7 @@ class Journal:
 def _alive(entry: Entry) -> bool:
     if not os.path.lexists(entry.path):
         return False
-    return not entry.inode or directory_inode(entry.path) == entry.inode
+    return not entry.inode or identity(entry.path) == entry.inode
 
 
 def _write_all(fd: int, data: bytes) -> None:

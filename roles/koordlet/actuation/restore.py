@@ -6,6 +6,7 @@ parent; what the kernel refuses because of another file that is still to be put 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Iterable
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 
 from roles.koordlet.actuation import disklines, kernel
 from roles.koordlet.actuation.errors import Trouble, WriteError
-from roles.koordlet.actuation.journal import NAME, Entry, Journal, JournalError, Undo, directory_inode
+from roles.koordlet.actuation.journal import NAME, Entry, Journal, JournalError, Undo, identity
 from roles.koordlet.actuation.values import MERGE_OF, merged, same
 from roles.koordlet.host.root import HostRoot
 
@@ -41,6 +42,11 @@ def journal_path(root: HostRoot) -> str:
     return os.path.join(root.var_run, "koordlet", NAME)
 
 
+def holds_path(root: HostRoot) -> str:
+    """Where the record of held files is; all of them are in the journal too."""
+    return f"{journal_path(root)}.holds"
+
+
 def restore(root: HostRoot) -> Restored:
     """Put back what the journal of this machine says and empty it. No journal: nothing to do. Raises JournalError."""
     journal = Journal(journal_path(root))
@@ -48,10 +54,13 @@ def restore(root: HostRoot) -> Restored:
         return Restored()
     journal.load()
     entries = list(journal)
-    result = put_back(entries, allowed=(root.cgroup, root.proc, root.sys, root.sys_fs, root.root))
+    result = put_back(entries, allowed=root.machine_directories)
     failed = {error.path for error in result.failed}
     journal.keep_only(e for e in entries if e.path in failed)
     journal.close()
+    if not failed:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(holds_path(root))
     return result
 
 
@@ -64,7 +73,7 @@ def put_back(entries: Iterable[Entry], *, allowed: Iterable[str] = ("/",)) -> Re
     for entry in entries:
         if not os.path.normpath(entry.path).startswith(roots):
             result.failed.append(WriteError(Trouble.OTHER, entry.path, "lies outside this machine's directories"))
-        elif not os.path.lexists(entry.path) or (entry.inode and directory_inode(entry.path) != entry.inode):
+        elif not os.path.lexists(entry.path) or (entry.inode and identity(entry.path) != entry.inode):
             result.gone.append(entry.path)
         elif entry.undo in (Undo.WRITE, Undo.REPLACE):
             values.append(entry)

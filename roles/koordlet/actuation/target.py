@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from roles.koordlet.actuation import disklines, kernel
 from roles.koordlet.actuation.errors import Trouble, WriteError
-from roles.koordlet.actuation.journal import Entry, Undo, directory_inode
+from roles.koordlet.actuation.journal import PROCESS_FILE, Entry, Undo, identity
 from roles.koordlet.actuation.systemfiles import FILES
 from roles.koordlet.actuation.values import merged, same
 from roles.koordlet.actuation.writes import Kind, Write
@@ -22,8 +22,6 @@ from roles.koordlet.states.model import HostState
 _UNDO_BY_RESOURCE = {"schemata": Undo.LINES, "sched_features": Undo.WORDS}
 #: Files that say where a task is: leaving the group is what puts it back.
 _NEVER_JOURNALLED = frozenset({"tasks", "cgroup.procs"})
-#: Files of single processes, whose number another process may have by the time things are put back.
-_OF_PROCESSES = frozenset({"oom_score_adj"})
 _REMOVALS = (Kind.ABSENT, Kind.NO_DIRECTORY)
 #: The kernel gives an idle group the least weight and, when it is idle no more, the default one instead of the one it had.
 RESETS = {"cpu.idle": "cpu.shares"}
@@ -71,7 +69,7 @@ class Target:
     def entry(self) -> Entry | None:
         """The journal line for this file; None when there is nothing to put back."""
         kind, resource = self.write.kind, self.write.resource
-        if resource in _NEVER_JOURNALLED | _OF_PROCESSES or kind in _REMOVALS:
+        if resource in _NEVER_JOURNALLED or kind in _REMOVALS:
             return None
         if kind is Kind.MOUNT:
             return Entry(self.path, "", Undo.UNMOUNT)
@@ -79,8 +77,11 @@ class Target:
             return Entry(self.path, "", Undo.REMOVE) if not os.path.lexists(self.path) else Entry(self.path, self.current, Undo.REPLACE)
         if kind is Kind.DIRECTORY:
             return None if os.path.isdir(self.path) else Entry(self.path, "", Undo.REMOVE_DIRECTORY)
+        own = identity(self.path) if kind is Kind.CGROUP or resource == PROCESS_FILE else 0
+        if resource == PROCESS_FILE and not own:
+            return None  # its number may be another process's by the time things are put back
         undo = Undo.DEVICES if resource.startswith(disklines.PREFIXES) else _UNDO_BY_RESOURCE.get(resource, Undo.WRITE)
-        return Entry(self.path, self.current, undo, resource, directory_inode(self.path) if kind is Kind.CGROUP else 0)
+        return Entry(self.path, self.write.origin or self.current, undo, resource, own)
 
     def put(self, text: str) -> None:
         """Write to the kernel. Raises WriteError."""
@@ -109,7 +110,7 @@ def reset_by(target: Target, host: HostState) -> Entry | None:
         current = host.files.read_fresh(path).decode("utf-8", "replace").rstrip("\n")
     except HostError:
         return None
-    return Entry(path, current, Undo.WRITE, other, directory_inode(path))
+    return Entry(path, current, Undo.WRITE, other, identity(path))
 
 
 def key_of(write: Write) -> tuple[str, str, str]:
@@ -117,10 +118,10 @@ def key_of(write: Write) -> tuple[str, str, str]:
     return (write.target, write.resource, write.device)
 
 
-def resolve(write: Write, host: HostState) -> Target:
-    """Check a write and read what stands there. Raises WriteError."""
+def resolve(write: Write, host: HostState, *, raw: str | None = None) -> Target:
+    """Check a write and read what stands there; ``raw`` is a text of the file itself to write as it is. Raises WriteError."""
     try:
-        return _resolve_cgroup(write, host) if write.kind is Kind.CGROUP else _resolve_file(write, host)
+        return _resolve_cgroup(write, host, raw) if write.kind is Kind.CGROUP else _resolve_file(write, host, raw)
     except ResourceUnsupportedError as error:
         raise WriteError(Trouble.UNSUPPORTED, write.target, str(error)) from None
     except (CgroupGoneError, FileMissingError) as error:
@@ -131,19 +132,19 @@ def resolve(write: Write, host: HostState) -> Target:
         raise WriteError(Trouble.OTHER, write.target, str(error)) from None
 
 
-def _resolve_cgroup(write: Write, host: HostState) -> Target:
+def _resolve_cgroup(write: Write, host: HostState, raw: str | None) -> Target:
     cgroups = host.cgroups
     if not cgroups.supported(write.resource, write.target):
         raise WriteError(Trouble.UNSUPPORTED, f"{write.target}/{write.resource}", "is not offered by this kernel")
     path = cgroups.file(write.resource, write.target)
     try:
-        text = cgroups.spec(write.resource).encode(write.value)
+        text = cgroups.spec(write.resource).encode(write.value) if raw is None else raw
     except ValueError as error:
         raise WriteError(Trouble.INVALID, path, str(error)) from None
     current = host.files.read_fresh(path).decode("utf-8", "replace").rstrip("\n")
     basis = current
     if cgroups.v2:
-        text = _whole_cpu_max(write.resource, text, current)
+        text = _whole_cpu_max(write.resource, text, current) if raw is None else raw
         if write.resource == "cpuset.cpus" and not current.strip():
             basis = _effective_cpus(write.target, host)
     return Target(write, path, text, current, basis)
@@ -167,19 +168,19 @@ def _effective_cpus(directory: str, host: HostState) -> str:
         return ""
 
 
-def _resolve_file(write: Write, host: HostState) -> Target:
-    path = write.target
+def _resolve_file(write: Write, host: HostState, raw: str | None) -> Target:
+    path, value = write.target, write.value if raw is None else raw
     system = FILES.get(write.resource)
-    if system is not None and (problem := system.validate(write.value)) is not None:
+    if system is not None and (problem := system.validate(value)) is not None:
         raise WriteError(Trouble.INVALID, path, problem)
     if write.kind in (Kind.DIRECTORY, Kind.MOUNT, *_REMOVALS):
         return Target(write, path, "")
     if write.kind is Kind.CREATE:
         current = kernel.read(path) if os.path.exists(path) else ""
-        return Target(write, path, write.value, current, current)
+        return Target(write, path, value, current, current)
     current = "" if write.resource in _NEVER_JOURNALLED else _line_file(write, path)
     host.files.invalidate(path)
-    return Target(write, path, write.value, current, current)
+    return Target(write, path, value, current, current)
 
 
 def _line_file(write: Write, path: str) -> str:

@@ -39,6 +39,16 @@ class Kind(StrEnum):
     """A directory of the agent's own making that must not exist (a resctrl group)."""
 
 
+class Hold(StrEnum):
+    """Whether a write changes who owns its file."""
+
+    NONE = ""
+    TAKE = "take"
+    """The rule has the file for itself from now on; what other rules want there waits."""
+    RELEASE = "release"
+    """The rule lets go: the file gets what others want there, else ``value``, else (``value`` empty) what it held before."""
+
+
 @dataclass(frozen=True, slots=True)
 class About:
     """Whom a write concerns; for the audit log and the decision record."""
@@ -75,6 +85,9 @@ class Write:
     """Written instead when the kernel calls ``value`` invalid (EINVAL): what some kernels take and others do not."""
     event: str = ""
     """Reason of an event on the pod that it is about, once it was written."""
+    hold: Hold = Hold.NONE
+    origin: str = ""
+    """What the file is to get back one day, where that is not what it holds (a child inherited what its parent was given)."""
 
     def __str__(self) -> str:
         where = f"{self.target}/{self.resource}" if self.kind is Kind.CGROUP else self.target

@@ -216,6 +216,7 @@ ROWS: tuple[CgroupResource, ...] = (
     ),
     _row("memory.usage_in_bytes", FileSpec("memory", "memory.usage_in_bytes"), FileSpec("memory", "memory.current")),
     _both("memory.stat", "memory", _A, _A),
+    _row("memory.events", FileSpec("memory", "memory.oom_control"), FileSpec("memory", "memory.events")),
     _both("memory.numa_stat", "memory", _A, _A),
     _both("memory.min", "memory", _K, _A, _ANY_SIZE),
     _both("memory.low", "memory", _K, _A, _ANY_SIZE),
@@ -239,6 +240,7 @@ ROWS: tuple[CgroupResource, ...] = (
         for way in ("read", "write")
         for unit in ("iops", "bps")
     ),
+    _row("blkio.throttle.io_service_bytes", FileSpec("blkio", "blkio.throttle.io_service_bytes"), FileSpec("blkio", "io.stat")),
     _row("io.max", None, FileSpec("blkio", "io.max", _F, _io_max)),
     _row(
         "blkio.cost.weight",

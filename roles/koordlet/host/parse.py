@@ -6,10 +6,13 @@ All functions are pure: the caller passes the path for the error text. A numeric
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from roles.koordlet.host.cgroup_files import MAX_INT64, V1_MEMORY_UNLIMITED, weight_to_shares
 from roles.koordlet.host.errors import ParseError
+
+_DISK = re.compile(r"[0-9]+:[0-9]+")
 
 
 def signed(path: str, data: bytes) -> int:
@@ -233,3 +236,20 @@ def ids(path: str, data: bytes) -> list[int]:
         return [int(line) for line in data.split()]
     except ValueError:
         raise ParseError(path, "a line is not a process id") from None
+
+
+def disk_bytes(data: bytes, *, v2: bool) -> tuple[dict[str, int], dict[str, int]]:
+    """Bytes read and written of each disk (``major:minor``): v1 ``blkio.throttle.io_service_bytes``, v2 ``io.stat``. What cannot be
+    read is left out."""
+    read: dict[str, int] = {}
+    written: dict[str, int] = {}
+    for line in data.decode("ascii", "replace").splitlines():
+        disk, *fields = line.split()[:8] or [""]
+        if not _DISK.fullmatch(disk):
+            continue
+        pairs = [field.partition("=")[::2] for field in fields] if v2 else [tuple(fields[:2])] if len(fields) >= 2 else []
+        for name, value in pairs:
+            into = {"Read": read, "rbytes": read, "Write": written, "wbytes": written}.get(name)
+            if into is not None and value.isascii() and value.isdigit():
+                into[disk] = int(value)
+    return read, written

@@ -167,6 +167,15 @@ def pid_stat(path: str, data: bytes) -> PidStat:
         raise ParseError(path, "not '<pid> (<command>) <state> <ppid> <pgrp> …'") from None
 
 
+def start_ticks(path: str, data: bytes) -> int:
+    """When a process started, in clock ticks since boot, from ``<proc>/<pid>/stat``."""
+    fields = data.rpartition(b")")[2].split()
+    try:
+        return int(fields[19])
+    except (ValueError, IndexError):
+        raise ParseError(path, "has no start time in field 22") from None
+
+
 def process_groups(pids: list[int], pgrp_of: dict[int, int]) -> list[int]:
     """Process groups of a container: each pid's group, or the pid itself when its group leader is not in the container."""
     inside = set(pids)

@@ -131,6 +131,11 @@ class HostRoot:
             raise ValueError(f"unknown host directories {sorted(unknown)}: accepted are {sorted(known)}")
         return replace(self, **{k: os.path.abspath(v) for k, v in dirs.items()})
 
+    @property
+    def machine_directories(self) -> tuple[str, ...]:
+        """Where files may lie that the agent changes."""
+        return (self.cgroup, self.proc, self.sys, self.sys_fs, self.root)
+
     def path(self, *parts: str) -> str:
         """A path below the host root itself."""
         return confine(self.root, *parts)

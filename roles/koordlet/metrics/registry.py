@@ -123,6 +123,12 @@ class Metrics:
         self.interference = self._in(
             Gauge("koordlet_interference", "How many times its usual value a pod's signal is.", (*_POD, "signal", "antagonist"))
         )
+        self.interference_action = self._in(
+            Gauge("koordlet_interference_action", "What is done to a pod that slows others down.", (*_POD, "action"))
+        )
+        self.tuning = self._in(
+            Gauge("koordlet_container_tuning", "What resource tuning set, by kind (µs, bytes, score).", (*_CONTAINER, "kind"))
+        )
         self.core_sched_cookie = self._in(
             Gauge(
                 "koordlet_container_core_sched_cookie",

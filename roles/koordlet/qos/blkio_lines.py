@@ -10,6 +10,7 @@ THROTTLES = (
     "blkio.throttle.write_iops_device",
     "blkio.throttle.write_bps_device",
 )
+_, READ_BPS, _, WRITE_BPS = THROTTLES
 #: cgroup v2 has one file for all four.
 IO_MAX = "io.max"
 WEIGHT = "blkio.cost.weight"

@@ -267,7 +267,7 @@ class _Pod:
 
     def _quota(self, container: ContainerState, allowed: bool) -> Batch | None:
         current = self.quotas[container.id]
-        if current is None or self.strategy.unset_quota(self.pod):
+        if current is None or self.strategy.unset_quota(self.pod) or self.snapshot.holder("cpu.cfs_quota_us", container.cgroup_dir):
             return None
         base = milli_to_quota(limit_milli(container))
         if self.ratio > 1:

@@ -2,22 +2,22 @@
 
 For each pod and signal (waiting for CPU, memory and disks by PSI, cycles per instruction) a decayed baseline is learned. A value that
 stays out of the ordinary is called out, with the best-effort pod whose activity moves with it. By default that is all: only in mode
-``enforce`` is a culprit evicted, when the interference lasts.
+``enforce`` is something done about the culprit, more the longer it lasts, and undone when its victims have recovered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from koord.api import names
 from koord.api.qos import QoSClass
+from koord.api.times import format_time
 from koord.decisions.record import Record, Subject, Term
-from roles.koordlet.eviction.tasks import USED, EvictionTask
-from roles.koordlet.eviction.victims import may_evict, victim
 from roles.koordlet.qos.allowance import is_be
 from roles.koordlet.qos.baseline import Baseline, aligned, covariance
+from roles.koordlet.qos.interference_files import Held, batches
+from roles.koordlet.qos.interference_measures import NAME, Measures, Ongoing
 from roles.koordlet.qos.outcome import Notice, Outcome, Sample, Strategy
 from roles.koordlet.states.model import MetricsReader, PodState, Snapshot
 from roles.koordlet.states.slo import SLO
@@ -28,8 +28,6 @@ from roles.koordlet.store.view import Series
 WARM_UP, IN_A_ROW, ADAPT_AFTER = 30, 3, 180
 #: How far back a culprit is looked for (seconds), how many common points that takes, and how closely it must move with the signal.
 LOOK_BACK, LEAST_POINTS, LEAST_CORRELATION = 300.0, 8, 0.5
-#: Interference that lasts so long (seconds) costs its culprit the node; pause after that.
-PERSISTS, COOL_DOWN = 180.0, 300.0
 _SENSITIVE = frozenset({QoSClass.LSE, QoSClass.LSR, QoSClass.LS})
 
 
@@ -81,6 +79,10 @@ class InterferenceState:
 
     watched: dict[Key, Watched] = field(default_factory=dict)
     cooling_since: float | None = None
+    held: dict[str, Held] = field(default_factory=dict)
+    """Culprits that are squeezed or throttled, by uid."""
+    asked: frozenset[str] = frozenset()
+    """Culprits that are asked to migrate."""
 
 
 def points(metrics: MetricsReader, signal: Signal, pod: PodState, window: float) -> Series:
@@ -128,7 +130,7 @@ def _typical_step(times: Sequence[int]) -> int:
 class InterferenceDetection(Strategy[InterferenceState]):
     """See the module."""
 
-    name: ClassVar[str] = "InterferenceDetection"
+    name: ClassVar[str] = NAME
     features: ClassVar[tuple[str, ...]] = ("BEY-INT-01",)
 
     @property
@@ -151,13 +153,17 @@ class InterferenceDetection(Strategy[InterferenceState]):
             if pod.active and pod.qos in _SENSITIVE and not is_be(pod):
                 for signal in SIGNALS:
                     found.look(pod, signal)
+        done = Measures(snapshot, slo, state.held, state.asked, found.ongoing, now)
         return Outcome(
-            replace(state, watched=found.watched),
-            tasks=tuple(found.tasks()),
-            records=tuple(found.records),
-            samples=tuple(found.samples),
-            cleared=("interference",),
+            replace(state, watched=found.watched, held=done.held, asked=frozenset(done.asked)),
+            batches=tuple(b for b in batches(state.held.values(), done.held.values()) if b),
+            tasks=tuple(done.tasks(state.cooling_since)),
+            records=(*found.records, *done.records),
+            samples=(*found.samples, *done.samples),
+            cleared=("interference", "interference_action"),
             notices=tuple(found.notices),
+            findings=found.findings(),
+            requests=done.asked,
         )
 
 
@@ -170,7 +176,8 @@ class _Findings:
         self.records: list[Record] = []
         self.samples: list[Sample] = []
         self.notices: list[Notice] = []
-        self._lasting: list[tuple[PodState, Signal, PodState]] = []
+        self.ongoing: list[Ongoing] = []
+        self._findings: dict[str, list[dict[str, Any]]] = {}
 
     def look(self, pod: PodState, signal: Signal) -> None:
         key = (pod.uid, signal.name)
@@ -204,8 +211,14 @@ class _Findings:
         ratio = value / watched.baseline.mean if watched.baseline.mean > 0 else value / signal.floor
         labels = (pod.namespace, pod.name, signal.name, culprit.key if culprit is not None else "")
         self.samples.append(Sample("interference", ratio, labels))
-        if culprit is not None and culprit.active and self.now - watched.since >= PERSISTS:
-            self._lasting.append((pod, signal, culprit))
+        told = {"signal": signal.name, "times": round(ratio, 2), "since": format_time(watched.since)}
+        self._findings.setdefault(pod.uid, []).append(told | ({"antagonist": culprit.key} if culprit is not None else {}))
+        if culprit is not None and culprit.active:
+            self.ongoing.append(Ongoing(pod, signal.name, culprit, watched.since))
+
+    def findings(self) -> dict[str, dict[str, Any]]:
+        """What the NodeMetric says of the pods that wait."""
+        return {uid: {"interference": told} for uid, told in self._findings.items()}
 
     def _record(
         self,
@@ -232,15 +245,3 @@ class _Findings:
             Record("koordlet", subject, self.now, verdict, self.strategy.name, text, numbers=numbers, terms=terms, features=features)
         )
         return text
-
-    def tasks(self) -> Iterator[EvictionTask]:
-        """One culprit a look, when it made others wait for long."""
-        gate, cooling = self.strategy.name, self.state.cooling_since
-        if cooling is not None and 0 <= self.now - cooling < COOL_DOWN:
-            return
-        for pod, signal, culprit in self._lasting:
-            if may_evict(culprit, gate):
-                text = f"pod {pod.key} waits for {signal.name} more than usual, and this pod moves with it"
-                one = (victim(self.snapshot, culprit),)
-                yield EvictionTask(gate, USED, {names.RESOURCE_CPU: 1}, one, text, {"signal": signal.name, "victim": pod.key})
-                return

@@ -6,7 +6,7 @@ A strategy that fails is logged and loses its tick; the others go on. In observe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from roles.koordlet.states.model import Snapshot
 
 log = logging.getLogger(__name__)
+
+#: What strategies have to say of pods in the NodeMetric, by uid.
+Findings = Mapping[str, Mapping[str, Any]]
 
 #: Running a strategy this much early saves a wake-up of its own (seconds).
 _EARLY = 0.05
@@ -59,12 +62,14 @@ class QOSManager:
         metrics: Metrics,
         modes: Callable[[str], Mode],
         notify: Callable[[Notice], None],
+        publish: Callable[[Findings], None] = lambda findings: None,
     ) -> None:
         self._executor = executor
         self._evicting = evicting
         self._recorder = recorder
         self._metrics = metrics
         self._notify = notify
+        self._publish = publish
         self._running = {s.name: _Running(s, s.initial(), modes(s.name)) for s in strategies if s.enabled and s.interval > 0}
 
     @property
@@ -125,6 +130,10 @@ class QOSManager:
         for record in outcome.records:
             self._recorder.record(_would(record) if mode is Mode.OBSERVE else record)
         self._gauge(outcome)
+        if outcome.findings is not None:
+            asked = outcome.requests if mode is Mode.ENFORCE else {}
+            uids = dict.fromkeys((*outcome.findings, *asked))
+            self._publish({uid: {**outcome.findings.get(uid, {}), **asked.get(uid, {})} for uid in uids})
         for notice in outcome.notices:
             if mode is Mode.ENFORCE or notice.observed:
                 self._notify(notice)
@@ -163,6 +172,12 @@ _WOULD = {
     "Unrestricted": "WouldRelease",
     "QuotaRaised": "WouldRaiseQuota",
     "QuotaLowered": "WouldLowerQuota",
+    "Tuned": "WouldTune",
+    "Untuned": "WouldUntune",
+    "Squeezed": "WouldSqueeze",
+    "Throttled": "WouldThrottle",
+    "MigrationAsked": "WouldAskToMigrate",
+    "SetFree": "WouldSetFree",
 }
 
 

@@ -7,8 +7,9 @@ argument) and no globals; what they have to remember is a state that they are ha
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from roles.koordlet.actuation.writes import Batch
 
@@ -59,6 +60,10 @@ class Outcome(Generic[S]):
     cleared: tuple[str, ...] = ()
     """Gauge families that are rebuilt this tick and forget their series first."""
     notices: tuple[Notice, ...] = ()
+    findings: Mapping[str, Mapping[str, Any]] | None = None
+    """What the NodeMetric says of pods from now on (``podsMetric[].extensions``), by uid; None leaves what it says."""
+    requests: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What it asks others to do about pods: like findings, but not in observe mode."""
 
 
 class Strategy(ABC, Generic[S]):

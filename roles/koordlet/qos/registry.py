@@ -16,6 +16,7 @@ from roles.koordlet.qos.outcome import Strategy
 from roles.koordlet.qos.resctrl import RdtResctrl
 from roles.koordlet.qos.suppress import BECPUSuppress
 from roles.koordlet.qos.sysconfig import SystemConfig
+from roles.koordlet.qos.tuning import ResourceTuning
 
 STRATEGIES: tuple[type[Strategy[Any]], ...] = (
     BECPUSuppress,
@@ -27,12 +28,13 @@ STRATEGIES: tuple[type[Strategy[Any]], ...] = (
     BlkIOReconcile,
     SystemConfig,
     InterferenceDetection,
+    ResourceTuning,
 )
 
 NAMES = tuple(s.name for s in STRATEGIES)
 
-#: What these do beyond telling has to be asked for by name in ``--strategy-modes``.
-OBSERVING = frozenset({InterferenceDetection.name})
+#: These only tell until they are asked for by name in ``--strategy-modes``.
+OBSERVING = frozenset({InterferenceDetection.name, ResourceTuning.name})
 
 
 def make_strategies(options: Options, gate: Callable[[str], bool]) -> list[Strategy[Any]]:

@@ -6,6 +6,7 @@ finds abnormal nodes by it (BEY-ABN-01).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from roles.koordlet.states.model import PodState
@@ -14,13 +15,15 @@ from roles.koordlet.store.view import MetricsView
 
 # resource -> the degree that hurts a service: any task waiting for a CPU, all tasks waiting for memory or a disk
 _DEGREES = {"cpu": "some", "mem": "full", "io": "full"}
+#: Snapshot of the store with what strategies have to say of pods, by uid (interference, requests to migrate).
+FINDINGS = "pod findings"
 _FIELDS = ("cycle", "instruction")
 _PRECISION = "10"  # of avg10, as the collector keeps it
 
 
-def extensions(view: MetricsView, pod: PodState, window: float) -> dict[str, Any] | None:
-    """`{"psi": {"cpu": percent, ...}, "cpi": ratio}`, means over `window` seconds; None when nothing is collected."""
-    found: dict[str, Any] = {}
+def extensions(view: MetricsView, pod: PodState, window: float, said: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """`{"psi": {"cpu": percent, ...}, "cpi": ratio}`, means over `window` seconds, and what strategies `said`; None for nothing."""
+    found: dict[str, Any] = dict(said or {})
     pressure = {}
     for resource, degree in _DEGREES.items():
         value = view.avg(kinds.POD_PSI, window, pod_uid=pod.uid, psi_resource=resource, psi_precision=_PRECISION, psi_degree=degree)

@@ -6,8 +6,8 @@ application or NUMA node is left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from koord.api.quantity import format_binary, format_decimal, format_milli
@@ -45,6 +45,8 @@ class ReportInput:
     host_apps: Sequence[HostApp]
     cold_memory: bool = False
     """Whether cold memory collection has started; only then are there hot-page series."""
+    findings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What strategies have to say of pods, by uid."""
 
 
 def resources(cpu: float, memory: float) -> Usage:
@@ -126,7 +128,7 @@ class Reporter:
                 "qos": str(pod.qos),
                 "podUsage": usage,
             }
-            waiting = extensions(self._view, pod, self._data.policy.aggregate)
+            waiting = extensions(self._view, pod, self._data.policy.aggregate, self._data.findings.get(pod.uid))
             if waiting is not None:
                 entry["extensions"] = waiting
             out.append((pod, entry))

@@ -12,6 +12,7 @@ from koord.api.kinds import NODEMETRICS
 from koord.kube.errors import ApiError, Conflict, NotFound
 from koord.kube.ratelimit import TokenBucket
 from roles.koordlet.prediction.reclaimable import ReclaimableReporter
+from roles.koordlet.report.contention import FINDINGS
 from roles.koordlet.report.nodemetric import Reporter, ReportInput, build_status
 from roles.koordlet.report.nodemetric_gauges import export_gauges
 from roles.koordlet.states.model import PodState
@@ -76,6 +77,7 @@ class NodeMetricLoop:
             pods=self._pods(),
             host_apps=slo.host_applications if slo is not None else (),
             cold_memory=self._cold_memory(),
+            findings=self._store.snapshot(FINDINGS) or {},
         )
         entries = Reporter(data).pods()
         prod, peak = self._reclaimable.compute(now, state.node, [pod for pod, _ in entries])

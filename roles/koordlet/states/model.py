@@ -150,6 +150,8 @@ class Snapshot:
     """Disks and what lies on them; only with gate BlkIOReconcile."""
     volume_of_claim: Callable[[str, str], str] = lambda namespace, claim: ""
     """Name of the volume that a claim (namespace, name) is bound to, "" when it is not known."""
+    holder: Callable[[str, str], str] = lambda resource, directory: ""
+    """The strategy that has a cgroup file (resource, directory) for itself, "" for none."""
 
     def pod(self, uid: str) -> PodState | None:
         for pod in self.pods:

@@ -7,10 +7,10 @@ a default is set, a feature that a class disables carries its neutral values, so
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from koord.api import nodeslo_defaults
 
@@ -157,6 +157,50 @@ class ResourceQOSStrategy(Struct, frozen=True):
     cgroup_root: ResourceQOS = field(name="cgroupRoot", default=ResourceQOS())
 
 
+Percent = Annotated[int, Meta(ge=1, le=100)]
+Seconds = Annotated[int, Meta(ge=1, le=86_400)]
+
+
+class CPUTuning(Struct, rename="camel", frozen=True, gc=False, forbid_unknown_fields=True):
+    """``extensions.resourceTuning.cpu``: percentages of CFS periods, of the container's own quota, and of the share pool."""
+
+    enable: bool = True
+    throttled_percent: Percent = 5
+    max_burst_percent: Annotated[int, Meta(ge=0, le=100)] = 100
+    max_quota_percent: Annotated[int, Meta(ge=100, le=1000)] = 200
+    step_percent: Percent = 20
+    share_pool_threshold_percent: Percent = 50
+    calm_seconds: Seconds = 60
+
+
+class MemoryTuning(Struct, rename="camel", frozen=True, gc=False, forbid_unknown_fields=True):
+    """``extensions.resourceTuning.memory``: percentages of the container's limit and of waiting time."""
+
+    enable: bool = True
+    near_limit_percent: Percent = 90
+    stall_percent: Percent = 5
+    refaults_per_second: Annotated[int, Meta(ge=1)] = 100
+    oom_score_step: Annotated[int, Meta(ge=0, le=1000)] = 200
+    calm_seconds: Seconds = 60
+
+
+class TuningStrategy(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """``extensions.resourceTuning`` (BEY-TUNE-01)."""
+
+    cpu: CPUTuning = CPUTuning()
+    memory: MemoryTuning = MemoryTuning()
+
+
+class InterferenceStrategy(Struct, rename="camel", frozen=True, gc=False, forbid_unknown_fields=True):
+    """``extensions.interference`` (BEY-INT-01): what is done to a pod that slows others down, and how soon (seconds)."""
+
+    actions: tuple[Literal["squeeze", "throttle", "migrate", "evict"], ...] = ("squeeze", "throttle", "migrate", "evict")
+    squeeze_percent: Percent = 50
+    throttle_percent: Percent = 50
+    migrate_after_seconds: Seconds = 60
+    evict_after_seconds: Seconds = 180
+
+
 class HostAppCgroupPath(Struct, rename="camel", frozen=True, gc=False):
     base: str = ""
     parent_dir: str = ""
@@ -182,6 +226,8 @@ class SLO(Struct, frozen=True):
     cpu_burst: CPUBurstStrategy = CPUBurstStrategy()
     system: SystemStrategy = SystemStrategy()
     host_applications: tuple[HostApp, ...] = ()
+    tuning: TuningStrategy = TuningStrategy()
+    interference: InterferenceStrategy = InterferenceStrategy()
     extensions: dict[str, Any] = {}
     received_sections: frozenset[str] = frozenset()
 
@@ -271,6 +317,10 @@ def effective_slo(
             errors.append(error)
             return fallback
 
+    def own(name: str, kind: Any) -> Any:
+        given = _section(spec, "extensions").get(name)
+        return _convert(f"extensions.{name}", {} if given is None else merge({}, given), kind)
+
     def plain(name: str, kind: Any) -> Any:
         return _convert(name, merge({}, _section(spec, name)), kind)
 
@@ -282,6 +332,8 @@ def effective_slo(
         host_applications=attempt(
             lambda: _convert("hostApplications", spec.get("hostApplications") or [], tuple[HostApp, ...]), last.host_applications
         ),
+        tuning=attempt(lambda: own("resourceTuning", TuningStrategy), last.tuning),
+        interference=attempt(lambda: own("interference", InterferenceStrategy), last.interference),
         extensions=attempt(lambda: _extensions(spec, extensions or {}), last.extensions),
         received_sections=frozenset(k for k, v in spec.items() if v is not None),
     ), errors

@@ -349,14 +349,11 @@ class Cluster:
         for resource, amount in shape.requests:
             if resource >= len(free):
                 self._ensure_resources()
-            column = free[resource]
-            column[slot] = column.item(slot) + sign * amount  # plain numbers: numpy's own are slower one at a time
+            free[resource][slot] += sign * amount
         cpu, memory = shape.non_zero
-        column = self.non_zero_free[CPU]
-        column[slot] = column.item(slot) + sign * cpu
-        column = self.non_zero_free[MEMORY]
-        column[slot] = column.item(slot) + sign * memory
-        self.pod_slots[slot] = self.pod_slots.item(slot) + sign
+        self.non_zero_free[CPU][slot] += sign * cpu
+        self.non_zero_free[MEMORY][slot] += sign * memory
+        self.pod_slots[slot] += sign
 
     def _count(self, slot: int, step: int) -> None:
         """Counters over live rows that let plugins skip work."""

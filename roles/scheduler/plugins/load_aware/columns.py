@@ -241,13 +241,13 @@ class LoadColumns(Columns):
         for number, group in enumerate(self.classes):
             used, room = load.sources[number]
             if used >= 0:
-                for column, amount in zip(group.used, sources[used], strict=True):
+                for index, amount in enumerate(sources[used]):
                     if amount:
-                        column[slot] = column.item(slot) + sign * amount
+                        group.used[index][slot] += sign * amount
             if room >= 0:
-                for column, amount in zip(group.room, sources[room], strict=True):
+                for index, amount in enumerate(sources[room]):
                     if amount:
-                        column[slot] = column.item(slot) - sign * amount
+                        group.room[index][slot] -= sign * amount
 
     def _recount(self, load: NodeLoad) -> None:
         size = len(self.resources)

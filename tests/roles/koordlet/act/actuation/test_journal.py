@@ -220,7 +220,10 @@ def test_kill_9_of_a_writing_process(machine):
         )
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        time.sleep(0.02 + rng.random() * 0.1)
+        deadline = time.monotonic() + 20
+        while all(p.read_text().strip() == str(-i - 1) for i, p in enumerate(paths)) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(rng.random() * 0.1)
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdout.close()

@@ -192,10 +192,9 @@ def test_from_pressure_files_to_an_event(tmp_path, monkeypatch) -> None:
     """The whole agent: PSI files in; gauge, event, record and, asked for by name, an eviction out."""
     monkeypatch.setattr(interference, "WARM_UP", 3)
     monkeypatch.setattr(interference, "LEAST_POINTS", 5)
-    monkeypatch.setattr(interference, "PERSISTS", 1.0)
 
     async def story(c: Cluster) -> None:
-        await c.node({})
+        await c.node({"extensions": {"interference": {"evictAfterSeconds": 1, "actions": ["evict"]}}})
         web = await c.pod("web", qos="LS", kube_qos="Burstable")
         miner = await c.pod("miner", qos="BE", kube_qos="BestEffort")
 

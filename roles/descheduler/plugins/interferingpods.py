@@ -1,0 +1,82 @@
+"""RemoveInterferingPods: move pods that slow services down, as the agents of their nodes ask for (BEY-INT-01)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from pydantic import Field, model_validator
+
+from koord.config.model import ConfigModel
+from roles.descheduler.framework.effects import Evict, Turn
+from roles.descheduler.framework.handle import Handle
+from roles.descheduler.framework.plugin import DESCHEDULE
+from roles.descheduler.nodefit import fitting_other
+from roles.descheduler.picture import NodeView, PodView
+from roles.descheduler.selection import Namespaces, PodChoice, PodSelector, node_selector
+
+
+class RemoveInterferingPodsArgs(ConfigModel):
+    """RemoveInterferingPods. A request in a NodeMetric older than `maxMetricAgeSeconds` does not count."""
+
+    paused: bool = False
+    """Do nothing."""
+    dry_run: bool = False
+    """Decide and record, evict nothing."""
+    node_selector: dict[str, Any] | None = None
+    """LabelSelector of the nodes that are looked at; unset: all."""
+    evictable_namespaces: Namespaces | None = None
+    """Namespaces whose pods may leave."""
+    pod_selectors: list[PodSelector] = []
+    """Pods that may leave; one matching selector is enough. Empty: all."""
+    node_fit: bool = True
+    """A pod may leave only if another node would take it."""
+    max_metric_age_seconds: int = Field(300, ge=1)
+    """Age of a NodeMetric beyond which what it asks for does not count."""
+
+    @model_validator(mode="after")
+    def _accepted(self) -> RemoveInterferingPodsArgs:
+        node_selector(self.node_selector)
+        PodChoice(self.evictable_namespaces, self.pod_selectors)
+        return self
+
+
+class RemoveInterferingPods:
+    """A Deschedule plugin without memory; at most one pod leaves a node in a round, for what its leaving changes has to be seen first."""
+
+    name: ClassVar[str] = "RemoveInterferingPods"
+    point: ClassVar[str] = DESCHEDULE
+
+    def __init__(self, args: RemoveInterferingPodsArgs, interval: float) -> None:
+        self.args = args
+        self._nodes = node_selector(args.node_selector)
+        self._choice = PodChoice(args.evictable_namespaces, args.pod_selectors)
+
+    def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
+        """The pods that agents ask to move, longest first."""
+        if self.args.paused:
+            handle.note("the plugin is paused by its arguments")
+            return
+        selected = [node for node in nodes if self._nodes is None or self._nodes.matches(node.node.metadata.labels)]
+        for node in selected:
+            if node.metric_age > self.args.max_metric_age_seconds:
+                continue
+            for view, target in self._candidates(node, selected, handle):
+                request = view.migrate_out or {}
+                reason = f"pod {request.get('victim', 'unknown')} waits for {request.get('signal', 'unknown')} because of it"
+                numbers: dict[str, float | int | str] = {key: value for key, value in request.items() if key != "reason"}
+                if (yield Evict(view.pod, reason, target, numbers, self.args.dry_run)):
+                    break
+
+    def _candidates(self, node: NodeView, selected: list[NodeView], handle: Handle) -> Iterator[tuple[PodView, str]]:
+        refuse = self._choice.filter_with(handle.filter)
+        asked = [view for view in node.pods if view.migrate_out is not None and not view.leaving]
+        for view in sorted(asked, key=lambda view: ((view.migrate_out or {}).get("since", ""), view.key)):
+            if why := refuse(view.pod):
+                handle.note(f"pod {view.key} is asked to leave node {node.name} and may not: {why}")
+                continue
+            target = fitting_other(view, selected) if self.args.node_fit else ""
+            if self.args.node_fit and not target:
+                handle.note(f"pod {view.key} is asked to leave node {node.name}, and no other node has room for it")
+                continue
+            yield view, target

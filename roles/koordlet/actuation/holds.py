@@ -1,0 +1,122 @@
+"""Holds: who has a file for itself for a while, so that no file has two owners (BEY-TUNE-01, BEY-INT-01).
+
+A strategy that takes over a file which another one keeps in order (a quota, a weight) says so with the write. What the others want
+there meanwhile waits. When it lets go, the file gets what they want, else what it held before. Holds are on disk before the file is
+written: what a killed agent held is given back when the next one starts.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+
+from roles.koordlet.actuation import disklines
+from roles.koordlet.actuation.errors import Trouble, WriteError
+from roles.koordlet.actuation.journal import Journal, JournalError
+from roles.koordlet.actuation.restore import Restored, put_back
+from roles.koordlet.actuation.target import Target, key_of
+from roles.koordlet.actuation.writes import Write
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, str, str]
+
+
+@dataclass(slots=True)
+class Hold:
+    """``before`` is what the file held, raw; ``wanted`` is the newest wish of another rule."""
+
+    rule: str
+    path: str
+    before: str
+    wanted: Write | None = None
+
+
+class Holds:
+    """All holds of this process. ``record`` None keeps none on disk (nothing outlives the process then)."""
+
+    def __init__(self, record: Journal | None = None) -> None:
+        self._record = record
+        self._holds: dict[Key, Hold] = {}
+
+    def __len__(self) -> int:
+        return len(self._holds)
+
+    def holder(self, resource: str, target: str, device: str = "") -> str:
+        """The rule that holds a file, "" for none."""
+        hold = self._holds.get((target, resource, device))
+        return hold.rule if hold is not None else ""
+
+    def waits(self, write: Write, rule: str) -> bool:
+        """Whether a write has to wait because another rule holds the file; its wish is kept."""
+        hold = self._holds.get(key_of(write))
+        if hold is None or hold.rule == rule:
+            return False
+        hold.wanted = write
+        return True
+
+    def take(self, target: Target, rule: str) -> None:
+        """Hold a file, before it is written. Raises WriteError when another rule holds it or when that cannot be put on record."""
+        key = key_of(target.write)
+        hold = self._holds.get(key)
+        if hold is not None:
+            if hold.rule != rule:
+                raise WriteError(Trouble.BUSY, target.path, f"is held by {hold.rule}")
+            return
+        entry = target.entry()
+        if self._record is not None and entry is not None and not self._record.remember([entry]):
+            raise WriteError(Trouble.UNJOURNALLED, target.path, self._record.failure)
+        self._holds[key] = Hold(rule, target.path, target.write.origin or target.current)
+
+    def released(self, write: Write, rule: str) -> Hold | None:
+        """The hold that a release ends; None when the rule holds no such file."""
+        hold = self._holds.get(key_of(write))
+        return hold if hold is not None and hold.rule == rule else None
+
+    def drop(self, write: Write) -> None:
+        """End a hold: its file has been given back."""
+        hold = self._holds.pop(key_of(write), None)
+        if hold is not None:
+            self._keep()
+
+    def forget_gone(self) -> None:
+        """Drop holds of files that are no more: containers and processes end."""
+        gone = [key for key, hold in self._holds.items() if not os.path.lexists(hold.path)]
+        for key in gone:
+            del self._holds[key]
+        if gone:
+            self._keep()
+
+    def recover(self, allowed: tuple[str, ...]) -> Restored:
+        """At the start: give back what an earlier run held when it was killed. Raises JournalError."""
+        if self._record is None:
+            return Restored()
+        self._record.open()
+        result = put_back(self._record, allowed=allowed)
+        failed = {error.path for error in result.failed}
+        self._record.keep_only([entry for entry in self._record if entry.path in failed])
+        return result
+
+    def close(self) -> None:
+        if self._record is not None:
+            self._record.close()
+
+    def _keep(self) -> None:
+        """Let the disk say what is held now."""
+        if self._record is None:
+            return
+        held = {hold.path for hold in self._holds.values()}
+        try:
+            self._record.keep_only([entry for entry in self._record if entry.path in held])
+        except JournalError as error:
+            # too many on record do no harm while this process lives, and the next start says what it puts back
+            log.error("%s", error)
+
+
+def text_before(write: Write, before: str) -> str:
+    """What to write so that a file says again what it said before; of files with a line a disk only the disk's line."""
+    if not write.resource.startswith(disklines.PREFIXES):
+        return before
+    line = disklines.by_disk(before).get(write.device)
+    return disklines.without(write.resource, write.device) if line is None else f"{write.device} {line}"

@@ -1,0 +1,149 @@
+"""Squeezing and throttling a best-effort pod that slows services down: which of its files, and to what (BEY-INT-01). Pure.
+
+The files are held, so that hooks which keep them in order wait, and given back when the services have recovered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from roles.koordlet.actuation.writes import About, Batch, Hold, Write, sequence
+from roles.koordlet.host import parse
+from roles.koordlet.host.cgroup_files import CFS_PERIOD_US, MIN_SHARES
+from roles.koordlet.host.errors import HostError
+from roles.koordlet.qos import view
+from roles.koordlet.qos.blkio_lines import IO_MAX, READ_BPS, WRITE_BPS
+from roles.koordlet.states.model import HostState, PodState, Snapshot
+from roles.koordlet.states.slo import SLO, InterferenceStrategy
+from roles.koordlet.store import kinds
+
+SQUEEZE, THROTTLE = "squeeze", "throttle"
+#: Never less than this is left to a squeezed pod (µs of a period) and to a throttled one (bytes a second and disk).
+LEAST_QUOTA_US, LEAST_BPS = 5_000, 1 << 20
+SHARES, QUOTA, IDLE = "cpu.shares", "cpu.cfs_quota_us", "cpu.idle"
+CFS_QUOTA_POLICY = "cfsQuota"
+
+#: (resource, cgroup directory, disk)
+File = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUse:
+    """Bytes read and written of each disk, and when that was (Unix seconds)."""
+
+    read: dict[str, int] = field(default_factory=dict)
+    written: dict[str, int] = field(default_factory=dict)
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What was done to one pod: the values of its held files, and the disk use that limits came from."""
+
+    namespace: str
+    name: str
+    uid: str
+    files: dict[File, str] = field(default_factory=dict)
+    disks: DiskUse = field(default_factory=DiskUse)
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        found = {SQUEEZE if resource in (SHARES, QUOTA) else THROTTLE for resource, _, _ in self.files}
+        return tuple(sorted(found))
+
+    def about(self) -> About:
+        return About("pod", self.namespace, self.name, "", self.uid)
+
+
+def squeezed(snapshot: Snapshot, slo: SLO, pod: PodState, held: Held, config: InterferenceStrategy) -> dict[File, str]:
+    """The least weight, and a quota of a share of what the pod used when it was found.
+
+    Where suppression works by the tier's quota the pod gets none of its own: on cgroup v1 the kernel would not let the tier's fall
+    below it. A group of ``cpu.idle`` has the least weight already, and the kernel refuses another.
+    """
+    files: dict[File, str] = {}
+    directory = pod.cgroup_dir
+    if _text(snapshot.host, SHARES, directory) and _text(snapshot.host, IDLE, directory) != "1":
+        files[SHARES, directory, ""] = str(MIN_SHARES)
+    if slo.threshold.enable and slo.threshold.cpu_suppress_policy == CFS_QUOTA_POLICY:
+        return files
+    key = (QUOTA, directory, "")
+    if key in held.files:
+        return files | {known: value for known, value in held.files.items() if known[0] == QUOTA}
+    used = snapshot.metrics.last(kinds.POD_CPU, pod_uid=pod.uid)
+    if used is None:
+        return files
+    wanted = max(int(used * CFS_PERIOD_US * config.squeeze_percent / 100), LEAST_QUOTA_US)
+    current = view.cpu_quota(snapshot.host, directory)
+    if current is None or 0 < current <= wanted:
+        return files
+    # containers first: on cgroup v1 none may have more than its pod
+    for container in pod.containers:
+        own = view.cpu_quota(snapshot.host, container.cgroup_dir) if container.cgroup_dir else None
+        if own is not None and own > wanted:
+            files[QUOTA, container.cgroup_dir, ""] = str(wanted)
+    files[key] = str(wanted)
+    return files
+
+
+def throttled(snapshot: Snapshot, pod: PodState, held: Held, config: InterferenceStrategy, now: float) -> tuple[dict[File, str], DiskUse]:
+    """Limits of a share of what the pod reads and writes on each disk. Needs two looks: the first one only counts."""
+    known = {key: value for key, value in held.files.items() if key[0] not in (SHARES, QUOTA)}
+    use = disk_use(snapshot.host, pod.cgroup_dir, now)
+    passed = use.at - held.disks.at
+    if known or not held.disks.at or passed <= 0:
+        return known, use if not held.disks.at else held.disks
+    rates = {}
+    for way, counters, before in (("r", use.read, held.disks.read), ("w", use.written, held.disks.written)):
+        for disk, count in counters.items():
+            moved = (count - before.get(disk, count)) / passed
+            if moved > LEAST_BPS:
+                rates[disk, way] = max(int(moved * config.throttle_percent / 100), LEAST_BPS)
+    return _limits(snapshot.host, pod.cgroup_dir, rates), use
+
+
+def _limits(host: HostState, directory: str, rates: dict[tuple[str, str], int]) -> dict[File, str]:
+    files: dict[File, str] = {}
+    if host.cgroups.v2:
+        for disk in sorted({disk for disk, _ in rates}):
+            keys = [f"{way}bps={rates[disk, way]}" for way in ("r", "w") if (disk, way) in rates]
+            files[IO_MAX, directory, disk] = f"{disk} {' '.join(keys)}"
+    else:
+        for (disk, way), rate in sorted(rates.items()):
+            files[READ_BPS if way == "r" else WRITE_BPS, directory, disk] = f"{disk} {rate}"
+    return {key: line for key, line in files.items() if host.cgroups.supported(key[0], directory)}
+
+
+def disk_use(host: HostState, directory: str, now: float) -> DiskUse:
+    """What a group has read and written; nothing where it cannot be read."""
+    try:
+        path = host.cgroups.file("blkio.throttle.io_service_bytes", directory)
+        read, written = parse.disk_bytes(host.files.read(path), v2=host.cgroups.v2)
+    except (HostError, ValueError):
+        return DiskUse(at=now)
+    return DiskUse(read, written, now)
+
+
+def _text(host: HostState, resource: str, directory: str) -> str:
+    try:
+        return host.files.read(host.cgroups.file(resource, directory)).decode("ascii", "replace").strip()
+    except (HostError, ValueError):
+        return ""
+
+
+def batches(before: Iterable[Held], after: Iterable[Held]) -> Iterator[Batch]:
+    """Writes that hold what is held now and give back what no longer is."""
+    now = {held.uid: held for held in after}
+    for held in now.values():
+        yield sequence(*(_write(file, value, Hold.TAKE, held) for file, value in held.files.items()))
+    for held in before:
+        kept = now[held.uid].files if held.uid in now else {}
+        gone = [_write(file, "", Hold.RELEASE, held) for file in reversed(held.files) if file not in kept]
+        if gone:
+            yield sequence(*gone)
+
+
+def _write(file: File, value: str, hold: Hold, held: Held) -> Write:
+    resource, directory, disk = file
+    return Write(resource, directory, value, device=disk, about=held.about(), reason="InterferenceDetection", hold=hold)

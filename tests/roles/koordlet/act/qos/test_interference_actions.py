@@ -1,0 +1,280 @@
+"""What is done about a pod that slows services down, and how it is undone (BEY-INT-01)."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from koord.api.kinds import NODEMETRICS
+from roles.koordlet.actuation.executor import Mode
+from roles.koordlet.actuation.restore import restore
+from roles.koordlet.hooks.registry import HOOKS
+from roles.koordlet.options import Options
+from roles.koordlet.qos import interference
+from roles.koordlet.qos.interference import InterferenceDetection
+from roles.koordlet.report import nodemetric_loop, policy
+from roles.koordlet.states.slo import effective_slo
+from roles.koordlet.store import kinds
+from tests.support.koordlet import Cluster, agent, run, until
+
+QUOTA, SHARES = "cpu.cfs_quota_us", "cpu.shares"
+READ, WRITE, SERVICED = "blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device", "blkio.throttle.io_service_bytes"
+MIB = 1 << 20
+
+
+class Case:
+    """A service that waits because of a miner; ten seconds a look."""
+
+    def __init__(self, world: Any, gates: Any, *, signal: str = "cpu") -> None:
+        self.world, self.machine, self.signal = world, world.machine, signal
+        self.strategy = InterferenceDetection(Options(), gates("InterferenceDetection"))
+        self.state = self.strategy.initial()
+        self.web = world.pod("web", qos="LS")
+        self.miner = world.pod("miner", qos="BE", kube_qos="BestEffort")
+        self.box = self.miner.containers[0].cgroup_dir
+        self.random = random.Random(3)
+        self.outcomes: list[Any] = []
+        self.moved = 0
+        v2 = self.machine.v2
+        for directory in (self.miner.cgroup_dir, self.box):
+            self.machine.put(QUOTA, directory, "max 100000" if v2 else "-1")
+            self.machine.put(SHARES, directory, "100" if v2 else "1024")
+            if v2:
+                self.machine.put("io.max", directory, "")
+            else:
+                self.machine.put(READ, directory, "")
+                self.machine.put(WRITE, directory, "")
+
+    def look(self, count: int, waiting: float, use: float, *, mode: Mode = Mode.ENFORCE) -> None:
+        for _ in range(count):
+            for _ in range(10):
+                self.world.now += 1.0
+                self.world.sample(kinds.POD_CPU, use * self.random.uniform(0.95, 1.05), self.miner.uid)
+            self.moved += int(use * 100 * MIB)
+            pod = self.miner.cgroup_dir
+            if self.machine.v2:
+                self.machine.put(SERVICED, pod, f"8:0 rbytes={self.moved} wbytes=0 rios=1 wios=0")
+            else:
+                self.machine.put(SERVICED, pod, f"8:0 Read {self.moved}\n8:0 Write 0\n8:0 Total {self.moved}\nTotal {self.moved}")
+            value = waiting * self.random.uniform(0.9, 1.1)
+            self.world.sample(kinds.POD_PSI, value, self.web.uid, self.signal, "10", "some")
+            outcome = self.world.decide(self.strategy, self.state)
+            self.state = outcome.state
+            self.outcomes.append(outcome)
+            applied = self.machine.executor.apply(outcome.batches, rule=self.strategy.name, now=self.world.now, mode=mode)
+            assert applied.failed == []
+            self.machine.now += 10
+
+    def get(self, resource: str, directory: str = "") -> str:
+        return self.machine.get(resource, directory or self.miner.cgroup_dir)
+
+    def verdicts(self) -> list[str]:
+        return [r.verdict for o in self.outcomes for r in o.records]
+
+
+@pytest.fixture
+def case(world, gates) -> Case:
+    return Case(world, gates)
+
+
+@pytest.mark.feature("BEY-INT-01")
+class TestSqueeze:
+    def test_the_culprit_is_squeezed_at_once_and_set_free_when_the_victim_has_recovered(self, case) -> None:
+        case.look(40, 4.0, 0.5)
+        assert (case.get(QUOTA), case.get(SHARES)) == ("-1", "1024")
+        case.look(3, 30.0, 6.0)
+        squeezed = int(case.get(QUOTA))
+        assert 270_000 < squeezed < 330_000, "half of what it used"
+        assert case.get(SHARES) == "2"
+        case.look(2, 30.0, 1.0)
+        assert int(case.get(QUOTA)) == squeezed, "of what it used when it was found, not of what is left"
+        assert ("interference_action", ("default", "miner", "squeeze")) in [(s.family, s.labels) for s in case.outcomes[-1].samples]
+        case.look(4, 4.0, 0.5)
+        assert (case.get(QUOTA), case.get(SHARES)) == ("-1", "1024")
+        assert case.verdicts() == ["Interfered", "Squeezed", "InterferenceOver", "SetFree"]
+        assert len(case.machine.executor.holds) == 0
+
+    def test_containers_with_larger_quotas_make_way_and_get_theirs_back(self, case) -> None:
+        case.machine.put(QUOTA, case.miner.cgroup_dir, "800000")
+        case.machine.put(QUOTA, case.box, "700000")
+        case.look(40, 4.0, 0.5)
+        case.look(3, 30.0, 6.0)
+        assert int(case.get(QUOTA, case.box)) == int(case.get(QUOTA)) < 400_000
+        case.look(4, 4.0, 0.5)
+        assert (case.get(QUOTA), case.get(QUOTA, case.box)) == ("800000", "700000")
+
+    def test_where_suppression_works_by_the_tiers_quota_only_the_weight_is_taken(self, case) -> None:
+        case.world.spec = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"}}
+        case.look(40, 4.0, 0.5)
+        case.look(3, 30.0, 6.0)
+        assert (case.get(QUOTA), case.get(SHARES)) == ("-1", "2")
+
+    def test_what_a_hook_wants_waits_and_comes_true_afterwards(self, case) -> None:
+        """BatchResource keeps quota and shares of such pods: held files it leaves, and gets them back with its newest wish."""
+        from roles.koordlet.actuation.writes import Write, sequence
+
+        assert "BatchResource" in {hook.name for hook in HOOKS}
+        case.look(40, 4.0, 0.5)
+        case.look(3, 30.0, 6.0)
+        held = case.get(QUOTA), case.get(SHARES)
+        wish = sequence(Write(QUOTA, case.miner.cgroup_dir, "400000"), Write(SHARES, case.miner.cgroup_dir, "512"))
+        case.machine.executor.apply([wish], rule="BatchResource", now=case.world.now)
+        assert (case.get(QUOTA), case.get(SHARES)) == held
+        case.look(4, 4.0, 0.5)
+        assert (case.get(QUOTA), case.get(SHARES)) == ("400000", "512")
+
+    def test_observing_only_tells(self, case) -> None:
+        case.look(40, 4.0, 0.5, mode=Mode.OBSERVE)
+        case.look(3, 30.0, 6.0, mode=Mode.OBSERVE)
+        assert (case.get(QUOTA), case.get(SHARES)) == ("-1", "1024")
+        assert "Squeezed" in case.verdicts(), "which the manager calls WouldSqueeze"
+
+    def test_a_culprit_that_is_gone_is_forgotten(self, case) -> None:
+        case.look(40, 4.0, 0.5)
+        case.look(3, 30.0, 6.0)
+        case.world.pods.remove(case.miner)
+        case.look(1, 30.0, 0.0)
+        assert case.state.held == {}
+        assert len(case.machine.executor.holds) == 0
+
+    def test_restore_while_it_is_squeezed(self, case) -> None:
+        case.look(40, 4.0, 0.5)
+        case.look(3, 30.0, 6.0)
+        assert restore(case.machine.root).failed == []
+        assert (case.get(QUOTA), case.get(SHARES)) == ("-1", "1024")
+
+    def test_cgroup_v2(self, world_v2, gates) -> None:
+        case = Case(world_v2, gates)
+        case.look(40, 4.0, 0.5)
+        case.look(3, 30.0, 6.0)
+        assert (case.get(QUOTA).split()[0] != "max", case.get(SHARES)) == (True, "1")
+        case.look(4, 4.0, 0.5)
+        assert (case.get(QUOTA), case.get(SHARES)) == ("max 100000", "100")
+
+
+@pytest.mark.feature("BEY-INT-01")
+class TestThrottle:
+    def test_disks_are_limited_when_the_victim_waits_for_disks(self, world, gates) -> None:
+        case = Case(world, gates, signal="io")
+        case.look(40, 1.0, 0.5)
+        case.look(4, 40.0, 6.0)
+        disk, rate = case.get(READ).split()
+        assert (disk, case.get(WRITE), case.get(SHARES)) == ("8:0", "", "1024")
+        assert 25 * MIB < int(rate) < 35 * MIB, "half of 60 MiB a second"
+        case.look(2, 40.0, 1.0)
+        assert case.get(READ) == f"{disk} {rate}"
+        case.look(4, 1.0, 0.5)
+        assert case.get(READ) == "8:0 0", "no limit, in the kernel's words"
+        assert case.verdicts() == ["Interfered", "Throttled", "InterferenceOver", "SetFree"]
+
+    def test_cgroup_v2(self, world_v2, gates) -> None:
+        case = Case(world_v2, gates, signal="io")
+        case.look(40, 1.0, 0.5)
+        case.look(4, 40.0, 6.0)
+        assert case.get("io.max").startswith("8:0 rbps=")
+        case.look(4, 1.0, 0.5)
+        assert case.get("io.max") == "8:0 rbps=max wbps=max riops=max wiops=max"
+
+
+@pytest.mark.feature("BEY-INT-01")
+class TestEscalation:
+    def test_the_longer_it_lasts_the_more_is_done(self, case) -> None:
+        case.look(40, 4.0, 0.5)
+        case.look(3, 30.0, 6.0)
+        assert (case.outcomes[-1].requests, case.outcomes[-1].tasks) == ({}, ())
+        case.look(6, 30.0, 6.0)
+        request = case.outcomes[-1].requests[case.miner.uid]["migrateOut"]
+        assert (request["reason"], request["victim"], request["signal"]) == ("Interference", "default/web", "cpu")
+        assert case.outcomes[-1].findings[case.web.uid]["interference"][0]["antagonist"] == "default/miner"
+        assert not case.outcomes[-1].tasks
+        case.look(12, 30.0, 6.0)
+        (task,) = case.outcomes[-1].tasks
+        assert [v.pod.name for v in task.victims] == ["miner"]
+        case.look(4, 4.0, 0.5)
+        assert (case.outcomes[-1].requests, case.outcomes[-1].findings) == ({}, {})
+        assert case.verdicts() == ["Interfered", "Squeezed", "MigrationAsked", "InterferenceOver", "SetFree"]
+
+    def test_only_what_is_asked_for_is_done(self, case) -> None:
+        case.world.spec = {"extensions": {"interference": {"actions": ["migrate"], "migrateAfterSeconds": 10}}}
+        case.look(40, 4.0, 0.5)
+        case.look(30, 30.0, 6.0)
+        assert (case.get(QUOTA), case.get(SHARES)) == ("-1", "1024")
+        assert case.miner.uid in case.outcomes[-1].requests
+        assert not any(o.tasks for o in case.outcomes)
+
+    def test_settings_that_cannot_be_used_leave_the_last_good(self) -> None:
+        good, _ = effective_slo({"extensions": {"interference": {"actions": ["squeeze"]}}})
+        for bad in ({"actions": ["kill"]}, {"evictAfterSeconds": -1}, {"after": 1}):
+            found, errors = effective_slo({"extensions": {"interference": bad}}, good)
+            assert (found.interference, len(errors)) == (good.interference, 1)
+            assert "NodeSLO spec.extensions.interference" in str(errors[0])
+
+
+@pytest.mark.feature("BEY-INT-01")
+@pytest.mark.feature("BEY-MODE-01")
+@pytest.mark.parametrize("mode", ["enforce", "observe"])
+def test_from_pressure_to_a_squeezed_pod_and_a_word_in_the_nodemetric(tmp_path, monkeypatch, mode) -> None:
+    """The whole agent. Observing reports what it finds, and neither touches the pod nor asks anybody to move it."""
+    monkeypatch.setattr(interference, "WARM_UP", 3)
+    monkeypatch.setattr(interference, "LEAST_POINTS", 5)
+    monkeypatch.setattr(nodemetric_loop, "WRITES_PER_SECOND", 5.0)
+    monkeypatch.setattr(policy, "MIN_INTERVAL", 1)
+
+    async def story(c: Cluster) -> None:
+        await c.node({"extensions": {"interference": {"actions": ["squeeze", "migrate"], "migrateAfterSeconds": 1}}})
+        collect = {"spec": {"metricCollectPolicy": {"aggregateDurationSeconds": 60, "reportIntervalSeconds": 1}}}
+        await c.client.create(
+            NODEMETRICS, {"apiVersion": NODEMETRICS.api_version, "kind": NODEMETRICS.kind, "metadata": {"name": "n1"}, **collect}
+        )
+        web = await c.pod("web", qos="LS", kube_qos="Burstable")
+        miner = await c.pod("miner", qos="BE", kube_qos="BestEffort")
+
+        def pressure(waiting: float) -> None:
+            for directory in ("kubepods.slice", *c.dirs(web), *c.dirs(miner)):
+                own = waiting if directory in c.dirs(web) else 0.0
+                for name in ("cpu", "memory", "io"):
+                    text = f"some avg10={own if name == 'cpu' else 0.0:.2f} avg60=0.00 avg300=0.00 total=1\n"
+                    c.cgroup("cpuacct", directory, f"{name}.pressure", text + text.replace("some", "full"))
+
+        async def said(pod: str) -> dict[str, Any]:
+            found = await c.client.get(NODEMETRICS, "n1")
+            entries = (found.get("status") or {}).get("podsMetric") or []
+            return next((e.get("extensions") or {} for e in entries if e["name"] == pod), {})
+
+        pressure(1.0)
+        c.use.update({"node": 2.0, "web": 1.0, "miner": 0.2})
+        options = {"psi_collector_interval": 1.0, "strategy_modes": f"InterferenceDetection={mode}"}
+        async with agent(c, "InterferenceDetection", "PSICollector", **options) as app:
+
+            def learned() -> bool:
+                if not hasattr(app, "acting"):
+                    return False
+                state = app.acting.manager._running["InterferenceDetection"].state
+                return any(w.baseline.count >= 5 for w in state.watched.values())
+
+            await until(learned, "a baseline", 20)
+            pressure(40.0)
+            c.use["miner"] = 8.0
+            pod = c.dirs(miner)[0]
+
+            async def named() -> bool:
+                return any(f.get("antagonist") == "default/miner" for f in (await said("web")).get("interference", []))
+
+            async def asked() -> bool:
+                return "migrateOut" in await said("miner")
+
+            await until(named, "the finding in the NodeMetric", 40)
+            if mode == "observe":
+                assert c.read("cpu", pod, SHARES) == "1024"
+                assert not await asked()
+                assert "koordlet_strategy_would_write{" in app.metrics.internal_text()
+                return
+            await until(lambda: c.read("cpu", pod, SHARES) == "2", "less weight")
+            await until(asked, "the request to migrate", 40)
+            pressure(1.0)
+            c.use["miner"] = 0.2
+            await until(lambda: c.read("cpu", pod, SHARES) == "1024" and c.read("cpu", pod, QUOTA) == "-1", "freedom", 30)
+
+    run(tmp_path, story)
