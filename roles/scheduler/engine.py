@@ -58,6 +58,7 @@ class Engine:
         for profile in config.profiles:
             handle = Handle(self.state, self.parser, profile.scheduler_name, client=client, waiting=waiting, gates=dict(gates or {}))
             handle.extended = extended
+            handle.all_candidates = any(extender.preempt_verb for extender in config.extenders)
             handle.frameworks = self.frameworks
             self.handles[profile.scheduler_name] = handle
             self.frameworks[profile.scheduler_name] = Framework(profile, plugins, handle, source=source)

@@ -20,7 +20,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.advice import Advice
 from roles.scheduler.cycle.cycle import Cycle
 from roles.scheduler.cycle.decision import ERROR, UNSCHEDULABLE, Decision
-from roles.scheduler.cycle.record import record_of, score_table
+from roles.scheduler.cycle.record import record_of, score_table, victim_records
 from roles.scheduler.diagnosis import Debug, Dump, diagnosis_of, filter_lines
 from roles.scheduler.extenders.chain import Extenders
 from roles.scheduler.extenders.client import ExtenderError
@@ -352,6 +352,8 @@ class Scheduler:
         if decision.victims:
             self._outbid(pod, {victim.node_name or decision.nominate or "" for victim in decision.victims}, decision.others)
             self._metrics.preempted(len(decision.victims))
+            for record in victim_records(decision, now=now):
+                self._recorder.record(record)
             task = asyncio.get_running_loop().create_task(self._make_room(decision, now), name=f"preemption for {pod.key}")
             self._evictions.add(task)
             task.add_done_callback(self._evictions.discard)

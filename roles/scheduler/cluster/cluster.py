@@ -349,11 +349,14 @@ class Cluster:
         for resource, amount in shape.requests:
             if resource >= len(free):
                 self._ensure_resources()
-            free[resource][slot] += sign * amount
+            column = free[resource]
+            column[slot] = column.item(slot) + sign * amount  # plain numbers: numpy's own are slower one at a time
         cpu, memory = shape.non_zero
-        self.non_zero_free[CPU][slot] += sign * cpu
-        self.non_zero_free[MEMORY][slot] += sign * memory
-        self.pod_slots[slot] += sign
+        column = self.non_zero_free[CPU]
+        column[slot] = column.item(slot) + sign * cpu
+        column = self.non_zero_free[MEMORY]
+        column[slot] = column.item(slot) + sign * memory
+        self.pod_slots[slot] = self.pod_slots.item(slot) + sign
 
     def _count(self, slot: int, step: int) -> None:
         """Counters over live rows that let plugins skip work."""

@@ -8,9 +8,12 @@ from koord.decisions.record import Number, Record, Subject, Term
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import SCHEDULED, Decision
 from roles.scheduler.cycle.judgement import INFEASIBLE
+from roles.scheduler.framework.bonds import what_goes
 
 ROLE = "scheduler"
 FEATURES = ("SCH-FW-06",)
+PREEMPTION = ("SCH-KS-12", "SCH-JP-01")
+_SHOWN = 20  # victims that the preemptor's record names
 
 
 def subject_of(pod: PodInfo) -> Subject:
@@ -46,7 +49,22 @@ def record_of(decision: Decision, *, now: float, attempt: int = 1) -> Record:
         if decision.nominate:
             numbers["nominated"] = decision.nominate
             numbers["victims"] = len(decision.victims)
+            what = what_goes(decision.victims, decision.ctx.state.bonds)
+            terms += tuple(Term(f"victim {pod.key}", pod.priority, what[pod.uid], "priority") for pod in decision.victims[:_SHOWN])
     return Record(ROLE, subject_of(decision.pod), now, decision.verdict, rule, message, numbers, terms, FEATURES)
+
+
+def victim_records(decision: Decision, *, now: float) -> list[Record]:
+    """For each pod that has to go, for whom, and whether it goes by itself, because its job can spare it, or with all of its job."""
+    what = what_goes(decision.victims, decision.ctx.state.bonds)
+    rule, numbers = "preemption", {"priority": decision.pod.priority, "victims": len(decision.victims)}
+    return [
+        Record(
+            ROLE, subject_of(pod), now, "Preempted", rule, f"makes room for {decision.pod.key}; goes {what[pod.uid]}",
+            {**numbers, "node": pod.node_name or decision.nominate or ""}, (), PREEMPTION,
+        )
+        for pod in decision.victims
+    ]  # fmt: skip
 
 
 def score_table(decision: Decision, top: int) -> str:

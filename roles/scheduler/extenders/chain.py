@@ -17,7 +17,7 @@ from roles.scheduler.cycle.decision import Decision
 from roles.scheduler.extenders import wire
 from roles.scheduler.extenders.client import Extender, ExtenderError
 from roles.scheduler.framework.interfaces import Rejection
-from roles.scheduler.plugins.default_preemption import harm
+from roles.scheduler.plugins.harm import harm
 
 log = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.hypothesis import Hypothesis
 from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.bonds import Bonds, NoBonds
 from roles.scheduler.framework.restoring import NOTHING, Holdings, NoHoldings, Restored, RestoredNode, RestoredReservation
 
 Rows = slice | NDArray[np.intp]
@@ -73,15 +74,16 @@ class State:
     """The read-only world of one cycle. Plugins read `cluster`; only the planner changes it, after the cycle.
 
     `now` is the time of the cycle in seconds since the epoch; `random` decides ties and where preemption begins to look. `holdings` are
-    what reservations hold.
+    what reservations hold, `bonds` which pods are of use only together.
     """
 
-    __slots__ = ("cluster", "holdings", "namespaces", "next_start", "nominations", "now", "random")
+    __slots__ = ("bonds", "cluster", "holdings", "namespaces", "next_start", "nominations", "now", "random")
 
     def __init__(self, cluster: Cluster, *, now: float = 0.0, seed: int | None = None) -> None:
         self.cluster = cluster
         self.nominations = Nominations()
         self.holdings: Holdings = NoHoldings()
+        self.bonds: Bonds = NoBonds()
         self.namespaces: dict[str, dict[str, str]] = {}
         self.now = now
         self.random = random.Random(seed)

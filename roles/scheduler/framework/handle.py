@@ -72,6 +72,7 @@ class Handle:
     gates: dict[str, bool] = field(default_factory=dict)
     network_topology: bool = False
     extended: frozenset[str] = frozenset()  # resources that only HTTP extenders look at
+    all_candidates: bool = False  # an extender chooses among the nodes where preemption may take place
     metrics: Any = None  # the process's collector registry
     may_write: Callable[[], bool] = bool  # False in a what-if and on a standby
     report: Callable[[PodInfo, str], None] = _nothing  # shows on a pod that is not being tried why it waits (condition PodScheduled)

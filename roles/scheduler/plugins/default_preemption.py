@@ -10,15 +10,18 @@ from typing import ClassVar
 from koord.api import names
 from koord.api.kinds import PODDISRUPTIONBUDGETS
 from koord.api.objects import PodDisruptionBudget
+from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cluster.terms import Selector, label_selector, selects
 from roles.scheduler.config.args import DefaultPreemptionArgs
 from roles.scheduler.cycle.decision import FitFailure
+from roles.scheduler.framework.bonds import Breaking, Rule, Unit
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.events import ASSIGNED_POD, Action, Subscription
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Candidate, Feed, PostFilter, PostFilterResult
 from roles.scheduler.framework.status import SUCCESS, Status, unschedulable
+from roles.scheduler.plugins.harm import Harm, Need, harm, importance, lacking_of
 
 _NOT_HELPFUL = "Preemption is not helpful for scheduling"
 _NO_VICTIMS = "No preemption victims found for incoming pod"
@@ -33,6 +36,12 @@ class Budget:
     selector: Selector | None
     allowed: int
     disrupted: frozenset[str]
+
+    def covers(self, pod: PodInfo) -> bool:
+        """Whether the pod's leaving counts. One that is being disrupted already was counted off when that was decided; an empty selector
+        covers nothing here."""
+        mine = self.namespace == pod.namespace and bool(pod.labels) and selects(self.selector, pod.labels)
+        return mine and bool(self.selector) and pod.name not in self.disrupted
 
 
 class DefaultPreemption(PostFilter):
@@ -68,6 +77,10 @@ class DefaultPreemption(PostFilter):
     def post_filter(self, ctx: CycleContext, failure: FitFailure) -> PostFilterResult:
         if ctx.pod.reservation and not self.for_reservations:
             return PostFilterResult(unschedulable())
+        party = ctx.state.bonds.party(ctx.pod)
+        if party:
+            rule = self.for_party(ctx, failure, party)
+            return ctx.state.bonds.make_room(ctx, failure, rule) if rule is not None else PostFilterResult(unschedulable())
         refusal = self._not_eligible(ctx)
         if refusal:
             return PostFilterResult(_message(refusal))
@@ -81,8 +94,15 @@ class DefaultPreemption(PostFilter):
             # The nomination, if there is one, is of no use any more.
             items = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
             return PostFilterResult(_message(f"0/{total} nodes are available: {items}."), "")
-        candidates.sort(key=harm)
-        return PostFilterResult(SUCCESS, candidates[0].node, candidates[0].victims, tuple(candidates))
+        best = candidates[0]
+        return PostFilterResult(SUCCESS, best.node, best.victims, tuple(candidates) if self.handle.all_candidates else (best,))
+
+    def for_party(self, ctx: CycleContext, failure: FitFailure, party: Sequence[PodInfo]) -> Rule | None:
+        """On which terms room is made for pods that are placed together; None when removing pods helps none of them."""
+        if failure.pre_filter is not None:
+            return None
+        below = min(pod.priority for pod in party)
+        return Rule(self.name, lambda pod: pod.priority < below and not pod.reservation and self.removable(ctx, pod))
 
     def slots(self, ctx: CycleContext, failure: FitFailure) -> list[int]:
         """Nodes on which removing pods may help."""
@@ -118,46 +138,92 @@ class DefaultPreemption(PostFilter):
             return []
         wanted = max(ctx.cluster.live * self.args.min_candidate_nodes_percentage // 100, self.args.min_candidate_nodes_absolute)
         offset = ctx.state.random.randrange(len(slots))
-        found: list[Candidate] = []
-        for slot in (*slots[offset:], *slots[:offset]):
-            candidate = self._try(ctx, failure, slot, reasons)
-            if candidate is not None:
-                found.append(candidate)
-                if len(found) >= wanted:
-                    break
-        return found
+        return self._search(ctx, failure, (*slots[offset:], *slots[:offset]), reasons, wanted)
 
-    def _try(self, ctx: CycleContext, failure: FitFailure, slot: int, reasons: Counter[str]) -> Candidate | None:
-        """Without all lower-priority pods the pod must fit; then as many of them as possible come back, the important ones first."""
-        row = ctx.cluster.row(slot)
-        pods = (pod for pod in row.pods.values() if not pod.reservation)  # what is reserved stays reserved
-        lower = [pod for pod in pods if pod.priority < ctx.pod.priority and self.removable(ctx, pod)]
-        if not lower:
+    def _search(self, ctx: CycleContext, failure: FitFailure, slots: Sequence[int], reasons: Counter[str], wanted: int) -> list[Candidate]:
+        """Candidates among so many nodes that have victims, what hurts least first. Of nodes that cannot beat the best one found so far
+        nothing is supposed, unless somebody else is to choose among all."""
+        breaking = Breaking(ctx.state.bonds, lambda pod: pod.priority < ctx.pod.priority and self.removable(ctx, pod), importance)
+        lacking = lacking_of(failure.evaluation, ctx)
+        found: list[tuple[Harm, int, Candidate]] = []
+        looked = 0
+        for slot in slots:
+            units = self._units(ctx, slot, breaking, reasons)
+            if not units:
+                continue
+            need = Need(ctx.cluster, slot, units, lacking)
+            if found and not self.handle.all_candidates and need.hopeless(found[0][0]):
+                looked += 1
+            else:
+                candidate = self._try(ctx, failure, slot, need, reasons)
+                if candidate is not None:
+                    looked += 1
+                    entry = (harm(candidate), looked, candidate)
+                    if self.handle.all_candidates:
+                        found.append(entry)
+                    elif not found or entry < found[0]:
+                        found = [entry]
+            if looked >= wanted:
+                break
+        return [candidate for _, _, candidate in sorted(found)]
+
+    def _units(self, ctx: CycleContext, slot: int, breaking: Breaking, reasons: Counter[str]) -> list[Unit]:
+        """Who may go from a node, the most important first."""
+        pods = (pod for pod in ctx.cluster.row(slot).pods.values() if not pod.reservation)  # what is reserved stays reserved
+        units = breaking.units(pod for pod in pods if breaking.may_go(pod))
+        if not units:
             reasons[_NO_VICTIMS] += 1
-            return None
-        lower.sort(key=_importance)
-        violating, others = self.split_by_budget(lower)
+        return units
+
+    def _try(self, ctx: CycleContext, failure: FitFailure, slot: int, need: Need, reasons: Counter[str]) -> Candidate | None:
+        """The least important go one after another until the pod fits; of those, who can comes back, the important ones first.
+
+        What is left is what taking all away and giving back one after another would leave, where taking away never hurts.
+        """
+        cluster, name = ctx.cluster, ctx.cluster.name_of(slot)
+        touched = {unit: self.touched(cluster, slot, unit) for unit in need.units}
+        order, violating = self.by_budget(need.units)
         with ctx.state.suppose() as supposed:
-            for other in ctx.state.nominations.ahead_of(ctx.pod, row.name):
-                if ctx.cluster.slot_of_pod(other.uid) < 0:
+            for other in ctx.state.nominations.ahead_of(ctx.pod, name):
+                if cluster.slot_of_pod(other.uid) < 0:
                     supposed.add(other, slot)
-            for pod in lower:
-                supposed.remove(pod.uid)
-            obstacles = self.obstacles(ctx, failure, slot)
-            if obstacles:
-                reasons.update(obstacles)
-                return None
-            victims: list[PodInfo] = []
-            violations = 0
-            for pod in (*violating, *others):
-                supposed.add(pod, slot)
-                if not self.fits(ctx, failure, slot):
+            away: list[Unit] = []
+            enough = False
+            while order and not enough:
+                away.append(order.pop())
+                for pod, _ in touched[away[-1]]:
                     supposed.remove(pod.uid)
-                    victims.append(pod)
-                    violations += pod in violating
-        if not victims:
-            return None
-        return Candidate(row.name, tuple(sorted(victims, key=_importance)), violations)
+                enough = need.met() and self.fits(ctx, failure, slot)
+            if not enough:
+                reasons.update(self.obstacles(ctx, failure, slot))
+                return None
+            gone = {away[-1]}  # with this one back the pod did not fit
+            for unit in reversed(away[:-1]):
+                if unit.core not in gone:
+                    for pod, where in touched[unit]:
+                        supposed.add(pod, where)
+                    if need.met() and self.fits(ctx, failure, slot):
+                        continue
+                    for pod, _ in touched[unit]:
+                        supposed.remove(pod.uid)
+                gone.add(unit)
+        victims = sorted((pod for unit in gone for pod in unit.pods), key=importance)
+        return Candidate(name, tuple(victims), sum(pod.uid in violating for pod in victims))
+
+    def touched(self, cluster: Cluster, slot: int, unit: Unit) -> list[tuple[PodInfo, int]]:
+        """Pods of a unit that the what-if about a node takes away, with their slots. Those on other nodes are in nobody's way."""
+        return [(pod, slot) for pod in unit.pods if cluster.slot_of_pod(pod.uid) == slot]
+
+    def by_budget(self, units: Sequence[Unit]) -> tuple[list[Unit], frozenset[str]]:
+        """Units in the order in which they come back: first those whose leaving breaks disruption budgets, all of a job alike; and the UIDs
+        of the pods that break them."""
+        if not self._budgets:
+            return list(units), frozenset()
+        violating = frozenset(pod.uid for pod in self.split_by_budget([pod for unit in units for pod in unit.pods])[0])
+        jobs = {unit.job for unit in units if unit.job and any(pod.uid in violating for pod in unit.pods)}
+        hurts = [unit.job in jobs or any(pod.uid in violating for pod in unit.pods) for unit in units]
+        first = [unit for unit, does in zip(units, hurts, strict=True) if does]
+        return first + [unit for unit, does in zip(units, hurts, strict=True) if not does], violating
 
     def split_by_budget(self, pods: Sequence[PodInfo]) -> tuple[list[PodInfo], list[PodInfo]]:
         """Pods whose removal breaks a budget, given that the ones before are removed too, and the rest; order is kept."""
@@ -167,14 +233,15 @@ class DefaultPreemption(PostFilter):
         for pod in pods:
             broken = False
             for key, budget in self._budgets.items():
-                covers = budget.namespace == pod.namespace and bool(pod.labels) and selects(budget.selector, pod.labels)
-                # A pod that is being disrupted already was counted off when that was decided; an empty selector covers nothing here.
-                if not covers or not budget.selector or pod.name in budget.disrupted:
-                    continue
-                left[key] -= 1
-                broken = broken or left[key] < 0
+                if budget.covers(pod):
+                    left[key] -= 1
+                    broken = broken or left[key] < 0
             (violating if broken else others).append(pod)
         return violating, others
+
+    def untouchable(self, pod: PodInfo) -> bool:
+        """Whether a budget allows no pod to go and the pod is one of its."""
+        return any(budget.allowed <= 0 and budget.covers(pod) for budget in self._budgets.values())
 
 
 def _message(text: str) -> Status:
@@ -188,24 +255,3 @@ def _protected(pod: PodInfo) -> bool:
 def was_preempted(pod: PodInfo) -> bool:
     """Whether the scheduler is removing the pod to make room."""
     return any(c.type == "DisruptionTarget" and c.status == "True" and c.reason == _PREEMPTED for c in pod.pod.status.conditions)
-
-
-def _start(pod: PodInfo) -> str:
-    """Start time as text; RFC 3339 in UTC sorts as text. A pod that has not started counts as starting last."""
-    return pod.pod.status.start_time or "9999"
-
-
-def _importance(pod: PodInfo) -> tuple[int, str]:
-    """Sorts the most important pod first: higher priority, then longer running."""
-    return (-pod.priority, _start(pod))
-
-
-def harm(candidate: Candidate) -> tuple[int, int, int, int, tuple[int, ...]]:
-    """Less is better: budget violations, highest victim priority, sum of priorities, number of victims, and the earliest start among
-    the highest-priority victims (the later, the better)."""
-    victims = candidate.victims
-    highest = victims[0].priority
-    earliest = min(_start(pod) for pod in victims if pod.priority == highest)
-    return (
-        candidate.violations, highest, sum(pod.priority + 2**31 for pod in victims), len(victims), tuple(-ord(c) for c in earliest),
-    )  # fmt: skip

@@ -173,6 +173,10 @@ class GangBook(Columns):
         for identity in gang.spec.groups if gang.spec is not None else (gang.id,):
             yield identity, self.gangs.get(identity)
 
+    def gangs_of_group(self, group: str) -> list[Gang]:
+        """The gangs that share their state under this group id."""
+        return [gang for identity in group.split(",") if (gang := self.gangs.get(identity)) is not None and gang.group.id == group]
+
     def members(self, gang: Gang, stage: Stage) -> list[PodInfo]:
         """Children of all gangs of the group at a stage."""
         return [pod for _, other in self.group_gangs(gang) if other is not None for pod in other.at(stage)]

@@ -1,4 +1,4 @@
-"""What Coscheduling answers when a pod found no node (SCH-JP-01, scheduler-job.md 12): room for the whole job, or nothing."""
+"""What is answered when a pod of a job found no node (SCH-JP-01, scheduler-job.md 12): room for the whole job, or nothing."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ import numpy as np
 from koord.api import names
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import FitFailure
+from roles.scheduler.framework.bonds import Rule
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import PostFilterResult
 from roles.scheduler.framework.status import SUCCESS, unresolvable, unschedulable
 from roles.scheduler.plugins.coscheduling.book import WAITING, Gang, GangBook
 from roles.scheduler.plugins.coscheduling.placement import PLUGIN, Placement, rank_of
-from roles.scheduler.plugins.coscheduling.preemption import JobPlan, JobPreemption, preemptible
+from roles.scheduler.plugins.coscheduling.preemption import JobPlan, JobPreemption, job_rule
 from roles.scheduler.plugins.coscheduling.round import Round
 from roles.scheduler.plugins.default_preemption import DefaultPreemption, was_preempted
 
+_SAID = "preemption: "
 _PROBED = 500  # members that are looked at to tell how many would fit
 
 
 class Jobs:
-    """Decides on preemption for jobs. `enabled` is the argument enablePreemption; without it a pod of a gang may be helped by another
-    plugin only where the whole gang could be."""
+    """Decides on preemption for jobs. `enabled` is the argument enablePreemption; without it other plugins may make room on their terms,
+    for the whole gang group too."""
 
     def __init__(self, handle: Handle, book: GangBook, placement: Placement, budgets: DefaultPreemption, *, enabled: bool) -> None:
         self._handle = handle
@@ -42,6 +44,11 @@ class Jobs:
             self._preemption = JobPreemption(self._placement.cycle, self._handle.state, self._budgets, PLUGIN)
         return self._preemption
 
+    def pending(self, gang: Gang) -> Sequence[PodInfo]:
+        """Members of the group that have to find room together, in order of rank; () when there is but one of them."""
+        pods = self._book.ready(gang)
+        return sorted(pods, key=rank_of) if len(pods) + len(self._book.members(gang, WAITING)) > 1 else ()
+
     def answer(self, ctx: CycleContext, failure: FitFailure, gang: Gang | None) -> PostFilterResult:
         """For a pod by itself when `gang` is None, else for its gang group. A no ends the chain: every pod that may go was looked at, and
         no other plugin is to evict for a part of the job or whom a budget protects."""
@@ -52,35 +59,47 @@ class Jobs:
             return PostFilterResult(unresolvable(f"batch of {size} pods is rolled back: {ctx.pod.key} does not fit where it was planned"))
         if failure.pre_filter is not None and not planned:
             return PostFilterResult(unschedulable())  # no node was the trouble: removing pods from one helps nobody
-        pods = sorted(self._book.ready(gang), key=rank_of) if gang is not None else [ctx.pod]
         if not self._enabled:
-            return self._guard(pods, gang, planned=planned)
-        if current is not None:
-            if current.preempted_for:
-                return PostFilterResult(unresolvable(f"preemption for the job was already attempted by {current.preempted_for}"))
-            current.preempted_for = ctx.pod.key
-        if not pods:
-            return PostFilterResult(unresolvable("preemption: the job has no pending pods"))
-        refusal = self._not_eligible(ctx, failure, pods)
+            return PostFilterResult(unschedulable())
+        pods = sorted(self._book.ready(gang), key=rank_of) if gang is not None else [ctx.pod]
+        refusal, plan = self._decide(ctx, failure, pods, gang, job_rule(PLUGIN, pods or [ctx.pod]))
+        if plan is None:
+            return PostFilterResult(unresolvable(refusal))
+        return self._failure(plan, ctx.pod, pods) if refusal else self._success(ctx, plan, pods, current)
+
+    def on_terms_of(self, ctx: CycleContext, failure: FitFailure, rule: Rule) -> PostFilterResult:
+        """For a pod of a gang group, by another plugin's rule: enough for the whole group, or nobody goes."""
+        gang, current = self._book.gang_of(ctx.pod), self._book.round
+        if gang is None or (current is not None and current.batch):
+            return PostFilterResult(unschedulable())
+        pods = self.pending(gang)
+        refusal, plan = self._decide(ctx, failure, pods, gang, rule)
         if refusal:
-            return PostFilterResult(unresolvable(f"preemption: {refusal}"))
+            return PostFilterResult(unschedulable(f"preemption: not for a part of gang group {gang.group.id}: {refusal[len(_SAID) :]}"))
+        assert plan is not None
+        return self._success(ctx, plan, pods, current)
+
+    def _decide(
+        self, ctx: CycleContext, failure: FitFailure, pods: Sequence[PodInfo], gang: Gang | None, rule: Rule
+    ) -> tuple[str, JobPlan | None]:
+        """Why nobody goes ("" when somebody does), and the plan if one was made."""
+        current = self._book.round if gang is not None else None
+        if current is not None:
+            if current.preempted or rule.plugin in current.room_for:
+                before = current.room_for.get(rule.plugin) or next(iter(current.room_for.values()), "")
+                return f"{_SAID}preemption for the job was already attempted by {before}", None
+            current.room_for[rule.plugin] = ctx.pod.key
+        if not pods:
+            return f"{_SAID}the job has no pending pods", None
+        refusal = self._not_eligible(ctx, failure, pods, rule)
+        if refusal:
+            return f"{_SAID}{refusal}", None
         started = time.perf_counter()
-        plan = self._plan(pods, gang, planned=planned)
+        plan = self._plan(pods, gang, rule)
         done = not plan.refusal and bool(plan.victims)
         job = gang.group.id if gang is not None else ctx.pod.key
         self._book.metrics.preempted(job, "success" if done else "failure", time.perf_counter() - started)
-        return self._success(ctx, plan, pods, current) if done else self._failure(plan, ctx.pod, pods)
-
-    def _guard(self, pods: Sequence[PodInfo], gang: Gang | None, *, planned: bool) -> PostFilterResult:
-        """Nobody is to be evicted for a part of a gang."""
-        if gang is None or len(pods) + len(self._book.members(gang, WAITING)) < 2:
-            return PostFilterResult(unschedulable())
-        if not any(post.name != PLUGIN for post in self._handle.frameworks[pods[0].shape.scheduler_name].post_filters):
-            return PostFilterResult(unschedulable())
-        plan = self._plan(pods, gang, planned=planned)
-        if plan.refusal:
-            return PostFilterResult(unresolvable(f"preemption: not for a part of gang group {gang.group.id}: {plan.refusal}"))
-        return PostFilterResult(unschedulable())
+        return "" if done else f"{_SAID}{plan.refusal or 'nobody has to go, but the pod found no node'}", plan
 
     def best(self, gang: Gang, failed: PodInfo, current: Round) -> int:
         """How many members that were not tried would find nodes beside those that have one; pods like the one that failed would not."""
@@ -92,7 +111,7 @@ class Jobs:
 
     # ---------------------------------------------------------------- deciding
 
-    def _not_eligible(self, ctx: CycleContext, failure: FitFailure, pods: Sequence[PodInfo]) -> str:
+    def _not_eligible(self, ctx: CycleContext, failure: FitFailure, pods: Sequence[PodInfo], rule: Rule) -> str:
         """Why the job may not preempt now, "" when it may."""
         pod = ctx.pod
         if pod.shape.preemption_policy == names.PREEMPTION_POLICY_NEVER:
@@ -104,37 +123,41 @@ class Jobs:
             slot = cluster.slot_of(node) if node else -1
             if slot < 0 or not cluster.alive[slot]:
                 continue
-            if member.uid == pod.uid:
+            if member.uid == pod.uid and not rule.everywhere:
                 open_slots = open_slots if open_slots is not None else frozenset(failure.resolvable())
                 if slot not in open_slots:
                     continue  # that node is of no use any more
             for other in cluster.row(slot).pods.values():
-                if other.deleting and preemptible(other, member.priority) and was_preempted(other):
+                if other.deleting and rule.may_go(other) and was_preempted(other):
                     return f"pod {other.key}, preempted for {member.key} on node {node}, is still terminating."
+        return self._leaving(rule) if rule.everywhere else ""
+
+    def _leaving(self, rule: Rule) -> str:
+        """Where victims on any node help, those that are on their way out are waited for wherever they are."""
+        cluster = self._handle.state.cluster
+        for slot in np.flatnonzero(cluster.alive).tolist():
+            for other in cluster.row(slot).pods.values():
+                if other.deleting and rule.may_go(other) and was_preempted(other):
+                    return f"pod {other.key}, preempted on node {cluster.name_of(slot)}, is still terminating."
         return ""
 
-    def _plan(self, pods: Sequence[PodInfo], gang: Gang | None, *, planned: bool) -> JobPlan:
-        if not planned:
-            current = self._book.round
-            if current is not None and gang is not None and current.plan is not None:
-                return JobPlan(refusal="the plan of the job's place in the network became invalid")
-            return self.preemption.plan(pods)
-        assert gang is not None
-        return self._plan_in_network(pods, gang)
+    def _plan(self, pods: Sequence[PodInfo], gang: Gang | None, rule: Rule) -> JobPlan:
+        current = self._book.round if gang is not None else None
+        if current is not None and current.plan is not None:
+            return JobPlan(refusal="the plan of the job's place in the network became invalid")
+        if gang is not None and self._placement.gathers(gang):
+            return self.preemption.within_budgets(lambda protected: self._plan_in_network(pods, gang, rule, protected))
+        return self.preemption.plan(pods, rule)
 
-    def _plan_in_network(self, pods: Sequence[PodInfo], gang: Gang) -> JobPlan:
+    def _plan_in_network(self, pods: Sequence[PodInfo], gang: Gang, rule: Rule, protected: set[str]) -> JobPlan:
         """As for others, with the members laid out along the network tree on the nodes without the victims."""
         tree = self._placement.network.tree()
         if tree is None:
             return JobPlan(refusal="there is no cluster network topology")
         state, cluster = self._handle.state, self._handle.state.cluster
-        below = min(pod.priority for pod in pods)
+        units = self.preemption.units_on(np.flatnonzero(cluster.alive).tolist(), rule, protected)
         with state.suppose() as supposed:
-            slots = np.flatnonzero(cluster.alive).tolist()
-            victims = self.preemption.victims_on(slots, below, self.preemption.protected(slots, below))
-            for others in victims.values():
-                for pod in others:
-                    supposed.remove(pod.uid)
+            where = self.preemption.take_away(units, supposed)
             layout, first = self._placement.layout(tree, gang, pods, cluster.alive)
             if not layout.counts:
                 return JobPlan(refusal=f"no place in the network even without the victims: {first.failure().message()}")
@@ -145,9 +168,7 @@ class Jobs:
                 placed[slot], rest = rest[:count], rest[count:]
                 for pod in placed[slot]:
                     supposed.add(pod, slot)
-            plan = self.preemption.settle(placed, victims, supposed)
-        violating, _ = self._budgets.split_by_budget(list(plan.victims))
-        return JobPlan(refusal="the victims would break disruption budgets") if violating else plan
+            return self.preemption.settle(placed, units, where, rule, supposed)
 
     # ---------------------------------------------------------------- answering
 
@@ -162,4 +183,4 @@ class Jobs:
         node_of = self._handle.state.nominations.node_of
         others = tuple((other, "") for other in pods if other.uid != pod.uid and (node_of(other.uid) or other.nominated))
         text = plan.refusal or "nobody has to go, but the pod found no node"
-        return PostFilterResult(unresolvable(f"preemption: {text}"), "", others=others)
+        return PostFilterResult(unresolvable(f"{_SAID}{text}"), "", others=others)

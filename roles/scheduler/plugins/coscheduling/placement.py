@@ -36,8 +36,9 @@ def rank_of(pod: PodInfo) -> tuple[int, int, str]:
 class Placement:
     """Plans with a cycle of its own, so that looking disturbs no decision under way."""
 
-    def __init__(self, handle: Handle, book: GangBook, network: Network) -> None:
+    def __init__(self, handle: Handle, book: GangBook, network: Network, *, aware: bool = True) -> None:
         self._handle = handle
+        self._aware = aware
         self._book = book
         self.network = network
         self._cycle: Cycle | None = None
@@ -49,10 +50,13 @@ class Placement:
             self._cycle = Cycle(self._handle.frameworks, self._handle.state)
         return self._cycle
 
+    def gathers(self, gang: Gang) -> bool:
+        """Whether the gang's pods are placed along the network tree."""
+        return self._aware and gang.spec is not None and gang.spec.topology is not None
+
     def find(self, ctx: CycleContext, gang: Gang, current: Round, candidates: NDArray[np.bool_]) -> tuple[Status, str]:
         """The node that the plan has for the pod; SKIP for a gang that may be anywhere."""
-        spec = gang.spec.topology if gang.spec is not None else None
-        if spec is None:
+        if not self.gathers(gang):
             return SKIP, ""
         if current.plan is None:
             status = self._make(ctx, gang, current, candidates)

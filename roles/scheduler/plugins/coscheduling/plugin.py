@@ -41,6 +41,7 @@ from roles.scheduler.framework.interfaces import (
 )
 from roles.scheduler.framework.status import SKIP, SUCCESS, Status, unresolvable, unschedulable, wait
 from roles.scheduler.plugins.coscheduling.args import CoschedulingArgs
+from roles.scheduler.plugins.coscheduling.bonds import GangBonds
 from roles.scheduler.plugins.coscheduling.book import BOUND, PENDING, RELEASED, WAITING, Gang, GangBook
 from roles.scheduler.plugins.coscheduling.jobs import Jobs
 from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
@@ -96,13 +97,14 @@ class Coscheduling(
         elif self.book.defaults != defaults:
             log.warning("profile %s: gangs are kept by the arguments of the first profile with Coscheduling", handle.profile)
         self.network = handle.cluster.register("NetworkTopology", Network())
-        self.placement = Placement(handle, self.book, self.network)
+        self.placement = Placement(handle, self.book, self.network, aware=args.aware_network_topology)
         self._budgets = DefaultPreemption(DefaultPreemptionArgs(), handle)
         self.jobs = Jobs(handle, self.book, self.placement, self._budgets, enabled=args.enable_preemption)
         self.rounds = Rounds(handle, self.book, self.jobs.best)
         self._pod_groups = PodGroups(handle, self.book, args.controller_workers)
         self._notices = Notices(handle, self.book)
         if self._keeper:
+            handle.state.bonds = GangBonds(handle.cluster, self.book, self.jobs)
             self.book.listeners += [self._pod_groups.changed, self._notices.changed]
 
     def _activate(self, pods: Iterable[PodInfo]) -> None:
@@ -223,7 +225,7 @@ class Coscheduling(
 
     def find_one_node(self, ctx: CycleContext, candidates: NDArray[np.bool_]) -> tuple[Status, str]:
         gang, current = self.book.gang_of(ctx.pod), self.book.round
-        if not self.args.aware_network_topology or gang is None or current is None or self.book.satisfied(gang):
+        if gang is None or current is None or self.book.satisfied(gang):
             return SKIP, ""
         return self.placement.find(ctx, gang, current, candidates)
 

@@ -1,12 +1,13 @@
 """Making room for a whole job: enough for every member, or nobody is evicted (SCH-JP-01, scheduler-job.md 12). Decides only.
 
-The job is tried on the columns with the victims taken away; then as many of them as possible come back, the most important first. Whom a
-disruption budget protects is no victim. What a member is refused for by other means than room (its quota, say) is asked too.
+The job is tried on the columns with the victims taken away; then as many of them as possible come back, the most important first. Jobs that
+run are taken as units: what they have above their minimum, or all of them. Whom a disruption budget protects is no victim. What a member is
+refused for by other means than room (its quota, say) is asked too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +16,9 @@ from koord.api import names
 from roles.scheduler.cluster.hypothesis import Hypothesis
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.cycle import Cycle
+from roles.scheduler.framework.bonds import Breaking, Rule, Unit
 from roles.scheduler.framework.context import State
+from roles.scheduler.plugins.coscheduling.prices import Prices
 from roles.scheduler.plugins.coscheduling.spec import gang_id
 from roles.scheduler.plugins.default_preemption import DefaultPreemption
 
@@ -49,6 +52,12 @@ def preemptible(pod: PodInfo, below: int) -> bool:
     )
 
 
+def job_rule(plugin: str, pods: Iterable[PodInfo]) -> Rule:
+    """The terms of Coscheduling for a job of these pods."""
+    below = min(pod.priority for pod in pods)
+    return Rule(plugin, lambda pod: preemptible(pod, below))
+
+
 class JobPreemption:
     """Plans for one cluster state. `cycle` is one that nobody decides with; `budgets` knows the PodDisruptionBudgets; `without` names the
     plugin whose own steps around preFilter are left out."""
@@ -59,12 +68,16 @@ class JobPreemption:
         self._budgets = budgets
         self._without = without
 
-    def plan(self, pods: Sequence[PodInfo]) -> JobPlan:
+    def plan(self, pods: Sequence[PodInfo], rule: Rule) -> JobPlan:
         """Room for all the pods."""
+        return self.within_budgets(lambda protected: self._try(pods, rule, protected))
+
+    def within_budgets(self, attempt: Callable[[set[str]], JobPlan]) -> JobPlan:
+        """A plan that breaks no disruption budget: each attempt is told whom the one before should have spared (UIDs)."""
         protected: set[str] = set()
         found = JobPlan()
         for _ in range(_ROUNDS):
-            found = self._try(pods, protected)
+            found = attempt(protected)
             if found.refusal:
                 return found
             violating, _ = self._budgets.split_by_budget(list(found.victims))
@@ -73,22 +86,20 @@ class JobPreemption:
             protected.update(pod.uid for pod in violating)
         return JobPlan(refusal=f"the victims would break disruption budgets: {', '.join(sorted(pod.key for pod in found.victims)[:5])}")
 
-    def _try(self, pods: Sequence[PodInfo], protected: set[str]) -> JobPlan:
+    def _try(self, pods: Sequence[PodInfo], rule: Rule, protected: set[str]) -> JobPlan:
         with self._state.suppose() as supposed:
             nodes, rest = self.as_is(pods, supposed)
             if not rest:
                 return JobPlan(nodes)
-            below = min(pod.priority for pod in pods)
-            victims = self._candidates(rest, below, protected)
-            if not victims:
+            units = self.units_on(self._slots(rest, rule), rule, protected)
+            if not units:
                 return JobPlan(refusal="no pod may be preempted on a node where that could help")
-            costs = _costs(victims)
-            order = sorted(victims, key=lambda slot: (costs[slot], self._state.cluster.name_of(slot)))
+            prices = Prices(self._state.cluster, units, job_key)
             found = JobPlan(refusal="nothing was tried")
-            for count in (len(rest) + _SPARE, len(order)):
+            for count in (len(prices.slots),) if rule.everywhere else (len(rest) + _SPARE, len(prices.slots)):
                 with self._state.suppose() as deeper:
-                    found = self._make_room(rest, {slot: victims[slot] for slot in order[:count]}, order, deeper)
-                if not found.refusal or count >= len(order):
+                    found = self._make_room(rest, prices.cheapest(count), prices, rule, deeper)
+                if not found.refusal or count >= len(prices.slots):
                     break
             if not found.refusal:
                 found.nodes.update(nodes)
@@ -116,75 +127,81 @@ class JobPreemption:
             nodes[pod.uid] = self._state.cluster.name_of(slot)
         return nodes, rest
 
-    def _candidates(self, pods: Sequence[PodInfo], below: int, protected: set[str]) -> dict[int, list[PodInfo]]:
-        """Pods that may have to go, by slot of the nodes where that could help."""
+    def _slots(self, pods: Sequence[PodInfo], rule: Rule) -> list[int]:
+        """Nodes on which somebody's leaving could help, in slot order."""
         cluster = self._state.cluster
+        if rule.everywhere:
+            alive: list[int] = np.flatnonzero(cluster.alive).tolist()
+            return alive
         open_slots: set[int] = set()
         for pod in {pod.shape.digest: pod for pod in pods}.values():
-            survey = self._cycle.survey(pod, without=self._without)
-            open_slots.update(survey.failure().resolvable())
-        return self.victims_on(sorted(open_slots), below, protected) if cluster.live else {}
+            open_slots.update(self._cycle.survey(pod, without=self._without).failure().resolvable())
+        return sorted(open_slots) if cluster.live else []
 
-    def victims_on(self, slots: Sequence[int], below: int, protected: set[str]) -> dict[int, list[PodInfo]]:
-        """Pods of these slots that may go."""
-        found: dict[int, list[PodInfo]] = {}
-        for slot in slots:
-            pods = [p for p in self._state.cluster.row(slot).pods.values() if preemptible(p, below) and p.uid not in protected]
-            if pods:
-                found[slot] = pods
-        return found
-
-    def protected(self, slots: Sequence[int], below: int) -> set[str]:
-        """UIDs of pods that no disruption budget allows to go."""
-        pods = [pod for others in self.victims_on(slots, below, set()).values() for pod in others]
-        return {pod.uid for pod in pods if self._budgets.split_by_budget([pod])[0]}
-
-    def _make_room(self, pods: Sequence[PodInfo], victims: dict[int, list[PodInfo]], order: Sequence[int], supposed: Hypothesis) -> JobPlan:
-        """Without the victims every member gets the cheapest node that takes it."""
+    def units_on(self, slots: Sequence[int], rule: Rule, protected: set[str]) -> list[Unit]:
+        """Who may go from these slots, the most important first."""
         cluster = self._state.cluster
-        for others in victims.values():
-            for pod in others:
-                supposed.remove(pod.uid)
-        rank = np.full(cluster.capacity, -1, dtype=np.intp)  # nodes where nobody has to go come first
-        rank[list(order)] = np.arange(len(order))
+        spared = self._budgets.untouchable
+        breaking = Breaking(self._state.bonds, lambda pod: pod.uid not in protected and rule.may_go(pod) and not spared(pod), _importance)
+        return breaking.units(pod for slot in slots for pod in cluster.row(slot).pods.values() if breaking.may_go(pod))
+
+    def _make_room(
+        self, pods: Sequence[PodInfo], units: Sequence[Unit], prices: Prices, rule: Rule, supposed: Hypothesis
+    ) -> JobPlan:  # fmt: skip
+        """Without the victims every member gets the cheapest node that takes it."""
+        where = self.take_away(units, supposed)
+        keys = prices.keys(units)
         placed: dict[int, list[PodInfo]] = {}
         for pod in pods:
             survey = self._cycle.survey(pod, without=self._without)
             slots = np.flatnonzero(survey.mask)
             if not len(slots):
                 return JobPlan(refusal=f"pod {pod.key} finds no node even without the victims: {survey.failure().message()}")
-            slot = int(slots[np.argmin(rank[slots])])
+            slot = int(slots[np.argmin(keys[slots])])
             supposed.add(pod, slot)
+            if slot not in placed:
+                prices.taken(slot, keys)
             placed.setdefault(slot, []).append(pod)
-        return self.settle(placed, victims, supposed)
+        return self.settle(placed, units, where, rule, supposed)
 
     # ---------------------------------------------------------------- who may stay
 
-    def settle(self, placed: dict[int, list[PodInfo]], victims: dict[int, list[PodInfo]], supposed: Hypothesis) -> JobPlan:
-        """Everybody comes back who can: on nodes that were not taken all of them, on the others the important ones first."""
+    def take_away(self, units: Iterable[Unit], supposed: Hypothesis) -> dict[str, int]:
+        """As if the units were gone; returns the slots of their pods by UID."""
         cluster = self._state.cluster
-        for slot, others in victims.items():
-            if slot not in placed:
-                for pod in others:
-                    supposed.add(pod, slot)
-        gone: list[PodInfo] = []
-        for slot, members in placed.items():
-            violating, others = self._budgets.split_by_budget(sorted(victims.get(slot, ()), key=_importance))
-            for pod in (*violating, *others):
-                if not self._stays(pod, slot, members, supposed):
-                    gone.append(pod)
+        where = {pod.uid: cluster.slot_of_pod(pod.uid) for unit in units for pod in unit.pods}
+        for uid in where:
+            supposed.remove(uid)
+        return where
+
+    def settle(
+        self, placed: dict[int, list[PodInfo]], units: Sequence[Unit], where: dict[str, int], rule: Rule, supposed: Hypothesis
+    ) -> JobPlan:
+        """Everybody comes back who can, the important ones first; those whom a budget protects before all others."""
+        cluster = self._state.cluster
+        if rule.admits is not None and not rule.admits():
+            return JobPlan(refusal="even without the victims there would be too little for all of them")
+        gone: set[Unit] = set()
+        for unit in self._budgets.by_budget(units)[0]:
+            if unit.core in gone or not self._stays(unit, placed, where, rule, supposed):
+                gone.add(unit)
         for slot, members in placed.items():
             if not self._fit(members, slot, supposed):
                 return JobPlan(refusal=f"the members do not fit together on node {cluster.name_of(slot)}")
         nodes = {pod.uid: cluster.name_of(slot) for slot, members in placed.items() for pod in members}
-        return JobPlan(nodes, tuple(sorted(gone, key=_importance)))
+        return JobPlan(nodes, tuple(sorted((pod for unit in gone for pod in unit.pods), key=_importance)))
 
-    def _stays(self, victim: PodInfo, slot: int, members: Sequence[PodInfo], supposed: Hypothesis) -> bool:
-        """Whether the members of a node still fit with a victim back; if so it is."""
-        supposed.add(victim, slot)
-        if self._fit(members, slot, supposed):
+    def _stays(
+        self, unit: Unit, placed: dict[int, list[PodInfo]], where: dict[str, int], rule: Rule, supposed: Hypothesis
+    ) -> bool:  # fmt: skip
+        """Whether the members still fit with a unit back; if so it is."""
+        for pod in unit.pods:
+            supposed.add(pod, where[pod.uid])
+        shared = {where[pod.uid] for pod in unit.pods} & placed.keys()
+        if (rule.admits is None or rule.admits()) and all(self._fit(placed[slot], slot, supposed) for slot in sorted(shared)):
             return True
-        supposed.remove(victim.uid)
+        for pod in unit.pods:
+            supposed.remove(pod.uid)
         return False
 
     def _fit(self, members: Sequence[PodInfo], slot: int, supposed: Hypothesis) -> bool:
@@ -196,20 +213,6 @@ class JobPreemption:
             fits = fits and bool(self._cycle.survey(pod, without=self._without).mask[slot])
             supposed.add(pod, slot)
         return fits
-
-
-def _costs(victims: dict[int, list[PodInfo]]) -> dict[int, int]:
-    """What taking a node costs: for each job with pods there, the place of its highest priority among all victims' priorities."""
-    priorities = sorted({pod.priority for pods in victims.values() for pod in pods})
-    rank = {priority: number for number, priority in enumerate(priorities)}
-    result: dict[int, int] = {}
-    for slot, pods in victims.items():
-        jobs: dict[str, int] = {}
-        for pod in pods:
-            key = job_key(pod)
-            jobs[key] = max(jobs.get(key, 0), rank[pod.priority])
-        result[slot] = sum(jobs.values())
-    return result
 
 
 def _importance(pod: PodInfo) -> tuple[int, str, str]:

@@ -24,7 +24,7 @@ class Round:
     todo: deque[str] = field(default_factory=deque)
     failure: str = ""
     preempted: bool = False  # victims are going: members keep the nodes that they were planned on as nominations
-    preempted_for: str = ""  # the pod for which room was looked for
+    room_for: dict[str, str] = field(default_factory=dict)  # by plugin, the pod for which it looked for room
     doomed: PodInfo | None = None  # the member that found no node and for whose sake everybody gives his place back
     plan: dict[str, str] | None = None
     batch: bool = False  # the plan is carried out as one batch: whole, or not at all and without preemption

@@ -169,7 +169,7 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
     # ---------------------------------------------------------------- preemption and accounting
 
     def post_filter(self, ctx: CycleContext, failure: FitFailure) -> PostFilterResult:
-        if not self.preemption.slots(ctx, failure):
+        if not ctx.state.bonds.party(ctx.pod) and not self.preemption.slots(ctx, failure):
             return PostFilterResult(unschedulable())
         return self.preemption.post_filter(ctx, failure)
 

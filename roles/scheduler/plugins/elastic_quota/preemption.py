@@ -1,22 +1,26 @@
 """Making room within a quota (SCH-EQ-08, scheduler-job.md 14.10): lower-priority pods of the same quota go, on a node where that lets the
-pod in. Decides only."""
+pod in; for a gang group on whatever nodes, so that all of it is let in. Decides only."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from koord.accounting.resources import add_into, sub_into
+from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.config.args import DefaultPreemptionArgs
 from roles.scheduler.cycle.decision import FitFailure
+from roles.scheduler.framework.bonds import Rule, Unit
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Candidate
 from roles.scheduler.framework.status import Code
 from roles.scheduler.plugins.default_preemption import DefaultPreemption
+from roles.scheduler.plugins.elastic_quota.admission import exceeded, limit_of
 from roles.scheduler.plugins.elastic_quota.args import ElasticQuotaArgs
 from roles.scheduler.plugins.elastic_quota.book import QuotaBook, is_preemptible
-from roles.scheduler.plugins.elastic_quota.model import DEFAULT
+from roles.scheduler.plugins.elastic_quota.model import DEFAULT, ROOT
 from roles.scheduler.plugins.elastic_quota.tree import Quota
 
 
@@ -73,8 +77,60 @@ class QuotaPreemption(DefaultPreemption):
         return failure.fits(slot) and quota is not None and not self._refuses(ctx, quota)
 
     def _candidates(self, ctx: CycleContext, failure: FitFailure, slots: Sequence[int], reasons: Counter[str]) -> list[Candidate]:
-        found = (self._try(ctx, failure, slot, reasons) for slot in slots)
-        return [candidate for candidate in found if candidate is not None]
+        return self._search(ctx, failure, slots, reasons, len(slots))
+
+    def touched(self, cluster: Cluster, slot: int, unit: Unit) -> list[tuple[PodInfo, int]]:
+        """All of a unit: what its pods on other nodes use counts in the quota too."""
+        return [(pod, cluster.slot_of_pod(pod.uid)) for pod in unit.pods]
+
+    # ---------------------------------------------------------------- for a whole gang group
+
+    def for_party(self, ctx: CycleContext, failure: FitFailure, party: Sequence[PodInfo]) -> Rule | None:
+        """Victims are of the quotas that members belong to, on any node if a quota refused the pod, and all members must be let in."""
+        refused = failure.pre_filter
+        if refused is not None and (refused.plugin != self._plugin or refused.code is not Code.UNSCHEDULABLE):
+            return None
+        quotas = {quota.name: quota for pod in party if (quota := self.quota_of(pod)) is not None}
+        below = min(pod.priority for pod in party)
+
+        def may_go(pod: PodInfo) -> bool:
+            member = self._book.member(pod.uid)
+            mine = member is not None and quotas.get(member.quota.name) is member.quota
+            return mine and pod.priority < below and is_preemptible(pod) and DefaultPreemption.removable(self, ctx, pod)
+
+        if self.quota_of(ctx.pod) is None or not self._could_admit(party, quotas, may_go):
+            return None
+        return Rule(self._plugin, may_go, everywhere=refused is not None, admits=lambda: self._admits(party, quotas))
+
+    def _could_admit(self, party: Sequence[PodInfo], quotas: Mapping[str, Quota], may_go: Callable[[PodInfo], bool]) -> bool:
+        """Whether the quotas would have room for all members if all who may go went; a what-if would tell no more."""
+        for quota in quotas.values():
+            left = dict(quota.used)
+            for member in self._book.members(quota.name):
+                if member.assigned and may_go(member.pod):
+                    sub_into(left, member.amount)
+            for pod in party:
+                if self.quota_of(pod) is quota:
+                    add_into(left, self._book.amount(pod, quota))
+            if exceeded(left, limit_of(quota, runtime=self._quota_args.enable_runtime_quota)):
+                return False
+        return True
+
+    def _admits(self, party: Sequence[PodInfo], quotas: Mapping[str, Quota]) -> bool:
+        """Whether the quotas hold all members, who are on nodes in the what-if."""
+        runtime = self._quota_args.enable_runtime_quota
+        for quota in quotas.values():
+            if exceeded(quota.used, limit_of(quota, runtime=runtime)):
+                return False
+            mine = [pod for pod in party if self.quota_of(pod) is quota]
+            if not all(is_preemptible(pod) for pod in mine) and exceeded(quota.non_preemptible_used, quota.spec.min):
+                return False
+            if self._quota_args.enable_check_parent_quota:
+                asked = {name for pod in mine for name in self._book.amount(pod, quota)}
+                for ancestor in (above for above in quota.path()[1:] if above.name != ROOT):
+                    if exceeded({name: ancestor.used.get(name, 0) for name in asked}, limit_of(ancestor, runtime=runtime)):
+                        return False
+        return True
 
     def _not_eligible(self, ctx: CycleContext) -> str:
         reason = super()._not_eligible(ctx)

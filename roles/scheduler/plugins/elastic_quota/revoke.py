@@ -2,41 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from koord.accounting.resources import ResourceVector, add_into, sub_into
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.bonds import Bonds, Breaking, Unit
 from roles.scheduler.plugins.elastic_quota.admission import exceeded
-from roles.scheduler.plugins.elastic_quota.book import Member, QuotaBook
+from roles.scheduler.plugins.elastic_quota.book import Member, QuotaBook, is_preemptible
 from roles.scheduler.plugins.elastic_quota.model import ROOT, SYSTEM
 
 
-def _importance(member: Member) -> tuple[int, str]:
+def _importance(pod: PodInfo) -> tuple[int, str]:
     """Sorts the most important first: higher priority, then longer running (RFC 3339 in UTC sorts as text)."""
-    return (-member.pod.priority, member.pod.pod.status.start_time or "9999")
+    return (-pod.priority, pod.pod.status.start_time or "9999")
 
 
-def victims(members: Iterable[Member], used: ResourceVector, runtime: ResourceVector) -> list[Member]:
-    """Which pods of a quota have to go so that it uses no more than its runtime, least important first.
+def victims(members: Iterable[Member], used: ResourceVector, runtime: ResourceVector, bonds: Bonds) -> list[PodInfo]:
+    """Which pods have to go so that a quota uses no more than its runtime, least important first.
 
-    Non-preemptible pods stay. If it does not fit without all the others, they all go; else the important ones among those
-    taken come back where there is room.
+    Non-preemptible pods stay. A job gives what it has above its minimum, or goes as a whole, with its pods in other quotas. If the quota
+    does not fit without all of those, they all go; else the important ones among those taken come back where there is room.
     """
+    own = {member.pod.uid: member for member in members if member.assigned and member.preemptible}
+    breaking = Breaking(bonds, is_preemptible, _importance)
+    units = breaking.units(member.pod for member in own.values())
     left = dict(used)
-    taken: list[Member] = []
-    for member in sorted((member for member in members if member.assigned and member.preemptible), key=_importance, reverse=True):
+    taken: list[Unit] = []
+    for unit in reversed(units):
         if not exceeded(left, runtime):
             break
-        sub_into(left, member.amount)
-        taken.append(member)
-    if exceeded(left, runtime):
-        return taken
-    gone: list[Member] = []
-    for member in reversed(taken):
-        add_into(left, member.amount)
+        for amount in _amounts(unit, own):
+            sub_into(left, amount)
+        taken.append(unit)
+    gone = dict.fromkeys(taken) if exceeded(left, runtime) else _not_back(taken, own, left, runtime)
+    return [pod for unit in taken if unit in gone for pod in reversed(unit.pods)]
+
+
+def _not_back(taken: Sequence[Unit], own: Mapping[str, Member], left: ResourceVector, runtime: ResourceVector) -> dict[Unit, None]:
+    """Those that cannot come back, the important ones being asked first; what a job can spare does not outlast it."""
+    gone: dict[Unit, None] = {}
+    for unit in reversed(taken):
+        if unit.core in gone:
+            gone[unit] = None
+            continue
+        for amount in _amounts(unit, own):
+            add_into(left, amount)
         if exceeded(left, runtime):
-            sub_into(left, member.amount)
-            gone.append(member)
-    return gone[::-1]
+            for amount in _amounts(unit, own):
+                sub_into(left, amount)
+            gone[unit] = None
+    return gone
+
+
+def _amounts(unit: Unit, own: Mapping[str, Member]) -> list[ResourceVector]:
+    """What the unit's pods count with in the quota at hand."""
+    return [own[pod.uid].amount for pod in unit.pods if pod.uid in own]
 
 
 class Revoker:
@@ -47,9 +67,9 @@ class Revoker:
         self._delay = delay
         self._since: dict[str, float] = {}
 
-    def due(self, book: QuotaBook, now: float) -> list[tuple[str, Member]]:
+    def due(self, book: QuotaBook, now: float, bonds: Bonds) -> list[tuple[str, PodInfo]]:
         """Quota and pod of what is to be evicted now."""
-        result: list[tuple[str, Member]] = []
+        result: dict[str, tuple[str, PodInfo]] = {}
         over: dict[str, float] = {}
         for _, quota in book.quotas():
             if quota.name in (ROOT, SYSTEM):
@@ -60,7 +80,8 @@ class Revoker:
             since = self._since.get(quota.name, now)
             if now - since > self._delay:
                 since = now
-                result.extend((quota.name, member) for member in victims(book.members(quota.name), quota.used, runtime))
+                for pod in victims(book.members(quota.name), quota.used, runtime, bonds):
+                    result.setdefault(pod.uid, (quota.name, pod))
             over[quota.name] = since
         self._since = over
-        return result
+        return list(result.values())

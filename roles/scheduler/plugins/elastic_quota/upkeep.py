@@ -15,9 +15,11 @@ from koord.api.kinds import ELASTICQUOTAS
 from koord.api.objects import ElasticQuota
 from koord.decisions.record import Record, Subject, Term
 from koord.kube.errors import AlreadyExists, ApiError, NotFound
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.bonds import what_goes
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.plugins.elastic_quota.args import ElasticQuotaArgs
-from roles.scheduler.plugins.elastic_quota.book import Member, QuotaBook
+from roles.scheduler.plugins.elastic_quota.book import QuotaBook
 from roles.scheduler.plugins.elastic_quota.metrics import QuotaMetrics
 from roles.scheduler.plugins.elastic_quota.model import DEFAULT, ROOT, SYSTEM
 from roles.scheduler.plugins.elastic_quota.revoke import Revoker
@@ -163,31 +165,33 @@ class Upkeep:
             await asyncio.sleep(max(0.05, self._args.revoke_pod_interval))
             self.refresh()
             if self._handle.may_write():
-                for quota, member in revoker.due(self._book, time.time()):
-                    await self._evict(quota, member)
+                bonds = self._handle.state.bonds
+                due = revoker.due(self._book, time.time(), bonds)
+                what = what_goes([pod for _, pod in due], bonds)
+                for quota, pod in due:
+                    await self._evict(quota, pod, what[pod.uid])
 
-    def _record(self, quota: str, member: Member) -> None:
+    def _record(self, quota: str, pod: PodInfo, what: str) -> None:
         """Why the pod had to go: what its quota uses, may use and is guaranteed, and what the pod takes of it."""
-        pod, found = member.pod, self._book.quota(quota)
+        member, found = self._book.member(pod.uid), self._book.quota(quota)
         terms: list[Term] = []
-        if found is not None:
+        if found is not None and member is not None:
             limit = found[1].limit()
             for name in sorted(member.amount):
                 used, runtime = found[1].used.get(name, 0), limit.get(name, 0)
                 terms.append(Term(name, used, f"used, runtime {runtime}, min {found[1].spec.min.get(name, 0)}, pod {member.amount[name]}"))
-        message = f"quota {quota} has been over its runtime for more than {self._args.delay_evict_time:g} s"
+        message = f"quota {quota} has been over its runtime for more than {self._args.delay_evict_time:g} s; the pod goes {what}"
         subject = Subject("Pod", pod.namespace, pod.name, pod.pod.metadata.uid)
         record = Record(
             "scheduler", subject, time.time(), "Evicted", "ElasticQuota", message, {"quota": quota}, tuple(terms), ("SCH-EQ-09",)
         )
         self._handle.record(record)
 
-    async def _evict(self, quota: str, member: Member) -> None:
-        pod = member.pod
+    async def _evict(self, quota: str, pod: PodInfo, what: str) -> None:
         try:
             await self._handle.client.evict(pod.namespace, pod.name, uid=pod.pod.metadata.uid or None)
-            self._record(quota, member)
-            log.info("pod %s is evicted: its quota %s has been over its runtime for too long", pod.key, quota)
+            self._record(quota, pod, what)
+            log.info("pod %s is evicted (%s): its quota %s has been over its runtime for too long", pod.key, what, quota)
         except NotFound:
             return
         except ApiError as error:

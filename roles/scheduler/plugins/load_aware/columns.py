@@ -241,13 +241,13 @@ class LoadColumns(Columns):
         for number, group in enumerate(self.classes):
             used, room = load.sources[number]
             if used >= 0:
-                for index, amount in enumerate(sources[used]):
+                for column, amount in zip(group.used, sources[used], strict=True):
                     if amount:
-                        group.used[index][slot] += sign * amount
+                        column[slot] = column.item(slot) + sign * amount
             if room >= 0:
-                for index, amount in enumerate(sources[room]):
+                for column, amount in zip(group.room, sources[room], strict=True):
                     if amount:
-                        group.room[index][slot] -= sign * amount
+                        column[slot] = column.item(slot) - sign * amount
 
     def _recount(self, load: NodeLoad) -> None:
         size = len(self.resources)

@@ -17,6 +17,7 @@ from koord.api.objects_crd import ElasticQuotaStatus
 from koord.config.scheduler import KubeSchedulerConfiguration, Profile
 from roles.scheduler import testing
 from roles.scheduler.engine import Engine, registry
+from roles.scheduler.framework.bonds import NoBonds
 from roles.scheduler.framework.registry import PluginError
 from roles.scheduler.plugins.elastic_quota import hooks as hooks_module
 from roles.scheduler.plugins.elastic_quota.args import HookPluginArgs
@@ -209,7 +210,8 @@ def test_profiles_share_one_set_of_books_with_one_keeper() -> None:
 
 
 def member(name: str, cpu: int, priority: int, start: str, *, preemptible: bool = True) -> Any:
-    info = SimpleNamespace(key=name, priority=priority, pod=SimpleNamespace(status=SimpleNamespace(start_time=start)))
+    status = SimpleNamespace(start_time=start)
+    info = SimpleNamespace(key=name, uid=name, priority=priority, deleting=False, pod=SimpleNamespace(status=status))
     return SimpleNamespace(pod=info, amount={"cpu": cpu}, assigned=True, preemptible=preemptible)
 
 
@@ -226,12 +228,12 @@ def test_the_least_important_go_first_and_come_back_where_there_is_room(runtime:
         member("old", 2, 1, "2026-01-01T00:00:00Z"), member("young", 3, 1, "2026-01-02T00:00:00Z"),
         member("great", 4, 9, "2026-01-03T00:00:00Z"), member("kept", 1, 0, "2026-01-04T00:00:00Z", preemptible=False),
     ]  # fmt: skip
-    assert [m.pod.key for m in victims(members, {"cpu": 10}, {"cpu": runtime})] == gone
+    assert [pod.key for pod in victims(members, {"cpu": 10}, {"cpu": runtime}, NoBonds())] == gone
 
 
 def test_one_that_is_not_needed_comes_back() -> None:
     members = [member("small", 1, 1, "2026-01-02T00:00:00Z"), member("big", 5, 2, "2026-01-01T00:00:00Z")]
-    assert [m.pod.key for m in victims(members, {"cpu": 6}, {"cpu": 1})] == ["big"]
+    assert [pod.key for pod in victims(members, {"cpu": 6}, {"cpu": 1}, NoBonds())] == ["big"]
 
 
 @pytest.mark.feature("SCH-EQ-09")
@@ -243,10 +245,10 @@ def test_over_use_is_borne_for_a_while() -> None:
         made.add_pods(pod(f"p{number}", "a", 2, node="n"))
     book.trees[""].refresh_all()
     revoker = Revoker(10.0)
-    assert revoker.due(book, 100.0) == []
-    assert revoker.due(book, 110.0) == []
-    assert len(revoker.due(book, 110.1)) == 1
-    assert revoker.due(book, 115.0) == []  # it has the same time again
+    assert revoker.due(book, 100.0, NoBonds()) == []
+    assert revoker.due(book, 110.0, NoBonds()) == []
+    assert len(revoker.due(book, 110.1, NoBonds())) == 1
+    assert revoker.due(book, 115.0, NoBonds()) == []  # it has the same time again
 
 
 # ---------------------------------------------------------------- hooks

@@ -17,7 +17,7 @@ from roles.scheduler import testing
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.config.args import DefaultPreemptionArgs
 from roles.scheduler.cycle.cycle import Cycle
-from roles.scheduler.plugins.coscheduling.preemption import JobPlan, JobPreemption
+from roles.scheduler.plugins.coscheduling.preemption import JobPlan, JobPreemption, job_rule
 from roles.scheduler.plugins.default_preemption import DefaultPreemption
 
 from .conftest import condition
@@ -195,7 +195,7 @@ class Case:
         self.preemption = JobPreemption(self.cycle, self.world.state, self.budgets, "")
 
     def plan(self, job: list[PodInfo]) -> JobPlan:
-        return self.preemption.plan(job)
+        return self.preemption.plan(job, job_rule("test", job))
 
     def job(self, *cpus: int) -> list[PodInfo]:
         return [self.world.parser.parse(testing.pod(cpu=str(cpu), memory="1Mi", priority=100)) for cpu in cpus]

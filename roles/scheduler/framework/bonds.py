@@ -1,0 +1,183 @@
+"""Jobs as preemption has to see them: pods that are of use only together (SCH-JP-01, SCH-KS-12, SCH-EQ-08, SCH-EQ-09).
+
+A gang below its minimum is of no use to anybody. So of a running job either pods above the minimum go, or all of it; and for a pod that is
+placed together with others room is made for all of them, or for none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from roles.scheduler.cluster.podinfo import PodInfo
+
+if TYPE_CHECKING:
+    from roles.scheduler.framework.context import CycleContext
+    from roles.scheduler.framework.interfaces import PostFilterResult
+
+
+class Part(NamedTuple):
+    """A gang of a job: its pods that are on nodes and not on their way out, and how many it needs at least."""
+
+    name: str
+    pods: tuple[PodInfo, ...]
+    minimum: int
+
+    @property
+    def spare(self) -> int:
+        """How many of them may go while the others stay of use."""
+        return max(0, len(self.pods) - self.minimum)
+
+
+class Bond(NamedTuple):
+    """A job: gangs that came about together and go together."""
+
+    name: str
+    parts: tuple[Part, ...]
+
+
+class Rule(NamedTuple):
+    """On which terms room is made. `may_go` says who may be a victim; `everywhere`: victims on any node may help, not only on those where
+    filters say so; `admits` asks, in the what-if, what no node decides (None: nothing); `plugin` is on whose account."""
+
+    plugin: str
+    may_go: Callable[[PodInfo], bool]
+    everywhere: bool = False
+    admits: Callable[[], bool] | None = None
+
+
+class Bonds(Protocol):
+    """Who knows the jobs."""
+
+    def of(self, pod: PodInfo) -> str:
+        """The job of a pod, "" for a pod by itself."""
+
+    def bond(self, job: str) -> Bond:
+        """A job as it is on the nodes now."""
+
+    def party(self, pod: PodInfo) -> Sequence[PodInfo]:
+        """The pending pods that a pending pod has to be placed together with, itself among them; () for one by itself."""
+
+    def make_room(self, ctx: CycleContext, failure: Any, rule: Rule) -> PostFilterResult:
+        """Room for the pod's whole party, or for nobody."""
+
+
+class NoBonds:
+    """A scheduler without gangs."""
+
+    def of(self, pod: PodInfo) -> str:
+        """Every pod is by itself."""
+        return ""
+
+    def bond(self, job: str) -> Bond:
+        """There is none."""
+        return Bond(job, ())
+
+    def party(self, pod: PodInfo) -> Sequence[PodInfo]:
+        """Nobody is placed together."""
+        return ()
+
+    def make_room(self, ctx: CycleContext, failure: Any, rule: Rule) -> PostFilterResult:
+        """Never asked, because there is no party."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """Pods that go together or stay together. `core` is set on a pod above its gang's minimum: when that rest of the job goes, it goes
+    too. `job` is "" for a pod by itself."""
+
+    pods: tuple[PodInfo, ...]
+    job: str = ""
+    core: Unit | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether a job comes to its end with this unit."""
+        return bool(self.job) and self.core is None
+
+    @property
+    def size(self) -> int:
+        """How many pods."""
+        return len(self.pods)
+
+
+@dataclass(slots=True)
+class Breaking:
+    """Turns pods that may go into units. `importance` sorts pods, the most important first. Bonds are looked up once: use a new one for
+    each decision, and before the what-if takes pods away."""
+
+    bonds: Bonds
+    may_go: Callable[[PodInfo], bool]
+    importance: Callable[[PodInfo], Any]
+    _bonds: dict[str, tuple[Bond, bool]] = field(default_factory=dict)
+
+    def units(self, pods: Iterable[PodInfo]) -> list[Unit]:
+        """Units of pods of which each may go, the most important first, what is left of a job before those above its minimum. Pods of a
+        job that may not go as a whole and that it cannot spare are left out."""
+        alone: list[Unit] = []
+        jobs: dict[str, list[PodInfo]] = {}
+        for pod in pods:
+            job = "" if pod.deleting else self.bonds.of(pod)
+            if job:
+                jobs.setdefault(job, []).append(pod)
+            else:
+                alone.append(Unit((pod,)))
+        if not jobs:
+            return sorted(alone, key=lambda unit: (-unit.pods[0].priority, self.importance(unit.pods[0])))
+        entries = [(self._key(unit, unit.pods), unit) for unit in alone]
+        for job, members in jobs.items():
+            entries.extend(self._of_job(job, members))
+        return [unit for _, unit in sorted(entries, key=lambda entry: entry[0])]
+
+    def _of_job(self, job: str, members: Sequence[PodInfo]) -> list[tuple[Any, Unit]]:
+        bond, whole = self._look_up(job)
+        mine = {pod.uid: pod for pod in members}
+        spares: list[PodInfo] = []
+        for part in bond.parts:
+            if part.spare:
+                here = sorted((mine[pod.uid] for pod in part.pods if pod.uid in mine), key=self.importance)
+                spares += here[max(0, len(here) - part.spare) :]
+        apart = {pod.uid for pod in spares}
+        rest = tuple(sorted((p for part in bond.parts for p in part.pods if p.uid not in apart), key=self.importance)) if whole else ()
+        if not rest:
+            return [(self._key(unit, unit.pods), unit) for unit in (Unit((pod,), job, _STAYS) for pod in spares)]
+        core = Unit(rest, job)
+        entries = [(self._key(core, (*rest, *spares)), core)]
+        for pod in spares:
+            unit = Unit((pod,), job, core)
+            entries.append((self._key(unit, unit.pods), unit))
+        return entries
+
+    def _look_up(self, job: str) -> tuple[Bond, bool]:
+        found = self._bonds.get(job)
+        if found is None:
+            bond = self.bonds.bond(job)
+            found = self._bonds[job] = bond, all(self.may_go(pod) for part in bond.parts for pod in part.pods)
+        return found
+
+    def _key(self, unit: Unit, pods: Sequence[PodInfo]) -> tuple[int, int, bool, Any]:
+        """Higher priorities are more important; then larger jobs; then pods by themselves before those that a job can spare."""
+        return (-max(pod.priority for pod in pods), -unit.size, unit.core is not None, min(self.importance(pod) for pod in unit.pods))
+
+
+_STAYS = Unit(())  # the rest of a job that must not go
+
+
+def what_goes(victims: Sequence[PodInfo], bonds: Bonds) -> dict[str, str]:
+    """By UID, what each victim is: by itself, above its gang's minimum, or part of a job that goes as a whole."""
+    gone = {pod.uid for pod in victims}
+    jobs: dict[str, str] = {}
+    told: dict[str, str] = {}
+    for pod in victims:
+        job = bonds.of(pod)
+        if not job:
+            told[pod.uid] = "by itself"
+            continue
+        if job not in jobs:
+            parts = bonds.bond(job).parts
+            ends = all(member.uid in gone for part in parts for member in part.pods)
+            jobs[job] = f"the whole of job {job}" if ends else f"above the minimum of job {job}"
+        told[pod.uid] = jobs[job]
+    return told

@@ -1,0 +1,47 @@
+"""Gang groups as preemption has to see them: whom it breaks up, and who needs room at once (SCH-JP-01)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from roles.scheduler.cluster.cluster import Cluster
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cycle.decision import FitFailure
+from roles.scheduler.framework.bonds import Bond, Part, Rule
+from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.framework.interfaces import PostFilterResult
+from roles.scheduler.plugins.coscheduling.book import GangBook
+from roles.scheduler.plugins.coscheduling.jobs import Jobs
+
+
+class GangBonds:
+    """What the books say of pods on nodes, and of those that wait to be placed together."""
+
+    def __init__(self, cluster: Cluster, book: GangBook, jobs: Jobs) -> None:
+        self._cluster = cluster
+        self._book = book
+        self._jobs = jobs
+
+    def of(self, pod: PodInfo) -> str:
+        """The gang group of a pod."""
+        gang = self._book.gang_of(pod)
+        return gang.group.id if gang is not None and gang.spec is not None else ""
+
+    def bond(self, job: str) -> Bond:
+        """The gangs of a group with their pods on nodes."""
+        parts: list[Part] = []
+        for gang in self._book.gangs_of_group(job):
+            pods = (pod for pod in gang.children.values() if not pod.deleting and self._cluster.slot_of_pod(pod.uid) >= 0)
+            parts.append(Part(gang.id, tuple(pods), gang.spec.min_number if gang.spec is not None else 0))
+        return Bond(job, tuple(parts))
+
+    def party(self, pod: PodInfo) -> Sequence[PodInfo]:
+        """Pending members of the pod's group, unless its pods are scheduled each by itself."""
+        gang = self._book.gang_of(pod)
+        if gang is None or gang.spec is None or self._book.satisfied(gang):
+            return ()
+        return self._jobs.pending(gang)
+
+    def make_room(self, ctx: CycleContext, failure: FitFailure, rule: Rule) -> PostFilterResult:
+        """Room for the whole group on another plugin's terms."""
+        return self._jobs.on_terms_of(ctx, failure, rule)

@@ -1,0 +1,74 @@
+"""What it costs to take a node for a job: whose pods would have to go (SCH-JP-01, scheduler-job.md 12.7). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roles.scheduler.cluster.cluster import Cluster
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.bonds import Unit
+
+_NAME_BITS, _LOST_BITS = 21, 20
+_MOST_LOST = (1 << _LOST_BITS) - 1
+
+
+class Prices:
+    """Nodes with pods that may go. A node is the dearer, the higher the priorities of the jobs with pods there rank among all victims; of
+    equal ones it is the dearer, the more pods of broken-up jobs would go from other nodes too; then names decide. A job that has to go
+    anyway costs nothing any more."""
+
+    def __init__(self, cluster: Cluster, units: Sequence[Unit], job_of: Callable[[PodInfo], str]) -> None:
+        self._capacity = cluster.capacity
+        self._job_of = job_of
+        self._units = list(units)
+        self._rank = {priority: rank for rank, priority in enumerate(sorted({pod.priority for unit in units for pod in unit.pods}))}
+        self._where = {pod.uid: cluster.slot_of_pod(pod.uid) for unit in units for pod in unit.pods}
+        self._at: dict[int, list[tuple[PodInfo, Unit]]] = {}
+        for unit in units:
+            for pod in unit.pods:
+                self._at.setdefault(self._where[pod.uid], []).append((pod, unit))
+        self._doomed: set[Unit] = set()
+        self._named = {slot: place for place, slot in enumerate(sorted(self._at, key=cluster.name_of))}
+        self._price = {slot: self._cost(slot) for slot in self._at}
+        self.slots = sorted(self._at, key=self._price.__getitem__)
+
+    def _cost(self, slot: int) -> int:
+        """One number: first what the jobs there rank, then how many pods elsewhere go with them, then the name's place."""
+        jobs: dict[str, int] = {}
+        broken: set[Unit] = set()
+        for pod, unit in self._at[slot]:
+            if unit in self._doomed or (unit.core is not None and unit.core in self._doomed):
+                continue
+            key = self._job_of(pod)
+            jobs[key] = max(jobs.get(key, 0), self._rank[pod.priority])
+            if unit.whole:
+                broken.add(unit)
+        lost = min(_MOST_LOST, sum(unit.size for unit in broken))
+        return (sum(jobs.values()) << (_NAME_BITS + _LOST_BITS)) + (lost << _NAME_BITS) + self._named[slot]
+
+    def cheapest(self, count: int) -> list[Unit]:
+        """Units with pods on so many of the cheapest nodes, in the order in which they were given; with a job's core what it can spare."""
+        if count >= len(self.slots):
+            return self._units
+        chosen = {unit for slot in self.slots[:count] for _, unit in self._at[slot]}
+        return [unit for unit in self._units if unit in chosen or unit.core in chosen]
+
+    def keys(self, units: Iterable[Unit]) -> NDArray[np.int64]:
+        """By slot, what taking it costs while these units are away; -1 where nobody has to go."""
+        keys = np.full(self._capacity, -1, dtype=np.int64)
+        self._doomed.clear()
+        for slot in {self._where[pod.uid] for unit in units for pod in unit.pods}:
+            keys[slot] = self._price[slot]
+        return keys
+
+    def taken(self, slot: int, keys: NDArray[np.int64]) -> None:
+        """A node was taken: jobs that it breaks up are lost, so their other nodes become cheaper."""
+        if keys[slot] < 0:
+            return
+        fresh = {unit for _, unit in self._at[slot] if unit.whole and unit.size > 1} - self._doomed
+        self._doomed |= fresh
+        for other in {self._where[pod.uid] for unit in fresh for pod in unit.pods}:
+            keys[other] = self._cost(other)

@@ -1,0 +1,111 @@
+"""How much a choice of victims hurts, and how little it could at best (SCH-KS-12, scheduler-job.md 5.9). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from roles.scheduler.cluster.cluster import Cluster
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cycle.evaluation import Evaluation
+from roles.scheduler.framework.bonds import Unit
+from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.framework.interfaces import Candidate
+
+Harm = tuple[int, int, int, int, str]
+Lacking = tuple[tuple[int, float], ...]
+
+_FIT = "NodeResourcesFit"
+_MIRROR = {code: chr(255 - code) for code in range(128)}
+_OFFSET = 2**31  # keeps priorities positive, so that more victims hurt more
+
+
+def start_of(pod: PodInfo) -> str:
+    """Start time as text; RFC 3339 in UTC sorts as text. A pod that has not started counts as starting last."""
+    return pod.pod.status.start_time or "9999"
+
+
+def importance(pod: PodInfo) -> tuple[int, str]:
+    """Sorts the most important pod first: higher priority, then longer running."""
+    return (-pod.priority, start_of(pod))
+
+
+def harm(candidate: Candidate) -> Harm:
+    """Less is better: budget violations, highest victim priority, sum of priorities, number of victims, and the earliest start among
+    the highest-priority victims (the later, the better)."""
+    victims = candidate.victims
+    highest = victims[0].priority
+    earliest = min(start_of(pod) for pod in victims if pod.priority == highest)
+    return (candidate.violations, highest, sum(pod.priority + _OFFSET for pod in victims), len(victims), _late(earliest))
+
+
+def _late(start: str) -> str:
+    """Sorts the later start first."""
+    return start.translate(_MIRROR)
+
+
+def lacking_of(evaluation: Evaluation, ctx: CycleContext) -> Lacking:
+    """What must be free on a node, as (resource, amount); () where nobody looks at resources."""
+    looked_at = any(vector.plugin.name == _FIT for vector in evaluation.filters)
+    wanted: Lacking = ctx.data.get(_FIT, ()) if looked_at and not ctx.restored else ()
+    return wanted
+
+
+class Need:
+    """What must come free on a node, whose leaving could free it (`units`), and how little harm that could do at best."""
+
+    def __init__(self, cluster: Cluster, slot: int, units: Sequence[Unit], lacking: Lacking) -> None:
+        self.units = units
+        self._slot = slot
+        self._cluster = cluster
+        self._lacking = [(resource, amount) for resource, amount in lacking if cluster.free[resource].item(slot) < amount]
+
+    def met(self) -> bool:
+        """Whether there is as much as is needed now. Spares asking all filters."""
+        free, slot = self._cluster.free, self._slot
+        return all(free[resource].item(slot) >= amount for resource, amount in self._lacking)
+
+    def hopeless(self, best: Harm) -> bool:
+        """Whether no choice among the units can hurt less than `best`: those that go must free what lacks."""
+        units, slot, free = self.units, self._slot, self._cluster.free
+        needs = [(resource, amount - free[resource].item(slot)) for resource, amount in self._lacking]
+        freed = [dict(_frees(self._cluster, slot, unit)) for unit in units] if needs else []
+        rising = sorted((unit_priority(unit), index) for index, unit in enumerate(units))
+        highest, left = rising[0][0], dict(needs)
+        for priority, index in rising:  # until enough would be free: somebody of that priority at least has to go
+            if not left:
+                break
+            highest = priority
+            left = {resource: rest for resource, amount in left.items() if (rest := amount - freed[index].get(resource, 0.0)) > 0}
+        if best[0] or highest != best[1]:
+            return not best[0] and highest > best[1]
+        count = max((_fewest(amount, [got.get(resource, 0.0) for got in freed]) for resource, amount in needs), default=1)
+        size = sum(sorted(unit.size for unit in units)[:count])
+        total = sum(sorted(sum(pod.priority + _OFFSET for pod in unit.pods) for unit in units)[:count])
+        latest = max((start_of(pod) for unit in units for pod in unit.pods if pod.priority == highest), default="")
+        return (0, highest, total, size, _late(latest)) >= best
+
+
+def unit_priority(unit: Unit) -> int:
+    """The highest priority that goes with a unit."""
+    return max(pod.priority for pod in unit.pods)
+
+
+def _frees(cluster: Cluster, slot: int, unit: Unit) -> Iterable[tuple[int, float]]:
+    """What a unit's leaving frees on a node."""
+    amounts: dict[int, float] = {}
+    for pod in unit.pods:
+        if cluster.slot_of_pod(pod.uid) == slot:
+            for resource, amount in pod.shape.requests:
+                amounts[resource] = amounts.get(resource, 0.0) + amount
+    return amounts.items()
+
+
+def _fewest(amount: float, parts: Iterable[float]) -> int:
+    """How many parts it takes at least to come to an amount."""
+    count = 0
+    for part in sorted(parts, reverse=True):
+        if amount <= 0:
+            break
+        amount -= part
+        count += 1
+    return max(1, count)
