@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "recommend": ("roles.tools.recommend", "command", "Try the recommender on usage that is known already."),
     "install": ("roles.tools.install", "install", "Print the manifests that koord is installed with."),
     "uninstall": ("roles.tools.install", "uninstall", "Take koord out of a cluster in the safe order."),
+    "doctor": ("roles.tools.doctor.cli", "command", "Look whether machine and cluster have what koord needs."),
     "lint": ("roles.tools.lint.cli", "command", "Check configurations and objects without a cluster."),
     "probe": ("roles.tools.probe", "command", "Ask a role's health from inside its container."),
     "why": ("roles.tools.why", "command", "Explain a pod or a node from the decision records."),

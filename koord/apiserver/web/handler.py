@@ -10,6 +10,7 @@ import orjson
 from aiohttp import web
 
 from koord.apiserver.errors import StatusError, bad_request, forbidden, internal, path_not_found, unauthorized
+from koord.apiserver.impersonation import effective
 from koord.apiserver.rbac import Attributes, selected_name, verb_of
 from koord.apiserver.rest.context import Options
 from koord.apiserver.web import discovery, health
@@ -80,6 +81,8 @@ class Front:
             raise unauthorized()
         if user is not None:
             options.user = user
+            if "Impersonate-User" in headers or "Impersonate-Group" in headers:
+                options.user = effective(user, headers, self.core.authorizer)
         options.user_agent = headers.get("User-Agent", "")
         if (first == "api" and len(segments) > 2) or (first == "apis" and len(segments) > 3):
             target = resolve(self.core.resources, segments)

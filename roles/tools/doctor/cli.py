@@ -1,0 +1,92 @@
+"""`koord doctor`: what koord needs, of this machine and of the cluster, line by line with what to do (BEY-DOC-01)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from koord.process.errors import ConfigurationError
+from koord.process.flags import GoCommand
+from roles.tools import manifests
+
+if TYPE_CHECKING:
+    from koord.kube.config import ClientConfig
+    from roles.tools.doctor.finding import Finding
+
+_ROLES = ("manager", "scheduler", "descheduler", "koordlet")
+
+
+@click.command("doctor", cls=GoCommand)
+@click.option("--node", is_flag=True, help="Look at this machine only.")
+@click.option("--cluster", is_flag=True, help="Look at the cluster only.")
+@click.option("--node-name", default="", help="Name of this machine's Node: its kubelet is asked for its pods (default: NODE_NAME).")
+@click.option("--host-root", default="/", show_default=True, help="Where the machine's root is mounted.")
+@click.option("--kubeconfig", metavar="FILE", help="Which cluster (default: KUBECONFIG, in-cluster, ~/.kube/config).")
+@click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
+@click.option("--namespace", default=manifests.NAMESPACE, show_default=True, help="Where koord lives.")
+@click.option("--role", "roles", multiple=True, type=click.Choice(_ROLES), help="Whose rights to look at; repeatable (default: all).")
+@click.option("--as", "acting_as", default="", metavar="USER", help="Ask for rights as this user (default: each role's account).")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format.")
+def command(
+    node: bool,
+    cluster: bool,
+    node_name: str,
+    host_root: str,
+    kubeconfig: str | None,
+    context: str | None,
+    namespace: str,
+    roles: tuple[str, ...],
+    acting_as: str,
+    output: str,
+) -> None:
+    """Say of everything that koord needs whether it is ok, worth a look (warn), or wrong (fail), and what to do.
+
+    Nothing is changed. Ends with status 1 when something failed, 0 otherwise.
+    """
+    import orjson
+
+    from koord.kube.config import load
+    from roles.tools.doctor import finding
+
+    if node and cluster:
+        raise ConfigurationError("--node and --cluster exclude each other; without either both are looked at")
+    if not os.path.isdir(host_root):
+        raise ConfigurationError(f"--host-root: {host_root} is no directory")
+    config = None if node else load(kubeconfig, context=context)
+    findings = asyncio.run(
+        _run(config, "" if cluster else host_root, node_name or os.environ.get("NODE_NAME", ""), namespace, roles or _ROLES, acting_as)
+    )
+    if output == "json":
+        click.echo(orjson.dumps(finding.wire(findings), option=orjson.OPT_INDENT_2))
+    else:
+        for line in finding.lines(findings):
+            click.echo(line)
+    raise SystemExit(1 if finding.failed(findings) else 0)
+
+
+async def _run(
+    config: ClientConfig | None, host_root: str, node_name: str, namespace: str, roles: tuple[str, ...], acting_as: str
+) -> list[Finding]:
+    """Look, then judge."""
+    from contextlib import AsyncExitStack
+    from dataclasses import replace
+
+    from koord.kube.client import Client
+    from roles.koordlet.host.root import HostRoot
+    from roles.tools.doctor import cluster, host, judge_cluster, judge_host, kubelet
+
+    findings: list[Finding] = []
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Client(config, role="doctor")) if config is not None else None
+        if host_root:
+            facts = await host.gather(HostRoot.at(host_root))
+            if client is not None and config is not None and node_name:
+                facts = replace(facts, kubelet_pods=await kubelet.pods(client, config, node_name))
+            findings += judge_host.judge(facts)
+        if client is not None:
+            seen = await cluster.gather(client, namespace=namespace, roles=roles, acting_as=acting_as)
+            findings += judge_cluster.judge(seen)
+    return findings

@@ -1,0 +1,163 @@
+"""Looking at a cluster through its API server. Every question fails by itself: what cannot be read is a fact, too."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+
+from koord.api import names
+from koord.api.kinds import (
+    CONFIGMAPS,
+    CUSTOMRESOURCEDEFINITIONS,
+    DAEMONSETS,
+    DEPLOYMENTS,
+    LEASES,
+    NODEMETRICS,
+    NODES,
+    PRIORITYCLASSES,
+    Kind,
+)
+from koord.kube.client import Client
+from koord.kube.errors import ApiError, NotFound
+from roles.tools import manifests
+from roles.tools.doctor import webhooks
+from roles.tools.doctor.access import Access
+from roles.tools.doctor.facts import ClusterFacts, NodeFacts, Obj
+
+LEASE_NAMES = ("koordinator-manager", "koord-scheduler", "koord-descheduler")
+POLICIES = Kind("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", False)
+MAX_KUBELETS = 20
+"""Kubelets that are asked in a big cluster; what differs shows among these."""
+TIMEOUT = 15.0  # seconds for one request
+
+
+async def gather(
+    client: Client, *, namespace: str, roles: Sequence[str], acting_as: str = "", clock: Callable[[], float] = time.time
+) -> ClusterFacts:
+    """Everything about a cluster. `roles`: whose rights are looked at; `acting_as`: who is impersonated for that."""
+    facts = ClusterFacts(server=client.transport.config.server, namespace=namespace, now=clock())
+    facts.expected_crds = list(manifests.documents("crds"))
+    own = list(manifests.rendered(namespace=namespace, crds=False))
+    facts.expected_classes = {d["metadata"]["name"]: d["value"] for d in own if d["kind"] == "PriorityClass"}
+    try:
+        await _server(client, facts, clock)
+    except (ApiError, ValueError) as error:
+        facts.problems["server"] = str(error) or type(error).__name__
+        return facts
+    await asyncio.gather(
+        _into(facts, "crds", _crds(client, facts)),
+        _into(facts, "classes", _classes(client, facts)),
+        _into(facts, "workloads", _workloads(client, facts)),
+        _into(facts, "leases", _leases(client, facts)),
+        _into(facts, "webhooks", webhooks.gather(client, facts)),
+        _into(facts, "slo", _slo(client, facts)),
+        _into(facts, "nodemetrics", _node_metrics(client, facts)),
+        _into(facts, "policy", _policy(client, facts)),
+        _into(facts, "rights", _rights(client, facts, own, roles, acting_as)),
+    )
+    facts.nodes = list(await asyncio.gather(*(_kubelet(client, name) for name in facts.node_names[:MAX_KUBELETS])))
+    return facts
+
+
+async def _into(facts: ClusterFacts, what: str, call: Awaitable[None]) -> None:
+    try:
+        await call
+    except ApiError as error:
+        facts.problems[what] = str(error) or type(error).__name__
+
+
+async def _server(client: Client, facts: ClusterFacts, clock: Callable[[], float]) -> None:
+    begun = clock()
+    response = await client.transport.request("GET", "/version", timeout=TIMEOUT)
+    ended = clock()
+    if response.status == 200:
+        facts.version = str(orjson.loads(response.body).get("gitVersion") or "")
+    text = response.headers.get("date") or response.headers.get("Date")
+    if text:
+        # The server tells whole seconds, cut off: half a second is added, and remains as doubt.
+        told = parsedate_to_datetime(text).timestamp() + 0.5
+        facts.skew = (begun + ended) / 2 - told
+        facts.skew_error = (ended - begun) / 2 + 0.5
+        facts.now = ended - facts.skew if abs(facts.skew) > facts.skew_error else ended
+    facts.user = await Access(client).whoami()
+
+
+async def _crds(client: Client, facts: ClusterFacts) -> None:
+    facts.crds = {crd["metadata"]["name"]: crd for crd in (await client.list(CUSTOMRESOURCEDEFINITIONS)).items}
+
+
+async def _classes(client: Client, facts: ClusterFacts) -> None:
+    facts.classes = {c["metadata"]["name"]: int(c.get("value") or 0) for c in (await client.list(PRIORITYCLASSES)).items}
+
+
+async def _workloads(client: Client, facts: ClusterFacts) -> None:
+    for deployment in (await client.list(DEPLOYMENTS, facts.namespace)).items:
+        name, status = deployment["metadata"]["name"], deployment.get("status") or {}
+        if name.startswith("koord-"):
+            facts.workloads[name] = (int((deployment.get("spec") or {}).get("replicas", 1)), int(status.get("readyReplicas") or 0))
+    for daemon in (await client.list(DAEMONSETS, facts.namespace)).items:
+        status = daemon.get("status") or {}
+        if daemon["metadata"]["name"].startswith("koordlet"):
+            facts.workloads[daemon["metadata"]["name"]] = (
+                int(status.get("desiredNumberScheduled") or 0),
+                int(status.get("numberReady") or 0),
+            )
+
+
+async def _optional(client: Client, kind: Kind, name: str, namespace: str | None = None) -> Obj | None:
+    try:
+        return await client.get(kind, name, namespace)
+    except NotFound:
+        return None
+
+
+async def _leases(client: Client, facts: ClusterFacts) -> None:
+    for name in LEASE_NAMES:
+        facts.leases[name] = await _optional(client, LEASES, name, facts.namespace)
+
+
+async def _slo(client: Client, facts: ClusterFacts) -> None:
+    found = await _optional(client, CONFIGMAPS, names.CONFIGMAP_SLO_CONTROLLER_CONFIG, facts.namespace)
+    facts.slo_data = {str(k): str(v) for k, v in (found.get("data") or {}).items()} if found is not None else None
+
+
+async def _node_metrics(client: Client, facts: ClusterFacts) -> None:
+    facts.node_names = sorted(node["metadata"]["name"] for node in (await client.list(NODES)).items)
+    try:
+        facts.node_metrics = {one["metadata"]["name"]: one for one in (await client.list(NODEMETRICS)).items}
+    except NotFound:
+        return  # not installed: told by the definitions
+
+
+async def _policy(client: Client, facts: ClusterFacts) -> None:
+    facts.own_node_policy = await _optional(client, POLICIES, "koordlet-own-node") is not None
+
+
+async def _rights(client: Client, facts: ClusterFacts, own: list[Obj], roles: Sequence[str], acting_as: str) -> None:
+    access = Access(client)
+    facts.rights = list(await asyncio.gather(*(access.of(role, own, facts, acting_as) for role in roles)))
+
+
+async def _kubelet(client: Client, name: str) -> NodeFacts:
+    """What a kubelet says of its configuration, asked through the API server."""
+    try:
+        status, body = await client.raw("GET", f"/api/v1/nodes/{quote(name, safe='')}/proxy/configz", timeout=TIMEOUT)
+    except ApiError as error:
+        return NodeFacts(name, error=str(error))
+    try:
+        answer: Any = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        answer = {}
+    if status != 200:
+        message = answer.get("message") if isinstance(answer, dict) else ""
+        return NodeFacts(name, error=f"HTTP {status}{f': {message}' if message else ''}", forbidden=status in (401, 403))
+    config = answer.get("kubeletconfig") if isinstance(answer, dict) else None
+    if not isinstance(config, dict):
+        return NodeFacts(name, error="/configz has no kubeletconfig")
+    return NodeFacts(name, str(config.get("cgroupDriver") or ""), str(config.get("cpuManagerPolicy") or ""))

@@ -1,0 +1,117 @@
+"""What was seen of a machine and of a cluster: plain values, so that what is made of them can be tried on any. None: not known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Obj = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Socket:
+    """A CRI socket: what answered, or why nothing did."""
+
+    runtime: str
+    path: str
+    answer: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """One machine. `live`: it is the one that this process runs on, so that the kernel itself could be asked."""
+
+    live: bool = True
+    superuser: bool = True
+    kernel: str = ""
+    cgroup_version: int | None = None
+    cgroup_error: str = ""
+    cgroup_writable: bool | None = None
+    controllers: frozenset[str] = frozenset()
+    driver_of_tree: str | None = None
+    driver_of_kubelet: str | None = None
+    files: Mapping[str, bool] = field(default_factory=dict)
+    """Kernel features by the cgroup file that shows them: cfs_burst, cpu_idle, bvt, memcg_wmark; empty: no cgroup to look at."""
+    core_scheduling: bool | None = None
+    pressure: Mapping[str, str] = field(default_factory=dict)
+    """Resource -> "" when /proc/pressure can be read, else why not."""
+    cgroup_pressure: bool | None = None
+    pressure_trigger: bool | None = None
+    cpu_flags: frozenset[str] = frozenset()
+    resctrl_known: bool | None = None
+    resctrl_mounted: bool = False
+    resctrl_features: frozenset[str] = frozenset()
+    sockets: tuple[Socket, ...] = ()
+    kubelet_listens: bool | None = None
+    kubelet_pods: str | None = None
+    """"" when the kubelet lists its pods to us, else why not; None when it was not asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookFacts:
+    """One entry of a webhook configuration. `ready`: endpoints of its Service; `tls`: "" when it answered with a good certificate."""
+
+    configuration: str
+    name: str
+    failure_policy: str
+    target: str
+    ca: str = ""
+    ca_expires: float | None = None
+    ready: int | None = None
+    tls: str | None = None
+    unreachable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RightsFacts:
+    """What a role needs and may not do. `asked_as`: in whose name; `error`: why it could not be asked."""
+
+    role: str
+    asked: int = 0
+    denied: tuple[str, ...] = ()
+    asked_as: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What the kubelet of a node says about itself."""
+
+    name: str
+    driver: str = ""
+    cpu_manager: str = ""
+    error: str = ""
+    forbidden: bool = False
+
+
+@dataclass(slots=True)
+class ClusterFacts:
+    """One cluster. Problems say, by what was asked for, why it could not be read."""
+
+    server: str = ""
+    namespace: str = "koordinator-system"
+    version: str = ""
+    user: str = ""
+    now: float = 0.0
+    skew: float | None = None
+    """Seconds that this machine's clock is ahead of the server's."""
+    skew_error: float = 1.0
+    """How far `skew` may be off: half of the round trip, and that the server tells whole seconds."""
+    problems: dict[str, str] = field(default_factory=dict)
+    expected_crds: list[Obj] = field(default_factory=list)
+    crds: dict[str, Obj] = field(default_factory=dict)
+    expected_classes: dict[str, int] = field(default_factory=dict)
+    classes: dict[str, int] = field(default_factory=dict)
+    webhook_configurations: dict[str, bool] = field(default_factory=dict)
+    webhooks: list[WebhookFacts] = field(default_factory=list)
+    workloads: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Deployment or DaemonSet -> (wanted, ready)."""
+    leases: dict[str, Obj | None] = field(default_factory=dict)
+    node_names: list[str] = field(default_factory=list)
+    node_metrics: dict[str, Obj] = field(default_factory=dict)
+    slo_data: dict[str, str] | None = None
+    rights: list[RightsFacts] = field(default_factory=list)
+    nodes: list[NodeFacts] = field(default_factory=list)
+    own_node_policy: bool | None = None
