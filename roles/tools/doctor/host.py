@@ -13,7 +13,7 @@ from roles.koordlet.host.cgroup_files import TABLE
 from roles.koordlet.host.errors import HostError, ParseError
 from roles.koordlet.host.proc import cpuinfo
 from roles.koordlet.host.psi import parse_psi
-from roles.koordlet.host.psitrigger import CPU_STALL, PressureTrigger
+from roles.koordlet.host.psitrigger import PressureTrigger
 from roles.koordlet.host.root import HostRoot, PathEscapeError
 from roles.koordlet.states.driver import kubelet_driver, kubelet_pid
 from roles.tools.doctor.facts import HostFacts, Socket
@@ -149,7 +149,7 @@ def _cgroup_pressure(root: HostRoot, version: CgroupVersion | None, sample: str 
 
 
 def _trigger(root: HostRoot) -> bool:
-    trigger = PressureTrigger(root.proc_path("pressure/cpu"), CPU_STALL)
+    trigger = PressureTrigger(root.proc_path("pressure/cpu"))
     try:
         return trigger.arm()
     finally:

@@ -89,7 +89,9 @@ def _pressure(facts: HostFacts) -> Iterator[Finding]:
         yield ok("pressure", "files of groups: there")
     if facts.pressure_trigger is False:
         yield warn(
-            "pressure", "the kernel takes no trigger from us", "run as root (CAP_SYS_RESOURCE); strategies run at their intervals only"
+            "pressure",
+            "the kernel takes no trigger from us",
+            "run as root (CAP_SYS_RESOURCE); until then the files are read instead, at the strategies' intervals",
         )
     elif facts.pressure_trigger:
         yield ok("pressure", "triggers: usable")
