@@ -230,7 +230,7 @@ def _age(text: Any, now: float) -> str:
 
 def _near(near: Nearest) -> tuple[str, ...]:
     if not near.shortages:
-        return (f"By resources alone {near.node} has room: something else keeps the pod from it (see the reasons above).",)
+        return (f"By resources alone {near.node} has room: something else keeps the pod from it.",)
     lines = [f"Nearest by resources is {near.node}; it is short of:"]
     for short in near.shortages:
         lacking = short.requested - short.free
@@ -258,6 +258,8 @@ def _pod_section(found: Gathered, now: float) -> Section | None:
     lines = [f"{status.get('phase') or 'Pending'}{where}; QoS {qos}, priority {spec.get('priority', 0)}."]
     if meta.get("deletionTimestamp"):
         lines.append(f"It is being deleted (asked {_age(meta['deletionTimestamp'], now)}).")
+    if not node:
+        lines += _untouched(spec, status)
     if not node and live.nodes:
         try:
             near = nearest_node(live.obj, live.nodes, live.pods)
@@ -266,6 +268,16 @@ def _pod_section(found: Gathered, now: float) -> Section | None:
         else:
             lines += _near(near) if near is not None else ("There is no node that takes pods.",)
     return Section("API server", tuple(lines), _conditions(live.obj, now) + _events(live.events, now))
+
+
+def _untouched(spec: dict[str, Any], status: dict[str, Any]) -> list[str]:
+    """Why no scheduler has said anything about a pod that is not bound."""
+    if gates := [str(gate.get("name", "")) for gate in spec.get("schedulingGates") or ()]:
+        return [f"Held back by its scheduling gates: {', '.join(gates)}."]
+    if any(condition.get("type") == "PodScheduled" for condition in status.get("conditions") or ()):
+        return []
+    name = spec.get("schedulerName") or "default-scheduler"
+    return [f"No scheduler has taken it up: spec.schedulerName is {name!r}; does a running scheduler have a profile of that name?"]
 
 
 def _node_section(found: Gathered, now: float) -> Section | None:

@@ -21,6 +21,8 @@ from koord.decisions.recorder import Recorder
 from koord.kube.client import Client
 from koord.kube.events import EventRecorder, ObjectRef
 from koord.process.http import OpsServer
+from roles.tools.explain import explain
+from roles.tools.facts import Gathered, Live
 
 Run = Callable[..., Any]
 POD = Subject("Pod", "web", "api-1", "uid-1")
@@ -286,3 +288,21 @@ def test_tables_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     text = screen.getvalue()
     assert "Insufficient cpu" in text
     assert "Could not be asked: koordlet: refused" in text
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "line"),
+    [
+        ({"schedulerName": "nobody"}, {}, "No scheduler has taken it up: spec.schedulerName is 'nobody'"),
+        ({"schedulingGates": [{"name": "later"}]}, {}, "Held back by its scheduling gates: later."),
+        ({"schedulerName": "x"}, {"conditions": [{"type": "PodScheduled", "status": "False"}]}, ""),
+        ({"schedulerName": "x", "nodeName": "n"}, {}, ""),
+    ],
+)
+@pytest.mark.feature("BEY-WHY-01")
+def test_a_pod_that_no_scheduler_looked_at_says_so(spec: dict[str, Any], status: dict[str, Any], line: str) -> None:
+    pod = {"metadata": {"name": "p", "namespace": "d"}, "spec": spec, "status": status}
+    explanation = explain("Pod", Gathered(live=Live(obj=pod)), namespace="d", name="p", now=0.0)
+    assert explanation is not None
+    text = "\n".join(explanation.sections[-1].lines)
+    assert (line in text) if line else not any(word in text for word in ("No scheduler", "Held back"))
