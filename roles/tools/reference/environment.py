@@ -23,6 +23,14 @@ VARIABLES: Mapping[str, tuple[str, str]] = {
     ),
     "WEBHOOK_CERT_DIR": ("manager", "Directory of the webhooks' certificate (/tmp/koordinator-webhook-certs)."),
     "WEBHOOK_CERT_WRITER": ("manager", "`secret` or `fs`: where the certificate is kept; by default a Secret, with WEBHOOK_HOST files."),
+    "WEBHOOK_FAILURE_POLICY": (
+        "manager",
+        "`RESOURCE=Ignore` or `RESOURCE=Fail`, comma-separated: what the API server does while no webhook answers.",
+    ),
+    "WEBHOOK_TIMEOUT_SECONDS": (
+        "manager",
+        "How long the API server waits for an answer, 1 to 30 seconds; 0 or unset: the default of each.",
+    ),
     "SERVICE_NAME": ("manager", "Service of the webhooks (koordinator-webhook-service)."),
     "SECRET_NAME": ("manager", "Secret of the certificate (koordinator-webhook-certs)."),
     "MUTATING_WEBHOOK_NAME": ("manager", "MutatingWebhookConfiguration that is kept (koordinator-mutating-webhook-configuration)."),
