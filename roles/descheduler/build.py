@@ -47,7 +47,7 @@ def _profile(profile: ResolvedProfile, interval: float, setup: Setup) -> Profile
     }
     selector = LabelSelector.compile(profile.node_selector) if profile.node_selector is not None else None
     filters = [doors[name] for name in profile.plugins["filter"]]
-    return Profile(profile.name, selector, doors[profile.plugins["evict"][0]], filters, plugins)
+    return Profile(profile.name, selector, doors[profile.plugins["evict"][0]], filters, plugins, profile.observe)
 
 
 def controllers(profiles: Sequence[Profile]) -> list[Controller]:
@@ -64,4 +64,5 @@ def lists_only(options: Options) -> bool:
     """Whether anything is only listed: the whole configuration, or a plugin by its own arguments."""
     enabled = {name for profile in options.profiles for names in profile.plugins.values() for name in names}
     dry = (getattr(args, "dry_run", False) for profile in options.profiles for name, args in profile.args.items() if name in enabled)
-    return options.config.dry_run or any(dry)
+    observed = any(profile.observe for profile in options.profiles)
+    return options.config.dry_run or observed or any(dry)

@@ -134,6 +134,8 @@ class Profile(ConfigModel):
     """Plugins to switch on and off against the defaults."""
     plugin_config: list[PluginConfig] = []
     """Arguments of plugins, one entry a plugin."""
+    observe: list[str] | None = None
+    """Deschedule and Balance plugins of this profile that decide and list, but evict, cordon and annotate nothing. Not known upstream."""
 
 
 class DeschedulerConfiguration(ConfigModel):
@@ -225,8 +227,15 @@ class ResolvedProfile:
         self.node_selector = profile.node_selector
         sets = profile.plugins
         self.plugins: dict[str, list[str]] = {point: getattr(sets, point).merged(DEFAULT_PLUGINS[point]) for point in POINTS}
+        self.observe = frozenset(profile.observe or ())
         self.args: dict[str, Any] = {}
         wrong: list[ConfigError] = []
+        acting = dict.fromkeys([*self.plugins["deschedule"], *self.plugins["balance"]])
+        for number, name in enumerate(profile.observe or ()):
+            if name not in acting:
+                accepted = ", ".join(acting) or "none is enabled"
+                message = f"{name!r} is no enabled Deschedule or Balance plugin of this profile; accepted: {accepted}"
+                wrong.append(ConfigError(f"profiles[{index}].observe[{number}]", message))
         for number, entry in enumerate(profile.plugin_config):
             where = f"profiles[{index}].pluginConfig[{number}]"
             if entry.name in self.args:

@@ -44,6 +44,7 @@ class EvictResult:
 
     accepted: bool
     message: str = ""
+    listed: bool = False  # nothing was done: the plugin's own dry run is on
 
 
 class Evicting(Protocol):
@@ -119,8 +120,16 @@ class KnowsLeaving(Protocol):
 class Assumes(Protocol):
     """A door whose filter counts what leaves: in a dry run it is told what would, so that its limits count it until the next `prepare`."""
 
-    def assume(self, pod: Pod) -> None:
-        """Count the pod as one that leaves."""
+    def assume(self, pod: Pod) -> Callable[[], None]:
+        """Count the pod as one that leaves. What is returned takes that back."""
+
+
+@runtime_checkable
+class Replaces(Protocol):
+    """A door that has a say in where the pod goes."""
+
+    def successor(self, pod: Pod) -> Pod:
+        """The pod as the scheduler would be asked to place it again; its uid and node are still those of the pod that leaves."""
 
 
 class NoController:

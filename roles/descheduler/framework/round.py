@@ -9,14 +9,14 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from koord.api.objects import Node, Pod
 from koord.config.selectors import LabelSelector
 from koord.decisions.record import Record
 from roles.descheduler.framework.effects import Annotate, Cordon, Effect, Evict, PluginError
-from roles.descheduler.framework.evicting import Assumes, Evicting, EvictOptions, EvictResult
+from roles.descheduler.framework.evicting import Assumes, Evicting, EvictOptions, EvictResult, Replaces
 from roles.descheduler.framework.handle import Handle, node_subject, pod_subject
 from roles.descheduler.framework.limits import Counts, Limits
 from roles.descheduler.framework.plugin import BALANCE, DESCHEDULE, Plugin
@@ -55,6 +55,7 @@ class Profile:
     door: Evicting
     filters: Sequence[Evicting]
     plugins: dict[str, list[Plugin]]
+    observe: frozenset[str] = frozenset()  # plugins that only list
 
     def doors(self) -> list[Evicting]:
         """The Evict plugin and the filters, each once."""
@@ -173,9 +174,11 @@ class _Turn:
         return ""
 
     async def _perform(self, effect: Effect) -> bool:
+        if self._plugin.name in self._profile.observe:
+            effect = replace(effect, dry_run=True)
         if isinstance(effect, Evict):
             return await self._evict(effect)
-        switch = self._switch(effect.dry_run)
+        switch = self._switch(effect)
         if isinstance(effect, Cordon):
             what = "Cordoned" if effect.on else "Uncordoned"
             subject = node_subject(self._nodes[effect.node.metadata.name])
@@ -199,11 +202,13 @@ class _Turn:
         assert isinstance(result, EvictResult)
         return result
 
-    def _switch(self, own: bool) -> str:
+    def _switch(self, effect: Effect) -> str:
         """Which dry-run switch is on, in words; "" for none."""
         if self._dry_run:
             return " by the configuration"
-        return f" by the arguments of {self._plugin.name}" if own else ""
+        if self._plugin.name in self._profile.observe:
+            return f" by observe of profile {self._profile.name}"
+        return f" by the arguments of {self._plugin.name}" if effect.dry_run else ""
 
     async def _evict(self, effect: Evict) -> bool:
         pod = effect.pod
@@ -218,27 +223,33 @@ class _Turn:
         if why := self.handle.filter(pod) or self.handle.pre_eviction_filter(pod):
             self._told(effect, "NotEvicted", why)
             return False
-        switch = self._switch(effect.dry_run)
+        switch = self._switch(effect)
         counts.add(node, namespace)
         if switch:
-            found = await self._acting.where(pod)
-            where = f"; it would fit {effect.target}" if effect.target else ""
-            where += f"; {found}" if found else ""
-            self._told(effect, "WouldEvict", f"{effect.reason}; dry run{switch}{where}")
-            if self._dry_run and isinstance(self._profile.door, Assumes):
-                self._profile.door.assume(pod)
+            self._told(effect, "WouldEvict", f"{effect.reason}; dry run{switch}{await self._where(effect)}")
+            if isinstance(self._profile.door, Assumes):
+                take_back = self._profile.door.assume(pod)
+                if not self._dry_run:
+                    self._put_back.append(take_back)
         else:
             result = await self._acting.evict(self._profile.door, pod, EvictOptions(self._plugin.name, effect.reason))
             if not result.accepted:
                 counts.take_back(node, namespace)
                 self._told(effect, "NotEvicted", f"{effect.reason}, but {result.message}")
                 return False
-            self._told(effect, "Evicted", f"{effect.reason}; {result.message}" if result.message else effect.reason)
+            verdict, where = ("WouldEvict", await self._where(effect)) if result.listed else ("Evicted", "")
+            self._told(effect, verdict, "; ".join(filter(None, (effect.reason, result.message))) + where)
         if node in self._nodes:
             put_back = self._nodes[node].take(pod.metadata.uid)
             if effect.dry_run and not self._dry_run:
                 self._put_back.append(put_back)
         return True
+
+    async def _where(self, effect: Evict) -> str:
+        """Where the pod would go: what the plugin reckons, and what the scheduler would do."""
+        door = self._profile.door
+        found = await self._acting.where(door.successor(effect.pod) if isinstance(door, Replaces) else effect.pod)
+        return (f"; it would fit {effect.target}" if effect.target else "") + (f"; {found}" if found else "")
 
     def _counts_of(self, effect: Evict) -> Counts:
         """A plugin that only lists must not use up what others may really evict."""

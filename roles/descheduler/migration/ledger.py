@@ -56,13 +56,19 @@ class Ledger:
             self._unfinished = (version, self._book(lambda job: not status.finished(job)))
         return self._unfinished[1]
 
-    def assume(self, pod: Pod) -> None:
-        """Count a job that a dry run would have made."""
+    def assume(self, pod: Pod) -> Callable[[], None]:
+        """Count a job that a dry run would have made, until the next round or until what is returned is called."""
         meta = pod.metadata
-        self._assumed.append(
-            Migration(f"dry run of {pod.key}", meta.namespace, meta.name, meta.uid, pod.spec.node_name, self._workload_uid(pod))
-        )
+        job = f"dry run of {pod.key}"
+        made = Migration(job, meta.namespace, meta.name, meta.uid, pod.spec.node_name, self._workload_uid(pod))
+        self._assumed.append(made)
         self._with_assumed = None
+
+        def take_back() -> None:
+            self._assumed = [each for each in self._assumed if each is not made]
+            self._with_assumed = None
+
+        return take_back
 
     def forget_assumed(self) -> None:
         """A new round: nothing has been made."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from koord.api import kinds, names
@@ -12,8 +12,10 @@ from koord.api.objects import Pod
 from koord.api.times import format_duration
 from roles.descheduler.fitting import OtherNodes
 from roles.descheduler.framework.evicting import Controller, EvictOptions, EvictResult, Setup
+from roles.descheduler.migration import template
 from roles.descheduler.migration.args import MigrationControllerArgs
 from roles.descheduler.migration.controller import Migrations
+from roles.descheduler.migration.words import Mode
 
 log = logging.getLogger(__name__)
 
@@ -58,15 +60,21 @@ class MigrationController:
         if args.dry_run:
             self.assume(pod)
             log.info("%s would make a PodMigrationJob for pod %s: %s", self._setup.profile, pod.key, options.reason)
-            return EvictResult(True, "a PodMigrationJob would be made; dryRun of MigrationController is on")
+            return EvictResult(True, "a PodMigrationJob would be made; dryRun of MigrationController is on", listed=True)
         if why := self.filter(pod) or self._limited(pod):
             return EvictResult(False, why)
         job = await self._migrations.writing.create_job(self._job(pod, options))
         return EvictResult(True, f"PodMigrationJob {job.metadata.name} is made")
 
-    def assume(self, pod: Pod) -> None:
+    def assume(self, pod: Pod) -> Callable[[], None]:
         """Count the job that a dry run would make for the pod."""
-        self._migrations.ledger.assume(pod)
+        return self._migrations.ledger.assume(pod)
+
+    def successor(self, pod: Pod) -> Pod:
+        """With a reservation first, the pod as it is asked for: not on the node where it is."""
+        if self._policy.args.default_job_mode != Mode.RESERVATION_FIRST or not pod.spec.node_name:
+            return pod
+        return template.elsewhere(pod)
 
     def _limited(self, pod: Pod) -> str:
         """Why an object limiter lets no further pod go, "" when it does."""

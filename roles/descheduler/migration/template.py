@@ -9,9 +9,11 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import msgspec
+
 from koord.api import names
 from koord.api.kinds import PODMIGRATIONJOBS, RESERVATIONS
-from koord.api.objects import PodMigrationJob
+from koord.api.objects import Pod, PodMigrationJob, convert
 from roles.descheduler.migration import status
 from roles.descheduler.migration.words import CREATED_BY
 
@@ -108,6 +110,13 @@ def _keep_off(held: Json, node: str) -> None:
     terms = required.get("nodeSelectorTerms") or [{}]
     elsewhere = {"key": "metadata.name", "operator": "NotIn", "values": [node]}
     required["nodeSelectorTerms"] = [{**term, "matchFields": [*(term.get("matchFields") or []), elsewhere]} for term in terms]
+
+
+def elsewhere(pod: Pod) -> Pod:
+    """The pod as its reservation asks for it: on any node but its own."""
+    spec = msgspec.to_builtins(pod.spec)
+    _keep_off(spec, pod.spec.node_name)
+    return msgspec.structs.replace(pod, spec=convert({"spec": spec}, Pod).spec)
 
 
 def reference(made: Json) -> Json:

@@ -20,6 +20,7 @@ from koord.kube.informers import InformerFactory
 from koord.process.life import Life
 from roles.descheduler.app import App, Options
 from roles.descheduler.config import parse_configuration
+from tests.support.wholecluster import scheduling
 
 Obj = dict[str, Any]
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "1", "controller": True}
@@ -180,8 +181,8 @@ async def eventually(condition: Callable[[], Any], seconds: float = 20.0) -> Any
 
 @asynccontextmanager
 async def descheduling(objects: Iterable[Obj], text: str) -> AsyncIterator[Running]:
-    """A server with the objects and the descheduler started on it."""
-    async with running_server(crds=True) as server, server.client() as client:
+    """A server with the objects, the scheduler at work on it, and the descheduler started."""
+    async with running_server(crds=True) as server, server.client() as client, scheduling(client):
         namespaces = sorted({obj["metadata"].get("namespace", "default") for obj in objects} - {"default"})
         await put(client, *({"kind": "Namespace", "metadata": {"name": name}} for name in namespaces), *objects)
         informers = InformerFactory(client)

@@ -279,5 +279,6 @@ def test_the_dry_run_of_migration_controller_counts_too() -> None:
     text = configuration({"deschedule": ["PodLifeTime"]}, {**ANY, "MigrationController": {"dryRun": True, "maxMigratingPerNode": 1}})
     done = after_rounds([node("n1"), node("n2"), loose("a"), loose("b")], text.replace("name: DefaultEvictor", "name: MigrationController"))
     assert done.pods == {"a", "b"}
-    assert len(done.records("Evicted")) == 1
-    assert "a PodMigrationJob would be made" in done.records("Evicted")[0].message
+    (record,) = done.records("WouldEvict")
+    assert "a PodMigrationJob would be made" in record.message
+    assert "the scheduler would put it on n2" in record.message
