@@ -113,7 +113,7 @@ BUILTIN: tuple[_Row, ...] = (
     ("", "v1", "Node", "nodes", C, ("no",), _STATUS, ""),
     ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", N, ("pvc",), _STATUS, "d"),
     ("", "v1", "PersistentVolume", "persistentvolumes", C, ("pv",), _STATUS, "d"),
-    ("", "v1", "Pod", "pods", N, ("po",), ("status", "binding", "eviction", "log", "resize", "ephemeralcontainers"), "da"),
+    ("", "v1", "Pod", "pods", N, ("po",), ("status", "binding", "eviction", "log", "resize", "ephemeralcontainers"), "dga"),
     ("", "v1", "PodTemplate", "podtemplates", N, (), (), "dg"),
     ("", "v1", "ReplicationController", "replicationcontrollers", N, ("rc",), _SCALED, "ga"),
     ("", "v1", "ResourceQuota", "resourcequotas", N, ("quota",), _STATUS, "d"),

@@ -140,8 +140,11 @@ def delete_now(core: Core, resource: Resource, entry: Entry, wanted: DeleteOptio
 def _last_state(entry: Entry) -> Entry:
     """What the answer to the deletion of a pod shows: marked as deleted now, though nothing was stored."""
     obj = entry.copy()
-    obj["metadata"].setdefault("deletionTimestamp", now())
-    obj["metadata"]["deletionGracePeriodSeconds"] = 0
+    meta = obj["metadata"]
+    if "deletionTimestamp" not in meta:
+        meta["deletionTimestamp"] = now()
+        meta["generation"] = meta.get("generation", 0) + 1
+    meta["deletionGracePeriodSeconds"] = 0
     return Entry(entry.key, entry.namespace, entry.name, obj, entry.rv, orjson.dumps(obj))
 
 

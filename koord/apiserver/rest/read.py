@@ -17,7 +17,6 @@ from koord.apiserver.errors import (
     invalid,
     invalid_value,
     not_found,
-    plain,
     too_large_resource_version,
 )
 from koord.apiserver.fields import field_matcher
@@ -85,7 +84,9 @@ def parse_query(resource: Resource, namespace: str | None, query: dict[str, str]
 
 
 def invalid_version(text: str) -> StatusError:
-    return plain(500, f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax')
+    return bad_request(
+        f'invalid resource version: resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
+    )
 
 
 def matcher(resource: Resource, labels: str, fields: str) -> Match | None:

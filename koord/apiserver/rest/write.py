@@ -211,7 +211,6 @@ async def replace(
         conditional = bool(obj["metadata"].get("resourceVersion"))
         if not conditional and not resource.unconditional_update:
             cause = invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
-            cause = Cause(cause.kind, cause.field, cause.message.replace("0", "0x0", 1))
             raise invalid(resource.plural, resource.group, name, [cause])
         entry = await commit(core, resource, old, obj, options, subresource)
         if entry is not None:

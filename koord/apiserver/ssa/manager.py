@@ -165,7 +165,7 @@ class FieldManagement:
         elif resource.status_subresource:
             patch.pop("status", None)
         wanted = strip(typed.to_set(patch, shape))
-        mine = Record(options.field_manager, APPLY, resource.api_version, subresource, wanted, now())
+        mine = Record(options.field_manager, APPLY, resource.api_version, subresource, wanted, now(), bare=not wanted)
         if old is None:
             if subresource:
                 raise not_found(resource.plural, resource.group, name)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Obj = dict[str, Any]
 
-KUBERNETES_VERSION = "v1.32.0"
+KUBERNETES_VERSION = "v1.36.0"
 _ORDER = (
     "", "apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "autoscaling", "batch", "networking.k8s.io", "policy",
     "rbac.authorization.k8s.io", "storage.k8s.io", "admissionregistration.k8s.io", "apiextensions.k8s.io", "scheduling.k8s.io",
@@ -25,7 +25,7 @@ def version() -> Obj:
     """GET /version. The Kubernetes version whose API this server speaks, marked as what it is."""
     return {
         "major": "1",
-        "minor": "32",
+        "minor": "36",
         "gitVersion": f"{KUBERNETES_VERSION}+koord-{VERSION}",
         "gitCommit": "",
         "gitTreeState": "clean",
