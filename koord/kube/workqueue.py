@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from time import monotonic
+from typing import Protocol
 
 FIRST_DELAY, MAX_DELAY = 0.005, 1000.0
+
+
+class Timing(Protocol):
+    """Who is told how long something took."""
+
+    def observe(self, value: float) -> None:
+        """So many seconds."""
 
 
 class WorkQueue:
@@ -22,6 +31,10 @@ class WorkQueue:
         self._wake = asyncio.Event()
         self.adds = 0
         self.retries = 0
+        # who is told how long a key waited and was worked on, in seconds
+        self.waited: Timing | None = None
+        self.worked: Timing | None = None
+        self._since: dict[str, float] = {}
 
     def __len__(self) -> int:
         return len(self._ready)
@@ -31,8 +44,9 @@ class WorkQueue:
         self.adds += 1
         if key in self._working:
             self._again.add(key)
-        else:
+        elif key not in self._ready:
             self._ready[key] = None
+            self._since[key] = monotonic()
             self._wake.set()
 
     def add_all(self, keys: Iterable[str]) -> None:
@@ -62,6 +76,10 @@ class WorkQueue:
         key = next(iter(self._ready))
         del self._ready[key]
         self._working.add(key)
+        now = monotonic()
+        if self.waited is not None:
+            self.waited.observe(now - self._since[key])
+        self._since[key] = now
         return key
 
     def done(self, key: str) -> None:
@@ -81,6 +99,9 @@ class WorkQueue:
 
     def _release(self, key: str) -> None:
         self._working.discard(key)
+        began = self._since.pop(key, None)
+        if began is not None and self.worked is not None:
+            self.worked.observe(monotonic() - began)
         if key in self._again:
             self._again.discard(key)
             self.add(key)
@@ -88,7 +109,9 @@ class WorkQueue:
     def forget(self, key: str) -> None:
         """The key is of no interest any more: no timer and no memory of failures stays."""
         self._failures.pop(key, None)
-        self._ready.pop(key, None)
+        if key in self._ready:
+            del self._ready[key]
+            del self._since[key]
         self._again.discard(key)
         timer = self._timers.pop(key, None)
         if timer is not None:

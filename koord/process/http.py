@@ -18,6 +18,7 @@ from koord.process import logs, metrics
 from koord.process.errors import ConfigurationError
 from koord.process.flags import HostPort
 from koord.process.health import Health
+from koord.process.slis import Slis
 from koord.version import VERSION
 
 log = logging.getLogger("koord.process")
@@ -27,7 +28,7 @@ FlagSetter = Callable[[str], None]
 
 
 class OpsServer:
-    """Serves `/healthz /livez /readyz /metrics /debug/decisions /version` and the routes that a role adds.
+    """Serves `/healthz /livez /readyz /metrics /metrics/slis /debug/decisions /version` and the routes that a role adds.
 
     Several servers (health on one port, metrics on another) share one `health`, `registry` and `recorder`. Port 0 takes a free
     port; `port` and `url` then say which. Routes may be added until `start`, and checks at any time.
@@ -52,6 +53,7 @@ class OpsServer:
         self.health = health or Health()
         self.registry = registry if registry is not None else metrics.registry(role)
         self.recorder = recorder
+        self.slis = Slis(self.health)
         self._ssl = ssl_context
         self._runner: web.AppRunner | None = None
         self._app = web.Application(client_max_size=4 * 2**20, middlewares=list(middlewares))
@@ -60,6 +62,7 @@ class OpsServer:
             self._app.router.add_get(f"/{path}", self._health)
             self._app.router.add_get(f"/{path}/{{check}}", self._health)
         self.route("GET", "/metrics", self._metrics)
+        self.route("GET", "/metrics/slis", self._metrics)
         self.route("GET", "/version", self._version)
         self.route("GET", "/debug/decisions", self._decisions)
 
@@ -124,6 +127,7 @@ class OpsServer:
         path = request.path.split("/")[1]
         only = request.match_info.get("check")
         ok, rows = self.health.report(path, excluded=frozenset(request.query.getall("exclude", [])))
+        self.slis.looked(path, rows)
         if only is not None:
             rows = [row for row in rows if row[0] == only]
             if not rows:
@@ -138,7 +142,8 @@ class OpsServer:
         return web.Response(status=200 if ok else 503, text="\n".join(lines) + "\n")
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        body, kind = metrics.expose(self.registry, request.headers.get("Accept", ""))
+        registry = self.slis.registry if request.path.endswith("/slis") else self.registry
+        body, kind = metrics.expose(registry, request.headers.get("Accept", ""))
         return web.Response(body=body, headers={"Content-Type": kind})
 
     async def _version(self, request: web.Request) -> web.Response:

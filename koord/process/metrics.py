@@ -67,8 +67,8 @@ class Timings:
         yield family
 
 
-class _Plain(Metric):
-    """A family whose samples carry its own name; `_labelnames` as the library's families have it."""
+class CountedFamily(Metric):
+    """A counter's family that keeps its name, with or without `_total`; its collector names it in `plain_counters`."""
 
     def __init__(self, name: str, text: str, labels: tuple[str, ...]) -> None:
         super().__init__(name, text, "unknown")  # "counter" would rename it; `expose` says the type
@@ -90,7 +90,7 @@ class Tally:
 
     def collect(self) -> Iterator[Metric]:
         """One family."""
-        family = _Plain(self.name, self.text, self.labels)
+        family = CountedFamily(self.name, self.text, self.labels)
         for values, value in sorted(self._values.items()):
             family.add_sample(self.name, dict(zip(self.labels, values, strict=True)), value)
         yield family
@@ -98,7 +98,7 @@ class Tally:
 
 def shown_type(family: Metric) -> str:
     """The type of a family as it is shown."""
-    return "counter" if isinstance(family, _Plain) else family.type
+    return "counter" if isinstance(family, CountedFamily) else family.type
 
 
 class _Collector:

@@ -99,8 +99,7 @@ class App:
             self.server = WebhookServer(self.view, observe=self._observe, on_answer=self._on_answer)
             self.webhooks = WebhookLifecycle(client, self.server, options.webhook, ops.health)
             self._wire_pokes(self.webhooks)
-        for controller in self.controllers:
-            self.metrics.queue_depth.labels(controller.name).set_function(controller.queue.__len__)
+        self.metrics.queues.watch(controller.queue for controller in self.controllers)
 
     async def run(self, life: Life) -> None:
         """Live until `life.stopping`."""

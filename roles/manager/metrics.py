@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from koord.api import names
 from koord.process.metrics import Tally
+from koord.process.queues import QueueMetrics
 
 _BUCKETS = tuple(0.001 * 2**k for k in range(20))
 _UNITS = {
@@ -76,7 +77,7 @@ class Metrics:
             ("elasticquota_name", "resource_name"),
             registry=registry,
         )
-        self.queue_depth = Gauge("workqueue_depth", "Keys that wait in the queue of a controller.", ("name",), registry=registry)
+        self.queues = QueueMetrics(registry)
         self.config_errors = Gauge(
             "koord_manager_config_errors", "Mistakes in the present slo-controller-config; 0 when all of it is in force.", registry=registry
         )

@@ -49,6 +49,29 @@ def test_health_paths() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.feature("SCH-FW-02")
+def test_health_checks_as_metrics() -> None:
+    async def main() -> str:
+        server = OpsServer(role="scheduler")
+        server.health.register("caches", gate=True)
+        await server.start()
+        await get(f"{server.url}/readyz")
+        server.health.set("caches", True)
+        await get(f"{server.url}/readyz")
+        await get(f"{server.url}/healthz")
+        text = (await get(f"{server.url}/metrics/slis"))[1]
+        await server.stop()
+        return text
+
+    lines = asyncio.run(main()).splitlines()
+    assert "# TYPE kubernetes_healthchecks_total counter" in lines
+    assert 'kubernetes_healthcheck{name="caches",type="readyz"} 1.0' in lines
+    assert 'kubernetes_healthchecks_total{name="caches",status="error",type="readyz"} 1.0' in lines
+    assert 'kubernetes_healthchecks_total{name="caches",status="success",type="readyz"} 1.0' in lines
+    assert 'kubernetes_healthchecks_total{name="caches",status="success",type="healthz"} 1.0' in lines
+    assert not any('type="livez"' in line for line in lines)
+
+
 def test_metrics_version_and_decisions() -> None:
     async def main() -> None:
         recorder = Recorder("scheduler")

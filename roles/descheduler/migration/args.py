@@ -116,7 +116,7 @@ class MigrationControllerArgs(ConfigModel):
     skip_check_expected_replicas: bool | None = None
     """Do not spare workloads with as many replicas as may be on the move; unset: spare them."""
     object_limiters: dict[str, ObjectLimiter] = Field({}, validate_default=True)
-    """How many migrations may start in a window, by `workload` and `namespace`."""
+    """How many migrations may start in a window, by `workload` and `namespace`; unset: workload, 5m."""
     default_job_mode: str = "ReservationFirst"
     """`ReservationFirst`: a place first, then the eviction; `EvictDirectly`: no place."""
     default_job_ttl: Seconds = Field(300.0, alias="defaultJobTTL")

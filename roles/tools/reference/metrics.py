@@ -9,6 +9,8 @@ from prometheus_client import CollectorRegistry
 
 from koord.decisions.recorder import Recorder
 from koord.process import metrics as common
+from koord.process.health import Health
+from koord.process.slis import Slis
 from roles.descheduler.metrics import Metrics as DeschedulerMetrics
 from roles.descheduler.migration.telling import MigrationMetrics
 from roles.koordlet.metrics.registry import Metrics as KoordletMetrics
@@ -30,6 +32,7 @@ _PATHS = {
     "koordlet": "`/metrics` of `--addr` (:9316); `/internal-metrics` and `/external-metrics` have one part each.",
     "descheduler": "`/metrics` of the configuration's metricsBindAddress (:10251).",
     "runtime-proxy": "`/metrics` of `--addr` (off by default).",
+    "every role": "`/metrics/slis` beside each `/metrics`.",
 }
 
 
@@ -119,6 +122,7 @@ ROLES: Mapping[str, Callable[[], Iterable[Entry]]] = {
     "koordlet": _koordlet,
     "descheduler": lambda: entries(_descheduler()),
     "runtime-proxy": lambda: entries(_proxy()),
+    "every role": lambda: entries(Slis(Health()).registry),
 }
 
 

@@ -1,0 +1,61 @@
+"""Work queues as metrics, under the names of Kubernetes' client library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from koord.process.metrics import Timings
+
+_SECONDS = tuple(10.0**power for power in range(-8, 2))
+
+
+class Observer(Protocol):
+    """Who is told seconds."""
+
+    def observe(self, value: float) -> None: ...
+
+
+class Queue(Protocol):
+    """What is asked of a work queue; `waited` and `worked` are told seconds."""
+
+    name: str
+    adds: int
+    retries: int
+    waited: Observer | None
+    worked: Observer | None
+
+    def __len__(self) -> int: ...
+
+
+class QueueMetrics:
+    """`workqueue_*` of the queues that are watched."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._queues: list[Queue] = []
+        self._waited = Timings(
+            "workqueue_queue_duration_seconds", "Seconds that a key waits in a queue.", ["name"], buckets=_SECONDS, registry=registry
+        )
+        self._worked = Timings(
+            "workqueue_work_duration_seconds", "Seconds of work on a key.", ["name"], buckets=_SECONDS, registry=registry
+        )
+        registry.register(self)  # type: ignore[arg-type]
+
+    def watch(self, queues: Iterable[Queue]) -> None:
+        """Show these queues too."""
+        for queue in queues:
+            queue.waited, queue.worked = self._waited.labels(queue.name), self._worked.labels(queue.name)
+            self._queues.append(queue)
+
+    def collect(self) -> Iterator[Metric]:
+        """Samples as they are now."""
+        depth = GaugeMetricFamily("workqueue_depth", "Keys that wait in a queue.", labels=["name"])
+        adds = CounterMetricFamily("workqueue_adds", "Keys that were added to a queue.", labels=["name"])
+        retries = CounterMetricFamily("workqueue_retries", "Keys that came again because work on them failed.", labels=["name"])
+        for queue in self._queues:
+            for family, number in ((depth, len(queue)), (adds, queue.adds), (retries, queue.retries)):
+                family.add_metric([queue.name], number)
+        yield from (depth, adds, retries)
