@@ -61,6 +61,16 @@ class NodeView:
     requested: Vector = field(default_factory=dict)
     capacity: Vector = field(default_factory=dict)
     everyone: list[Pod] = field(default_factory=list)
+    metric: NodeMetric | None = None
+    _shift: Vector = field(default_factory=dict)
+
+    def shift_usage(self, by: Vector) -> None:
+        """Let the node count as using that much more (or less, but never less than nothing), in place of an earlier shift."""
+        if self.usage is None or (not by and not self._shift):
+            return
+        resources.sub_into(self.usage, self._shift)
+        self._shift = {name: max(value, -self.usage[name]) for name, value in by.items() if name in self.usage}
+        resources.add_into(self.usage, self._shift)
 
     @property
     def name(self) -> str:
@@ -138,7 +148,7 @@ class Pictures:
         reported = _reported(metric)
         views = [self._pod(pod, reported.get((pod.metadata.namespace, pod.metadata.name))) for pod in active]
         view = NodeView(node, resources.parse(node.status.allocatable), views, requested=_requested(views), everyone=everyone)
-        view.capacity = capacity(node)
+        view.capacity, view.metric = capacity(node), metric
         if metric is not None and metric.status.node_metric is not None and metric.status.update_time is not None:
             view.metric_age = now - parse_time(metric.status.update_time)
             view.usage, view.prod_usage = _usage(views, resources.parse(metric.status.node_metric.system_usage.resources))

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from koord.api import kinds
+from koord.api.objects import Node, convert
+from roles.descheduler.picture import NodeView
 from tests.roles.descheduler.support import Obj, after_rounds, configuration, descheduling, eventually, metric, node, pod
 
 ONCE = {"consecutiveAbnormalities": 1, "consecutiveNormalities": 1, "timeout": "1m"}
@@ -282,3 +284,39 @@ def test_a_node_that_stays_hot_says_why_its_pods_stay() -> None:
     assert record.message.startswith("still hot after 0 evictions; pods that stay: ")
     for why in ("1 x it has no owner that would replace it", "1 x it fits no low node", "1 x no metric tells of it"):
         assert why in record.message
+
+
+@pytest.mark.feature("DS-LNL-01")
+@pytest.mark.feature("DS-LNL-06")
+@pytest.mark.parametrize(
+    ("aggregated", "left"),
+    [
+        (None, 0),
+        ({"usageAggregationType": "p50"}, 0),
+        ({"usageAggregationType": "p95"}, 2),  # 7 of 10 CPU over 30 m: two pods of 600m leave
+        ({"usageAggregationType": "p95", "usageAggregatedDuration": "5m"}, 1),
+        ({"usageAggregationType": "p95", "usageAggregatedDuration": "7m"}, 0),  # not reported
+    ],
+)
+def test_a_node_with_peaks_is_hot_by_its_percentile(aggregated: Obj | None, left: int) -> None:
+    pods = {f"p{number}": "600m" for number in range(5)}
+    report = metric("hot", "2", pods)
+    info = report["status"]["nodeMetric"]
+    info["nodeUsage"] = {"resources": {"cpu": "5", "memory": "6Gi"}}
+    window = {name: {"resources": {"cpu": cpu}} for name, cpu in (("p50", "4"), ("p95", "7"))}
+    short = {name: {"resources": {"cpu": cpu}} for name, cpu in (("p50", "4"), ("p95", "6500m"))}
+    info["aggregatedNodeUsages"] = [{"duration": "5m0s", "usage": short}, {"duration": "30m0s", "usage": window}]
+    objects = [node("hot"), node("cool"), report, metric("cool", "1"), *(pod(name, "hot", cpu="100m") for name in pods)]
+    done = balanced({"aggregated": aggregated} if aggregated else {}, objects)
+    assert len(done.records("Evicted")) == left
+
+
+@pytest.mark.feature("DS-LNL-01")
+def test_a_shift_of_usage_replaces_the_one_before() -> None:
+    view = NodeView(convert(node("n"), Node), {}, [], usage={"cpu": 1000, "memory": 5})
+    view.shift_usage({"cpu": 500, "gpu": 3})
+    assert view.usage == {"cpu": 1500, "memory": 5}
+    view.shift_usage({"cpu": -4000})
+    assert view.usage == {"cpu": 0, "memory": 5}
+    view.shift_usage({})
+    assert view.usage == {"cpu": 1000, "memory": 5}

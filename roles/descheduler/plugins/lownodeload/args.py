@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -52,6 +52,15 @@ class PoolAnomalyCondition(ConfigModel):
             consecutive_abnormalities=self.consecutive_abnormalities or base.consecutive_abnormalities,
             consecutive_normalities=self.consecutive_normalities or base.consecutive_normalities,
         )
+
+
+class Aggregated(ConfigModel):
+    """Which usage of a node counts: a percentile over a window. The fields are those of LoadAwareScheduling."""
+
+    usage_aggregation_type: Literal["avg", "p50", "p90", "p95", "p99"]
+    """Which aggregate of the NodeMetric is looked at."""
+    usage_aggregated_duration: Seconds = Field(0.0, ge=0)
+    """Window of that aggregate; 0: the longest that is reported."""
 
 
 class Thresholds(ConfigModel):
@@ -123,6 +132,8 @@ class LowNodeLoadArgs(Thresholds):
     """Pods leave only if more than so many nodes are below the low thresholds."""
     node_metric_expiration_seconds: int = Field(180, gt=0)
     """Age in seconds from which a NodeMetric is too old: such a node is left out."""
+    aggregated: Aggregated | None = None
+    """Judge nodes by a percentile of their usage where they report one; unset: by their average usage. Not known upstream."""
     evictable_namespaces: Namespaces | None = None
     """Namespaces whose pods may leave."""
     pod_selectors: list[PodSelector] = []

@@ -16,6 +16,7 @@ from roles.descheduler.plugins.lownodeload import explain
 from roles.descheduler.plugins.lownodeload.args import LowNodeLoadArgs, Pool
 from roles.descheduler.plugins.lownodeload.classify import NodeClass, Placed, classify
 from roles.descheduler.plugins.lownodeload.detector import Detectors
+from roles.descheduler.plugins.lownodeload.percentile import shift
 from roles.descheduler.plugins.lownodeload.select import Pass, headroom, relieve
 from roles.descheduler.selection import PodChoice
 
@@ -61,6 +62,12 @@ class LowNodeLoad:
             return
         for detectors in self._detectors.values():
             detectors.drop_expired(handle.now)
+        for node in nodes:
+            try:
+                node.shift_usage(shift(node.metric, self.args.aggregated))
+            except ValueError as error:
+                handle.note(f"node {node.name} is judged by its average usage: a percentile of its NodeMetric cannot be read: {error}")
+                node.shift_usage({})
         processed: set[str] = set()
         self._seen = {False: _Seen(), True: _Seen()}
         for pool in self._pools:

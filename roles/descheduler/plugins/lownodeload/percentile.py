@@ -1,0 +1,33 @@
+"""Judging nodes by a percentile of their usage instead of its average, so that a node with peaks counts as hot (DS-LNL-01). Pure.
+
+A NodeMetric has percentiles of the node as a whole only. How far the percentile lies above the node's average is added to the usage of the
+system and of the pods that stay; so pods that left since the report count as little as without it.
+"""
+
+from __future__ import annotations
+
+from koord.accounting import resources
+from koord.api.objects import NodeMetric
+from koord.api.times import parse_duration
+from roles.descheduler.picture import Vector
+from roles.descheduler.plugins.lownodeload.args import Aggregated
+
+
+def shift(metric: NodeMetric | None, by: Aggregated | None) -> Vector:
+    """What is added to the node's usage, per resource (less than 0 where the percentile is below the average).
+
+    Empty when nothing is asked for, or when the node does not report it. Raises QuantityError or TimeError for values that cannot be read.
+    """
+    info = metric.status.node_metric if metric is not None else None
+    if by is None or info is None:
+        return {}
+    windows = {
+        parse_duration(window.duration) if window.duration else 0.0: window.usage[by.usage_aggregation_type].resources
+        for window in info.aggregated_node_usages
+        if by.usage_aggregation_type in window.usage
+    }
+    length = by.usage_aggregated_duration or max(windows, default=0.0)
+    if length not in windows:
+        return {}
+    usual = resources.parse(info.node_usage.resources)
+    return {name: value - usual[name] for name, value in resources.parse(windows[length]).items() if name in usual}
