@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from koord.config.gates import KOORDLET, FeatureGates
 from koord.process.errors import ConfigurationError
 from koord.process.flags import HostPort, parse_host_port
+from koord.process.notify import notify, stay_watched
 from roles.koordlet.acting import Acting
 from roles.koordlet.actuation.journal import JournalError
 from roles.koordlet.actuation.restore import restore as put_back
@@ -132,11 +133,14 @@ class App:
         try:
             self._routes()
             await self.ops.start()
+            notify("READY=1")
+            life.spawn(stay_watched(life.stopping, lambda: self.ops.health.report("livez")[0]), "signs of life")
             self.metrics.start(time.time())
             profiling = await self._profiling()
             try:
                 await self._live(life)
             finally:
+                notify("STOPPING=1")
                 if profiling is not None:
                     await profiling.stop()
                 await self.ops.stop()

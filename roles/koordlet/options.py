@@ -185,7 +185,7 @@ def parse_modes(text: str) -> dict[str, str]:
 
 def check(options: Options) -> None:
     """What a single flag's type cannot say. Raises :class:`OptionError`."""
-    if not options.node_name:
+    if not options.node_name and not options.restore:  # the journal is the machine's, whatever its Node is called
         raise OptionError("node-name", "the name of this node is needed: set the environment variable NODE_NAME or this flag")
     if options.mode not in MODES:
         raise OptionError("mode", f"{options.mode!r} is not one of {', '.join(MODES)}")

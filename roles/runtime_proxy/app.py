@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import grpc.aio
 
 from koord.process.life import Life
+from koord.process.notify import notify, stay_watched
 from roles.runtime_proxy import metrics, sockets
 from roles.runtime_proxy.hookclient import HookClient
-from roles.runtime_proxy.notify import notify
 from roles.runtime_proxy.options import DOCKER, Options
 from roles.runtime_proxy.registration import RegistrationDirectory
 from roles.runtime_proxy.stages import HookRules, Stages
@@ -92,6 +92,7 @@ class App:
             if self._ops is not None:
                 self._ops.health.set("engine", True, "the engine answered and the socket is served")
             notify("READY=1")
+            life.spawn(stay_watched(life.stopping, lambda: True), "signs of life")
             log.info("listening on %s, engine at %s", options.endpoint, options.engine)
             self.hooks.connect(self._endpoints())
             tasks = [asyncio.create_task(self._watch_registrations()), asyncio.create_task(self._relist(backend))]

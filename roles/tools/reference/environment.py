@@ -39,7 +39,14 @@ VARIABLES: Mapping[str, tuple[str, str]] = {
     "KDD_SLEEP_INTERVAL": ("device-daemon", "As `--sleep-interval`."),
     "KDD_PRINTS_OUTPUT_FILE": ("device-daemon", "As `--prints-output-file`."),
     "KDD_CONFIG_FILE": ("device-daemon", "As `--config-file`."),
-    "NOTIFY_SOCKET": ("runtime-proxy", "Socket of systemd that is told when the proxy is ready; set by systemd."),
+    "NOTIFY_SOCKET": ("koordlet, runtime-proxy", "Socket of systemd that is told when the process is ready; set by systemd."),
+    "WATCHDOG_USEC": ("koordlet, runtime-proxy", "How long systemd waits for a sign of life (`WatchdogSec=`); set by systemd."),
+    "WATCHDOG_PID": ("koordlet, runtime-proxy", "The process that it waits for; set by systemd."),
+    "KOORD_PLUGIN_DIRS": (
+        "the frozen executables",
+        "Directories made by `pip install --target`, separated by `:`, in which plugins with entry points are found.",
+    ),
+    "KOORD_UNPACK_DIR": ("koord-onefile", "Directory that it unpacks itself into, instead of the first usable one of its own list."),
     "KOORD_ENDPOINTS": ("why", "HTTP addresses of roles, separated by commas, where no `--endpoint` is given."),
     "XDG_RUNTIME_DIR": (
         "sandbox, why",
