@@ -34,5 +34,5 @@ if [ "${1:-}" != --one-dir ]; then
   chmod 755 "$dist/koord-onefile"
 fi
 cd "$dist"
-find koord koord.cdx.json koord-onefile -type f -print0 2>/dev/null | LC_ALL=C sort -z | xargs -0 sha256sum >SHA256SUMS
-du -sh koord koord-onefile 2>/dev/null || true
+find . -type f ! -name SHA256SUMS -printf '%P\0' | LC_ALL=C sort -z | xargs -0 sha256sum >SHA256SUMS
+du -sh -- *

@@ -90,8 +90,8 @@ def _names(flag: str, text: str, accepted: tuple[str, ...]) -> tuple[str, ...]:
 def uninstall(file: str | None, context: str | None, namespace: str, crds: bool, webhooks_only: bool, yes: bool) -> None:
     """Take koord out of a cluster in the safe order: webhooks first.
 
-    koordlet puts back what it changed on its node when it ends; after a crash `koord koordlet --restore` on the node does. Nodes keep batch
-    resources until somebody removes them: switch co-location off in slo-controller-config first, and the manager takes them away.
+    Switch co-location and the strategies off in slo-controller-config first: the manager then takes the batch resources off the nodes, and
+    koordlet gives back what it changed. Afterwards `koord koordlet --restore` on a node does that.
     """
     wanted = first() if webhooks_only else plan(namespace, crds=crds)
     raise SystemExit(asyncio.run(_uninstall(file, context, wanted, yes=yes)))

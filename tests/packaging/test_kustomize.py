@@ -85,7 +85,7 @@ def test_observe_switches_every_acting_role() -> None:
 def test_components_combine_in_any_order_of_the_command_line() -> None:
     found = keyed(manifests.rendered(crds=False, overlays=("ha", "observe", "koordlet-observe", "monitoring")))
     agent = found["DaemonSet", "koordinator-system", "koordlet"]["spec"]["template"]["spec"]
-    assert agent["containers"][0]["args"].count("--mode=observe") == 1
+    assert agent["containers"][0]["args"].count("--observe-only") == 1
     assert ("PrometheusRule", "koordinator-system", "koord") in found
 
 
