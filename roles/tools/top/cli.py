@@ -1,0 +1,143 @@
+"""`koord top`: who uses what on which node, now (BEY-TOP-01)."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from koord.process.errors import ConfigurationError
+from koord.process.flags import GoCommand, duration_option
+
+if TYPE_CHECKING:
+    from koord.kube.client import Client
+    from roles.tools.top.rows import Row
+
+
+@click.command("top", cls=GoCommand)
+@click.argument("nodes", nargs=-1, metavar="[NODE...]")
+@click.option("-l", "--selector", default="", help="Label selector of the nodes.")
+@click.option(
+    "--sort", type=click.Choice(["name", "cpu", "memory", "batch"]), default="cpu", show_default=True, help="Highest share first."
+)
+@click.option("--limit", type=click.IntRange(min=0), default=50, show_default=True, help="Nodes to show, 0: all; the sum is of all.")
+@click.option("--watch", is_flag=True, help="Look again and again.")
+@duration_option("--interval", default="10s", help="Pause between looks.")
+@click.option("--kubeconfig", metavar="FILE", help="Which cluster (default: KUBECONFIG, a running sandbox, in-cluster).")
+@click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format.")
+def command(
+    nodes: tuple[str, ...],
+    selector: str,
+    sort: str,
+    limit: int,
+    watch: bool,
+    interval: float,
+    kubeconfig: str | None,
+    context: str | None,
+    output: str,
+) -> None:
+    """Show every node's use by tier, what it offers to batch pods and what is asked of that, and which nodes are hot, squeezed or silent.
+
+    Usage is what the nodes reported last. `BE MAY` is the CPU that koordlet leaves to best-effort pods.
+    """
+    import os
+
+    from koord.kube.config import load
+    from roles.tools.gather import find_kubeconfig
+
+    if interval <= 0:
+        raise ConfigurationError("--interval: must be more than 0")
+    file, _ = find_kubeconfig(kubeconfig, os.environ)
+    config = load(file, context=context)
+    look = Look(nodes, selector, sort, limit)
+    try:
+        asyncio.run(_run(config, look, output, interval if watch else None))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+class Look:
+    """What to look at, and how much of it to show."""
+
+    def __init__(self, nodes: tuple[str, ...], selector: str, sort: str, limit: int) -> None:
+        self.nodes = frozenset(nodes)
+        self.selector = selector
+        self.sort = sort
+        self.limit = limit
+
+    async def rows(self, client: Client, now: float) -> tuple[list[Row], int]:
+        """(the sum and the nodes to show, how many are not shown). Raises ConfigurationError for a node that does not exist."""
+        from roles.tools.top.gather import gather
+        from roles.tools.top.rows import ordered, total
+
+        found = await gather(client, self.nodes, self.selector, now)
+        missing = sorted(self.nodes - {one.name for one in found})
+        if missing:
+            raise ConfigurationError(f"no such node: {', '.join(missing)}")
+        shown = ordered(found, self.sort)
+        cut = shown[: self.limit] if self.limit else shown
+        return [total(found), *cut], len(shown) - len(cut)
+
+
+async def _run(config: Any, look: Look, output: str, interval: float | None) -> None:
+    from koord.kube.client import Client
+
+    async with Client(config, role="top") as client:
+        if interval is not None and output == "text" and sys.stdout.isatty():
+            await _live(client, look, interval)
+            return
+        while True:
+            rows, hidden = await look.rows(client, time.time())
+            _print(rows, hidden, output)
+            if interval is None:
+                return
+            await asyncio.sleep(interval)
+            if output == "text":
+                click.echo()
+
+
+def _print(rows: list[Row], hidden: int, output: str) -> None:
+    import orjson
+
+    from roles.tools.top import table
+
+    if output == "json":
+        click.echo(orjson.dumps({"total": table.wire(rows[:1])[0], "nodes": table.wire(rows[1:])}))
+        return
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(table.rich(rows, _note(hidden)))
+        return
+    for line in table.plain(rows):
+        click.echo(line)
+    if hidden:
+        click.echo(_note(hidden))
+
+
+def _note(hidden: int) -> str:
+    return f"{hidden} more nodes: --limit=0 shows all" if hidden else ""
+
+
+async def _live(client: Client, look: Look, interval: float) -> None:
+    """A table that is drawn over itself. A look that fails leaves the last one standing, with the reason below."""
+    from rich.live import Live
+
+    from koord.kube.errors import ApiError
+    from roles.tools.top import table
+
+    rows: list[Row] = []
+    note = ""
+    with Live(auto_refresh=False, screen=True) as live:
+        while True:
+            try:
+                rows, hidden = await look.rows(client, time.time())
+                note = _note(hidden)
+            except ApiError as error:
+                note = f"cannot be asked: {error}"
+            live.update(table.rich(rows, f"{time.strftime('%H:%M:%S')}  {note}"), refresh=True)
+            await asyncio.sleep(interval)

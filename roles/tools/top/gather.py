@@ -1,0 +1,45 @@
+"""What `koord top` looks at, read from the API server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from koord.api.kinds import NODEMETRICS, NODES, NODESLOS, PODS, Kind
+from koord.api.objects import Node, NodeMetric, NodeSLO, Pod, convert
+from koord.kube.client import Client
+from koord.kube.errors import NotFound
+from roles.tools.top.rows import Row, row
+
+T = TypeVar("T")
+
+
+async def gather(client: Client, names: frozenset[str], selector: str, now: float) -> list[Row]:
+    """A row for each node, of all or of those named. Raises ApiError."""
+    nodes, metrics, slos, pods = await asyncio.gather(
+        client.list(NODES, label_selector=selector),
+        _named(client, NODEMETRICS, NodeMetric),
+        _named(client, NODESLOS, NodeSLO),
+        # Only running pods hold what they ask for.
+        client.list(PODS, field_selector="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"),
+    )
+    placed: dict[str, list[Pod]] = {}
+    for obj in pods.items:
+        pod = convert(obj, Pod)
+        placed.setdefault(pod.spec.node_name, []).append(pod)
+    found = (convert(obj, Node) for obj in nodes.items)
+    return [
+        row(node, metrics.get(name), slos.get(name), placed.get(name, ()), now)
+        for node in found
+        if (name := node.metadata.name) in names or not names
+    ]
+
+
+async def _named(client: Client, kind: Kind, projection: type[T]) -> Mapping[str, T]:
+    """Objects by name; none where the kind is not served."""
+    try:
+        found: list[dict[str, Any]] = (await client.list(kind)).items
+    except NotFound:
+        return {}
+    return {obj["metadata"]["name"]: convert(obj, projection) for obj in found}
