@@ -3,101 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 
-from koord.api.kinds import CONFIGMAPS, DEPLOYMENTS, EVENTS, LEASES, NAMESPACES, NODES, PODS
+from koord.api.kinds import CONFIGMAPS, DEPLOYMENTS, EVENTS, LEASES, NODES, PODS
 from koord.api.objects import Pod
 from koord.kube import errors, patch, reflector
 from koord.kube.client import Client
 from koord.kube.config import ClientConfig
-from koord.kube.credentials import StaticHeader
 from koord.kube.events import EventRecorder, ObjectRef
 from koord.kube.informers import InformerFactory
 from koord.kube.leases import LeaderElector, Leadership, Timing
+from tests.support import real_apiserver
 
 pytestmark = pytest.mark.realapi
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClientConfig]:
-    if shutil.which("etcd") is None:
-        pytest.skip("needs etcd on PATH")
-    directory: Path = tmp_path_factory.mktemp("realapi")
-    client_port, peer_port, port = free_port(), free_port(), free_port()
-    key = rsa.generate_private_key(65537, 2048)
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    (directory / "sa.key").write_bytes(pem)
-    (directory / "tokens.csv").write_text("secret,admin,admin,system:masters\n")
-    etcd = [
-        "etcd",
-        f"--data-dir={directory}/etcd",
-        f"--listen-client-urls=http://127.0.0.1:{client_port}",
-        f"--advertise-client-urls=http://127.0.0.1:{client_port}",
-        f"--listen-peer-urls=http://127.0.0.1:{peer_port}",
-        f"--initial-advertise-peer-urls=http://127.0.0.1:{peer_port}",
-        f"--initial-cluster=default=http://127.0.0.1:{peer_port}",
-    ]
-    apiserver = [
-        os.environ["KOORD_REAL_APISERVER"],
-        f"--etcd-servers=http://127.0.0.1:{client_port}",
-        f"--secure-port={port}",
-        "--bind-address=127.0.0.1",
-        f"--cert-dir={directory}/certs",
-        f"--token-auth-file={directory}/tokens.csv",
-        "--authorization-mode=AlwaysAllow",
-        "--service-cluster-ip-range=10.0.0.0/24",
-        "--service-account-issuer=https://kubernetes.default.svc",
-        f"--service-account-signing-key-file={directory}/sa.key",
-        f"--service-account-key-file={directory}/sa.key",
-        "--disable-admission-plugins=ServiceAccount",
-        "--watch-cache=true",
-        "--allow-privileged=true",
-    ]
-    processes = []
-    try:
-        with (directory / "log").open("wb") as log:
-            for command in (etcd, apiserver):
-                processes.append(subprocess.Popen(command, stdout=log, stderr=log))
-        server = f"https://127.0.0.1:{port}"
-        made = ClientConfig(server, credentials=StaticHeader.bearer("secret"), insecure=True)
-        asyncio.run(_ready(made, processes))
-        yield made
-    finally:
-        for process in reversed(processes):
-            process.terminate()
-            process.wait(20)
-
-
-async def _ready(config: ClientConfig, processes: list[subprocess.Popen[bytes]]) -> None:
-    async with Client(config) as client:
-        until = time.monotonic() + 60
-        while True:
-            assert all(process.poll() is None for process in processes), "etcd or kube-apiserver has ended"
-            try:
-                if await client.raw("GET", "/readyz") == (200, b"ok") and await client.get(NAMESPACES, "default"):
-                    return
-            except errors.ApiError:
-                pass
-            assert time.monotonic() < until, "kube-apiserver does not get ready"
-            await asyncio.sleep(0.3)
+    program = real_apiserver.binary()
+    if program is None or shutil.which("etcd") is None:
+        pytest.skip("needs kube-apiserver and etcd on PATH")
+    with real_apiserver.real_api_server(tmp_path_factory.mktemp("realapi"), program) as server:
+        yield server.client_config()
 
 
 def pod(name: str, **spec: Any) -> dict[str, Any]:
