@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from koord.config import scheduler as scheduler_config
+from roles.descheduler import config as descheduler_config
 from roles.tools.lint.run import lint
 from roles.tools.lint.sources import read
 from tests.support.docs import ROOT, anchors, commands, fences, pages, refusal, slug, without_fences
@@ -87,13 +88,17 @@ def documents() -> list[tuple[str, Json]]:
 
 
 def completed(document: Json) -> Json | None:
-    """A document as a file would have it: parts of a scheduler configuration get their head. None for other fragments."""
+    """A document as a file would have it: parts of a component configuration get their head. None for other fragments."""
     if "apiVersion" in document:
         return document
     head: Json = {"apiVersion": scheduler_config.API_VERSION, "kind": scheduler_config.KIND}
     if _PROFILE & document.keys():
         return {**head, "profiles": [{"schedulerName": "koord-scheduler", **document}]}
-    return {**head, **document} if "profiles" in document else None
+    if "profiles" not in document:
+        return None
+    if any("schedulerName" in profile for profile in document["profiles"]):
+        return {**head, **document}
+    return {"apiVersion": descheduler_config.API_VERSION, "kind": descheduler_config.KIND, **document}
 
 
 def test_objects_and_configurations_of_the_pages_are_valid(tmp_path: Path) -> None:
