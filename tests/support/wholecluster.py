@@ -113,7 +113,7 @@ class Workers:
         self.left |= self._seen - present
         self._seen |= present
         for pod in pods:
-            conditions = pod["status"].get("conditions", [])
+            conditions = [each for each in pod["status"].get("conditions", []) if (each["type"], each["status"]) != ("Ready", "False")]
             if pod["spec"].get("nodeName") and not any(each["type"] == "Ready" for each in conditions):
                 body = {"status": {"phase": "Running", "conditions": [*conditions, {"type": "Ready", "status": "True"}]}}
                 await client.patch(kinds.PODS, pod["metadata"]["name"], body, NS, subresource="status")

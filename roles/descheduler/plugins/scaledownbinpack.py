@@ -32,9 +32,9 @@ class ScaleDownBinPackArgs(ConfigModel):
     paused: bool = False
     """Do nothing."""
     strategy: str = "CalculateOnly"
-    """`CalculateOnly` writes the deletion cost of pods; `Evict` evicts in that order."""
+    """`CalculateOnly` writes the deletion cost of pods; `EvictDirectly` evicts in that order."""
     max_pods_to_evict: int = Field(0, ge=0)
-    """Pods that are evicted in a round at most; 0: no limit."""
+    """Pods that `EvictDirectly` evicts in a round at most; it needs more than 0."""
     node_selector: dict[str, Any] | None = None
     """LabelSelector of the nodes that are looked at; unset: all."""
     pod_selectors: list[PodSelector] = []

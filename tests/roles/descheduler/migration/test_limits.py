@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
 from typing import Any
 
@@ -14,11 +13,11 @@ from hypothesis import strategies as st
 from koord.api import kinds, objects
 from koord.config.errors import InvalidConfig
 from koord.config.loader import validate_model
-from koord.kube import errors
 from roles.descheduler.migration.args import GATES, MigrationControllerArgs
 from roles.descheduler.migration.limits import Book, Migration, Owner, expected_replicas, maximum, reached, unavailable
 from roles.descheduler.migration.objectlimiter import ObjectLimiters
-from tests.support.migration import NS, Cluster, cluster
+from tests.support.migration import NS
+from tests.support.wholecluster import Workers, at_work, whole
 
 
 @pytest.mark.feature("DS-ARB-03")
@@ -247,7 +246,8 @@ def _available(each: dict[str, Any]) -> bool:
 
 
 async def _crowd(limits: dict[str, Any], pods: list[tuple[str, bool]], directly: bool) -> Watcher:
-    async with cluster() as world:
+    async with whole() as plan:
+        world = plan.world
         replicas = len(pods)
         uid = await world.replicaset(replicas=replicas)
         await world.client.patch(
@@ -270,7 +270,9 @@ async def _crowd(limits: dict[str, Any], pods: list[tuple[str, bool]], directly:
         watcher.worst.clear()
         for number in range(replicas):
             await world.job(f"j{number}", f"p{number}", mode="")
-        await _live_on(world, uid)
+        async with at_work(Workers(world, uid, replicas)) as workers:
+            await plan.until_ended(replicas)
+        assert len(workers.left) == len(workers.born) <= replicas  # everybody who left was replaced, nobody twice
         return watcher
 
 
@@ -284,47 +286,6 @@ def _follow(informer: Any, store: dict[str, Any], watcher: Watcher) -> None:
         watcher.look()
 
     informer.add_handler(put, lambda _, item: put(item), drop)
-
-
-async def _live_on(world: Cluster, uid: str) -> None:
-    """Replace what leaves, and let everything become ready, until no job makes progress any more."""
-    wanted = len(await world.names(kinds.PODS))
-    born = 0
-    quiet = 0
-    while quiet < 6:
-        moved = False
-        for reservation in (await world.client.list(kinds.RESERVATIONS)).items:
-            if not (reservation.get("status") or {}).get("nodeName"):
-                await world.reserve(reservation["metadata"]["name"], nodeName="n3")
-                moved = True
-        running = (await world.client.list(kinds.PODS, NS)).items
-        for each in running:
-            if not _available(each):
-                body = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
-                with contextlib.suppress(errors.NotFound):  # evicted meanwhile
-                    await world.client.patch(kinds.PODS, each["metadata"]["name"], body, NS, subresource="status")
-                moved = True
-        free = [
-            item for item in (await world.client.list(kinds.RESERVATIONS)).items if (item.get("status") or {}).get("phase") == "Available"
-        ]
-        for _ in range(wanted - len(running)):
-            born += 1
-            moved = True
-            new = await world.pod(f"new{born}", "n3", uid, ready=False)
-            jobs = {job["metadata"]["uid"]: job for job in (await world.client.list(kinds.PODMIGRATIONJOBS)).items}
-            for item in free:
-                job = jobs.get(item["metadata"]["name"])
-                conditions = (job or {}).get("status", {}).get("conditions", [])
-                if (
-                    any(found["type"] == "Eviction" for found in conditions)
-                    and await world.get(kinds.PODS, job["spec"]["podRef"]["name"]) is None
-                ):
-                    owner = {"namespace": NS, "name": f"new{born}", "uid": new["metadata"]["uid"]}
-                    await world.reserve(item["metadata"]["name"], nodeName="n3", phase="Succeeded", currentOwners=[owner])
-                    free.remove(item)
-                    break
-        quiet = 0 if moved else quiet + 1
-        await asyncio.sleep(0.02)
 
 
 @pytest.mark.feature("DS-ARB-03")
