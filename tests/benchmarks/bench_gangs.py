@@ -144,8 +144,8 @@ def gangs(nodes: int, count: int, members: int, goal: float | None = None) -> Ro
     return Row(f"gangs, {count}x{members} on {nodes} nodes, all bound", seconds, "s", goal, note=note)
 
 
-def in_network(nodes: int, count: int, members: int) -> Row:
-    """Gangs that each must gather below one of ten spines; 20 nodes a rack."""
+def in_network(nodes: int, count: int, members: int, cpu: str) -> Row:
+    """Gangs that each must gather below one of ten spines; 20 nodes a rack; pods of so many CPUs, of which a node has 32."""
     jobs = Jobs(awareNetworkTopology=True)
     layers = [
         {"topologyLayer": "NodeTopologyLayer", "parentTopologyLayer": "RackLayer"},
@@ -159,11 +159,11 @@ def in_network(nodes: int, count: int, members: int) -> Row:
         jobs.put(CLUSTERNETWORKTOPOLOGIES, "default", {"metadata": {"name": "default"}, "spec": {"networkTopologySpec": layers}})
 
     notes = {ANNOTATION_GANG_NETWORK_TOPOLOGY_SPEC: encode(gather).decode()}
-    seconds, cpu = measure(
-        jobs, prepare, lambda: [pod for number in range(count) for pod in jobs.gang(f"g{number}", members, notes, cpu="8")]
+    seconds, spent = measure(
+        jobs, prepare, lambda: [pod for number in range(count) for pod in jobs.gang(f"g{number}", members, notes, cpu=cpu)]
     )
     total = count * members
-    note = f"{total / seconds:.0f} pods/s, CPU {cpu / total * 1e3:.2f} ms a pod"
+    note = f"{total / seconds:.0f} pods/s, CPU {spent / total * 1e3:.2f} ms a pod"
     return Row(f"gangs, {count}x{members} in a network of 3 layers, {nodes} nodes, all bound", seconds, "s", None, note=note)
 
 
@@ -189,7 +189,9 @@ def rows(quick: bool) -> list[Row]:
         gangs(nodes, 1, 5000 // scale, 3.0),
         gangs(nodes, 100 // scale, 50),
         gangs(nodes, 1000 // scale, 3),
-        in_network(nodes, 10, 1000 // scale),
+        in_network(nodes, 1, 5000 // scale, "2"),
+        in_network(nodes, 100 // scale, 50, "8"),
+        in_network(nodes, 10, 1000 // scale, "8"),
         preemption(nodes, 512 // scale),
     ]
 
