@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from koord.process.metrics import Timing, Timings
@@ -53,6 +53,17 @@ class Standing:
         leader = GaugeMetricFamily("leader_election_master_status", "1 while this process leads.", labels=["name"])
         leader.add_metric([self._lease], int(self._leader()))
         yield leader
+
+
+class SameName:
+    """Shows a metric under the name that Koordinator has for a counter, though prometheus_client's counters end in `_total`."""
+
+    def __init__(self, metric: Gauge) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterable[Metric]:
+        """Samples as they are now."""
+        return self._metric.collect()
 
 
 class SchedulerMetrics:
@@ -121,6 +132,8 @@ class SchedulerMetrics:
             ["profile"],
             registry=registry,
         )
+        self._timed_out = Gauge("scheduler_scheduling_timeout", "As scheduler_scheduling_timeout_total.", ["profile"], registry=None)
+        registry.register(SameName(self._timed_out))
         nodes = tuple(float(2**power) for power in range(24))
         self._evaluated = Timings(
             "scheduler_pod_scheduling_evaluated_nodes",
@@ -153,6 +166,7 @@ class SchedulerMetrics:
     def timed_out(self, profile: str) -> None:
         """A pod takes longer than --scheduling-timeout."""
         self._timeouts.labels(profile).inc()
+        self._timed_out.labels(profile).inc()
 
     def incoming(self, event: str, queue: str) -> None:
         """A pod entered a part of the queue."""

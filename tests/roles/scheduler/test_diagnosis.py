@@ -131,6 +131,7 @@ def test_a_binding_that_hangs_shows_in_the_metrics(scheduler: Any) -> None:
                 await asyncio.sleep(0.02)
             else:
                 raise AssertionError("the timeout was not counted")
+            assert 'scheduler_scheduling_timeout{profile="koord-scheduler"}' in text
             hung.set()
 
     asyncio.run(run())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -73,6 +74,7 @@ class Placement:
         if all(pod.uid != ctx.pod.uid for pod in pods):
             return error(f"gang {gang.id}: pod {ctx.pod.key} is not among its pending pods")
         gang.group.unplanned = False
+        started = time.perf_counter()
         layout, first = self.layout(tree, gang, pods, candidates)
         if not layout.counts:
             fewest = self._fewest(gang, pods, ctx.pod)
@@ -81,9 +83,12 @@ class Placement:
                 layout, first = self.layout(tree, gang, pods, candidates)
         if not layout.counts:
             gang.group.unplanned = True
+            current.places = tuple(layout.offered)
             return unschedulable(self._refusal(gang, len(pods), layout, first))
         nodes = [name for name, count in layout.counts for _ in range(count)]
         current.batch = self._handle.gates.get("EnableInlineBatchSchedule", False)
+        if current.batch:
+            self._book.metrics.batch_planned(time.perf_counter() - started)
         current.offered = dict(layout.counts)
         current.follow({pod.uid: node for pod, node in zip(pods, nodes, strict=True)})
         return SUCCESS

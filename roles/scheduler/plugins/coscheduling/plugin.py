@@ -270,7 +270,7 @@ class Coscheduling(
         if gang is None or gang.stage_of(pod.uid) == BOUND:
             return
         if gang.stage_of(pod.uid) == RELEASED and self.handle.gates.get("EnableInlineBatchSchedule", False):
-            self.rounds.lost_binding(pod)
+            self.rounds.lost_binding(gang, pod)
         gang.move(pod.uid, PENDING)
         self.book.changed(gang)
         if gang.spec is not None and gang.spec.strict and not self.book.satisfied(gang):
@@ -315,5 +315,4 @@ class Coscheduling(
             gang.move(ctx.pod.uid, BOUND)
             self.book.came_about(gang)
             self.book.changed(gang)
-            if not any(other is not None and other.count(RELEASED) for _, other in self.book.group_gangs(gang)):
-                self.rounds.ended(gang)
+            self.rounds.bound(gang)

@@ -29,6 +29,7 @@ class Round:
     plan: dict[str, str] | None = None
     batch: bool = False  # the plan is carried out as one batch: whole, or not at all and without preemption
     offered: dict[str, int] = field(default_factory=dict)  # pods of the job that each node takes, as planned
+    places: tuple[tuple[str, int], ...] = ()  # where the plan failed, how many pods each place in the network takes together
 
     def follow(self, plan: dict[str, str]) -> None:
         """From now on only pods of a plan are tried, each on its node."""

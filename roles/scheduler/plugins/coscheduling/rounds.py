@@ -25,6 +25,7 @@ PLUGIN = "Coscheduling"
 FEATURES = ("SCH-GANG-06", "SCH-GANG-07")
 _CROWD = 100
 _CROWD_REST = 30.0  # seconds before so many members that were not tried are told again
+_PLACES = 10  # places in the network whose offer a record tells
 _EXPLAINED = 200  # members that get a decision record of their own when their group fails
 
 
@@ -36,11 +37,15 @@ class Rounds:
         self._best = best  # how many members beyond the one that failed would find nodes
         self._book = book
         self._lost: list[PodInfo] = []
+        self._partial: set[str] = set()  # groups whose last batch was not bound whole at once
         self._failures: dict[str, tuple[Term, ...]] = {}  # why groups failed last, by group id
 
-    def lost_binding(self, pod: PodInfo) -> None:
+    def lost_binding(self, gang: Gang, pod: PodInfo) -> None:
         """A pod of a batch was let go but not bound: it is tried again by itself, without resting."""
         self._lost.append(pod)
+        bound = sum(1 for other in self._book.members(gang, BOUND) if other.uid in gang.group.binding)
+        self._metrics.batch_lost(bound=bound, first=gang.group.id not in self._partial)
+        self._partial.add(gang.group.id)
 
     @property
     def _metrics(self) -> GangMetrics:
@@ -110,8 +115,13 @@ class Rounds:
         if current is not None:
             self._book.round = None
             if current.batch:
-                self._metrics.batch_ended(self._handle.state.now - current.started, done=not current.failure)
+                waiting = self._waiting_of(current) if current.failure else 0
+                self._metrics.batch_ended(self._handle.state.now - current.started, done=not current.failure, rolled_back=waiting)
             self._metrics.round_ended(self._handle.state.now - current.started, len(current.attempted), reason)
+
+    def _waiting_of(self, current: Round) -> int:
+        gang = self._book.gangs.get(current.gang)
+        return len(self._book.members(gang, WAITING)) if gang is not None else 0
 
     # ---------------------------------------------------------------- success
 
@@ -126,11 +136,16 @@ class Rounds:
             self._end("released")
         self._record(gang, "Released", f"{len(released)} members of gang group {gang.group.id} have nodes and are bound", ())
 
-    def ended(self, gang: Gang) -> None:
+    def bound(self, gang: Gang) -> None:
         """A member was bound: when nobody of those let go together is left, they are forgotten."""
         group = gang.group
+        if group.id in self._partial:
+            self._metrics.batch_bound_late()
+        if any(other.count(RELEASED) for other in self._gangs(gang)):
+            return
         if not any(uid in other.children and other.stage_of(uid) is not BOUND for uid in group.binding for other in self._gangs(gang)):
             group.binding = frozenset()
+            self._partial.discard(group.id)
 
     def _gangs(self, gang: Gang) -> list[Gang]:
         return [other for _, other in self._book.group_gangs(gang) if other is not None]
@@ -195,14 +210,25 @@ class Rounds:
         placed, more = counts
         needed = sum(other.spec.min_number for other in self._gangs(gang) if other.spec is not None)
         short = sorted(failure.histogram().items(), key=lambda item: (-item[1], item[0]))
+        places = sorted(current.places, key=lambda place: (-place[1], place[0])) if gang.group.unplanned else []
+        wanted = len(self._book.ready(gang))
         terms = (
             Term("members with a node", placed, f"of {needed} needed", "pods"),
-            Term("best achievable", placed + more, unit="pods"),
+            Term("best achievable", max(placed + more, places[0][1] if places else 0), unit="pods"),
             Term("first missing member", ctx.pod.key),
             *(Term(f"short: {reason}", count, unit="nodes") for reason, count in short),
+            *(Term(f"short: {name}", wanted - count, f"takes {count} of {wanted} together", "pods") for name, count in places[:_PLACES]),
+            *self._refuser(ctx, failure),
         )
         self._failures[gang.group.id] = terms
         self._record(gang, "Unschedulable", current.failure, terms)
+
+    def _refuser(self, ctx: CycleContext, failure: FitFailure) -> Sequence[Term]:
+        """The numbers of the plugin that refused the member before any node was looked at: of its quota, say."""
+        framework = self._handle.frameworks.get(ctx.pod.shape.scheduler_name)
+        name = failure.pre_filter.plugin if failure.pre_filter is not None else ""
+        plugin = framework.plugins.get(name) if framework is not None and name != PLUGIN else None
+        return plugin.explain(ctx) if plugin is not None else ()
 
     def _record(self, gang: Gang, verdict: str, message: str, terms: tuple[Term, ...]) -> None:
         for other in self._gangs(gang):

@@ -10,6 +10,7 @@ import pytest
 
 from koord.kube.errors import Conflict
 from roles.scheduler.diagnosis import diagnosis_of
+from tests.roles.scheduler.test_metrics import samples
 
 from .conftest import condition
 from .test_live_topology import MUST, gather, racks, topology
@@ -77,6 +78,16 @@ def test_a_binding_that_fails_concerns_that_pod_only(gangs: Any) -> None:
                 await g.member(f"p{number}", "job", cpu="2")
             await g.bound("p0", "p1", "p2")
             assert failed.is_set()
+            await g.quiet()
+            found = await samples(f"{g.live.ops.url}/metrics")
+            assert found["scheduler_batch_bind_failures_total", (("phase", "Binding"), ("reason", "BindingFailed"))] == 1
+            assert found["scheduler_batch_assumed_pods_cleanup_total", (("reason", "BindingFailed"),)] == 1
+            assert found["scheduler_batch_partial_bind_jobs_total", ()] == 1
+            assert found["scheduler_batch_partial_bind_pods_total", (("status", "failure"),)] == 1
+            assert found["scheduler_batch_partial_bind_pods_total", (("status", "success"),)] == 3
+            assert found["scheduler_batch_algorithm_by_node_duration_seconds_count", ()] == 2  # the pod that failed was planned again
+            assert found["scheduler_batch_algorithm_by_pod_duration_seconds_count", ()] >= 1
+            assert found["scheduler_inline_batch_schedule_duration_seconds_count", (("result", "success"),)] >= 1
 
     asyncio.run(run())
 
