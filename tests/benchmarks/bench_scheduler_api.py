@@ -1,9 +1,10 @@
 """The scheduler as it runs: its own process on an API server of its own process, pods waiting when it starts.
 
-usage: bench_scheduler_api.py [--quick] [--all] [--only WORD] [--kubeconfig FILE]
+usage: bench_scheduler_api.py [--quick] [--all] [--only WORD] [--kubeconfig FILE | --kube-apiserver PROGRAM [--kube-scheduler PROGRAM]]
 
 By default like pods, spreading and required anti-affinity; `--all` adds the other kinds of pods. `--kubeconfig` measures on a cluster
-that is there (it must be empty; nodes and pods are made in it and removed again) instead of the embedded API server.
+that is there (it must be empty; nodes and pods are made in it and removed again) instead of the embedded API server; with
+`--kube-apiserver` that is a real one with an etcd of its own, and with `--kube-scheduler` the same is done by that one for comparison.
 
 A rate is pods bound between the first look at the scheduler and the last binding, by the scheduler's own metrics. The API server
 shares the machine, so compare within one run. References: kube-scheduler 1.36 on a real API server on two cores, 1,000 nodes.
@@ -16,7 +17,6 @@ import contextlib
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,8 @@ from koord.kube.client import Client
 from koord.kube.config import load
 from koord.kube.errors import AlreadyExists
 from tests.benchmarks.table import Row, cpu_seconds, current_rss_mib, script
-from tests.support.processes import free_port, process, until_healthy
+from tests.support.processes import KOORD, free_port, process
+from tests.support.real_apiserver import get, real_api_server
 
 IN_FLIGHT = 32
 LIMIT = 120.0  # seconds after which a kind of pods that is not bound is given up
@@ -123,22 +124,38 @@ async def all_pods(kubeconfig: Path) -> list[dict[str, Any]]:
 
 def bound(url: str) -> float:
     """How many pods the scheduler says that it has bound."""
-    text = urllib.request.urlopen(url, timeout=5).read().decode()
-    lines = (line for line in text.splitlines() if line.startswith("scheduler_pod_scheduling_attempts_count"))
+    lines = (line for line in get(url)[1].decode().splitlines() if line.startswith("scheduler_pod_scheduling_attempts_count"))
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
 
-def measure(kubeconfig: Path, load_: Load, nodes: int, pods: int, server: int | None, directory: Path) -> list[Row]:
+def koord_scheduler(config: Path, kubeconfig: Path, port: int) -> tuple[list[str], str]:
+    """Command and base URL."""
+    flags = [f"--config={config}", f"--kubeconfig={kubeconfig}", "--address=127.0.0.1", f"--port={port}", "--secure-port=0"]
+    return [KOORD, "scheduler", *flags], f"http://127.0.0.1:{port}"
+
+
+def kube_scheduler(program: str, config: Path, port: int) -> tuple[list[str], str]:
+    """Command and base URL of the other one, which has its kubeconfig in the file."""
+    flags = [f"--config={config}", f"--secure-port={port}", "--bind-address=127.0.0.1", f"--cert-dir={config.parent}"]
+    return [program, *flags, "--authorization-always-allow-paths=/healthz,/metrics"], f"https://127.0.0.1:{port}"
+
+
+def measure(kubeconfig: Path, load_: Load, nodes: int, pods: int, server: int | None, directory: Path, other: str | None) -> list[Row]:
+    """Both schedulers get the same file. `other` is a kube-scheduler to measure instead of koord's."""
     asyncio.run(fill(kubeconfig, load_, nodes, pods))
-    port = free_port()
     config = directory / "scheduler.yaml"
     config.write_text(
         "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nleaderElection: {leaderElect: false}\n"
+        f"clientConnection: {{kubeconfig: {kubeconfig}, qps: 10000, burst: 10000}}\n"
     )
-    arguments = (f"--config={config}", f"--kubeconfig={kubeconfig}", "--address=127.0.0.1", f"--port={port}", "--secure-port=0")
-    with process("scheduler", *arguments) as scheduler:
-        until_healthy(f"http://127.0.0.1:{port}/healthz", scheduler)
-        url = f"http://127.0.0.1:{port}/metrics"
+    port = free_port()
+    command, base = kube_scheduler(other, config, port) if other else koord_scheduler(config, kubeconfig, port)
+    url = f"{base}/metrics"
+    with process(*command[1:], program=command[0]) as scheduler:
+        while get(f"{base}/healthz")[0] != 200:
+            if scheduler.poll() is not None:
+                raise RuntimeError(f"{command} ended with {scheduler.returncode}")
+            time.sleep(0.01)
         began, already = time.monotonic(), bound(url)
         cpu, server_cpu = cpu_seconds(scheduler.pid), cpu_seconds(server) if server else 0.0
         done = already
@@ -152,18 +169,22 @@ def measure(kubeconfig: Path, load_: Load, nodes: int, pods: int, server: int | 
     if done < pods:
         print(f"{load_.what}: only {done:g} of {pods} pods were bound", file=sys.stderr)
     note = f"RSS {memory:.0f} MiB" + (f"; API server {there:.2f} ms a pod" if server else "")
-    what = f"API server, {nodes} nodes x {pods} pods, {load_.what}"
+    what = f"{'kube-scheduler on the ' if other else ''}API server, {nodes} nodes x {pods} pods, {load_.what}"
     return [
-        Row(what, (done - already) / max(ended - began, 1e-9), "pods/s", load_.goal, better="higher", note=note),
-        Row(f"{what}: CPU a pod", each, "ms", 1.0),
+        Row(what, (done - already) / max(ended - began, 1e-9), "pods/s", None if other else load_.goal, better="higher", note=note),
+        Row(f"{what}: CPU a pod", each, "ms", None if other else 1.0),
     ]
 
 
 @contextlib.contextmanager
-def cluster(given: str | None, directory: Path) -> Iterator[tuple[Path, int | None]]:
+def cluster(directory: Path) -> Iterator[tuple[Path, int | None]]:
     """The kubeconfig of the cluster to measure on, and the process that serves it if it is ours."""
-    if given:
+    if given := _option("--kubeconfig"):
         yield Path(given), None
+        return
+    if real := _option("--kube-apiserver"):
+        with real_api_server(directory, real) as api:
+            yield api.kubeconfig, api.pid
         return
     kubeconfig = directory / "kubeconfig"
     with process("apiserver", "--port", "0", "--no-tls", "--print-kubeconfig", str(kubeconfig)) as server:
@@ -178,15 +199,16 @@ def _option(name: str) -> str | None:
 
 def rows(quick: bool) -> list[Row]:
     found: list[Row] = []
-    given, only = _option("--kubeconfig"), _option("--only")
+    only, other = _option("--only"), _option("--kube-scheduler")
     for load_ in LOADS + (MORE if "--all" in sys.argv or only else ()):
         if only and only not in load_.what:
             continue
         nodes, pods = (300, 300) if quick else (load_.nodes, load_.pods)
-        with tempfile.TemporaryDirectory() as name, cluster(given, Path(name)) as (kubeconfig, server):
-            found += measure(kubeconfig, load_, nodes, pods, server, Path(name))
-            if given:
-                asyncio.run(clear(kubeconfig, nodes, pods))
+        for scheduler in (None, other) if other else (None,):
+            with tempfile.TemporaryDirectory() as name, cluster(Path(name)) as (kubeconfig, server):
+                found += measure(kubeconfig, load_, nodes, pods, server, Path(name), scheduler)
+                if _option("--kubeconfig"):
+                    asyncio.run(clear(kubeconfig, nodes, pods))
     return found
 
 
