@@ -281,7 +281,11 @@ class LeaderElector:
                 answer = await self.client.create(LEASES, body, self.namespace)
             else:
                 answer = await self.client.replace(LEASES, body, self.namespace)
-        except (errors.Conflict, errors.NotFound):
+        except errors.NotFound:
+            if lease is None:
+                raise  # there is no such namespace: nobody can lead, and somebody has to be told
+            return await self._reread()
+        except errors.Conflict:
             return await self._reread()
         self._observe(answer)
         return True

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.kinds import EVENTS, LEASES
+from koord.api.kinds import EVENTS, LEASES, NAMESPACES
 from koord.apiserver.testing import running_server
 from koord.kube import errors
 from koord.kube.client import Client
@@ -183,6 +183,20 @@ def test_work_that_ends_or_fails_ends_the_run() -> None:
                 await elector(client, "b").run(fail)
             assert stopped == [True]
             assert "holderIdentity" not in (await client.get(LEASES, "koord-test", "default"))["spec"]
+
+    asyncio.run(main())
+
+
+def test_a_namespace_that_does_not_exist_is_told_and_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with serving() as client:
+            one = LeaderElector(client, "nowhere", "koord-test", "a", timing=QUICK)
+            task = asyncio.create_task(one.run(hold))
+            await until(lambda: any("nowhere" in record.message and "not found" in record.message for record in caplog.records))
+            assert not one.is_leader
+            await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "nowhere"}})
+            await until(lambda: one.is_leader)
+            await end(task)
 
     asyncio.run(main())
 
