@@ -316,10 +316,13 @@ class App:
     # -- HTTP ----------------------------------------------------------------------------------------------------------------
 
     def _routes(self) -> None:
+        from koord.process.metrics import watch_recorder
+
         health = self.ops.health
         health.register("caches", gate=True, probe=lambda: (self.state.lists_synced, "first lists of the API server"))
         health.register("sensing", live=True, probe=self._sensing_alive)
         attach(self.metrics, self.ops.registry)
+        watch_recorder(self.ops.registry, self.recorder)
 
         async def internal(_: web.Request) -> web.Response:
             return _text(self.metrics.internal_text())

@@ -112,7 +112,9 @@ def _koordlet() -> list[Entry]:
     kinds = dict(line.split()[2:4] for line in process_text().splitlines() if line.startswith("# TYPE"))
     texts = dict(line.removeprefix("# HELP ").split(" ", 1) for line in process_text().splitlines() if line.startswith("# HELP"))
     process = [Entry(name, kind, (), texts.get(name, "")) for name, kind in kinds.items()]
-    found = {entry.name: entry for entry in (*own, *process, *entries(common.registry("koordlet")))}
+    shared = common.registry("koordlet")
+    common.watch_recorder(shared, Recorder("koordlet"))
+    found = {entry.name: entry for entry in (*own, *process, *entries(shared))}
     return [found[name] for name in sorted(found)]
 
 
