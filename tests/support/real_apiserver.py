@@ -45,7 +45,7 @@ def binary() -> str | None:
 
 
 @contextlib.contextmanager
-def real_api_server(directory: Path, program: str) -> Iterator[RealApiServer]:
+def real_api_server(directory: Path, program: str, *, authorization: str = "AlwaysAllow") -> Iterator[RealApiServer]:
     """Start etcd and `program` with their files in `directory`; both are ended at exit. Raises RuntimeError when one does not come up."""
     client, peer, port = free_port(), free_port(), free_port()
     key = rsa.generate_private_key(65537, 2048)
@@ -59,7 +59,7 @@ def real_api_server(directory: Path, program: str) -> Iterator[RealApiServer]:
     ]  # fmt: skip
     server = [
         program, f"--etcd-servers=http://127.0.0.1:{client}", f"--secure-port={port}", "--bind-address=127.0.0.1",
-        f"--cert-dir={directory}/certs", f"--token-auth-file={directory}/tokens.csv", "--authorization-mode=AlwaysAllow",
+        f"--cert-dir={directory}/certs", f"--token-auth-file={directory}/tokens.csv", f"--authorization-mode={authorization}",
         "--service-cluster-ip-range=10.0.0.0/24", "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-signing-key-file={directory}/sa.key", f"--service-account-key-file={directory}/sa.key",
         "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition", "--allow-privileged=true",
