@@ -12,8 +12,8 @@ from koord.kube import config as kubeconfig
 from koord.kube.client import Client
 from koord.kube.errors import ApiError, NotFound
 from koord.process.errors import ConfigurationError
-from koord.process.flags import GoCommand, bool_option
-from roles.tools import manifests
+from koord.process.flags import GoCommand, bool_option, duration_option
+from roles.tools import manifests, restoring
 
 # Webhooks first: a webhook whose server is gone would hold up pods. Then what acts, then rights, then names. CRDs only when asked for: with
 # them goes every object of theirs.
@@ -86,15 +86,32 @@ def _names(flag: str, text: str, accepted: tuple[str, ...]) -> tuple[str, ...]:
 @click.option("--namespace", default=manifests.NAMESPACE, show_default=True, help="Where koord lives.")
 @click.option("--crds", is_flag=True, help="Delete the CustomResourceDefinitions, and with them every object of theirs.")
 @click.option("--webhooks-only", is_flag=True, help="Delete the webhook configurations alone, before something else removes the rest.")
+@bool_option("--restore", default=True, help="Before koordlet goes, have it put back what it changed on every node.")
+@duration_option("--restore-timeout", default=600.0, help="How long nodes may take for that; then nothing more is deleted.")
 @click.option("--yes", is_flag=True, help="Do it. Without this, what would be deleted is listed.")
-def uninstall(file: str | None, context: str | None, namespace: str, crds: bool, webhooks_only: bool, yes: bool) -> None:
+def uninstall(
+    file: str | None,
+    context: str | None,
+    namespace: str,
+    crds: bool,
+    webhooks_only: bool,
+    restore: bool,
+    restore_timeout: float,
+    yes: bool,
+) -> None:
     """Take koord out of a cluster in the safe order: webhooks first.
 
     Switch co-location and the strategies off in slo-controller-config first: the manager then takes the batch resources off the nodes, and
     koordlet gives back what it changed. Afterwards `koord koordlet --restore` on a node does that.
     """
     wanted = first() if webhooks_only else plan(namespace, crds=crds)
-    raise SystemExit(asyncio.run(_uninstall(file, context, wanted, yes=yes)))
+    if not yes:
+        for entry in wanted:
+            click.echo(f"would delete {_told(*entry)}")
+        click.echo("nothing was deleted; add --yes")
+        return
+    patience = restore_timeout if restore and not webhooks_only else None
+    raise SystemExit(asyncio.run(_uninstall(file, context, wanted, namespace, patience)))
 
 
 def first() -> list[tuple[str, str, str]]:
@@ -114,21 +131,22 @@ def plan(namespace: str, *, crds: bool) -> list[tuple[str, str, str]]:
     return [*first(), *(entry for entry in ordered if entry != _RIGHTS), *secret]
 
 
-async def _uninstall(file: str | None, context: str | None, wanted: list[tuple[str, str, str]], *, yes: bool) -> int:
-    if not yes:
-        for entry in wanted:
-            click.echo(f"would delete {_told(*entry)}")
-        click.echo("nothing was deleted; add --yes")
-        return 0
+async def _uninstall(
+    file: str | None, context: str | None, wanted: list[tuple[str, str, str]], namespace: str, patience: float | None
+) -> int:
     failed = 0
     async with Client(kubeconfig.load(file, context=context), role="koord-uninstall") as client:
         webhooks = [entry for entry in wanted if entry[0].endswith("WebhookConfiguration")]
         for entry in wanted:
             if entry not in webhooks:
                 failed += await _delete(client, *entry) == "failed"
-            elif entry is webhooks[0] and not await _stay_away(client, webhooks):
-                click.echo("stopped: without its server a webhook could hold up what it is asked about", err=True)
-                return 1
+            elif entry is webhooks[0]:
+                if not await _stay_away(client, webhooks):
+                    click.echo("stopped: without its server a webhook could hold up what it is asked about", err=True)
+                    return 1
+                if patience is not None and not await restoring.restore_nodes(client, namespace, patience, click.echo):
+                    click.echo("stopped: try again, or go on with --restore=false and koord koordlet --restore on those nodes", err=True)
+                    return 1
     return 1 if failed else 0
 
 

@@ -113,7 +113,7 @@ def test_an_api_server_takes_all_of_it_and_uninstall_leaves_what_others_use(tmp_
             dry = await asyncio.to_thread(CliRunner().invoke, uninstall, arguments)
             assert dry.exit_code == 0
             assert dry.output.splitlines()[0] == "would delete ClusterRoleBinding koord-manager"
-            done = await asyncio.to_thread(CliRunner().invoke, uninstall, [*arguments, "--yes"])
+            done = await asyncio.to_thread(CliRunner().invoke, uninstall, [*arguments, "--restore=false", "--yes"])
             assert done.exit_code == 0, done.output
             left = []
             for document in manifests.rendered():
@@ -121,7 +121,7 @@ def test_an_api_server_takes_all_of_it_and_uninstall_leaves_what_others_use(tmp_
                 if status == 200:
                     left.append(document["kind"])
             assert set(left) == {"Namespace", "PriorityClass", "CustomResourceDefinition"}
-            again = await asyncio.to_thread(CliRunner().invoke, uninstall, [*arguments, "--yes"])
+            again = await asyncio.to_thread(CliRunner().invoke, uninstall, [*arguments, "--restore=false", "--yes"])
             assert again.exit_code == 0, "what is gone already is no mistake"
 
     async def path_of(client, document):

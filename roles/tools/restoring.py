@@ -1,0 +1,93 @@
+"""Nodes put back before koordlet is taken off them: each koordlet pod restores in an init container, then only observes.
+
+koordlet leaves what it wrote when it ends, so that an upgrade changes nothing; so somebody has to say that this end is the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from koord.api.kinds import DAEMONSETS, PODS
+from koord.kube.client import Client
+from koord.kube.errors import ApiError, NotFound
+
+NAME, INIT = "koordlet", "restore"
+_PAUSE = 1.0
+_SHOWN = 10
+# Of a container that runs once: what only one that serves can have.
+_SERVING = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "ports")
+_UNPRIVILEGED = "--observe-only"
+
+Obj = dict[str, Any]
+
+
+def restoring(daemonset: Obj) -> Obj | None:
+    """The merge patch by which every pod restores its node and then writes nothing; None where no pod can have written."""
+    containers = daemonset["spec"]["template"]["spec"]["containers"]
+    agent = next((container for container in containers if container["name"] == NAME), containers[0])
+    arguments = list(agent.get("args") or ())
+    if _UNPRIVILEGED in arguments:
+        return None
+    once = {key: value for key, value in agent.items() if key not in _SERVING}
+    once |= {"name": INIT, "args": [*arguments, "--restore"]}
+    watching = {**agent, "args": [*arguments, "--mode=observe", "--strategy-modes="]}
+    pod = {"initContainers": [once], "containers": [watching if container is agent else container for container in containers]}
+    # All nodes at once: nothing is offered or squeezed any more that would have to stay covered.
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%", "maxSurge": 0}}
+    return {"spec": {"updateStrategy": strategy, "template": {"spec": pod}}}
+
+
+def progress(daemonset: Obj) -> tuple[int, int]:
+    """(nodes that are restored, nodes that have a koordlet)."""
+    status, metadata = daemonset.get("status") or {}, daemonset["metadata"]
+    wanted = int(status.get("desiredNumberScheduled") or 0)
+    if int(status.get("observedGeneration") or 0) < int(metadata.get("generation") or 0):
+        return 0, max(wanted, 1)
+    # A pod is ready once its init container has ended well.
+    return min(int(status.get("updatedNumberScheduled") or 0), int(status.get("numberReady") or 0)), wanted
+
+
+async def restore_nodes(client: Client, namespace: str, patience: float, say: Callable[[str], None]) -> bool:
+    """Whether every node that has a koordlet was put back within `patience` seconds. Tells `say` what it waits for."""
+    try:
+        daemonset = await client.get(DAEMONSETS, NAME, namespace)
+        patch = restoring(daemonset)
+        if patch is None:
+            return True
+        await client.patch(DAEMONSETS, NAME, patch, namespace)
+        loop = asyncio.get_running_loop()
+        end, told = loop.time() + patience, ""
+        while True:
+            done, wanted = progress(await client.get(DAEMONSETS, NAME, namespace))
+            line = f"nodes put back: {done} of {wanted}"
+            if line != told:
+                say(line)
+                told = line
+            if done >= wanted:
+                return True
+            if loop.time() > end:
+                await _late(client, namespace, say)
+                return False
+            await asyncio.sleep(_PAUSE)
+    except NotFound:
+        return True  # no koordlet, nothing to put back
+    except ApiError as error:
+        say(f"nodes cannot be put back: {error}")
+        return False
+
+
+async def _late(client: Client, namespace: str, say: Callable[[str], None]) -> None:
+    """Name the nodes that are not done, and where to look."""
+    pods = (await client.list(PODS, namespace, label_selector=f"koord-app={NAME}")).items
+    late = [pod for pod in pods if not _ready(pod)]
+    for pod in late[:_SHOWN]:
+        say(f"not yet: node {pod['spec'].get('nodeName')}; kubectl -n {namespace} logs {pod['metadata']['name']} -c {INIT}")
+    if len(late) > _SHOWN:
+        say(f"and {len(late) - _SHOWN} more nodes")
+
+
+def _ready(pod: Obj) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions)

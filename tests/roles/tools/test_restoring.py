@@ -1,0 +1,136 @@
+"""`koord uninstall` puts nodes back before it takes koordlet off them, or stops and names those that are late."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from koord.api.kinds import CLUSTERROLES, DAEMONSETS, NAMESPACES, PODS
+from koord.apiserver.testing import running_server
+from koord.kube.client import Client
+from roles.koordlet.actuation.journal import Entry, Journal, identity
+from roles.koordlet.actuation.restore import journal_path
+from roles.koordlet.host.root import HostRoot
+from roles.tools import manifests, restoring
+from roles.tools.install import uninstall
+from tests.support.processes import KOORD
+
+NAMESPACE = manifests.NAMESPACE
+Obj = dict[str, Any]
+
+
+def agent(*overlays: str) -> Obj:
+    return next(d for d in manifests.rendered(crds=False, overlays=overlays) if d["kind"] == "DaemonSet")
+
+
+class Machine:
+    """A node's files in a folder, with one that koordlet changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.host = folder
+        self.file = folder / "sys/fs/cgroup/cpu/kubepods/besteffort/cpu.cfs_quota_us"
+        self.file.parent.mkdir(parents=True)
+        self.file.write_text("-1\n")
+        root = HostRoot.at(str(folder))
+        Path(journal_path(root)).parent.mkdir(parents=True)
+        journal = Journal(journal_path(root))
+        journal.open()
+        journal.remember([Entry(str(self.file), "-1", resource="cpu.cfs_quota_us", inode=identity(str(self.file)))])
+        journal.close()
+        self.file.write_text("200000\n")
+
+    def run(self, container: Obj) -> int:
+        """As the kubelet would run it, the mount of the host being the folder."""
+        arguments = [a.replace("/host", str(self.host)).replace("$(NODE_NAME)", "n1") for a in container["args"]]
+        done = subprocess.run(
+            [KOORD, *arguments], capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "NODE_NAME": "n1"}
+        )
+        return done.returncode
+
+
+async def rolled_out(client: Client, node: Machine | None) -> None:
+    """What the DaemonSet controller and a kubelet do: the new pod is ready once its init containers have ended well."""
+    seen = 1
+    while True:
+        found = await client.get(DAEMONSETS, "koordlet", NAMESPACE)
+        generation = found["metadata"].get("generation", 1)
+        if generation > seen:
+            seen = generation
+            spec = found["spec"]["template"]["spec"]
+            statuses = [await asyncio.to_thread(node.run, c) for c in spec.get("initContainers", ())] if node else [1]
+            ready = int(not any(statuses))
+            status = {"desiredNumberScheduled": 1, "observedGeneration": seen, "updatedNumberScheduled": 1, "numberReady": ready}
+            await client.patch(DAEMONSETS, "koordlet", {"status": status}, NAMESPACE, subresource="status")
+        await asyncio.sleep(0.05)
+
+
+async def uninstalled(node: Machine | None, *flags: str) -> tuple[int, str, bool]:
+    """(exit status, what was said, whether the DaemonSet is left)"""
+    async with running_server() as server, server.client() as client:
+        await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        await client.create(DAEMONSETS, agent(), NAMESPACE)
+        role = next(d for d in manifests.documents("install") if d["kind"] == "ClusterRole" and d["metadata"]["name"] == "koordlet")
+        await client.create(CLUSTERROLES, role)
+        pod = {
+            "metadata": {"name": "koordlet-x", "labels": {"koord-app": "koordlet"}},
+            "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "i"}]},
+        }
+        await client.create(PODS, {"apiVersion": "v1", "kind": "Pod", **pod}, NAMESPACE)
+        controller = asyncio.create_task(rolled_out(client, node))
+        try:
+            arguments = [f"--kubeconfig={server.kubeconfig_path}", "--yes", *flags]
+            done = await asyncio.to_thread(CliRunner().invoke, uninstall, arguments)
+        finally:
+            controller.cancel()
+        left = await client.list(DAEMONSETS, NAMESPACE)
+        return done.exit_code, done.output, bool(left.items)
+
+
+def test_the_node_is_as_it_was_when_koordlet_is_gone(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "host")
+    status, said, left = asyncio.run(uninstalled(machine))
+    assert (status, left) == (0, False), said
+    assert machine.file.read_text().strip() == "-1"
+    assert said.index("nodes put back: 1 of 1") < said.index("deleted DaemonSet")
+
+
+def test_a_node_that_cannot_be_put_back_stops_it_and_is_named() -> None:
+    status, said, left = asyncio.run(uninstalled(None, "--restore-timeout=1s"))
+    assert (status, left) == (1, True), "koordlet and its rights stay, so that one can try again"
+    assert "not yet: node n1; kubectl -n koordinator-system logs koordlet-x -c restore" in said
+    assert "--restore=false" in said
+
+
+def test_every_pod_restores_once_and_then_only_watches() -> None:
+    daemonset = agent()
+    before = daemonset["spec"]["template"]["spec"]["containers"][0]
+    patch = restoring.restoring(daemonset)
+    assert patch is not None
+    pod = patch["spec"]["template"]["spec"]
+    [once], [watching] = pod["initContainers"], pod["containers"]
+    assert once["args"] == [*before["args"], "--restore"]
+    assert once["volumeMounts"] == before["volumeMounts"], "the journal names files as koordlet saw them"
+    assert not {"livenessProbe", "ports"} & set(once)
+    assert watching["args"][-2:] == ["--mode=observe", "--strategy-modes="]
+    assert watching["livenessProbe"] == before["livenessProbe"]
+    assert restoring.restoring(agent("koordlet-observe")) is None, "who could not write has nothing to put back"
+
+
+@pytest.mark.parametrize(
+    ("status", "generation", "expected"),
+    [
+        ({}, 2, (0, 1)),
+        ({"observedGeneration": 1, "desiredNumberScheduled": 5, "updatedNumberScheduled": 5, "numberReady": 5}, 2, (0, 5)),
+        ({"observedGeneration": 2, "desiredNumberScheduled": 5, "updatedNumberScheduled": 5, "numberReady": 3}, 2, (3, 5)),
+        ({"observedGeneration": 2, "desiredNumberScheduled": 5, "updatedNumberScheduled": 2, "numberReady": 5}, 2, (2, 5)),
+        ({"observedGeneration": 2, "desiredNumberScheduled": 0}, 2, (0, 0)),
+    ],
+)
+def test_progress_counts_pods_of_the_new_template_that_are_ready(status: Obj, generation: int, expected: tuple[int, int]) -> None:
+    assert restoring.progress({"metadata": {"generation": generation}, "status": status}) == expected
