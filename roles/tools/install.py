@@ -86,7 +86,9 @@ def _names(flag: str, text: str, accepted: tuple[str, ...]) -> tuple[str, ...]:
 @click.option("--namespace", default=manifests.NAMESPACE, show_default=True, help="Where koord lives.")
 @click.option("--crds", is_flag=True, help="Delete the CustomResourceDefinitions, and with them every object of theirs.")
 @click.option("--webhooks-only", is_flag=True, help="Delete the webhook configurations alone, before something else removes the rest.")
-@bool_option("--restore", default=True, help="Before koordlet goes, have it put back what it changed on every node.")
+@bool_option(
+    "--restore", default=True, help="Before roles go, put back what koordlet changed on every node and what the manager offered there."
+)
 @duration_option("--restore-timeout", default=600.0, help="How long nodes may take for that; then nothing more is deleted.")
 @click.option("--yes", is_flag=True, help="Do it. Without this, what would be deleted is listed.")
 def uninstall(
@@ -101,8 +103,8 @@ def uninstall(
 ) -> None:
     """Take koord out of a cluster in the safe order: webhooks first.
 
-    Switch co-location and the strategies off in slo-controller-config first: the manager then takes the batch resources off the nodes, and
-    koordlet gives back what it changed. Afterwards `koord koordlet --restore` on a node does that.
+    Before its DaemonSet is deleted, koordlet puts back every cgroup file that it changed, on all nodes at once; then batch and mid
+    resources are taken off the nodes. Pods go on running.
     """
     wanted = first() if webhooks_only else plan(namespace, crds=crds)
     if not yes:
@@ -147,6 +149,8 @@ async def _uninstall(
                 if patience is not None and not await restoring.restore_nodes(client, namespace, patience, click.echo):
                     click.echo("stopped: try again, or go on with --restore=false and koord koordlet --restore on those nodes", err=True)
                     return 1
+                if patience is not None:
+                    failed += not await restoring.withdraw_resources(client, click.echo)
     return 1 if failed else 0
 
 

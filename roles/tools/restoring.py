@@ -1,4 +1,5 @@
-"""Nodes put back before koordlet is taken off them: each koordlet pod restores in an init container, then only observes.
+"""Nodes put back before koord is taken off them: each koordlet pod restores in an init container, then only observes; what the manager
+offered on the Node object goes.
 
 koordlet leaves what it wrote when it ends, so that an upgrade changes nothing; so somebody has to say that this end is the last.
 """
@@ -9,7 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from koord.api.kinds import DAEMONSETS, PODS
+from koord.api import names
+from koord.api.kinds import DAEMONSETS, NODES, PODS
 from koord.kube.client import Client
 from koord.kube.errors import ApiError, NotFound
 
@@ -19,6 +21,7 @@ _SHOWN = 10
 # Of a container that runs once: what only one that serves can have.
 _SERVING = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "ports")
 _UNPRIVILEGED = "--observe-only"
+_OFFERED = (names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY, names.RESOURCE_MID_CPU, names.RESOURCE_MID_MEMORY)
 
 Obj = dict[str, Any]
 
@@ -76,6 +79,39 @@ async def restore_nodes(client: Client, namespace: str, patience: float, say: Ca
     except ApiError as error:
         say(f"nodes cannot be put back: {error}")
         return False
+
+
+def withdrawal(node: Obj) -> Obj | None:
+    """The merge patch of a Node's status that takes batch and mid resources off it; None where it offers none."""
+    status = node.get("status") or {}
+    fields = {field: {name: None for name in _OFFERED if name in (status.get(field) or {})} for field in ("capacity", "allocatable")}
+    wanted = {field: gone for field, gone in fields.items() if gone}
+    return {"status": wanted} if wanted else None
+
+
+async def withdraw_resources(client: Client, say: Callable[[str], None]) -> bool:
+    """Whether no node offers batch and mid resources any more. Pods that have some keep running."""
+    failed = changed = 0
+    try:
+        nodes = (await client.list(NODES)).items
+    except ApiError as error:
+        say(f"batch and mid resources cannot be taken off nodes: {error}")
+        return False
+    for node in nodes:
+        patch = withdrawal(node)
+        if patch is None:
+            continue
+        try:
+            await client.patch(NODES, node["metadata"]["name"], patch, subresource="status")
+            changed += 1
+        except NotFound:
+            continue
+        except ApiError as error:
+            failed += 1
+            say(f"batch and mid resources cannot be taken off node {node['metadata']['name']}: {error}")
+    if changed:
+        say(f"batch and mid resources taken off {changed} nodes")
+    return not failed
 
 
 async def _late(client: Client, namespace: str, say: Callable[[str], None]) -> None:

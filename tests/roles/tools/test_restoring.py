@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from koord.api.kinds import CLUSTERROLES, DAEMONSETS, NAMESPACES, PODS
+from koord.api.kinds import CLUSTERROLES, DAEMONSETS, NAMESPACES, NODES, PODS
 from koord.apiserver.testing import running_server
 from koord.kube.client import Client
 from roles.koordlet.actuation.journal import Entry, Journal, identity
@@ -82,6 +82,9 @@ async def uninstalled(node: Machine | None, *flags: str) -> tuple[int, str, bool
             "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "i"}]},
         }
         await client.create(PODS, {"apiVersion": "v1", "kind": "Pod", **pod}, NAMESPACE)
+        await client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+        amounts = {"cpu": "8", "kubernetes.io/batch-cpu": "4k", "kubernetes.io/mid-memory": "1Gi"}
+        await client.patch(NODES, "n1", {"status": {"capacity": amounts, "allocatable": amounts}}, subresource="status")
         controller = asyncio.create_task(rolled_out(client, node))
         try:
             arguments = [f"--kubeconfig={server.kubeconfig_path}", "--yes", *flags]
@@ -89,6 +92,9 @@ async def uninstalled(node: Machine | None, *flags: str) -> tuple[int, str, bool
         finally:
             controller.cancel()
         left = await client.list(DAEMONSETS, NAMESPACE)
+        status = (await client.get(NODES, "n1"))["status"]
+        offered = set(status["capacity"]) | set(status["allocatable"])
+        assert (offered == {"cpu"}) is (done.exit_code == 0), "nodes offer nothing of ours once koord is gone"
         return done.exit_code, done.output, bool(left.items)
 
 
