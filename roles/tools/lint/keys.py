@@ -17,6 +17,7 @@ from koord.api.qos import QoSClass
 from koord.api.times import parse_duration
 from koord.config import slo_schema as s
 from koord.config.schema import Node, Str, Struct
+from roles.manager.recommender.apply import ANNOTATION_APPLIED, ANNOTATION_MODE, ANNOTATION_SELECTOR, Mode
 
 Parse = Callable[[Annotations], Any]
 
@@ -129,6 +130,7 @@ PARSERS: Final[dict[str, Parse]] = {
     names.ANNOTATION_NRT_CPU_BASIC_INFO: read.parse_cpu_basic_info,
     names.ANNOTATION_KUBELET_CPU_MANAGER_POLICY: read.parse_kubelet_cpu_manager_policy,
     names.ANNOTATION_DEVICE_GPU_PARTITIONS: read.parse_gpu_partitions,
+    ANNOTATION_MODE: _one_of(ANNOTATION_MODE, *Mode),
     names.ANNOTATION_QUOTA_NAMESPACES: _json(names.ANNOTATION_QUOTA_NAMESPACES, tuple[str, ...]),
     names.ANNOTATION_QUOTA_RESOURCE_KEYS: read.parse_resource_keys,
     names.ANNOTATION_QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS: read.parse_max_strict_check_resource_keys,
@@ -187,9 +189,8 @@ _BOTH: Final = dict.fromkeys(
     (
         names.ANNOTATION_SKIP_HOOKSERVER,
         # The recommender's keys, on workloads and Recommendations; and a mark that profiles are commonly given to select by.
-        "analysis.koordinator.sh/mode",
-        "analysis.koordinator.sh/selector",
-        "analysis.koordinator.sh/applied-recommendation",
+        ANNOTATION_SELECTOR,
+        ANNOTATION_APPLIED,
         "analysis.koordinator.sh/recommendation-checkpoint",
         "koordinator.sh/enable-colocation",
     )

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from koord.api import names
-from koord.api.objects import ClusterColocationProfile, Pod, PodGroup, convert
-from koord.api.quantity import QuantityError
+from koord.api.objects import ClusterColocationProfile, convert
 from koord.apiserver.resources import Resource
 from koord.kube.selectors import SelectorError, from_label_selector
 from roles.manager.webhooks.profiles import apply_metadata, compile_profile, probability
-from roles.tools.lint import configmaps, protocol
+from roles.tools.lint import configmaps, meaning, protocol
 from roles.tools.lint.finding import Finding, Level
 from roles.tools.lint.schema import Schemas
 from roles.tools.lint.sources import Document, within
@@ -44,12 +42,9 @@ class Objects:
             found += configmaps.check(document)
         elif kind == "ClusterColocationProfile":
             found += await self._profile(document, stored)
-        elif kind == "PodGroup":
-            found += _pod_group(document)
+        found += meaning.check(document, stored if stored is not None else document.data)
         if stored is not None and kind in ("Pod", "Reservation"):
             found += await self._admission(document, stored)
-        if kind == "Pod":
-            found += _gang(document, document.data)
         found += await self._template(document)
         return found
 
@@ -89,7 +84,7 @@ class Objects:
         found += [one for one in told if one.level is Level.WARNING]
         if stored is not None:
             found += await self._admission(part, stored)
-        return found + list(_gang(part, part.data))
+        return found + list(meaning.check(part, part.data))
 
     async def _profile(self, document: Document, stored: Obj | None) -> list[Finding]:
         """A ClusterColocationProfile: its selectors, and what becomes of a pod that it matches."""
@@ -122,35 +117,3 @@ class Objects:
         compiled = compile_profile(profile)
         alone.view.profiles[compiled.name] = compiled
         return [document.finding(f"a pod that it matches is refused: {message}", "spec") for message in await alone.admit(pod)]
-
-
-def _pod_group(document: Document) -> Iterator[Finding]:
-    from roles.scheduler.plugins.coscheduling.spec import Defaults, from_pod_group
-
-    try:
-        problems = from_pod_group(convert(document.data, PodGroup), Defaults()).problems
-    except msgspec.ValidationError:
-        return  # told by the schema
-    yield from _problems(document, problems)
-
-
-def _gang(document: Document, data: Obj) -> Iterator[Finding]:
-    from roles.scheduler.cluster.podinfo import PodParser
-    from roles.scheduler.cluster.vocabulary import Vocabulary
-    from roles.scheduler.plugins.coscheduling.spec import Defaults, from_pod
-
-    try:
-        spec = from_pod(PodParser(Vocabulary()).parse(convert(data, Pod)), Defaults())
-    except (msgspec.ValidationError, QuantityError):
-        return  # told by the schema
-    yield from _problems(document, spec.problems if spec is not None else ())
-
-
-def _problems(document: Document, problems: tuple[str, ...]) -> Iterator[Finding]:
-    for problem in problems:
-        where, colon, message = problem.partition(": ")
-        if where.startswith("annotation ") and colon:
-            yield document.finding(message, f'metadata.annotations["{where.removeprefix("annotation ")}"]')
-        else:
-            path, _, message = problem.partition(" ")
-            yield document.finding(message, path)

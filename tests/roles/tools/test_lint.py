@@ -406,6 +406,44 @@ def test_pod_groups_and_hook_registrations(tmp_path: Path) -> None:
     )
 
 
+def test_objects_that_a_schema_lets_through_are_read_by_the_scheduler(tmp_path: Path) -> None:
+    good = """\
+        apiVersion: scheduling.koordinator.sh/v1alpha1
+        kind: Reservation
+        metadata: {name: r}
+        spec:
+          owners: [{labelSelector: {matchLabels: {a: b}}}]
+          ttl: 1h
+          template: {spec: {containers: [{name: x, resources: {requests: {cpu: 1}}}]}}
+        ---
+        apiVersion: scheduling.koordinator.sh/v1alpha1
+        kind: ClusterNetworkTopology
+        metadata: {name: default}
+        spec:
+          networkTopologySpec:
+          - {topologyLayer: NodeTopologyLayer, parentTopologyLayer: Rack}
+          - {topologyLayer: Rack, labelKey: [example.com/rack]}
+        ---
+        apiVersion: analysis.koordinator.sh/v1alpha1
+        kind: Recommendation
+        metadata: {name: x, namespace: default, annotations: {analysis.koordinator.sh/mode: off!}}
+        spec: {target: {type: workload, workload: {apiVersion: apps/v1, kind: Deployment, name: web}}}
+        """
+    status, found = lint(tmp_path, good)
+    assert status == 1
+    check_places(found, {'metadata.annotations["analysis.koordinator.sh/mode"]': "off!"})
+    broken = good.replace("1h", "1x").replace("cpu: 1}", "cpu: 1z}").replace("parentTopologyLayer: Rack", "parentTopologyLayer: Rak")
+    _, found = lint(tmp_path, broken.replace("off!", "apply-on-create"))
+    check_places(
+        found,
+        {
+            "spec.ttl": "1x",
+            "spec.template": "{spec",
+            "spec.networkTopologySpec": "- {topologyLayer",
+        },
+    )
+
+
 def test_syntax_lists_duplicates_and_what_is_no_object(tmp_path: Path) -> None:
     status, found = lint(
         tmp_path,
