@@ -11,7 +11,7 @@ from koord.api import names
 from roles.sandbox.nodes.fleet import CURVE_ANNOTATION, RUN_SECONDS_ANNOTATION
 from roles.sandbox.process_kubelet.node import SANDBOX_LABEL
 from roles.sandbox.process_kubelet.status import PROCESS_ANNOTATION
-from roles.sandbox.scenario import Scenario
+from roles.sandbox.scenario import PhaseKind, Scenario
 
 SYSTEM_NAMESPACE = "koordinator-system"
 SLO_CONFIG = "slo-controller-config"
@@ -160,9 +160,11 @@ def load_pod(scenario: Scenario, phase: str, port: int, node: str) -> dict[str, 
     )
 
 
-def batch_pods(scenario: Scenario, *, managed: bool, node: str) -> list[dict[str, Any]]:
-    """CPU and memory burners: in the labelled namespace, or as ordinary pods put on the node directly."""
+def batch_pods(scenario: Scenario, kind: PhaseKind, node: str) -> list[dict[str, Any]]:
+    """CPU and memory burners: under koord in the labelled namespace, else put on the node directly; with `shares` they ask for nothing,
+    so that Kubernetes makes them BestEffort pods, which have the least CPU weight and no limit."""
     batch = scenario.batch
+    managed = kind == "koord"
     where = batch.namespace if managed else batch.unmanaged_namespace
     cpu = batch.cpu_request if managed else batch.unmanaged_cpu_request
     target = None if managed else node
@@ -173,7 +175,7 @@ def batch_pods(scenario: Scenario, *, managed: bool, node: str) -> list[dict[str
             where,
             [*self_command(), "sandbox", "workload", *command],
             app="burner",
-            requests=requests,
+            requests={} if kind == "shares" else requests,
             limits=requests if managed else None,
             env=python_env(),
             node=target,

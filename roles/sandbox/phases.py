@@ -90,10 +90,10 @@ class Phases:
             await self._switch(True)
             self.doing = "waiting for batch-cpu"
             await self._wait(lambda: (self.sandbox.batch_cpu() or 0) > 0, OFFER_SECONDS, "the node offers no batch-cpu")
-            pods = await self._create_batch(managed=True)
-        elif kind == "unmanaged":
+            pods = await self._create_batch(kind)
+        elif kind != "alone":
             await self._switch(False)
-            pods = await self._create_batch(managed=False)
+            pods = await self._create_batch(kind)
         placed = await self._placed(pods) if pods else []
         result = PhaseResult(kind, begin=time.monotonic(), batch_pods=len(placed))
         try:
@@ -168,9 +168,9 @@ class Phases:
 
     # --- pods -------------------------------------------------------------------------------------------------------------
 
-    async def _create_batch(self, *, managed: bool) -> list[dict[str, Any]]:
+    async def _create_batch(self, kind: PhaseKind) -> list[dict[str, Any]]:
         self.doing = "creating batch pods"
-        pods = objects.batch_pods(self.scenario, managed=managed, node=self.kubelet.name)
+        pods = objects.batch_pods(self.scenario, kind, node=self.kubelet.name)
         for pod in pods:
             await self.sandbox.client.create(PODS, pod, pod["metadata"]["namespace"])
         return pods

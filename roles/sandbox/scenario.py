@@ -18,7 +18,7 @@ from koord.config.model import ConfigModel
 API_VERSION = "sandbox.koordinator.sh/v1alpha1"
 KIND = "Scenario"
 
-PhaseKind = Literal["alone", "koord", "unmanaged"]
+PhaseKind = Literal["alone", "koord", "shares", "unmanaged"]
 
 
 class Nodes(ConfigModel):
@@ -104,7 +104,16 @@ class Phase(ConfigModel):
     """One phase of the demo."""
 
     kind: PhaseKind
-    """alone: no batch; unmanaged: batch as ordinary pods, koord's strategies off; koord: batch through koord."""
+    """alone: no batch; unmanaged: batch as ordinary pods, shares: as BestEffort pods, koord's strategies off; koord: through koord."""
+
+
+class NodeAgent(ConfigModel):
+    """The settings of koordlet on this machine."""
+
+    feature_gates: str = ""
+    """As in `--feature-gates`."""
+    pressure_triggers: bool = True
+    """Whether kernel pressure may start suppression between ticks (`--pressure-triggers`)."""
 
 
 class Scheduler(ConfigModel):
@@ -156,6 +165,8 @@ class Scenario(ConfigModel):
     """The batch jobs."""
     scheduler: Scheduler = Field(default_factory=Scheduler)
     """The scheduler's settings."""
+    node_agent: NodeAgent = Field(default_factory=NodeAgent)
+    """The node agent's settings."""
     phases: list[Phase] = Field(default_factory=lambda: [Phase(kind="alone"), Phase(kind="koord"), Phase(kind="unmanaged")], min_length=1)
     """In the order in which they run. `koord` needs a NodeMetric report, which the agent first makes after 30 s."""
     slo_controller_config: dict[str, dict[str, Any]] = Field(default_factory=_default_slo)
@@ -179,6 +190,8 @@ class Scenario(ConfigModel):
         if not strategies:
             data["colocation-config"] = orjson.dumps({**self.slo_controller_config.get("colocation-config", {}), "enable": False}).decode()
             data["resource-threshold-config"] = orjson.dumps({"clusterStrategy": {"enable": False}}).decode()
+            if "resource-qos-config" in data:
+                data["resource-qos-config"] = orjson.dumps({"clusterStrategy": {}}).decode()
         return data
 
     def suppress_threshold(self) -> int:

@@ -1,98 +1,170 @@
-"""What co-location costs a latency-sensitive service on this machine: alone, with unmanaged batch jobs, and with the same jobs under koord.
+"""What co-location costs a latency-sensitive service on this machine, and what each measure buys back; in real cgroups, as root.
 
-The sandbox's scenario in real cgroups, as root: an HTTP service under an open-loop load at three levels, CPU and memory burners beside it.
-usage: bench_colocation.py [--seconds=N] [--rates=100,250,400] [--policies=cfsQuota,cpuset] [--threshold=65]
+The sandbox's scenario: an HTTP service under an open-loop load at three levels, CPU and memory burners beside it.
+(a) alone, (b) with the burners as ordinary pods, (c) as BestEffort pods, which have the least CPU weight and no more, (d) held by
+koordlet's suppression once a second, (e) with cpu.idle, the pressure path, and a threshold that lets them fill the node. Each agent
+gets a sandbox of its own and its own "alone": figures of one machine move from minute to minute.
+usage: bench_colocation.py [--seconds=15] [--rates=100,250,400] [--variants=d,e] [--threshold=65] [--hot-threshold=95]
+       [--svg=colocation.svg]
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roles.sandbox import main, scenario
-from roles.sandbox.measure import PhaseResult
+from roles.sandbox.measure import PhaseResult, StepResult
+from roles.sandbox.report.svg import COLOURS, Chart, Line, document
 
 if TYPE_CHECKING:
     from roles.sandbox.demo import Demo
+
+IDLE = {"policies": {"cpuPolicy": "coreSched"}, "beClass": {"cpuQOS": {"enable": True, "schedIdle": 1}}}
+NAMES = {
+    "a": "alone",
+    "b": "unmanaged",
+    "c": "shares only",
+    "d": "koordlet suppress",
+    "e": "suppress, pressure path, cpu.idle",
+}
+KINDS = {"alone": "a", "unmanaged": "b", "shares": "c"}
+HEAD = "| load | how | p50 | p99 | p99 / alone | CPU busy | batch CPU | errors |\n| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
 
 
 def option(name: str, default: str) -> str:
     return next((a.split("=", 1)[1] for a in sys.argv if a.startswith(f"--{name}=")), default)
 
 
-def chosen(rates: Sequence[float], seconds: float, policy: str, threshold: int, phases: Sequence[scenario.PhaseKind]) -> scenario.Scenario:
-    """The demo's scenario with other load steps, phases and suppress policy; no simulated nodes, they only take CPU."""
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One way at one load. CPU use in percent of the machine, batch CPU in cores."""
+
+    way: str
+    rate: float
+    p50: float
+    p99: float
+    ratio: float
+    busy: float
+    batch: float
+    errors: int
+
+    def __str__(self) -> str:
+        cells = (f"{self.rate:g} /s", f"({self.way}) {NAMES[self.way]}", f"{self.p50:.2f} ms", f"{self.p99:.2f} ms", f"{self.ratio:.2f}")
+        return f"| {' | '.join(cells)} | {self.busy:.0f} % | {self.batch:.2f} | {self.errors} |"
+
+
+def chosen(variant: str, rates: Sequence[float], seconds: float, phases: Sequence[scenario.PhaseKind], threshold: int) -> scenario.Scenario:
+    """The demo's scenario with other load steps, phases and node agent; no simulated nodes, they only take CPU."""
     config = scenario.Scenario().slo_controller_config
-    strategy = {
-        **config["resource-threshold-config"]["clusterStrategy"],
-        "cpuSuppressPolicy": policy,
-        "cpuSuppressThresholdPercent": threshold,
-    }
+    strategy = {"enable": True, "cpuSuppressPolicy": "cfsQuota", "cpuSuppressThresholdPercent": threshold}
+    hot = variant == "e"
     return scenario.Scenario(
         title="co-location benchmark",
         nodes=scenario.Nodes(count=0, batch_pods=0),
         load=scenario.Load(steps=[scenario.LoadStep(rate=rate, seconds=seconds) for rate in rates]),
         phases=[scenario.Phase(kind=kind) for kind in phases],
-        slo_controller_config={**config, "resource-threshold-config": {"clusterStrategy": strategy}},
+        node_agent=scenario.NodeAgent(feature_gates="CoreSched=true" if hot else "", pressure_triggers=hot),
+        slo_controller_config={
+            **config,
+            "resource-threshold-config": {"clusterStrategy": strategy},
+            **({"resource-qos-config": {"clusterStrategy": IDLE}} if hot else {}),
+        },
     )
 
 
-def busy(result: PhaseResult, begin: float, end: float, cpus: int) -> float:
-    """CPU utilisation of the machine between two moments, percent."""
+def between(result: PhaseResult, begin: float, end: float, cpus: int) -> tuple[float, float]:
+    """CPU use of the machine in percent, and of the batch pods in cores, between two moments."""
     inside = [s for s in result.samples if begin <= s.time <= end]
     if len(inside) < 2 or inside[-1].time <= inside[0].time:
-        return float("nan")
-    return 100 * (inside[-1].node_busy - inside[0].node_busy) / ((inside[-1].time - inside[0].time) * cpus)
+        return float("nan"), float("nan")
+    first, last = inside[0], inside[-1]
+    span = last.time - first.time
+    batch = ((last.batch_ns or 0) - (first.batch_ns or 0)) / 1e9 / span if first.batch_ns is not None else 0.0
+    return 100 * (last.node_busy - first.node_busy) / (span * cpus), batch
 
 
-def rows(name: str, result: PhaseResult, cpus: int, alone: dict[float, float]) -> list[str]:
-    """One line a load level; p99 beside that of the service alone."""
+def cells(way: str, result: PhaseResult, cpus: int, alone: dict[float, StepResult]) -> list[Cell]:
+    """One a load level; p99 beside that of the service alone."""
     out = []
     for number, step in enumerate(result.steps):
         begin = next((t for t, index, _ in result.step_times if index == number), result.begin)
-        used = busy(result, begin, begin + step.seconds, cpus)
-        alone.setdefault(step.rate, step.p99)
-        ratio = step.p99 / alone[step.rate] if alone[step.rate] else float("nan")
-        errors = f", {step.errors} errors" if step.errors else ""
-        cells = (f"{step.rate:g} /s", name, f"{step.p50:.2f} ms", f"{step.p99:.2f} ms", f"{ratio:.2f}", f"{used:.0f} %")
-        out.append(f"| {' | '.join(cells)} | {result.work_units}{errors} |")
+        busy, batch = between(result, begin, begin + step.seconds, cpus)
+        base = alone.setdefault(step.rate, step)
+        out.append(Cell(way, step.rate, step.p50, step.p99, step.p99 / base.p99 if base.p99 else float("nan"), busy, batch, step.errors))
     return out
 
 
-HEAD = "| load | how | p50 | p99 | p99 / alone | CPU busy | batch work in the phase |\n| --- | --- | ---: | ---: | ---: | ---: | ---: |"
+def chart(table: Sequence[Cell]) -> str:
+    """The 99th percentile above, the use of the machine below, by load; a line a way."""
+    ways = sorted({cell.way for cell in table})
+
+    def lines(pick: str) -> list[Line]:
+        return [
+            Line(f"({way})", [(c.rate, getattr(c, pick)) for c in table if c.way == way], COLOURS[number], dashed=way == "a")
+            for number, way in enumerate(ways)
+        ]
+
+    told = ", ".join(f"({way}) {NAMES[way]}" for way in ways)
+    return document(
+        [
+            Chart(f"p99 — {told}", "requests/s", "ms", lines("p99"), log_y=True),
+            Chart("CPU busy", "requests/s", "percent of the machine", lines("busy"), y_min=0.0),
+        ]
+    )
 
 
-def run(rates: Sequence[float], seconds: float, policies: Sequence[str], threshold: int) -> int:
-    """A run a policy, the unmanaged phase in the first one only; prints the table as it grows. Returns the exit code."""
-    alone: dict[float, float] = {}
-
-    def tell(show: Demo, session: Any) -> None:
-        lines = []
-        for result in show.results:
-            name = {"alone": "alone", "unmanaged": "unmanaged"}.get(result.kind, f"koord, {policy}")
-            lines += rows(name, result, show.cpus, alone)
-        print("\n".join([*([HEAD] if first else []), *lines]), flush=True)
-        for note in show.notes:
-            print(f"note: {note}", file=sys.stderr, flush=True)
-
+def run(rates: Sequence[float], seconds: float, variants: Sequence[str], thresholds: dict[str, int], svg: Path) -> int:
+    """A sandbox for each agent, the phases without koord in the first one; prints one table at the end. Returns the exit code."""
     status = 0
-    for number, policy in enumerate(policies):
-        first = number == 0
-        # every run has its own "alone": figures of one machine move from minute to minute
-        phases: Sequence[scenario.PhaseKind] = ("alone", "unmanaged", "koord") if first else ("alone", "koord")
-        alone.clear()
-        wanted = chosen(rates, seconds, policy, threshold, phases)
-        status = status or main.phases(main.Settings(None, 0, True, False, 0), wanted, tell)
+    with tempfile.NamedTemporaryFile("a+", prefix="koord-bench-") as file:
+        for number, variant in enumerate(variants):
+            phases: Sequence[scenario.PhaseKind] = ("alone", "unmanaged", "shares", "koord") if number == 0 else ("alone", "koord")
+            wanted = chosen(variant, rates, seconds, phases, thresholds[variant])
+            # what the sandbox says meanwhile is for a reader at the terminal, not part of the table
+            with contextlib.redirect_stdout(sys.stderr):
+                status = main.phases(main.Settings(None, 0, True, False, 0), wanted, teller(variant, file.name)) or status
+        file.seek(0)
+        table = [Cell(**json.loads(line)) for line in file]
+    print("\n".join([HEAD, *map(str, table)]), flush=True)
+    if table:
+        first = table.index(next(c for c in table if c.way == "a"))
+        drawn = [c for c in table if c.way != "a" or table.index(c) < first + len(rates)]
+        svg.write_text(chart(sorted(drawn, key=lambda c: (c.way, c.rate))))
+        print(f"\nchart: {svg}", flush=True)
     return status
 
 
+def teller(variant: str, path: str) -> Callable[[Demo, Any], None]:
+    """Writes what was measured into a file: a sandbox runs in a process of its own, so that another one can clean up after it."""
+
+    def tell(show: Demo, _: Any) -> None:
+        alone: dict[float, StepResult] = {}
+        found = [c for r in show.results for c in cells(KINDS.get(r.kind, variant), r, show.cpus, alone)]
+        with open(path, "a") as file:
+            file.writelines(json.dumps(asdict(c)) + "\n" for c in found)
+        for note in show.notes:
+            print(f"note: {note}", file=sys.stderr, flush=True)
+
+    return tell
+
+
 if __name__ == "__main__":
+    chosen_variants = option("variants", "d,e").split(",")
+    if not set(chosen_variants) <= {"d", "e"}:
+        sys.exit(f"--variants: d and e are known, not {','.join(chosen_variants)}")
     sys.exit(
         run(
             [float(r) for r in option("rates", "100,250,400").split(",")],
-            float(option("seconds", "10")),
-            option("policies", "cfsQuota,cpuset").split(","),
-            int(option("threshold", "65")),
+            float(option("seconds", "15")),
+            chosen_variants,
+            {"d": int(option("threshold", "65")), "e": int(option("hot-threshold", "95"))},
+            Path(option("svg", "colocation.svg")),
         )
     )

@@ -3,7 +3,7 @@
 Three best-effort processes take what they get; the load generator, in a latency-sensitive container, steps from 0.15 to 0.85 cores
 again and again at random distances. Measured from each step: until the best-effort quota is lowered (by a tenth of its whole fall:
 less is noise), and until best-effort CPU use, over the last 100 ms, has made half of its fall. With the pressure path and without.
-usage: bench_reaction.py [--quick] [--steps=40] [--pods=110] [--seed=N] [--threshold=65] [--flags="…"] [--only=with|without] [--verbose]
+usage: bench_reaction.py [--quick] [--steps=12] [--pods=110] [--seed=N] [--threshold=65] [--flags="…"] [--only=with|without] [--verbose]
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def set_load(loads: Sequence[subprocess.Popen[bytes]], share: float) -> None:
 
 
 def rows(quick: bool) -> list[Row]:
-    count = int(option("steps", "6" if quick else "40"))
+    count = int(option("steps", "6" if quick else "12"))
     only = option("only", "")
     flags = option("flags", "").split()
     out = []

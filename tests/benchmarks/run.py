@@ -16,13 +16,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from tests.benchmarks.table import Row, render
 
+#: Has a make target and a table of its own.
+APART = ("colocation",)
 HERE = Path(__file__).resolve().parent
 
 
 def main(arguments: list[str]) -> int:
     sizes = [word for word in arguments if word in ("--quick", "--all")]
     wanted = [word for word in arguments if not word.startswith("-")]
-    scripts = sorted(path for path in HERE.glob("bench_*.py") if not wanted or path.stem.removeprefix("bench_") in wanted)
+    scripts = sorted(
+        path
+        for path in HERE.glob("bench_*.py")
+        if path.stem.removeprefix("bench_") not in APART and (not wanted or path.stem.removeprefix("bench_") in wanted)
+    )
     if not scripts:
         print(
             f"no such benchmark; known: {', '.join(p.stem.removeprefix('bench_') for p in sorted(HERE.glob('bench_*.py')))}",

@@ -10,11 +10,12 @@ from roles.sandbox.measure import PhaseResult, StepResult, merge_steps
 TITLES: Mapping[str, str] = {
     "alone": "service alone",
     "unmanaged": "with batch, unmanaged",
+    "shares": "with batch, BestEffort",
     "koord": "with batch under koord",
 }
 DISTURBED_CORES = 0.5
 """The sandbox's own control plane stays well below this; more than that comes from elsewhere and shows in every figure."""
-ORDER = ("alone", "unmanaged", "koord")
+ORDER = ("alone", "unmanaged", "shares", "koord")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,8 @@ def _method(facts: Facts, phases: Sequence[PhaseResult]) -> str:
         f"The phases ran in this order: {order}. The load generator is open-loop: requests leave at fixed times, and latency counts "
         f"from the planned time, so waiting is never hidden. Each request costs the service {facts.iterations:,} loop iterations. "
         "Unmanaged means the same jobs as ordinary pods with a CPU request and no limit, put on the node directly, with co-location and "
-        f"suppression switched off. Under koord they come from a namespace that a ClusterColocationProfile selects. BE is held to what "
-        f"the rest leaves below {facts.suppress_threshold} % of the node. CPU busy is the whole machine, this sandbox's own control plane "
+        "suppression switched off; BestEffort means that they ask for nothing. Under koord they come from a namespace that a "
+        "ClusterColocationProfile selects. BE is held to what the rest leaves below "
+        f"{facts.suppress_threshold} % of the node. CPU busy is the whole machine, this sandbox's own control plane "
         "and whatever else runs here included."
     )

@@ -38,6 +38,8 @@ def settings(sandbox: Sandbox) -> dict[str, Any]:
         "kubelet_sync_interval": 2.0,
         "runtime_hooks_reconcile_interval": 1.0,
         "only_evict_by_api": True,
+        "feature_gates": sandbox.scenario.node_agent.feature_gates,
+        "pressure_triggers": sandbox.scenario.node_agent.pressure_triggers,
     }
 
 

@@ -14,9 +14,10 @@ from koord.config import slo
 from koord.config.errors import InvalidConfig
 from koord.config.model import wire
 from koord.config.scheduler import load
-from roles.sandbox import scenario
+from roles.koordlet.options import Options, check
+from roles.sandbox import objects, scenario
 from roles.sandbox.cli import command
-from roles.sandbox.rolesets import scheduler
+from roles.sandbox.rolesets import koordlet, scheduler
 from roles.sandbox.scenario import Scenario
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "sandbox"
@@ -94,3 +95,35 @@ def test_the_scheduler_as_a_process_gets_the_configuration_of_the_scenario(tmp_p
     assert [profile.scheduler_name for profile in load(flags[0].removeprefix("--config=")).profiles] == ["mine"]
     sandbox.scenario = Scenario()
     assert "--enable-network-topology-manager" not in scheduler.arguments(sandbox)
+
+
+@pytest.mark.parametrize(
+    ("kind", "namespace", "asks"), [("koord", "batch", True), ("unmanaged", "batch-unmanaged", True), ("shares", "batch-unmanaged", False)]
+)
+def test_batch_pods_by_phase(kind: str, namespace: str, asks: bool) -> None:
+    """What asks for nothing is BestEffort to Kubernetes: the least weight, no limit."""
+    pods = objects.batch_pods(Scenario(), kind, "local")
+    assert {p["metadata"]["namespace"] for p in pods} == {namespace}
+    resources = [c["resources"] for p in pods for c in p["spec"]["containers"]]
+    assert [bool(r["requests"]) for r in resources] == [asks] * len(pods)
+    assert [bool(r.get("limits")) for r in resources] == [kind == "koord"] * len(pods)
+    assert all(("nodeName" in p["spec"]) is (kind != "koord") for p in pods)
+
+
+def test_the_node_agent_gets_its_settings(tmp_path: Path) -> None:
+    made = scenario.load(write(tmp_path, nodeAgent={"featureGates": "CoreSched=true", "pressureTriggers": False}))
+    local = SimpleNamespace(cgroup_root=tmp_path)
+    kubelet = SimpleNamespace(name="local", server=SimpleNamespace(port=1))
+    found = koordlet.settings(SimpleNamespace(scenario=made, local=local, kubelet=kubelet, scratch=tmp_path))
+    assert (found["feature_gates"], found["pressure_triggers"]) == ("CoreSched=true", False)
+    options = Options(**found)
+    check(options)
+
+
+def test_idle_groups_are_off_with_the_strategies() -> None:
+    idle = {"policies": {"cpuPolicy": "coreSched"}, "beClass": {"cpuQOS": {"enable": True, "schedIdle": 1}}}
+    made = Scenario(slo_controller_config={**Scenario().slo_controller_config, "resource-qos-config": {"clusterStrategy": idle}})
+    assert "schedIdle" in made.config_data()["resource-qos-config"]
+    off = made.config_data(strategies=False)
+    assert "schedIdle" not in off["resource-qos-config"]
+    assert not slo.parse(off, previous=None).errors
