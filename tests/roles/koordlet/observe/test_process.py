@@ -332,3 +332,38 @@ def test_what_is_missing_is_waited_for_or_named(host, kubelet, make_node, missin
             assert code == 0, said
 
     asyncio.run(main())
+
+
+@pytest.mark.feature("BEY-PSI-01")
+@pytest.mark.parametrize("on", [True, False])
+def test_pressure_starts_ticks_out_of_turn_unless_it_is_switched_off(host, kubelet, make_node, make_pod, on) -> None:
+    async def main() -> None:
+        tree = host()
+        stall = 0
+
+        def press() -> None:
+            for name in ("cpu", "memory"):
+                tree.write(f"proc/pressure/{name}", f"some avg10=0.00 avg60=0.00 avg300=0.00 total={stall}\n")
+
+        press()
+        async with running_server(crds=True) as server, server.client() as client, kubelet() as served:
+            await cluster(client, make_node())
+            served.pods = listed(make_pod("web", "u-1"))
+            koordlet = await start(tree, server, served.port, f"--pressure-triggers={str(on).lower()}")
+            try:
+                await koordlet.until("/readyz", lambda status, _: status == 200)
+                woken = ""
+                for _ in range(300 if on else 20):
+                    stall += 60_000
+                    press()
+                    await asyncio.sleep(0.1)
+                    _, text = await koordlet.get("/internal-metrics")
+                    woken = next((line for line in text.splitlines() if line.startswith("koordlet_pressure_wakeups{")), "")
+                    if woken:
+                        break
+            finally:
+                code, said = await koordlet.stop()
+            assert code == 0, said
+            assert ('reason="memory"' in woken) is on
+
+    asyncio.run(main())
