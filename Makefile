@@ -60,7 +60,7 @@ features: $(STAMP) ## feature IDs, the tests that cover each, and those with non
 bench: $(STAMP) ## the benchmark table
 	$(BIN)/python tests/benchmarks/run.py $(BENCH_ARGS)
 
-bench-colocation: $(STAMP) ## a service alone, with unmanaged batch jobs, and with the same jobs under koord, in real cgroups (root); about six minutes
+bench-colocation: $(STAMP) ## a service alone, with unmanaged batch jobs, and with the same jobs under koord, in real cgroups (root); p50, p99 and CPU use, a chart; about six minutes
 	$(BIN)/python -m tests.benchmarks.bench_colocation $(BENCH_ARGS)
 
 cases: $(STAMP) ## black-box cases against the embedded API server: make cases CASES=DIR [AREA=name,...] [CASE=glob] [JOBS=n]
