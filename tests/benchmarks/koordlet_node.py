@@ -304,6 +304,13 @@ class Agent:
         return [line for line in self.log.read_text().splitlines() if line.startswith(("E", "F"))]
 
 
+def _end_with_parent() -> None:
+    """In the child: an agent must not outlive a benchmark that was killed."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
 @contextlib.asynccontextmanager
 async def agent(
     machine: Machine, *, slo: dict[str, Any], gates: str = "", flags: Sequence[str] = (), profile: str = ""
@@ -325,7 +332,7 @@ async def agent(
         command = [sys.executable, *profiler, "-m", "koord.cli", "koordlet", *arguments]
         log = scratch / "log"
         with open(log, "wb") as stream:
-            process = subprocess.Popen(command, stderr=stream, env=environment)
+            process = subprocess.Popen(command, stderr=stream, env=environment, preexec_fn=_end_with_parent)
         made = Agent(process, port, log)
         try:
             await made.until_healthy()
