@@ -332,7 +332,8 @@ async def agent(
         command = [sys.executable, *profiler, "-m", "koord.cli", "koordlet", *arguments]
         log = scratch / "log"
         with open(log, "wb") as stream:
-            process = subprocess.Popen(command, stderr=stream, env=environment, preexec_fn=_end_with_parent)
+            # no other thread runs yet
+            process = subprocess.Popen(command, stderr=stream, env=environment, preexec_fn=_end_with_parent)  # noqa: PLW1509
         made = Agent(process, port, log)
         try:
             await made.until_healthy()
