@@ -1,0 +1,93 @@
+"""Names that the pages mention are names that exist: flags, gates, metrics, labels and annotations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from koord.api import names
+from roles.tools.reference import commands, gates, metrics
+from tests.support.docs import ROOT, fences, pages, without_fences
+
+PROSE = [page for page in pages() if page.parent.name != "reference"]
+_CODE = re.compile(r"`([^`\n]+)`")
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
+_METRIC = re.compile(
+    r"\b((?:koordlet|scheduler|koord|slo_controller|descheduler|workqueue|rest_client|kube_pod|kubernetes)_[a-z0-9_]*[a-z0-9])(_?\*)?"
+)
+_KEY = re.compile(r"(?<![\w.@-])(?:[a-z-]+\.)*koordinator\.sh/[A-Za-z][\w.-]*")
+_GATE = re.compile(r"\b[Gg]ates?:? ((?:`[A-Za-z]+`(?:,? (?:and |or )?)?)+)")
+
+# Flags of the kubelet, of other tools and of benchmarks.
+FOREIGN_FLAGS = {
+    "--container-runtime-endpoint",
+    "--container-runtime",
+    "--docker-endpoint",
+    "--server-side",
+    "--quick",
+    "--policies",
+    "--flag",
+    "--bool",
+}
+# A metric that a page says is not there; a label that users choose for their namespaces.
+ABSENT_METRICS = {"scheduler_plugin_execution_duration_seconds"}
+CHOSEN_KEYS = {"koordinator.sh/enable-colocation"}
+FOREIGN_KEYS = ("sandbox.koordinator.sh/", "analysis.koordinator.sh/")
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def codes(page: Path) -> Iterator[str]:
+    """Everything that a page shows as code."""
+    text = page.read_text(encoding="utf-8")
+    yield from _CODE.findall(without_fences(text))
+    yield from (line for line in without_fences(text).splitlines() if line.startswith("    "))
+    yield from (body for language, body in fences(text) if language in ("", "sh", "bash"))
+
+
+@pytest.mark.parametrize("page", PROSE, ids=name_of)
+def test_flags_exist(page: Path) -> None:
+    known = {
+        name
+        for path, command in commands.walk()
+        for option in commands.options(command, path)
+        for name in (*option.opts, *option.secondary_opts)
+    }
+    # whole command lines are parsed by test_pages
+    mentioned = {flag for code in codes(page) if code.startswith("--") for flag in _FLAG.findall(code)}
+    unknown = {flag for flag in mentioned if flag not in known and not any(name.startswith(flag) for name in known)}
+    assert unknown - FOREIGN_FLAGS == set()
+
+
+@pytest.mark.parametrize("page", PROSE, ids=name_of)
+def test_metrics_exist(page: Path) -> None:
+    known = {entry.name for collect in metrics.ROLES.values() for entry in collect()}
+    missing = set()
+    for code in codes(page):
+        if not re.fullmatch(r"[a-z_]+(\*|\{.*\})?", code):
+            continue
+        for name, star in _METRIC.findall(code):
+            base = re.sub(r"_(bucket|sum|count)$", "", name)
+            if name not in known and base not in known and not (star and any(one.startswith(name) for one in known)):
+                missing.add(name)
+    assert missing - ABSENT_METRICS == set()
+
+
+@pytest.mark.parametrize("page", PROSE, ids=name_of)
+def test_labels_and_annotations_exist(page: Path) -> None:
+    known = {value for constant, value in vars(names).items() if constant.isupper() and isinstance(value, str)}
+    mentioned = {key.rstrip(".-") for code in codes(page) for key in _KEY.findall(code)}
+    groups = {key for key in mentioned if re.fullmatch(r".*/v\d\w*", key)}
+    assert {key for key in mentioned - known - groups - CHOSEN_KEYS if not key.startswith(FOREIGN_KEYS)} == set()
+
+
+@pytest.mark.parametrize("page", PROSE, ids=name_of)
+def test_gates_exist(page: Path) -> None:
+    known = {gate for table in gates.ROLES.values() for gate in table}
+    mentioned = {gate for group in _GATE.findall(page.read_text(encoding="utf-8")) for gate in re.findall(r"`([A-Za-z]+)`", group)}
+    assert mentioned - known == set()
