@@ -30,10 +30,10 @@ File = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """Bytes read and written of each disk, and when that was (Unix seconds)."""
+    """Bytes read and written by (cgroup directory, disk), and when that was (Unix seconds)."""
 
-    read: dict[str, int] = field(default_factory=dict)
-    written: dict[str, int] = field(default_factory=dict)
+    read: dict[tuple[str, str], int] = field(default_factory=dict)
+    written: dict[tuple[str, str], int] = field(default_factory=dict)
     at: float = 0.0
 
 
@@ -90,39 +90,48 @@ def squeezed(snapshot: Snapshot, slo: SLO, pod: PodState, held: Held, config: In
 def throttled(snapshot: Snapshot, pod: PodState, held: Held, config: InterferenceStrategy, now: float) -> tuple[dict[File, str], DiskUse]:
     """Limits of a share of what the pod reads and writes on each disk. Needs two looks: the first one only counts."""
     known = {key: value for key, value in held.files.items() if key[0] not in (SHARES, QUOTA)}
-    use = disk_use(snapshot.host, pod.cgroup_dir, now)
+    if known:
+        return known, held.disks
+    use = disk_use(snapshot.host, pod, now)
     passed = use.at - held.disks.at
-    if known or not held.disks.at or passed <= 0:
-        return known, use if not held.disks.at else held.disks
-    rates = {}
+    if not held.disks.at or passed <= 0:
+        return {}, use
+    rates: dict[tuple[str, str], dict[str, int]] = {}
     for way, counters, before in (("r", use.read, held.disks.read), ("w", use.written, held.disks.written)):
-        for disk, count in counters.items():
-            moved = (count - before.get(disk, count)) / passed
+        for where, count in counters.items():
+            moved = (count - before.get(where, count)) / passed
             if moved > LEAST_BPS:
-                rates[disk, way] = max(int(moved * config.throttle_percent / 100), LEAST_BPS)
-    return _limits(snapshot.host, pod.cgroup_dir, rates), use
+                rates.setdefault(where, {})[way] = max(int(moved * config.throttle_percent / 100), LEAST_BPS)
+    return _limits(snapshot.host, rates), use
 
 
-def _limits(host: HostState, directory: str, rates: dict[tuple[str, str], int]) -> dict[File, str]:
+def _limits(host: HostState, rates: dict[tuple[str, str], dict[str, int]]) -> dict[File, str]:
     files: dict[File, str] = {}
-    if host.cgroups.v2:
-        for disk in sorted({disk for disk, _ in rates}):
-            keys = [f"{way}bps={rates[disk, way]}" for way in ("r", "w") if (disk, way) in rates]
-            files[IO_MAX, directory, disk] = f"{disk} {' '.join(keys)}"
-    else:
-        for (disk, way), rate in sorted(rates.items()):
-            files[READ_BPS if way == "r" else WRITE_BPS, directory, disk] = f"{disk} {rate}"
-    return {key: line for key, line in files.items() if host.cgroups.supported(key[0], directory)}
+    for (directory, disk), ways in sorted(rates.items()):
+        if host.cgroups.v2:
+            files[IO_MAX, directory, disk] = f"{disk} {' '.join(f'{way}bps={rate}' for way, rate in ways.items())}"
+        else:
+            for way, rate in ways.items():
+                files[READ_BPS if way == "r" else WRITE_BPS, directory, disk] = f"{disk} {rate}"
+    return {key: line for key, line in files.items() if host.cgroups.supported(key[0], key[1])}
 
 
-def disk_use(host: HostState, directory: str, now: float) -> DiskUse:
-    """What a group has read and written; nothing where it cannot be read."""
-    try:
-        path = host.cgroups.file("blkio.throttle.io_service_bytes", directory)
-        read, written = parse.disk_bytes(host.files.read(path), v2=host.cgroups.v2)
-    except (HostError, ValueError):
-        return DiskUse(at=now)
-    return DiskUse(read, written, now)
+def disk_use(host: HostState, pod: PodState, now: float) -> DiskUse:
+    """What a pod has read and written; nothing where it cannot be read.
+
+    On cgroup v1 a limit holds for the processes of its very directory, so containers are looked at and limited one by one.
+    """
+    directories = [pod.cgroup_dir] if host.cgroups.v2 else [c.cgroup_dir for c in pod.containers if c.cgroup_dir]
+    use = DiskUse(at=now)
+    for directory in directories:
+        try:
+            path = host.cgroups.file("blkio.throttle.io_service_bytes", directory)
+            read, written = parse.disk_bytes(host.files.read(path), v2=host.cgroups.v2)
+        except (HostError, ValueError):
+            continue
+        use.read.update({(directory, disk): count for disk, count in read.items()})
+        use.written.update({(directory, disk): count for disk, count in written.items()})
+    return use
 
 
 def _text(host: HostState, resource: str, directory: str) -> str:

@@ -57,7 +57,7 @@ class Case:
             if self.machine.v2:
                 self.machine.put(SERVICED, pod, f"8:0 rbytes={self.moved} wbytes=0 rios=1 wios=0")
             else:
-                self.machine.put(SERVICED, pod, f"8:0 Read {self.moved}\n8:0 Write 0\n8:0 Total {self.moved}\nTotal {self.moved}")
+                self.machine.put(SERVICED, self.box, f"8:0 Read {self.moved}\n8:0 Write 0\n8:0 Total {self.moved}\nTotal {self.moved}")
             value = waiting * self.random.uniform(0.9, 1.1)
             self.world.sample(kinds.POD_PSI, value, self.web.uid, self.signal, "10", "some")
             outcome = self.world.decide(self.strategy, self.state)
@@ -160,13 +160,13 @@ class TestThrottle:
         case = Case(world, gates, signal="io")
         case.look(40, 1.0, 0.5)
         case.look(4, 40.0, 6.0)
-        disk, rate = case.get(READ).split()
-        assert (disk, case.get(WRITE), case.get(SHARES)) == ("8:0", "", "1024")
+        disk, rate = case.get(READ, case.box).split()
+        assert (disk, case.get(WRITE, case.box), case.get(READ), case.get(SHARES)) == ("8:0", "", "", "1024")
         assert 25 * MIB < int(rate) < 35 * MIB, "half of 60 MiB a second"
         case.look(2, 40.0, 1.0)
-        assert case.get(READ) == f"{disk} {rate}"
+        assert case.get(READ, case.box) == f"{disk} {rate}"
         case.look(4, 1.0, 0.5)
-        assert case.get(READ) == "8:0 0", "no limit, in the kernel's words"
+        assert case.get(READ, case.box) == "8:0 0", "no limit, in the kernel's words"
         assert case.verdicts() == ["Interfered", "Throttled", "InterferenceOver", "SetFree"]
 
     def test_cgroup_v2(self, world_v2, gates) -> None:
