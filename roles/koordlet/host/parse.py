@@ -7,6 +7,7 @@ All functions are pure: the caller passes the path for the error text. A numeric
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from dataclasses import dataclass
 
 from roles.koordlet.host.cgroup_files import MAX_INT64, V1_MEMORY_UNLIMITED, weight_to_shares
@@ -253,3 +254,21 @@ def disk_bytes(data: bytes, *, v2: bool) -> tuple[dict[str, int], dict[str, int]
             if into is not None and value.isascii() and value.isdigit():
                 into[disk] = int(value)
     return read, written
+
+
+def whole_disks(data: bytes) -> list[str]:
+    """Numbers (``major:minor``) of the disks in ``/proc/diskstats`` that were read or written, without their partitions."""
+    rows: dict[str, tuple[str, bool]] = {}
+    for line in data.decode("ascii", "replace").splitlines():
+        fields = line.split()
+        if len(fields) >= 8:
+            rows[fields[2]] = (f"{fields[0]}:{fields[1]}", fields[3] != "0" or fields[7] != "0")
+    return [number for name, (number, used) in rows.items() if used and _DISK.fullmatch(number) and not _is_partition(name, rows)]
+
+
+def _is_partition(name: str, names: Container[str]) -> bool:
+    whole = name.rstrip("0123456789")
+    if whole == name:
+        return False
+    # sda1 of sda; nvme0n1p1 of nvme0n1
+    return whole in names or (whole.endswith("p") and whole[:-1] in names)

@@ -21,6 +21,8 @@ from roles.koordlet.store import kinds
 SQUEEZE, THROTTLE = "squeeze", "throttle"
 #: Never less than this is left to a squeezed pod (µs of a period) and to a throttled one (bytes a second and disk).
 LEAST_QUOTA_US, LEAST_BPS = 5_000, 1 << 20
+#: Newer kernels count the bytes of cgroup v1 only where a limit is set: this one holds nobody up.
+COUNTING_BPS = 1 << 50
 SHARES, QUOTA, IDLE = "cpu.shares", "cpu.cfs_quota_us", "cpu.idle"
 CFS_QUOTA_POLICY = "cfsQuota"
 
@@ -49,11 +51,16 @@ class Held:
 
     @property
     def actions(self) -> tuple[str, ...]:
-        found = {SQUEEZE if resource in (SHARES, QUOTA) else THROTTLE for resource, _, _ in self.files}
-        return tuple(sorted(found))
+        limits = [key[0] for key, value in self.files.items() if not _counts(value)]
+        return tuple(sorted({SQUEEZE if resource in (SHARES, QUOTA) else THROTTLE for resource in limits}))
 
     def about(self) -> About:
         return About("pod", self.namespace, self.name, "", self.uid)
+
+
+def _counts(value: str) -> bool:
+    """Whether a limit is only there so that the kernel counts."""
+    return value.endswith(f" {COUNTING_BPS}")
 
 
 def squeezed(snapshot: Snapshot, slo: SLO, pod: PodState, held: Held, config: InterferenceStrategy) -> dict[File, str]:
@@ -90,19 +97,32 @@ def squeezed(snapshot: Snapshot, slo: SLO, pod: PodState, held: Held, config: In
 def throttled(snapshot: Snapshot, pod: PodState, held: Held, config: InterferenceStrategy, now: float) -> tuple[dict[File, str], DiskUse]:
     """Limits of a share of what the pod reads and writes on each disk. Needs two looks: the first one only counts."""
     known = {key: value for key, value in held.files.items() if key[0] not in (SHARES, QUOTA)}
-    if known:
+    if any(not _counts(value) for value in known.values()):
         return known, held.disks
     use = disk_use(snapshot.host, pod, now)
+    if not use.read and not use.written and not snapshot.host.cgroups.v2:
+        return known or _counting(snapshot.host, pod), DiskUse()
     passed = use.at - held.disks.at
     if not held.disks.at or passed <= 0:
-        return {}, use
+        return known, use
     rates: dict[tuple[str, str], dict[str, int]] = {}
     for way, counters, before in (("r", use.read, held.disks.read), ("w", use.written, held.disks.written)):
         for where, count in counters.items():
             moved = (count - before.get(where, count)) / passed
             if moved > LEAST_BPS:
                 rates.setdefault(where, {})[way] = max(int(moved * config.throttle_percent / 100), LEAST_BPS)
-    return _limits(snapshot.host, rates), use
+    return _limits(snapshot.host, rates) or known, use
+
+
+def _counting(host: HostState, pod: PodState) -> dict[File, str]:
+    """Limits beyond any disk, for every whole disk of the machine that is in use."""
+    try:
+        path = host.root.proc_path("diskstats")
+        disks = parse.whole_disks(host.files.read(path))
+    except (HostError, ValueError):
+        return {}
+    rates = {(c.cgroup_dir, disk): {"r": COUNTING_BPS} for c in pod.containers if c.cgroup_dir for disk in disks}
+    return _limits(host, rates)
 
 
 def _limits(host: HostState, rates: dict[tuple[str, str], dict[str, int]]) -> dict[File, str]:

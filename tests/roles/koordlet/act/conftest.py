@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from roles.koordlet.states.slo import SLO, effective_slo
 from roles.koordlet.store import kinds
 from roles.koordlet.store.store import MetricStore
 from roles.koordlet.store.view import MetricsView
+from tests.support.realcgroups import Tree
 
 
 @dataclass
@@ -238,6 +239,16 @@ def world(machine: Machine) -> World:
 @pytest.fixture
 def world_v2(machine_v2: Machine) -> World:
     return World(machine_v2)
+
+
+@pytest.fixture
+def tree(machine: Machine) -> Iterator[Tree]:
+    """Real cgroup v1 groups behind the machine of files (marker root)."""
+    made = Tree(machine)
+    try:
+        yield made
+    finally:
+        made.remove()
 
 
 @pytest.fixture(scope="session")
