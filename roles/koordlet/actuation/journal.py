@@ -76,9 +76,11 @@ def _decode(line: bytes) -> Entry | None:
         if int(crc, 16) != zlib.crc32(body):
             return None
         path, value, undo, resource, inode = orjson.loads(body)
-        return Entry(path, value, Undo(undo), resource, inode)
-    except ValueError:
+        entry = Entry(path, value, Undo(undo), resource, inode)
+    except (ValueError, TypeError):
         return None
+    whole = all(isinstance(text, str) for text in (path, value, resource)) and isinstance(inode, int)
+    return entry if whole else None
 
 
 def directory_inode(path: str) -> int:

@@ -16,6 +16,9 @@ from functools import cached_property
 from roles.koordlet.host.errors import HostError, HostFileError, ParseError
 from roles.koordlet.host.root import HostRoot
 
+#: Digits of a CPU's number: a list is a set in memory, and a typing error must not fill it.
+MAX_DIGITS = 6
+
 
 def parse_cpu_list(path: str, text: str) -> list[int]:
     """``0-3,8`` -> [0, 1, 2, 3, 8]; an empty text is the empty list."""
@@ -24,6 +27,8 @@ def parse_cpu_list(path: str, text: str) -> list[int]:
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise ParseError(path, f"{text.strip()[:60]!r} is not a CPU list such as 0-3,8")
+        if len(first) > MAX_DIGITS or len(last) > MAX_DIGITS:
+            raise ParseError(path, f"{part.strip()[:60]!r} names CPUs that no machine has")
         out.update(range(int(first), int(last or first) + 1))
     return sorted(out)
 

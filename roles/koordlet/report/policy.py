@@ -42,6 +42,8 @@ def _durations(policy: dict[str, Any]) -> tuple[float, ...]:
     listed = aggregate.get("durations") if isinstance(aggregate, dict) else None
     if not listed:
         return DEFAULT_POLICY.durations
+    if not isinstance(listed, list):
+        raise PolicyError("nodeAggregatePolicy.durations", f"{listed!r} is not a list of durations such as 5m")
     out: list[float] = []
     for text in listed:
         try:
@@ -63,7 +65,7 @@ def effective_policy(spec: dict[str, Any] | None) -> CollectPolicy:
     if not isinstance(policy, dict):
         raise PolicyError("", "is not an object")
     memory = policy.get("nodeMemoryCollectPolicy") or DEFAULT_POLICY.memory
-    if memory not in MEMORY_POLICIES:
+    if not isinstance(memory, str) or memory not in MEMORY_POLICIES:
         raise PolicyError("nodeMemoryCollectPolicy", f"{memory!r} is not one of {', '.join(MEMORY_POLICIES)}")
     return CollectPolicy(
         aggregate=_seconds(policy, "aggregateDurationSeconds", DEFAULT_POLICY.aggregate, MIN_AGGREGATE),

@@ -11,18 +11,27 @@ from roles.koordlet.host.root import HostRoot, PathEscapeError
 _LISTEN = "0A"
 
 
+def listening_inodes(table: str, port: int) -> set[str]:
+    """Socket inodes that listen on a TCP port, of a table as in ``/proc/net/tcp``; lines that cannot be read are left out."""
+    found: set[str] = set()
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) > 9 and fields[3] == _LISTEN:
+            try:
+                if int(fields[1].rpartition(":")[2], 16) == port:
+                    found.add(fields[9])
+            except ValueError:
+                continue
+    return found
+
+
 def _listening_inodes(root: HostRoot, port: int) -> set[str]:
-    """Socket inodes that listen on a TCP port."""
     found: set[str] = set()
     for name in ("net/tcp", "net/tcp6"):
         try:
-            lines = Path(root.proc_path(name)).read_text().splitlines()[1:]
+            found |= listening_inodes(Path(root.proc_path(name)).read_text(errors="replace"), port)
         except OSError:
             continue
-        for line in lines:
-            fields = line.split()
-            if len(fields) > 9 and fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
-                found.add(fields[9])
     return found
 
 
@@ -68,7 +77,7 @@ def _config_text(root: HostRoot, pid: int, path: str) -> str | None:
         bases.append("/")
     for base in bases:
         try:
-            return Path(root.path(os.path.join(base, path))).read_text()
+            return Path(root.path(os.path.join(base, path))).read_text(errors="replace")
         except (OSError, PathEscapeError):
             continue
     return None
@@ -89,13 +98,22 @@ def kubelet_driver(root: HostRoot, port: int) -> CgroupDriver | None:
         content = _config_text(root, pid, config)
         if content is None:
             return None
-        import yaml
+        return driver_of(content)
+    return _driver(text)
 
-        try:
-            loaded = yaml.safe_load(content)
-        except yaml.YAMLError:
-            return None
-        text = str(loaded.get("cgroupDriver") or "") if isinstance(loaded, dict) else ""
+
+def driver_of(content: str) -> CgroupDriver | None:
+    """``cgroupDriver`` of a kubelet's configuration file, cgroupfs where it says nothing; None where it cannot be read."""
+    import yaml
+
+    try:
+        loaded = yaml.safe_load(content)
+    except (yaml.YAMLError, ValueError, RecursionError):  # a timestamp of no day is a ValueError
+        return None
+    return _driver(str(loaded.get("cgroupDriver") or "") if isinstance(loaded, dict) else "")
+
+
+def _driver(text: str | None) -> CgroupDriver | None:
     try:
         return CgroupDriver(text or "cgroupfs")
     except ValueError:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.api import annotations as annotation_parsers
@@ -18,6 +20,7 @@ from koord.api.annotations import AnnotationError
 from koord.api.objects import Pod
 from koord.api.objects_meta import decoder
 from roles.koordlet.actuation.disklines import by_disk, says
+from roles.koordlet.actuation.journal import _decode
 from roles.koordlet.actuation.values import same
 from roles.koordlet.extensions import Extensions
 from roles.koordlet.hooks.requests import contexts
@@ -26,13 +29,16 @@ from roles.koordlet.host.cgroup import Cgroups
 from roles.koordlet.host.cgroup_files import TABLE
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.root import HostRoot
-from roles.koordlet.host.topology import CPU, make_topology
+from roles.koordlet.host.topology import CPU, make_topology, parse_cpu_list
 from roles.koordlet.qos.burst import effective as burst_of
 from roles.koordlet.qos.memoryqos_config import effective as memory_of
 from roles.koordlet.qos.memoryqos_config import pod_limit, pod_request
 from roles.koordlet.qos.resctrl_math import cache_ids, ways
+from roles.koordlet.qos.tuning_memory import kills, refaults
 from roles.koordlet.report.cpupools import CPUStateError, kubelet_pinned, kubelet_policy, node_reservation, system_qos
+from roles.koordlet.report.policy import CollectPolicy, PolicyError, effective_policy
 from roles.koordlet.sensing.xpu import read_devices
+from roles.koordlet.states.driver import driver_of, listening_inodes
 from roles.koordlet.states.pods import PodBook, PodListError, pod_state
 from roles.koordlet.states.slo import SLO, effective_slo
 
@@ -51,6 +57,11 @@ SAMPLES = [
     b"processor : 0\nvendor_id : GenuineIntel\nmodel name : X\nflags : cat_l3 mba\n", b"12 (a (b) c) S 1 12 12 0\n",
     b"    L3:0=fff;1=fff\n    MB:0=100;1=100\n", b"0-3,8\n", b"1\n2\n3\n", b"8:0 1000\n8:16 rbps=1 wbps=max\n",
     b"# version: 1.0\n# buckets: 1,2,5\ncfei 1 2 3\n",
+    b"8:0 Read 12\n8:0 Write 5\nTotal 17\n8:0 rbytes=1 wbytes=2 rios=1 wios=1\n",
+    b"workingset_refault_file 7\noom_kill 3\ntotal_pgmajfault 9\n",
+    b" 254 0 vda 5 0 9 1 2 0 3 4 0 0 0\n 254 1 vda1 5 0 9 1 2 0 3 4 0 0 0\n", b"kind: KubeletConfiguration\ncgroupDriver: systemd\n",
+    b"  sl  local_address\n 0: 0100007F:280A 00000000:0000 0A 0:0 0:0 0 0 0 4711 1\n", b'["/sys/x","1","write","cpu.shares",7]',
+    b"7 (a b) S 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 4711 0\n",
 ]  # fmt: skip
 
 PARSERS: dict[str, Parser] = {
@@ -80,7 +91,19 @@ PARSERS: dict[str, Parser] = {
     "cbm mask": lambda d: ways(d.decode("utf-8", "replace")),
     "schemata": lambda d: cache_ids(d.decode("utf-8", "replace"), "L3"),
     "disk lines": lambda d: by_disk(d.decode("utf-8", "replace")),
+    "disk bytes": lambda d: (parse.disk_bytes(d, v2=False), parse.disk_bytes(d, v2=True)),
+    "diskstats": parse.whole_disks,
+    "start of a process": lambda d: proc.start_ticks(FILE, d),
+    "refaults and kills": lambda d: (refaults(parse.key_values(d), v2=True), refaults(parse.key_values(d), v2=False), kills(d)),
+    "CPU list": lambda d: parse_cpu_list(FILE, d.decode("utf-8", "replace")),
+    "sockets": lambda d: listening_inodes(d.decode("utf-8", "replace"), 10250),
+    "kubelet's file": lambda d: driver_of(d.decode("utf-8", "replace")),
+    "journal": lambda d: _decode(b"%08x %s" % (zlib.crc32(d), d)),
 }
+
+
+#: More examples than elsewhere in the suite, and a hundred thousand in `make fuzz`: parsers see what nobody foresaw.
+thorough = settings(max_examples=100_000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 200)
 
 
 def texts() -> st.SearchStrategy[bytes]:
@@ -100,6 +123,7 @@ def texts() -> st.SearchStrategy[bytes]:
 
 
 @pytest.mark.parametrize("name", PARSERS)
+@thorough
 @given(data=texts())
 def test_fuzz_kernel_files(name: str, data: bytes) -> None:
     try:
@@ -111,6 +135,7 @@ def test_fuzz_kernel_files(name: str, data: bytes) -> None:
     assert problem
 
 
+@thorough
 @given(st.sampled_from(sorted(TABLE)), texts(), texts())
 def test_fuzz_what_stands_in_a_file_is_compared(resource: str, have: bytes, want: bytes) -> None:
     one, other = have.decode("utf-8", "replace"), want.decode("utf-8", "replace")
@@ -163,6 +188,7 @@ def pod_of(annotations: dict[str, str], qos: str) -> Any:
     return decoder(Pod)(json.dumps(wire).encode())
 
 
+@thorough
 @given(st.dictionaries(st.sampled_from([k for k in KEYS if k]), values, max_size=4), st.sampled_from(["LS", "BE", "LSR", ""]))
 def test_fuzz_what_a_pod_says_of_itself(tmp_path_factory: Any, annotations: dict[str, str], qos: str) -> None:
     """Strategies and hooks take the pod with whatever it says; a hook may refuse it with one error."""
@@ -179,6 +205,7 @@ def test_fuzz_what_a_pod_says_of_itself(tmp_path_factory: Any, annotations: dict
         assert str(error)  # noqa: PT017
 
 
+@thorough
 @given(st.dictionaries(st.sampled_from(WORDS), documents, max_size=5))
 def test_fuzz_a_nodeslo_is_taken_section_by_section(spec: dict[str, Any]) -> None:
     good, _ = effective_slo({"cpuBurstStrategy": {"policy": "auto"}})
@@ -188,6 +215,7 @@ def test_fuzz_a_nodeslo_is_taken_section_by_section(spec: dict[str, Any]) -> Non
         assert found.cpu_burst == good.cpu_burst, "the last good section stays"
 
 
+@thorough
 @given(
     st.one_of(
         st.binary(max_size=200),
@@ -207,6 +235,7 @@ def test_fuzz_the_kubelets_list(body: bytes) -> None:
 TOPOLOGY = make_topology(CPU(i, i // 2, 0, 0) for i in range(8))
 
 
+@thorough
 @given(
     st.dictionaries(
         st.sampled_from(["cpuManagerPolicy", "reservedSystemCPUs", "kubeReserved", "systemReserved", "cpuManagerPolicyOptions"]),
@@ -219,6 +248,7 @@ def test_fuzz_the_kubelets_configuration(config: dict[str, Any]) -> None:
     assert isinstance(policy.annotation(), dict)
 
 
+@thorough
 @given(
     st.one_of(
         st.none(),
@@ -234,6 +264,7 @@ def test_fuzz_the_kubelets_cpu_state(state: bytes | None) -> None:
         assert str(error)  # noqa: PT017
 
 
+@thorough
 @given(values)
 def test_fuzz_what_the_node_says(text: str) -> None:
     annotations = {"node.koordinator.sh/reservation": text, "node.koordinator.sh/system-qos-resource": text}
@@ -243,6 +274,7 @@ def test_fuzz_what_the_node_says(text: str) -> None:
     system_qos(annotations)
 
 
+@thorough
 @given(st.one_of(st.binary(max_size=120), documents.map(lambda d: json.dumps([d]).encode())))
 def test_fuzz_device_files(tmp_path_factory: Any, data: bytes) -> None:
     directory = Path(tmp_path_factory.getbasetemp()) / "devices"
@@ -252,3 +284,21 @@ def test_fuzz_device_files(tmp_path_factory: Any, data: bytes) -> None:
         assert isinstance(read_devices(str(directory)), tuple)
     except HostError as error:
         assert "a.json" in str(error)  # noqa: PT017
+
+
+POLICY = [
+    "metricCollectPolicy", "aggregateDurationSeconds", "reportIntervalSeconds", "nodeAggregatePolicy", "durations",
+    "nodeMemoryCollectPolicy",
+]  # fmt: skip
+policies = st.dictionaries(
+    st.sampled_from(POLICY), st.one_of(documents, st.lists(st.one_of(leaves, st.just("5m")), max_size=3), st.just("usageWithPageCache"))
+)
+
+
+@thorough
+@given(st.one_of(policies, policies.map(lambda p: {"metricCollectPolicy": {**p, "nodeAggregatePolicy": p}})))
+def test_fuzz_what_a_nodemetric_asks_for(spec: dict[str, Any]) -> None:
+    try:
+        assert isinstance(effective_policy(spec), CollectPolicy)
+    except PolicyError as error:
+        assert str(error)  # noqa: PT017
