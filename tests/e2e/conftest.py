@@ -86,7 +86,12 @@ class Running:
             time.sleep(0.1)
 
     def kubectl(self, *arguments: str, check: bool = True, stdin: str | None = None) -> str:
-        done = subprocess.run(
+        done = self.try_kubectl(*arguments, stdin=stdin)
+        assert not check or done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
+        return done.stdout
+
+    def try_kubectl(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             ["kubectl", f"--kubeconfig={self.kubeconfig}", *arguments],
             env={**self.environment, "HOME": str(self.directory)},
             input=stdin,
@@ -95,8 +100,6 @@ class Running:
             timeout=60,
             check=False,
         )
-        assert not check or done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
-        return done.stdout
 
     def get(self, *arguments: str) -> Any:
         return json.loads(self.kubectl("get", *arguments, "-o", "json"))

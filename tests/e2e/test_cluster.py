@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import urllib.error
 import urllib.request
 from typing import Any
 
 import pytest
 
 from roles.tools.reference.metrics import ROLES
-from tests.e2e.conftest import Running
+from tests.e2e.conftest import REPOSITORY, Running
 
 pytestmark = [pytest.mark.kubectl, pytest.mark.feature("BEY-SBX-01")]
 
@@ -122,3 +124,48 @@ def test_every_metric_of_a_running_role_is_in_the_reference(cluster: Running, ro
         entry = known.get(name) or known.get(re.sub(r"_(bucket|sum|count)$", "", name))
         if entry is not None:  # else a family's time of creation
             assert set(re.findall(r'(\w+)="', labels)) - {"le"} == set(entry.labels), name
+
+
+def troubleshooting(pattern: str) -> list[str]:
+    """Commands of docs/troubleshooting.md, without comments and pipes."""
+    page = (REPOSITORY / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    found = []
+    for line in page.splitlines():
+        if line.startswith("    "):
+            found += [re.split(r"\s+[#|&]", part)[0].strip() for part in line.split(";") if re.match(pattern, part.strip())]
+    return found
+
+
+def status_of(url: str) -> int:
+    """The status of a GET."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_what_troubleshooting_asks_roles_is_answered(cluster: Running) -> None:
+    endpoints = json.loads((cluster.state / "endpoints.json").read_bytes())
+    asked = 0
+    for command in troubleshooting("curl"):
+        role, path = re.findall(r"\$([A-Z]+)(/[^\s\"]+)", command)[0] if "$" in command else ("", "")
+        if role.lower() not in endpoints:
+            continue
+        asked += 1
+        status = status_of(endpoints[role.lower()] + path)
+        # a gang or quota that is not there, of a plugin that this profile may not have
+        assert status == 200 or (status == 404 and "/apis/v1/plugins/" in path), command
+    assert asked >= 6
+
+
+def test_kubectl_takes_the_commands_of_troubleshooting(cluster: Running) -> None:
+    tried = 0
+    for command in troubleshooting("kubectl"):
+        words = [re.sub(r"^NODE$", "sim-000", word) for word in shlex.split(command)[1:]]
+        if "port-forward" in words:
+            continue
+        tried += 1
+        done = cluster.try_kubectl(*words)
+        assert done.returncode == 0 or "not found" in done.stderr.lower(), f"{command}: {done.stderr}"
+    assert tried >= 10
