@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 OUT ?= demo-out
 
-.PHONY: help setup demo test lint lint-packaging format types contracts crds references proto features bench bench-colocation cases dist fuzz lock clean
+.PHONY: help setup demo test lint lint-packaging format types contracts crds references proto features bench bench-colocation cases dist chart fuzz lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ cases: $(STAMP) ## black-box cases against the embedded API server: make cases C
 
 dist: $(STAMP) ## one-dir and one-file binaries, SBOM and checksums in dist/
 	packaging/dist.sh
+
+chart: ## the Helm chart as a package in dist/; needs helm
+	helm package configs/chart/koord --destination dist
 
 fuzz: $(STAMP) ## the long fuzz and property runs
 	HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -m "not root and not cri" -k "property or fuzz or hypothesis" --timeout 0 $(PYTEST_ARGS)

@@ -72,14 +72,24 @@ def test_the_namespace_goes_wherever_it_stands() -> None:
 @pytest.mark.helm
 @pytest.mark.parametrize("role", manifests.PARTS)
 def test_a_role_can_be_left_out_with_its_rights(role: str) -> None:
-    found = unmarked(rendered(f"--set={role}.enabled=false", values={"variants": ["monitoring"]}))
-    assert found == keyed(manifests.rendered(without=frozenset({role}), overlays=("monitoring",)))
+    found = unmarked(rendered(f"--set={role}.enabled=false,crds.managed=false", values={"variants": ["monitoring"]}))
+    assert found == keyed(manifests.rendered(crds=False, without=frozenset({role}), overlays=("monitoring",)))
 
 
 @pytest.mark.helm
 def test_chart_is_clean() -> None:
     done = subprocess.run(["helm", "lint", "--strict", "--kube-version=1.31.0", str(CHART)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.helm
+def test_a_package_is_whole(tmp_path: Path) -> None:
+    subprocess.run(["helm", "package", str(CHART), "--destination", str(tmp_path)], capture_output=True, text=True, check=True)
+    [package] = tmp_path.iterdir()
+    assert package.name == f"koord-{VERSION}.tgz"
+    command = ["helm", "template", "koord", str(package), "--no-hooks", "--kube-version=1.31.0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert set(keyed([d for d in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if d])) == set(keyed(manifests.rendered()))
 
 
 VALUES: Obj = {

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from pathlib import Path
 
 import orjson
+import pytest
 import yaml
 from click.testing import CliRunner
 
+from koord.api.kinds import DEPLOYMENTS
 from koord.apiserver.testing import running_server
 from roles.tools import manifests
 from roles.tools.install import install, plan, uninstall
@@ -133,6 +136,33 @@ def test_an_api_server_takes_all_of_it_and_uninstall_leaves_what_others_use(tmp_
         return f"{root}/namespaces/{namespace}/{served['name']}" if namespace else f"{root}/{served['name']}"
 
     asyncio.run(main())
+
+
+@pytest.mark.kubectl
+def test_kubectl_applies_the_folder_and_finds_nothing_to_change_afterwards() -> None:
+    async def main() -> list[list[str]]:
+        async with running_server() as server, server.client() as client:
+            command = [
+                "kubectl",
+                f"--kubeconfig={server.kubeconfig_path}",
+                "apply",
+                "--server-side",
+                "--validate=strict",
+                "-k",
+                str(manifests.CONFIGS),
+            ]
+            versions = []
+            for _ in range(2):
+                done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+                assert done.returncode == 0, done.stderr
+                assert len(done.stdout.splitlines()) == len(manifests.rendered())
+                found = await client.list(DEPLOYMENTS, manifests.NAMESPACE)
+                versions.append([item["metadata"]["resourceVersion"] for item in found.items])
+            return versions
+
+    first, second = asyncio.run(main())
+    assert len(first) == 3
+    assert first == second
 
 
 def test_the_managers_rights_and_webhooks_go_first_and_definitions_last() -> None:
