@@ -34,7 +34,7 @@ LABEL org.opencontainers.image.title="koord" \
 COPY --from=build /dist/koord /opt/koord
 # No program of the base may give rights that the container was not started with.
 RUN ln -s /opt/koord/koord /usr/local/bin/koord \
- && useradd --system --uid 65532 --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin koord \
+ && useradd --key UID_MAX=65532 --key GID_MAX=65532 --uid 65532 --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin koord \
  && find / -xdev -type f -perm /6000 -exec chmod a-s {} +
 # Nothing is written below the root: run it read-only. koordlet and the runtime proxy are given root by their manifests; nothing else needs it.
 USER 65532:65532

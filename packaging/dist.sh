@@ -34,5 +34,6 @@ if [ "${1:-}" != --one-dir ]; then
   chmod 755 "$dist/koord-onefile"
 fi
 cd "$dist"
-find . -type f ! -name SHA256SUMS -printf '%P\0' | LC_ALL=C sort -z | xargs -0 sha256sum >SHA256SUMS
+find . -type f -printf '%P\0' | LC_ALL=C sort -z | xargs -0 sha256sum >"$build/SHA256SUMS"
+mv "$build/SHA256SUMS" .
 du -sh -- *
