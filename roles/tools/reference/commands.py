@@ -49,15 +49,27 @@ def _spelling(option: click.Option, context: click.Context) -> str:
         return names + other
     if isinstance(option.type, click.Choice):
         return f"{names} {code(' or '.join(map(str, option.type.choices)))}"
-    return f"{names} {code(option.make_metavar(context))}"
+    return f"{names} {code(option.make_metavar(context).removesuffix(' RANGE'))}"
+
+
+def _meaning(option: click.Option) -> str:
+    """The help with the range of a number, where it has one."""
+    kind = option.type
+    if not isinstance(kind, (click.IntRange, click.FloatRange)):
+        return option.help or ""
+    if kind.min is not None and kind.max is not None:
+        return f"{option.help} ({kind.min} to {kind.max})"
+    return f"{option.help} (at least {kind.min})" if kind.min is not None else f"{option.help} (at most {kind.max})"
 
 
 def _section(path: str, command: click.Command) -> str:
     context = click.Context(command, info_name=path)
     usage = " ".join((path, *command.collect_usage_pieces(context)))
     parts = [f"## {path}", inspect.cleandoc(command.help or ""), f"    {usage}"]
+    if command.hidden:
+        parts.insert(2, "The sandbox starts these itself; `--help` does not show them.")
     known = options(command, path)
-    rows = [(_spelling(option, context), code(default_of(option)), option.help or "") for option in known if not option.hidden]
+    rows = [(_spelling(option, context), code(default_of(option)), _meaning(option)) for option in known if not option.hidden]
     if rows:
         parts.append(table(("Flag", "Default", "Meaning"), rows))
     inert = [(_spelling(option, context), option.help or "") for option in known if option.hidden]

@@ -73,7 +73,8 @@ def _section(definition: Schema) -> Iterator[str]:
     yield f"## {names['kind']}"
     served = ", ".join(code(f"{spec['group']}/{version['name']}") for version in spec["versions"])
     short = f"; short {', '.join(map(code, names['shortNames']))}" if names.get("shortNames") else ""
-    yield f"{served}, kind {code(names['kind'])}, {code(names['plural'])}{short}; {spec['scope'].lower()}."
+    scope = "namespaced" if spec["scope"] == "Namespaced" else "cluster-wide"
+    yield f"{served}, kind {code(names['kind'])}, {code(names['plural'])}{short}; {scope}."
     for version in spec["versions"]:
         schema = version["schema"]["openAPIV3Schema"]
         head = f"{version['name']}: " if len(spec["versions"]) > 1 else ""
