@@ -153,6 +153,8 @@ _PLAIN = {
     "Classified": "was classified",
     "Skipped": "was left out",
     "Relieved": "was relieved",
+    "Preempted": "had to make room",
+    "Released": "came about",
     "Written": "was written",
     "WouldWrite": "would be written (observe mode)",
 }
@@ -293,16 +295,32 @@ def _node_section(found: Gathered, now: float) -> Section | None:
     return Section("API server", tuple(lines), table + _conditions(live.obj, now) + _events(live.events, now))
 
 
+def _group_section(found: Gathered, now: float) -> Section | None:
+    live = found.live
+    if live is None or live.obj is None:
+        return None
+    spec, status = live.obj.get("spec") or {}, live.obj.get("status") or {}
+    placed = sum(1 for pod in live.pods if (pod.get("spec") or {}).get("nodeName"))
+    lines = [
+        f"{status.get('phase') or 'No phase yet'}; {_count(len(live.pods), 'pod')} with its label, {placed} on nodes, "
+        f"{spec.get('minMember', 0)} needed together."
+    ]
+    return Section("API server", tuple(lines), _events(live.events, now))
+
+
+_LIVE = {"Pod": _pod_section, "PodGroup": _group_section, "Node": _node_section}
+
+
 # -- the explanation -----------------------------------------------------------------------------------------------
 
 
 def explain(kind: str, found: Gathered, *, namespace: str, name: str, now: float) -> Explanation | None:
-    """What is known about a pod or a node; None if nothing is."""
+    """What is known about a pod, a PodGroup or a node; None if nothing is."""
     records = _latest(found.records)
-    live = _pod_section(found, now) if kind == "Pod" else _node_section(found, now)
+    live = _LIVE[kind](found, now)
     if not records and live is None:
         return None
-    subject = f"{kind} {namespace}/{name}" if kind == "Pod" and namespace else f"{kind} {name}"
+    subject = f"{kind} {namespace}/{name}" if kind != "Node" and namespace else f"{kind} {name}"
     own = [record for record, _ in records if record.subject.kind == kind]
     if own:
         first = own[0]

@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 import msgspec
 import orjson
 
-from koord.api.kinds import EVENTS, NODES, PODS
+from koord.api.kinds import EVENTS, NODES, PODGROUPS, PODS
+from koord.api.names import LABEL_POD_GROUP
 from koord.decisions.record import Record, decode_many
 from koord.kube import config, errors
 from koord.kube.client import Client
@@ -106,7 +107,7 @@ async def gather(kind: str, namespace: str, name: str, endpoints: Sequence[Endpo
         async with Client(server, role="why") as client:
             try:
                 async with asyncio.timeout(3 * TIMEOUT):
-                    found.live = await (_live_pod(client, where, name) if kind == "Pod" else _live_node(client, name))
+                    found.live = await _live(client, kind, where, name)
             except (errors.ApiError, TimeoutError) as error:
                 found.problems.append(f"API server {server.server}: {str(error) or 'no answer in time'}")
         uid = ((found.live and found.live.obj) or {}).get("metadata", {}).get("uid", "")
@@ -146,6 +147,23 @@ async def _ask_files(endpoint: Endpoint, uid: str, found: Gathered) -> None:
         return  # the first question to this endpoint said what is wrong with it
     names = (uid, uid.replace("-", "_"))
     found.records += [record for record in records if any(part in record.subject.name for part in names)]
+
+
+async def _live(client: Client, kind: str, namespace: str, name: str) -> Live:
+    if kind == "Pod":
+        return await _live_pod(client, namespace, name)
+    return await (_live_group(client, namespace, name) if kind == "PodGroup" else _live_node(client, name))
+
+
+async def _live_group(client: Client, namespace: str, name: str) -> Live:
+    live = Live()
+    try:
+        live.obj = await client.get(PODGROUPS, name, namespace)
+    except errors.NotFound:
+        return live
+    live.events = await _events(client, namespace, live.obj)
+    live.pods = (await client.list(PODS, namespace, label_selector=f"{LABEL_POD_GROUP}={name}")).items
+    return live
 
 
 async def _live_pod(client: Client, namespace: str, name: str) -> Live:

@@ -1,4 +1,4 @@
-"""`koord why`: explain a pod or a node from the decision records of the roles and the live object."""
+"""`koord why`: explain a pod, a gang or a node from the decision records of the roles and the live object."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _options(function: F) -> F:
 
 @click.group("why", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 def command() -> None:
-    """Explain in plain words, with the numbers: why a pod is pending, suppressed or evicted, why a node offers what it offers."""
+    """Explain in plain words, with the numbers: why a pod or a gang is pending, suppressed or evicted, why a node offers what it offers."""
 
 
 @command.command("pod", cls=GoCommand)
@@ -45,14 +45,28 @@ def command() -> None:
 @_options
 def pod(name: str, namespace: str, **options: Any) -> None:
     """Why a pod is where it is, or is not."""
+    _explain("Pod", *_place("pod", name, namespace), **options)
+
+
+@command.command("podgroup", cls=GoCommand)
+@click.argument("name", metavar="[NAMESPACE/]NAME")
+@click.option("-n", "--namespace", default="", help="Namespace of the PodGroup (default: wherever a role knows one of this name).")
+@_options
+def podgroup(name: str, namespace: str, **options: Any) -> None:
+    """Why a gang came about, or waits: who is missing, how many would fit, what is short."""
+    _explain("PodGroup", *_place("PodGroup", name, namespace), **options)
+
+
+def _place(what: str, name: str, namespace: str) -> tuple[str, str]:
+    """Namespace and name as they were given. Raises ConfigurationError where they contradict each other."""
     prefix, slash, rest = name.partition("/")
     if slash:
         if namespace and namespace != prefix:
-            raise ConfigurationError(f"the pod is given as {name!r}, but --namespace says {namespace!r}")
+            raise ConfigurationError(f"the {what} is given as {name!r}, but --namespace says {namespace!r}")
         namespace, name = prefix, rest
     if not name or "/" in name:
-        raise ConfigurationError("a pod is given as NAME or NAMESPACE/NAME")
-    _explain("Pod", namespace, name, **options)
+        raise ConfigurationError(f"a {what} is given as NAME or NAMESPACE/NAME")
+    return namespace, name
 
 
 @command.command("node", cls=GoCommand)
@@ -77,7 +91,7 @@ def _explain(
     found = asyncio.run(gather.gather(kind, namespace, name, found_endpoints, server))
     places = sorted({record.subject.namespace for record in found.records if record.subject.kind == kind})
     if len(places) > 1:
-        raise ConfigurationError(f"there are pods named {name} in {', '.join(places)}: say which with --namespace")
+        raise ConfigurationError(f"there are {kind.lower()}s named {name} in {', '.join(places)}: say which with --namespace")
     live = found.live.obj if found.live and found.live.obj else {}
     namespace = namespace or (places[0] if places else (live.get("metadata") or {}).get("namespace", ""))
     explanation = explain.explain(kind, found, namespace=namespace, name=name, now=time.time())

@@ -1,0 +1,74 @@
+"""`koord why`, asked about gangs and quotas of a running scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from koord.api.kinds import ELASTICQUOTAS
+from koord.cli import main
+
+from .conftest import profile
+from .test_live_topology import MUST, gather, racks, topology
+
+
+async def why(g: Any, *args: str) -> str:
+    """What the command prints."""
+    result = await asyncio.to_thread(CliRunner().invoke, main, ["why", *args, "--endpoint", g.live.ops.url], prog_name="koord")
+    assert result.exit_code == 0, result.output
+    return re.sub(r" +", " ", result.output)
+
+
+@pytest.mark.feature("SCH-GANG-10")
+@pytest.mark.feature("SCH-EQ-07")
+@pytest.mark.feature("SCH-NT-02")
+def test_why_a_gang_waits_and_which_quota_says_no(gangs: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    for name in ("KUBECONFIG", "KOORD_ENDPOINTS", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+    async def run() -> None:
+        given = profile("ElasticQuota", awareNetworkTopology=True)
+        given["plugins"]["reserve"]["enabled"].append({"name": "ElasticQuota"})
+        async with gangs(profiles=[given], options={"network_topology": True}) as g:
+            await racks(g, a=("r1", "4"), b=("r1", "4"), c=("r2", "4"))
+            await topology(g)
+            prefix = "quota.scheduling.koordinator.sh/"
+            for name, parent in (("company", ""), ("search", "company")):
+                labels = {prefix + "is-parent": str(not parent).lower(), **({prefix + "parent": parent} if parent else {})}
+                body = {"apiVersion": ELASTICQUOTAS.api_version, "kind": ELASTICQUOTAS.kind, "metadata": {"name": name, "labels": labels}}
+                await g.client.create(ELASTICQUOTAS, {**body, "spec": {"max": {"cpu": "6"}, "min": {"cpu": "2"}}}, "default")
+            book = g.live.app.engine.frameworks["koord-scheduler"].plugins["ElasticQuota"].book
+            while book.quota("search") is None:
+                await asyncio.sleep(0.02)
+            # More than its quota: the chain from the root, for the member and for its gang.
+            await g.group("greedy", 4)
+            for number in range(4):
+                await g.member(f"g{number}", "greedy", cpu="2", labels={prefix + "name": "search"})
+            message = await g.said("g3", "Insufficient quotas")
+            missing = re.search(r"pod (default/g\d) cannot be placed while (\d)", message)
+            assert missing is not None
+            assert missing.group(2) == "3"
+            for asked in (("podgroup", "default/greedy"), ("pod", missing.group(1))):
+                text = await why(g, *asked)
+                chain = re.findall(r"quota ([\w-]+): cpu \S+ used=(\w+) request=(\w+) runtime=(\w+) min=(\w+) max=(\w+) pod=(\w+)", text)
+                assert [entry[0] for entry in chain] == ["koordinator-root-quota", "company", "search"]
+                assert chain[-1][1:] == ("6", "8", "6", "2", "6", "2")
+            text = await why(g, "podgroup", "greedy")
+            assert f"first missing member {missing.group(1)}" in text
+            assert "members with a node 3" in text
+            # More than any rack takes: what each takes.
+            await g.group("wide", 9, annotations=gather(MUST))
+            for number in range(9):
+                await g.member(f"w{number}", "wide", cpu="1")
+            await g.said("w0", "no place in the network takes 9 pods")
+            text = await why(g, "podgroup", "-n", "default", "wide")
+            assert "best achievable 8" in text
+            assert re.search(r"short: r1 1 \S* ?takes 8 of 9 together", text)
+            assert re.search(r"short: r2 5 \S* ?takes 4 of 9 together", text)
+
+    asyncio.run(run())
