@@ -10,8 +10,9 @@ Nothing but the jobs, the reservations and the pods is looked at, so that a new 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
@@ -64,6 +65,12 @@ class Peer:
         return self.open and status.holds(self.job, Kind.EVICTION)
 
 
+class Names(Protocol):
+    """Names that can be looked up."""
+
+    def __contains__(self, name: str, /) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Pool:
     """Jobs and reservations with the same owners. `homeless`: pods of the workload that have no node yet, or are still to be made.
@@ -75,7 +82,7 @@ class Pool:
     reservations: Sequence[Reservation]
     users: Mapping[str, Pod] = field(default_factory=dict)
     homeless: int = 0
-    nodes: Collection[str] = ()
+    nodes: Names = frozenset()
 
     def pairing(self, job: PodMigrationJob) -> Pairing:
         """What the pool means for a job of it."""

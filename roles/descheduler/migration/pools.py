@@ -69,7 +69,7 @@ class Pools:
                 if pod is not None and pod.metadata.uid == owner.uid:
                     users[owner.uid] = pod
         homeless = self._homeless(reservation, users) if users and len(reservations) > 1 else 0
-        return Pool(peers, reservations, users, homeless, {node.metadata.name for node in self._world.nodes.list()} if users else ())
+        return Pool(peers, reservations, users, homeless, self._world.nodes)
 
     def _node_of(self, job: PodMigrationJob) -> str:
         pod = self._world.pods.get(status.pod_key(job))

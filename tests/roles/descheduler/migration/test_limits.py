@@ -289,7 +289,7 @@ def _follow(informer: Any, store: dict[str, Any], watcher: Watcher) -> None:
 
 
 @pytest.mark.feature("DS-ARB-03")
-@settings(max_examples=8, phases=[Phase.explicit, Phase.generate])  # a cluster is too dear to shrink
+@settings(max_examples=6, phases=[Phase.explicit, Phase.generate])  # a cluster is too dear to shrink
 @given(limits=LIMITS, pods=PODS, directly=st.booleans())
 def test_limits_hold_at_every_instant(limits: dict[str, Any], pods: list[tuple[str, bool]], directly: bool) -> None:
     watcher = asyncio.run(_crowd(limits, pods, directly))
