@@ -6,11 +6,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from roles.tools.reference import commands, configuration, crds, gates, metrics, names
+from roles.tools.reference import chart, commands, configuration, crds, gates, metrics, names
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "annotations.md": names.render,
     "api.md": crds.render,
+    "chart.md": chart.render,
     "commands.md": commands.render,
     "configuration.md": configuration.render,
     "feature-gates.md": gates.render,
