@@ -91,8 +91,11 @@ async def descheduling(client: Client, text: str) -> AsyncIterator[tuple[App, Re
 class Workers:
     """Workload controller and kubelet of one ReplicaSet: pods come again, unbound, and what is bound becomes ready.
 
-    `replicas` may be changed at any time. `left` are the names of pods that have gone, `born` those that came for them.
+    `replicas` may be changed at any time. `left` are the names of pods that have gone, `born` those that came for them. `stable`: the pods
+    keep their names, as those of a StatefulSet do.
     """
+
+    stable = False
 
     def __init__(self, world: Cluster, owner: str, replicas: int, *, controller: str = "web", cpu: str = "100m") -> None:
         self.world, self.owner, self.replicas, self.controller, self.cpu = world, owner, replicas, controller, cpu
@@ -117,14 +120,17 @@ class Workers:
             if pod["spec"].get("nodeName") and not any(each["type"] == "Ready" for each in conditions):
                 body = {"status": {"phase": "Running", "conditions": [*conditions, {"type": "Ready", "status": "True"}]}}
                 await client.patch(kinds.PODS, pod["metadata"]["name"], body, NS, subresource="status")
+        if self.stable:
+            for name in sorted(self._seen - present):
+                await self._create(name)
+            return
         for _ in range(self.replicas - sum(1 for pod in pods if not pod["metadata"].get("deletionTimestamp"))):
-            await self._create()
+            await self._create(f"{self.controller}-new-{len(self.born)}")
 
     def _mine(self, pod: Obj) -> bool:
         return any(owner["uid"] == self.owner for owner in pod["metadata"].get("ownerReferences") or ())
 
-    async def _create(self) -> None:
-        name = f"{self.controller}-new-{len(self.born)}"
+    async def _create(self, name: str) -> None:
         self.born.append(name)
         reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": self.controller, "uid": self.owner, "controller": True}
         meta = {"name": name, "labels": {"app": self.controller}, "ownerReferences": [reference]}

@@ -196,3 +196,30 @@ def test_a_new_replica_beside_the_successor_does_not_confuse_who_stands_for_whom
                 await world.until(settled)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.feature("DS-MC-03")
+def test_pods_that_keep_their_names_move_at_once() -> None:
+    """As those of a StatefulSet: the successor has the name of the pod that left, and may come into any of the places."""
+
+    async def scenario() -> None:
+        async with whole() as plan:
+            pods = {f"web-{number}": "n1" for number in range(6)}
+            workers = await plan.workload(pods)
+            workers.stable = True
+            await workers.turn()
+            before = {item["metadata"]["name"]: item["metadata"]["uid"] for item in (await plan.client.list(kinds.PODS, NS)).items}
+            await plan.world.live(**ALL_AT_ONCE)
+            async with at_work(workers):
+                for number in range(3):
+                    await plan.world.job(f"j-{number}", f"web-{number}")
+                jobs = await plan.until_ended(3)
+            assert {job["status"]["phase"] for job in jobs} == {"Succeeded"}
+            assert sorted(workers.born) == ["web-0", "web-1", "web-2"]
+            came = {job["status"]["podRef"]["name"]: job["status"]["podRef"]["uid"] for job in jobs}
+            after = {item["metadata"]["name"]: item for item in (await plan.client.list(kinds.PODS, NS)).items}
+            assert set(after) == set(before)
+            assert {name: pod["metadata"]["uid"] for name, pod in after.items()} == before | came
+            assert all(after[name]["spec"]["nodeName"] != "n1" for name in came)
+
+    asyncio.run(scenario())

@@ -147,6 +147,31 @@ def test_the_node_that_was_promised_vanishes_before_the_pod_has_left() -> None:
 
 @pytest.mark.feature("DS-MC-03")
 @pytest.mark.feature("DS-MC-06")
+def test_the_node_that_was_promised_vanishes_after_the_pod_has_left() -> None:
+    """The job says so and holds nothing; the scheduler finds another node for the successor."""
+
+    async def scenario(plan: Whole) -> None:
+        world = plan.world
+        workers = await plan.workload({f"p{number}": "n1" for number in range(4)})
+        await world.live()
+        await world.job("j", "p0")
+        job = await world.until_job("j", condition="Eviction=True/EvictComplete")
+        await plan.client.delete(kinds.NODES, job["status"]["nodeName"])
+        job = await world.until_job("j", phase="Failed", reason="ReservationExpired")
+        await world.until_gone(kinds.RESERVATIONS, place(job))
+        async with at_work(workers):
+
+            async def placed() -> bool:
+                return bool(workers.born) and "" not in await plan.nodes_of(workers.born)
+
+            await world.until(placed)
+        assert job["status"]["nodeName"] not in await plan.nodes_of(workers.born)
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-03")
+@pytest.mark.feature("DS-MC-06")
 def test_no_place_is_found_until_the_time_is_up() -> None:
     async def scenario(plan: Whole) -> None:
         world = plan.world
