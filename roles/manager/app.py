@@ -199,7 +199,9 @@ class App:
             for error in result.errors:
                 reason = _EVENT_REASONS[next((key for key in _EVENT_REASONS if error.path.startswith(key)), slo_schema.COLOCATION)]
                 self.events.event(self._config_ref(about), "Warning", reason, str(error))
-        self.metrics.spec_parsed(slo_schema.COLOCATION not in bad, {reason: key not in bad for key, reason in _SLO_REASONS.items()})
+        parts = {reason: key not in bad for key, reason in _SLO_REASONS.items()}
+        parts["getNodeSLOExtension"] = True  # extensions of others are kept as they are: nothing in them can be wrong
+        self.metrics.spec_parsed(slo_schema.COLOCATION not in bad, parts)
 
     def _config_ref(self, about: ConfigMap) -> ObjectRef:
         meta = about.metadata

@@ -1,0 +1,73 @@
+"""Every metric of the manager as it is scraped: names, labels and values that upstream's dashboards know."""
+
+import re
+
+import pytest
+
+EXTENDED = "slo_controller_node_extended_resource_allocatable_internal"
+
+
+def series(text):
+    """Value by (name, labels) of everything scraped."""
+    found = {}
+    for name, labels, value in re.findall(r"^([a-z_]+)(?:\{(.*)\})? (\S+)$", text, re.MULTILINE):
+        found[name, frozenset(re.findall(r'(\w+)="([^"]*)"', labels))] = float(value)
+    return found
+
+
+def one(metric, /, **labels):
+    return metric, frozenset(labels.items())
+
+
+@pytest.mark.feature("MGR-MET-01")
+def test_writes_parses_plugins_and_what_nodes_offer(bed, make):
+    async def test(bed):
+        await bed.create(make.config(colocation_config={"enable": True}), make.node("n1"), make.metric("n1", system=("2", "1Gi")))
+        manager = await bed.start()
+
+        async def written():
+            found = series((await manager.get("/metrics"))[1])
+            wanted = one("slo_controller_node_resource_reconcile_count", status="succeeded", reason="updateNodeStatus")
+            return (
+                found
+                if found.get(wanted) and one("slo_controller_nodeslo_reconcile_count", status="succeeded", reason="createNodeSLO") in found
+                else None
+            )
+
+        found = await bed.until(written)
+        assert found[one("koordinator_manager_is_leader")] == 1
+        assert found[one("koord_manager_config_errors")] == 0
+        assert found[one("slo_controller_nodemetric_spec_parse_count", status="succeeded", reason="getNodeMetricCollectPolicy")] >= 1
+        for reason in (
+            "getResourceThresholdSpec", "getResourceQOSSpec", "getCPUBurstConfigSpec", "getSystemConfigSpec", "getHostApplicationConfig",
+            "getNodeSLOExtension",
+        ):  # fmt: skip
+            assert found[one("slo_controller_nodeslo_spec_parse_count", status="succeeded", reason=reason)] >= 1
+        for plugin in ("BatchResource", "MidResource"):
+            run = one("slo_controller_node_resource_run_plugin_status", plugin=plugin, status="succeeded", reason="ResourceCalculate")
+            assert found[run] >= 1
+        # 32 cores and 60 % of them, less 2 for the system; in cores, as upstream shows batch-cpu
+        assert found[one(EXTENDED, node="n1", resource="kubernetes.io/batch-cpu", unit="integer")] == pytest.approx(17.2)
+        assert found[one(EXTENDED, node="n1", resource="kubernetes.io/batch-memory", unit="byte")] > 2**30
+        for name in ("workqueue_adds_total", "workqueue_queue_duration_seconds_count", "workqueue_work_duration_seconds_count"):
+            assert found[one(name, name="noderesource")] >= 1
+        assert one("workqueue_depth", name="nodeslo") in found
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-MET-01")
+def test_a_mistake_in_the_configuration_and_the_time_of_webhooks(bed, make):
+    async def test(bed):
+        await bed.create(make.config(colocation_config="{"))
+        manager = await bed.start()
+        answer = await manager.review("/validate-pod", make.pod("p", labels={"koordinator.sh/qosClass": "LSR"}))
+        assert answer["allowed"] is False
+        found = series((await manager.get("/metrics"))[1])
+        assert found[one("koord_manager_config_errors")] == 1
+        assert found[one("slo_controller_nodemetric_spec_parse_count", status="failed", reason="getNodeMetricCollectPolicy")] >= 1
+        timed = [dict(labels) for name, labels in found if name == "koord_manager_webhook_webhook_duration_milliseconds_count"]
+        assert {"webhook_type", "object_type", "operation", "plugin_name", "status"} == set(timed[0])
+        assert any((row["webhook_type"], row["operation"], row["status"]) == ("validate", "CREATE", "rejected") for row in timed)
+
+    bed(test)
