@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from koord.config.gates import KOORDLET, FeatureGates
@@ -30,6 +31,7 @@ from roles.koordlet.metrics.registry import Metrics
 from roles.koordlet.observing import Parts, make_kubelet, make_sensing, spawn_reports
 from roles.koordlet.options import Options, settled
 from roles.koordlet.permissions import unreadable
+from roles.koordlet.qos.urgency import RISEN
 from roles.koordlet.report.contention import FINDINGS
 from roles.koordlet.sensing.base import Round
 from roles.koordlet.sensing.nodeinfo import CPU_INFO
@@ -121,7 +123,7 @@ class App:
         self._synced = asyncio.Event()
         self._trainable = asyncio.Event()
         self._ticked = 0.0
-        self._pressed = False
+        self._pressed = ""
         self._pressure: PressureWatch | None = None
 
     # -- life ----------------------------------------------------------------------------------------------------------------
@@ -288,7 +290,8 @@ class App:
         return watch if watch.start(asyncio.get_running_loop()) else None
 
     def _on_pressure(self, reason: str) -> None:
-        self._pressed = True
+        if self._pressed != RISEN:
+            self._pressed = reason
         self.metrics.pressure_wakeups.inc(reason)
         self.sensing.wake()
 
@@ -297,8 +300,10 @@ class App:
         if self._pressure is not None:
             self._pressure.ticked(at.mono)
         if self._synced.is_set():
+            pressed, self._pressed = self._pressed, ""
             snapshot = self.snapshot(at.now)
-            pressed, self._pressed = self._pressed, False
+            if pressed == RISEN and self._pressure is not None:
+                snapshot = replace(snapshot, others_cpu=self._pressure.others_cpu)
             if pressed:
                 self.acting.pressure(snapshot, at.mono)
             else:

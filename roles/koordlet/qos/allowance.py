@@ -47,7 +47,7 @@ class Allowance:
         share = self.capacity * self.threshold_percent // 100
         out = (
             Term("capacity × threshold", share, f"{self.capacity}m × {self.threshold_percent}%", "milli"),
-            Term("− pods that are not BE", -self.non_be_pods, "last sample", "milli"),
+            Term("− pods that are not BE", -self.non_be_pods, "last sample; under pressure the last 0.2 s", "milli"),
             Term("− host applications that are not BE", -self.non_be_host_apps, "last sample", "milli"),
             Term("− system", -self.system, f"the larger of measured and reserved ({self.reserved}m)", "milli"),
         )
@@ -102,7 +102,7 @@ def allowance(snapshot: Snapshot, apps: tuple[HostApp, ...], threshold: Threshol
     if capacity <= 0:
         return None
     known = {pod.uid: pod for pod in snapshot.pods}
-    all_pods = non_be = 0.0
+    all_pods = non_be = elsewhere = 0.0
     blind = any(pod.phase == "Running" for pod in snapshot.pods)
     for (uid,) in snapshot.metrics.keys(kinds.POD_CPU):
         used = snapshot.metrics.last(kinds.POD_CPU, pod_uid=uid)
@@ -114,6 +114,8 @@ def allowance(snapshot: Snapshot, apps: tuple[HostApp, ...], threshold: Threshol
         # a pod that nobody knows may be anything: it is not taken from
         if pod is None or not is_be(pod):
             non_be += used
+        elif pod.kube_qos != KUBERNETES_BEST_EFFORT:
+            elsewhere += used
     if blind:
         return None
     all_apps = non_be_apps = 0.0
@@ -126,6 +128,8 @@ def allowance(snapshot: Snapshot, apps: tuple[HostApp, ...], threshold: Threshol
             non_be_apps += used
     reserved = reserved_milli(node)
     system = max(int(max(node_cpu - all_pods - all_apps, 0.0) * 1000), reserved)
+    if snapshot.others_cpu is not None:
+        non_be = max(non_be, snapshot.others_cpu - elsewhere)
     pods_milli, apps_milli = int(non_be * 1000), int(non_be_apps * 1000)
     milli = capacity * threshold.cpu_suppress_threshold_percent // 100 - pods_milli - apps_milli - system
     floor = None

@@ -23,6 +23,7 @@ BURST, EARNED = 3.0, 1.0
 _STALE = 1.0
 
 NODE_CPU, NODE_MEMORY = "cpu", "memory"
+RISEN = "rise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class Urgency:
     at_tick: Look | None = None
     known: float | None = None
     """CPU of the others in cores, as the last tick saw it."""
+    now: float | None = None
+    """The same over the last window."""
 
 
 def looked(state: Urgency, look: Look, cpus: int) -> tuple[Urgency, str]:
@@ -55,7 +58,8 @@ def looked(state: Urgency, look: Look, cpus: int) -> tuple[Urgency, str]:
     tokens = min(state.tokens + EARNED * (look.mono - last.mono), BURST)
     window = tuple(k for k in state.looks if look.mono - k.mono <= WINDOW + 0.01) or (last,)
     shares = _shares(window[0], look)
-    reason = _risen(state, window[0], look, shares, cpus) or _waiting(state, shares)
+    state = replace(state, now=_cores(window[0], look))
+    reason = _risen(state, shares, cpus) or _waiting(state, shares)
     usual = {source: _mean(state.usual.get(source), share) for source, share in shares.items()}
     state = replace(state, looks=(*window, look), usual=usual, tokens=tokens)
     if not reason or tokens < 1.0:
@@ -65,11 +69,8 @@ def looked(state: Urgency, look: Look, cpus: int) -> tuple[Urgency, str]:
 
 def ticked(state: Urgency, look: Look) -> Urgency:
     """A tick has just run: what it saw is no news any more."""
-    before = state.at_tick
-    known = state.known
-    if before is not None and before.others_ns is not None and look.others_ns is not None and look.mono > before.mono:
-        known = max(look.others_ns - before.others_ns, 0) / 1e9 / (look.mono - before.mono)
-    return replace(state, at_tick=look, known=known)
+    known = _cores(state.at_tick, look)
+    return replace(state, at_tick=look, known=state.known if known is None else known)
 
 
 def _shares(old: Look, new: Look) -> dict[str, float]:
@@ -78,11 +79,17 @@ def _shares(old: Look, new: Look) -> dict[str, float]:
     return {s: min((t - old.stalls[s]) / span, 1.0) for s, t in new.stalls.items() if s in old.stalls and t >= old.stalls[s]}
 
 
-def _risen(state: Urgency, old: Look, new: Look, shares: Mapping[str, float], cpus: int) -> str:
-    if state.known is None or old.others_ns is None or new.others_ns is None or shares.get(NODE_CPU, 0.0) < CPU_STALL:
+def _cores(old: Look | None, new: Look) -> float | None:
+    """CPU of the others between two looks; None when it is not known."""
+    if old is None or old.others_ns is None or new.others_ns is None or new.mono <= old.mono:
+        return None
+    return max(new.others_ns - old.others_ns, 0) / 1e9 / (new.mono - old.mono)
+
+
+def _risen(state: Urgency, shares: Mapping[str, float], cpus: int) -> str:
+    if state.known is None or state.now is None or shares.get(NODE_CPU, 0.0) < CPU_STALL:
         return ""
-    now = (new.others_ns - old.others_ns) / 1e9 / (new.mono - old.mono)
-    return "rise" if now - state.known >= RISE * cpus else ""
+    return RISEN if state.now - state.known >= RISE * cpus else ""
 
 
 def _waiting(state: Urgency, shares: Mapping[str, float]) -> str:

@@ -87,6 +87,11 @@ class PressureWatch:
         """A tick has run at that moment, its readings are still fresh."""
         self._state = ticked(self._state, Look(mono, others_ns=self._others()))
 
+    @property
+    def others_cpu(self) -> float | None:
+        """CPU of all pods that are not on the best-effort level over the last tenths of a second, cores."""
+        return self._state.now
+
     def look(self, mono: float) -> str:
         """Read the counters and judge them; the reason to tick now, or nothing."""
         look = Look(mono, dict(self._stalls()), self._others(fresh=True))

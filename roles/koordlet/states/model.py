@@ -153,6 +153,10 @@ class Snapshot:
     holder: Callable[[str, str], str] = lambda resource, directory: ""
     """The strategy that has a cgroup file (resource, directory) for itself, "" for none."""
 
+    others_cpu: float | None = None
+    """In a tick that kernel pressure started because of a load that rose: CPU of the pods outside the best-effort level over the last
+    tenths of a second, cores. Samples are means since the last tick and still know little of it."""
+
     def pod(self, uid: str) -> PodState | None:
         for pod in self.pods:
             if pod.uid == uid:

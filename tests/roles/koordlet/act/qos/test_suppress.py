@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,6 +62,21 @@ def test_allowance_subtracts_everybody_but_the_best_effort_tier(world):
     assert (allow.non_be_pods, allow.non_be_host_apps) == (3000, 600)
     assert allow.system == pytest.approx(2600, abs=1)
     assert allow.milli == pytest.approx(16_000 * 65 // 100 - 3000 - 600 - 2600, abs=1)
+
+
+@pytest.mark.feature("BEY-PSI-01")
+@pytest.mark.parametrize(("now", "counted"), [(6.0, 5000), (2.0, 2000), (None, 2000)])
+def test_a_load_that_has_just_risen_counts_as_it_is_now(world, now, counted):
+    """The sample is a mean since the last tick; what the pressure path saw is of the last tenths of a second."""
+    threshold(world)
+    world.pod("ls", qos="LS")
+    world.pod("be", qos="BE", kube_qos="BestEffort")
+    world.pod("odd", qos="BE", kube_qos="Burstable")
+    world.load(10.0, ls=2.0, be=3.0, odd=1.0)
+    snapshot = replace(world.snapshot(), others_cpu=now)
+    allow = allowance(snapshot, (), world.slo.threshold)
+    assert allow.non_be_pods == counted, "a best-effort pod on another level is not one of the others"
+    assert allow.milli == pytest.approx(16_000 * 65 // 100 - counted - allow.system, abs=1)
 
 
 @pytest.mark.parametrize(
