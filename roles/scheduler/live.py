@@ -134,7 +134,7 @@ class Scheduler:
         now = self._clock()
         for framework in self._frameworks.values():
             if framework.next_pod is not None:
-                while (wanted := framework.next_pod.next_pod()) is not None:
+                while (wanted := framework.ask(framework.next_pod, "NextPod", framework.next_pod.next_pod)) is not None:
                     entry = self._queue.take(wanted.uid, now)
                     self._metrics.taken(self._clock() - now)
                     if entry is not None:
@@ -148,6 +148,7 @@ class Scheduler:
         if not self._wanted(entry):
             return None
         now = self._begin(entry.pod)
+        self._metrics.sample(self._frameworks[entry.pod.shape.scheduler_name])
         began = perf_counter()
         try:
             decision = self._cycle.decide(entry.pod)

@@ -118,7 +118,7 @@ class Cycle:
         for transformer in framework.transformers:
             if transformer.name == without:
                 continue
-            status, replaced = transformer.before_pre_filter(ctx)
+            status, replaced = framework.ask(transformer, "BeforePreFilter", transformer.before_pre_filter, ctx)
             if not status.ok:
                 return status.by(transformer.name)
             if replaced is not None:
@@ -152,7 +152,7 @@ class Cycle:
         answers = evaluation.pre_filter
         if answers or framework.per_pod_pre_filters:
             for plugin in framework.pre_filters if answers else framework.per_pod_pre_filters:
-                answer = plugin.pre_filter(ctx) if plugin.per_pod else answers.get(plugin.name)
+                answer = framework.ask(plugin, "PreFilter", plugin.pre_filter, ctx) if plugin.per_pod else answers.get(plugin.name)
                 if isinstance(answer, (NodeSet, NodeMask)):
                     if isinstance(answer, NodeSet):
                         restriction.add(plugin.name, answer.names, self.state)
@@ -165,7 +165,9 @@ class Cycle:
                 elif isinstance(answer, Status) and not answer.ok and answer.code is not Code.SKIP:
                     return answer.by(plugin.name)
         for transformer in framework.transformers:
-            status = transformer.after_pre_filter(ctx) if transformer.name != without else SUCCESS
+            if transformer.name == without:
+                continue
+            status = framework.ask(transformer, "AfterPreFilter", transformer.after_pre_filter, ctx)
             if not status.ok:
                 return status.by(transformer.name)
         return None
@@ -174,7 +176,7 @@ class Cycle:
         """The node that a planning plugin has for the pod."""
         finder = framework.find_one_node
         if finder is not None:
-            status, node = finder.find_one_node(ctx, self._allowed(restriction))
+            status, node = framework.ask(finder, "FindOneNodePlugin", finder.find_one_node, ctx, self._allowed(restriction))
             if status.ok and not node:
                 return error(f"{finder.name} planned no node").by(finder.name)
             if status.ok:
@@ -228,7 +230,7 @@ class Cycle:
                 return slot
         plugin = framework.prefer_nodes
         if plugin is not None:
-            status, names = plugin.prefer_nodes(ctx, self._allowed(restriction))
+            status, names = framework.ask(plugin, "PreferNodesPlugin", plugin.prefer_nodes, ctx, self._allowed(restriction))
             for name in names if status.ok else ():
                 slot = cluster.slot_of(name)
                 if slot >= 0 and totals[slot] != INFEASIBLE:
@@ -309,7 +311,7 @@ class Cycle:
         messages: list[str] = []
         result = PostFilterResult(SUCCESS)
         for plugin in decision.framework.post_filters:
-            result = plugin.post_filter(ctx, failure)
+            result = decision.framework.ask(plugin, "PostFilter", plugin.post_filter, ctx, failure)
             if result.node is not None:
                 decision.nominate, decision.victims = result.node, result.victims
                 decision.candidates, decision.others = result.candidates, result.others
@@ -322,5 +324,5 @@ class Cycle:
                 break
         decision.post_filter_message = ", ".join(messages)
         for plugin in decision.framework.post_filters:
-            plugin.after_post_filter(ctx, failure, result)
+            decision.framework.ask(plugin, "AfterPostFilter", plugin.after_post_filter, ctx, failure, result)
         return decision

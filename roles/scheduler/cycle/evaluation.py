@@ -123,7 +123,7 @@ class Evaluation(RestoredRows):
         for plugin in self.framework.vector_filters:
             if plugin.name in self.skipped:
                 continue
-            codes = plugin.filter(ctx, ALL_ROWS)
+            codes = self.framework.ask(plugin, "Filter", plugin.filter, ctx, ALL_ROWS)
             vector = FilterVector(plugin, None if codes is None else own(codes), plugin.filter_stamp(ctx))
             self.filters.append(vector)
         self._restored_codes(ctx, self.filters)
@@ -159,7 +159,7 @@ class Evaluation(RestoredRows):
         skipped: set[str] = set()
         for plugin in self.framework.pre_filters:
             if not plugin.per_pod:
-                answer = plugin.pre_filter(ctx)
+                answer = self.framework.ask(plugin, "PreFilter", plugin.pre_filter, ctx)
                 if isinstance(answer, Status):
                     if answer.code is Code.SKIP:
                         skipped.add(plugin.name)
@@ -194,7 +194,7 @@ class Evaluation(RestoredRows):
         for plugin, weight in self.framework.scores:
             if plugin.name in skipped:
                 continue
-            raw = plugin.score(ctx, ALL_ROWS)
+            raw = self.framework.ask(plugin, "Score", plugin.score, ctx, ALL_ROWS)
             raw = float(raw) if isinstance(raw, (int, float)) else own(raw)
             self.scores.append(ScoreVector(plugin, weight, raw, plugin.score_stamp(ctx), plugin.normalizer_of(ctx)))
         self._restored_scores(ctx)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
+from time import perf_counter
 from typing import Any, TypeVar
 
 from koord.config.errors import InvalidConfig, did_you_mean
@@ -19,6 +20,9 @@ from roles.scheduler.framework.registry import PluginError, profile_path
 from roles.scheduler.framework.status import SUCCESS, Code, Status
 
 T = TypeVar("T")
+R = TypeVar("R")
+Timer = Callable[[str, str, Status, float], None]
+"""Told of a plugin, the extension point, what came out and how many seconds it took."""
 
 
 class Framework:
@@ -35,6 +39,7 @@ class Framework:
         self.profile = profile
         self.name = profile.scheduler_name
         self.handle = handle
+        self.timer: Timer | None = None  # set while an attempt is measured
         self.layout: Layout = expand(profile, registry)
         self.plugins: dict[str, Plugin] = {
             name: _build(registry[name], profile, handle, source) for name in _with_configured(self.layout, profile, registry)
@@ -85,6 +90,16 @@ class Framework:
 
     # ---------------------------------------------------------------- running
 
+    def ask(self, plugin: Plugin, point: str, step: Callable[..., R], *args: Any) -> R:
+        """Run a plugin's step, and tell how long it took if this attempt is one of those that are measured."""
+        timer = self.timer
+        if timer is None:
+            return step(*args)
+        began = perf_counter()
+        answer = step(*args)
+        timer(plugin.name, point, _status_of(answer), perf_counter() - began)
+        return answer
+
     def run_pre_enqueue(self, pod: PodInfo) -> Status:
         """The first preEnqueue plugin that does not let the pod in, or success."""
         for plugin in self.pre_enqueues:
@@ -95,21 +110,21 @@ class Framework:
 
     def run_pre_score(self, ctx: CycleContext) -> frozenset[str]:
         """Run preScore; returns the plugins whose score is left out."""
-        skipped = [plugin.name for plugin in self.pre_scores if plugin.pre_score(ctx).code is Code.SKIP]
+        skipped = [plugin.name for plugin in self.pre_scores if self.ask(plugin, "PreScore", plugin.pre_score, ctx).code is Code.SKIP]
         return frozenset(skipped)
 
     def run_resize(self, ctx: CycleContext, slot: int) -> None:
         """Let ResizePod plugins replace the pod by one with other requests, before it is counted on the node (gate ResizePod)."""
         if self.handle.gates.get("ResizePod"):
             for plugin in self.resizers:
-                resized = plugin.resize(ctx, slot)
+                resized = self.ask(plugin, "ResizePod", plugin.resize, ctx, slot)
                 if resized is not None:
                     ctx.pod = resized
 
     def run_reserve(self, ctx: CycleContext, slot: int) -> Status:
         """Reserve in order; on a failure everything is unreserved."""
         for plugin in self.reserves:
-            status = plugin.reserve(ctx, slot)
+            status = self.ask(plugin, "Reserve", plugin.reserve, ctx, slot)
             if not status.ok:
                 self.run_unreserve(ctx, slot)
                 return status.by(plugin.name)
@@ -124,12 +139,18 @@ class Framework:
         """Permit; returns success, a refusal, or WAIT with the time each waiting plugin grants (seconds)."""
         waits: dict[str, float] = {}
         for plugin in self.permits:
-            status = plugin.permit(ctx, slot)
+            status = self.ask(plugin, "Permit", plugin.permit, ctx, slot)
             if status.code is Code.WAIT:
                 waits[plugin.name] = status.timeout
             elif not status.ok:
                 return status.by(plugin.name), {}
         return (Status(Code.WAIT), waits) if waits else (SUCCESS, {})
+
+
+def _status_of(answer: Any) -> Status:
+    """The status in what a plugin's step answers; one that only gives nodes or numbers has succeeded."""
+    first = answer[0] if isinstance(answer, tuple) and answer else answer
+    return first if isinstance(first, Status) else getattr(answer, "status", SUCCESS)
 
 
 def _with_configured(layout: Layout, profile: ProfileConfig, registry: Mapping[str, type[Plugin]]) -> list[str]:

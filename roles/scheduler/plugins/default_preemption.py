@@ -56,6 +56,8 @@ class DefaultPreemption(PostFilter):
         self._budgets: dict[str, Budget] = {}
 
     def feeds(self) -> Sequence[Feed]:
+        if self.handle.gates.get("DisablePodDisruptionBudgetInformer") or not self.handle.gates.get("PodDisruptionBudget", True):
+            return ()  # then no budget is known, and none respected
         return (Feed(PODDISRUPTIONBUDGETS, PodDisruptionBudget, self._budget),)
 
     def subscriptions(self) -> Sequence[Subscription]:

@@ -51,6 +51,10 @@ def test_inherited_metrics_are_current_when_they_are_read(scheduler: Any) -> Non
             for point in ("Reserve", "Permit", "PreBind", "Bind"):
                 key = (("extension_point", point), profile, ("status", "Success"))
                 assert found["scheduler_framework_extension_point_duration_seconds_count", key] == 1
+            for point, plugin in (("PreFilter", "NodeResourcesFit"), ("Filter", "NodeResourcesFit"), ("Score", "ImageLocality"),
+                                  ("Reserve", "VolumeBinding"), ("Bind", "DefaultBinder")):  # fmt: skip
+                key = (("extension_point", point), ("plugin", plugin), ("status", "Success"))
+                assert found["scheduler_plugin_execution_duration_seconds_count", key] == 1  # of the first attempt, not of the second
             assert found["leader_election_master_status", (("name", "kube-scheduler"),)] == 1
 
     asyncio.run(run())

@@ -61,6 +61,14 @@ def test_budgets_and_protected_pods_are_respected() -> None:
     assert [victim.name for victim in world.decide(testing.pod(priority=10)).victims] == ["db"]
 
 
+@pytest.mark.feature("SCH-KS-12")
+def test_without_the_informer_of_budgets_none_is_looked_at() -> None:
+    for gates, watched in (({}, True), ({"DisablePodDisruptionBudgetInformer": True}, False), ({"PodDisruptionBudget": False}, False)):
+        world = testing.World(gates=gates)
+        feeds = world.framework.plugins["DefaultPreemption"].feeds()
+        assert any(feed.kind.kind == "PodDisruptionBudget" for feed in feeds) is watched
+
+
 @pytest.mark.feature("SCH-FW-06")
 def test_room_for_a_nominated_pod_is_kept() -> None:
     world = full(1)
