@@ -85,7 +85,7 @@ def test_the_benchmark_binds_every_kind_of_pods_and_counts_them(tmp_path: Any) -
     async def run() -> None:
         async with running_server() as server:
             for load in (bench_scheduler_api.LOADS[0], bench_scheduler_api.LOADS[2]):
-                measure = asyncio.to_thread(bench_scheduler_api.measure, server.kubeconfig_path, load, 12, 12, None, tmp_path)
+                measure = asyncio.to_thread(bench_scheduler_api.measure, server.kubeconfig_path, load, 12, 12, None, tmp_path, None)
                 rate, cpu = await asyncio.wait_for(measure, 60)
                 assert rate.measured >= 0
                 assert rate.what == f"API server, 12 nodes x 12 pods, {load.what}"
