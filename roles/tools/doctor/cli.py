@@ -48,17 +48,24 @@ def command(
     """
     import orjson
 
-    from koord.kube.config import load
+    from koord.kube.config import KubeConfigError, load
     from roles.tools.doctor import finding
 
     if node and cluster:
         raise ConfigurationError("--node and --cluster exclude each other; without either both are looked at")
     if not os.path.isdir(host_root):
         raise ConfigurationError(f"--host-root: {host_root} is no directory")
-    config = None if node else load(kubeconfig, context=context)
+    config, missing = None, ""
+    if not node:
+        try:
+            config = load(kubeconfig, context=context)
+        except KubeConfigError as error:
+            missing = str(error)
     findings = asyncio.run(
         _run(config, "" if cluster else host_root, node_name or os.environ.get("NODE_NAME", ""), namespace, roles or _ROLES, acting_as)
     )
+    if missing:
+        findings.append(finding.fail("API server", missing, "say which cluster, or look at this machine only: --node"))
     if output == "json":
         click.echo(orjson.dumps(finding.wire(findings), option=orjson.OPT_INDENT_2))
     else:

@@ -85,14 +85,20 @@ class Look:
 
 async def _run(config: Any, look: Look, output: str, interval: float | None) -> None:
     from koord.kube.client import Client
+    from koord.kube.errors import ApiError
 
     async with Client(config, role="top") as client:
         if interval is not None and output == "text" and sys.stdout.isatty():
             await _live(client, look, interval)
             return
         while True:
-            rows, hidden = await look.rows(client, time.time())
-            _print(rows, hidden, output)
+            try:
+                rows, hidden = await look.rows(client, time.time())
+                _print(rows, hidden, output)
+            except ApiError as error:
+                if interval is None:
+                    raise ConfigurationError(f"the API server cannot be asked: {error}") from None
+                click.echo(f"the API server cannot be asked: {error}", err=True)
             if interval is None:
                 return
             await asyncio.sleep(interval)

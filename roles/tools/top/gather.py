@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
+
+import msgspec
 
 from koord.api.kinds import NODEMETRICS, NODES, NODESLOS, PODS, Kind
 from koord.api.objects import Node, NodeMetric, NodeSLO, Pod, convert
+from koord.api.objects_meta import Object
 from koord.kube.client import Client
 from koord.kube.errors import NotFound
 from roles.tools.top.rows import Row, row
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Object)
 
 
 async def gather(client: Client, names: frozenset[str], selector: str, now: float) -> list[Row]:
@@ -25,15 +29,20 @@ async def gather(client: Client, names: frozenset[str], selector: str, now: floa
         client.list(PODS, field_selector="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"),
     )
     placed: dict[str, list[Pod]] = {}
-    for obj in pods.items:
-        pod = convert(obj, Pod)
+    for pod in _readable(pods.items, Pod):
         placed.setdefault(pod.spec.node_name, []).append(pod)
-    found = (convert(obj, Node) for obj in nodes.items)
     return [
         row(node, metrics.get(name), slos.get(name), placed.get(name, ()), now)
-        for node in found
+        for node in _readable(nodes.items, Node)
         if (name := node.metadata.name) in names or not names
     ]
+
+
+def _readable(objects: Iterable[dict[str, Any]], projection: type[T]) -> Iterator[T]:
+    """The objects that can be read: one that cannot must not take the others from sight."""
+    for obj in objects:
+        with suppress(msgspec.ValidationError):
+            yield convert(obj, projection)
 
 
 async def _named(client: Client, kind: Kind, projection: type[T]) -> Mapping[str, T]:
@@ -42,4 +51,4 @@ async def _named(client: Client, kind: Kind, projection: type[T]) -> Mapping[str
         found: list[dict[str, Any]] = (await client.list(kind)).items
     except NotFound:
         return {}
-    return {obj["metadata"]["name"]: convert(obj, projection) for obj in found}
+    return {one.metadata.name: one for one in _readable(found, projection)}

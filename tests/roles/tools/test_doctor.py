@@ -335,3 +335,18 @@ def test_certificates_are_read_and_tried(tmp_path: Path) -> None:
 def test_options_exclude_each_other(tmp_path: Path) -> None:
     assert "exclude each other" in CliRunner().invoke(command, ["--node", "--cluster"]).output
     assert "is no directory" in CliRunner().invoke(command, ["--node", f"--host-root={tmp_path}/x"]).output
+
+
+def test_without_a_cluster_the_machine_is_looked_at_all_the_same(tmp_path: Path) -> None:
+    from koord.apiserver import kubeconfig
+
+    done = CliRunner().invoke(command, [f"--host-root={tmp_path}", f"--kubeconfig={tmp_path}/none"])
+    assert done.exit_code == 1
+    assert "fail  cgroups:" in done.output
+    assert "fail  API server:" in done.output
+    assert "look at this machine only: --node" in done.output
+    file = tmp_path / "kubeconfig"
+    kubeconfig.write(file, kubeconfig.build("http://127.0.0.1:9", ""))
+    done = CliRunner().invoke(command, ["--cluster", f"--kubeconfig={file}"])
+    assert done.exit_code == 1
+    assert done.output.startswith("fail  API server: http://127.0.0.1:9")

@@ -230,3 +230,13 @@ def test_watching_looks_again(tmp_path: Path) -> None:
                 await process.wait()
 
     asyncio.run(main())
+
+
+def test_a_server_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
+    from koord.apiserver import kubeconfig
+
+    file = tmp_path / "kubeconfig"
+    kubeconfig.write(file, kubeconfig.build("http://127.0.0.1:9", ""))
+    done = CliRunner().invoke(command, [f"--kubeconfig={file}"])
+    assert done.exit_code == 1
+    assert "the API server cannot be asked: http://127.0.0.1:9" in done.output
