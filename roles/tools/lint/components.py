@@ -31,11 +31,14 @@ def _descheduler(data: Any, source: str) -> Iterable[ConfigError]:
 
 
 def _scenario(data: Any, source: str) -> Iterable[ConfigError]:
+    from koord.config import slo
     from koord.config.loader import validate
     from roles.sandbox.scenario import API_VERSION, KIND, Scenario
 
-    validate(data, {(API_VERSION, KIND): Scenario}, source)
-    return ()
+    scenario = validate(data, {(API_VERSION, KIND): Scenario}, source)
+    # Errors in it stop the scenario; what nobody reads does not.
+    unread = slo.parse(scenario.config_data(), previous=None).warnings
+    return [ConfigError(f"sloControllerConfig.{one.path}", one.message) for one in unread]
 
 
 KINDS: dict[tuple[str, str], Check] = {
@@ -50,14 +53,14 @@ def is_component(data: Any) -> bool:
     """Whether a document is, or means to be, a component configuration."""
     if not isinstance(data, dict):
         return False
-    version, kind = str(data.get("apiVersion", "")), data.get("kind")
+    version, kind = str(data.get("apiVersion", "")), str(data.get("kind", ""))
     return version.partition("/")[0] in GROUPS or kind in {known for _, known in KINDS}
 
 
 def check(document: Document) -> Iterator[Finding]:
     """Every mistake of a component configuration."""
     data = document.data
-    run = KINDS.get((data.get("apiVersion"), data.get("kind")))
+    run = KINDS.get((str(data.get("apiVersion")), str(data.get("kind"))))
     if run is None:
         accepted = ", ".join(f"{version} {kind}" for version, kind in KINDS)
         yield document.finding(f"{data.get('apiVersion')!r} {data.get('kind')!r} is not known; accepted: {accepted}", "apiVersion")

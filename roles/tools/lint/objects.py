@@ -7,8 +7,10 @@ from typing import Any
 import msgspec
 
 from koord.api import names
+from koord.api.kinds import RESERVATIONS
 from koord.api.objects import ClusterColocationProfile, convert
 from koord.apiserver.resources import Resource
+from koord.config.errors import unknown_field
 from koord.kube.selectors import SelectorError, from_label_selector
 from roles.manager.webhooks.profiles import apply_metadata, compile_profile, probability
 from roles.tools.lint import configmaps, meaning, protocol
@@ -46,6 +48,8 @@ class Objects:
         if stored is not None and kind in ("Pod", "Reservation"):
             found += await self._admission(document, stored)
         found += await self._template(document)
+        if kind == "PodMigrationJob":
+            found += await self._successor(document)
         return found
 
     async def quota(self, document: Document, *, alone: bool) -> list[Finding]:
@@ -78,13 +82,34 @@ class Objects:
         resource = self.schemas.resource(part.data)
         assert resource is not None
         stored, told = await self.schemas.check(part, resource)
-        if document.data.get("kind") == "Reservation":
-            # Its schema lets everything through; what a pod needs to run is not asked of it.
+        if document.data.get("kind") in ("Reservation", "PodMigrationJob"):
+            # Their schema lets everything through; what a pod needs to run is not asked of it.
             return found + [one for one in told if one.message.startswith("unknown field")]
         found += [one for one in told if one.level is Level.WARNING]
         if stored is not None:
             found += await self._admission(part, stored)
         return found + list(meaning.check(part, part.data))
+
+    async def _successor(self, document: Document) -> list[Finding]:
+        """The Reservation that a PodMigrationJob describes, which its own schema lets through as it is."""
+        path, node = "spec.reservationOptions.template", document.data
+        for part in path.split("."):
+            node = node.get(part) if isinstance(node, dict) else None
+        if not isinstance(node, dict):
+            return []
+        found = [
+            document.finding(unknown_field(key, ("metadata", "spec")), f"{path}.{key}", key=True)
+            for key in node
+            if key not in ("metadata", "spec", "status")
+        ]
+        meta = node.get("metadata")
+        meta = {**(meta if isinstance(meta, dict) else {}), "name": "successor"}
+        made = {"apiVersion": RESERVATIONS.api_version, "kind": RESERVATIONS.kind, "metadata": meta, "spec": node.get("spec") or {}}
+        resource = self.schemas.resource(made)
+        assert resource is not None
+        _, told = await self.schemas.check(within(document, path, made), resource)
+        # Owners and expiry are filled in by the descheduler.
+        return found + [one for one in told if one.message.startswith("unknown field")]
 
     async def _profile(self, document: Document, stored: Obj | None) -> list[Finding]:
         """A ClusterColocationProfile: its selectors, and what becomes of a pod that it matches."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.config.positions import Positions, parse_path
@@ -442,6 +443,73 @@ def test_objects_that_a_schema_lets_through_are_read_by_the_scheduler(tmp_path: 
             "spec.networkTopologySpec": "- {topologyLayer",
         },
     )
+
+
+def test_parts_that_a_schema_does_not_look_into(tmp_path: Path) -> None:
+    status, found = lint(
+        tmp_path,
+        """\
+        apiVersion: scheduling.koordinator.sh/v1alpha1
+        kind: PodMigrationJob
+        metadata: {name: j}
+        spec:
+          podRef: {namespace: shop, name: web}
+          mode: ReservationFirst
+          reservationOptions:
+            template:
+              specs: {}
+              spec: {allocateOnec: true, template: {spec: {containers: [{nam: x}]}}}
+        """,
+        """\
+        apiVersion: sandbox.koordinator.sh/v1alpha1
+        kind: Scenario
+        sloControllerConfig:
+          colocation-config: {enabled: true}
+        """,
+    )
+    base = "spec.reservationOptions.template"
+    assert status == 1
+    check_places(
+        found,
+        {
+            f"{base}.specs": "specs",
+            f"{base}.spec.allocateOnec": "allocateOnec",
+            f"{base}.spec.template.spec.containers[0].nam": "nam",
+            "sloControllerConfig.colocation-config.enabled": "enabled",
+        },
+    )
+
+
+MUTATIONS = st.sampled_from([None, 1, -1, 2.5, True, "", "x", [], {}, [1], ["a"], {"a": 1}, [None], '{"a": 1}', "[", [[]]])
+
+
+@settings(max_examples=12)
+@given(st.data())
+def test_wrong_types_anywhere_are_findings(data: st.DataObject) -> None:
+    """Whatever value stands wherever, there is an answer."""
+    import yaml
+
+    from roles.tools.lint.run import lint as check
+    from roles.tools.lint.sources import Source
+
+    good = list(yaml.safe_load_all((ROOT / "tests/api/objects.yaml").read_text()))
+    good += list(yaml.safe_load_all((ROOT / "configs/install/30-config.yaml").read_text()))
+    broken = []
+    for whole in good:
+        paths = [path for path in _paths(whole) if path]
+        *above, last = data.draw(st.sampled_from(paths))
+        place = whole
+        for key in above:
+            place = place[key]
+        place[last] = data.draw(MUTATIONS)
+        broken.append(whole)
+    report = asyncio.run(check([Source("x", yaml.safe_dump_all(broken))]))
+    assert report.lines()
+
+
+def _paths(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    return [path, *(below for key, item in items for below in _paths(item, (*path, key)))]
 
 
 def test_syntax_lists_duplicates_and_what_is_no_object(tmp_path: Path) -> None:
