@@ -83,9 +83,13 @@ def place(job: dict[str, Any]) -> str:
     return str(job["spec"]["reservationOptions"]["reservationRef"]["name"])
 
 
-async def crossed(plan: Whole, own: str, other: str) -> None:
-    """Let the successor of the pod that left come into the other job's place."""
+async def shut(plan: Whole, own: str) -> None:
+    """Let nobody come into a place."""
     await plan.client.patch(kinds.RESERVATIONS, own, {"spec": {"unschedulable": True}})
+
+
+async def crossed(plan: Whole, own: str, other: str) -> None:
+    """The successor of the pod that left has come into the other job's place; its own is open again."""
 
     async def used() -> bool:
         found = await plan.world.get(kinds.RESERVATIONS, other) or {}
@@ -110,6 +114,7 @@ def test_a_pod_that_came_into_another_jobs_place_counts_and_places_are_exchanged
             workers, own, other = await stuck(plan, client=client)
             if death is not None:
                 client.armed, (client.fatal, client.after) = True, death
+            await shut(plan, own)
             async with at_work(workers):
                 crossing = asyncio.ensure_future(crossed(plan, own, other))
                 if death is not None:
@@ -180,7 +185,7 @@ def test_a_new_replica_beside_the_successor_does_not_confuse_who_stands_for_whom
         async with whole() as plan:
             world = plan.world
             workers, own, other = await stuck(plan)
-            await world.client.patch(kinds.RESERVATIONS, own, {"spec": {"unschedulable": True}})
+            await shut(plan, own)
             workers.replicas += 1
             async with at_work(workers):
                 await crossed(plan, own, other)
