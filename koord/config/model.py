@@ -24,9 +24,13 @@ Seconds = Annotated[float, BeforeValidator(_duration), PlainSerializer(format_du
 
 
 class ConfigModel(BaseModel):
-    """A part of a component config file. Python names are snake_case, wire names camelCase."""
+    """A part of a component config file. Python names are snake_case, wire names camelCase.
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    The text below a field is its description in docs/reference; models do not load it (`use_attribute_docstrings` would read and parse
+    the source of every model at each start).
+    """
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", strict=True)
 
 
 def wire(model: BaseModel) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pydantic_core import PydanticUndefined
 
 from koord.config.durations import format_duration
 from koord.config.model import Seconds, wire
+from roles.tools.reference.docstrings import description_of
 from roles.tools.reference.markdown import code
 
 _SCALARS = {str: "string", bool: "boolean", int: "integer", float: "number", Any: "any", dict: "object"}
@@ -119,7 +120,7 @@ def rows(model: type[BaseModel], path: str = "", instance: BaseModel | None = No
         default = getattr(instance, name) if instance is not None else field.get_default(call_default_factory=True, validated_data={})
         extra = limits_of(field.annotation, field.metadata)
         extra = "; ".join(filter(None, ("required" if field.is_required() and instance is None else "", extra)))
-        text = " ".join((field.description or "").split())
+        text = " ".join(description_of(model, name).split())
         inner, ending = model_in(field.annotation)
         known = seen.setdefault(inner, here + ending) if inner is not None else ""
         if inner is not None and known != here + ending:

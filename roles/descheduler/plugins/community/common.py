@@ -25,7 +25,7 @@ _QOS = {"BestEffort": 0, "Burstable": 1, "Guaranteed": 2}
 class LenientModel(ConfigModel):
     """A part of community arguments: what it does not know it ignores, as upstream's decoder of these plugins does."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", strict=True)
 
 
 class CommunityNamespaces(Namespaces, LenientModel):
