@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from roles.koordlet.eviction.kill import SOCKETS
@@ -37,7 +37,7 @@ async def gather(root: HostRoot) -> HostFacts:
     return HostFacts(
         live=live,
         superuser=not live or os.geteuid() == 0,
-        kernel=_read(root.proc_path("sys/kernel/osrelease")).strip() or (os.uname().release if live else ""),
+        kernel=_read(_path(root.proc_path, "sys/kernel/osrelease")).strip() or (os.uname().release if live else ""),
         cgroup_version=int(version) if version is not None else None,
         cgroup_error=error,
         cgroup_writable=os.access(cpu_hierarchy(root, version), os.W_OK) if version is not None else None,
@@ -50,9 +50,9 @@ async def gather(root: HostRoot) -> HostFacts:
         cgroup_pressure=_cgroup_pressure(root, version, sample),
         pressure_trigger=_trigger(root) if live else None,
         cpu_flags=_cpu_flags(root),
-        resctrl_known="resctrl" in _read(root.proc_path("filesystems")).split(),
-        resctrl_mounted=_exists(root.resctrl_path("schemata")),
-        resctrl_features=frozenset(_names(root.resctrl_path("info"))),
+        resctrl_known="resctrl" in _read(_path(root.proc_path, "filesystems")).split(),
+        resctrl_mounted=_exists(_path(root.resctrl_path, "schemata")),
+        resctrl_features=frozenset(_names(_path(root.resctrl_path, "info"))),
         sockets=tuple([await _ask(runtime, path, live=live) for runtime, path in _sockets(root)]),
         kubelet_listens=kubelet_pid(root, KUBELET_PORT) is not None,
     )
@@ -61,7 +61,15 @@ async def gather(root: HostRoot) -> HostFacts:
 def _read(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
-    except (OSError, PathEscapeError):
+    except OSError:
+        return ""
+
+
+def _path(find: Callable[..., str], *parts: str) -> str:
+    """A path of the machine; "", which nothing is at, where a link would lead out of its root."""
+    try:
+        return find(*parts)
+    except PathEscapeError:
         return ""
 
 
@@ -90,17 +98,17 @@ def _driver(root: HostRoot, version: CgroupVersion | None) -> str | None:
 
 def _controllers(root: HostRoot, version: CgroupVersion | None) -> frozenset[str]:
     if version is CgroupVersion.V2:
-        return frozenset(_read(root.cgroup_path("cgroup.controllers")).split())
+        return frozenset(_read(_path(root.cgroup_path, "cgroup.controllers")).split())
     return frozenset(name for entry in _names(root.cgroup) for name in entry.split(",")) if version is not None else frozenset()
 
 
 def _sample(root: HostRoot, version: CgroupVersion) -> str | None:
-    """A cgroup below the root, which itself lacks most files: kubepods if it is there."""
+    """A cgroup below the root: kubepods if it is there. The root itself, which lacks most files on v2, only on v1 and without any."""
     base = cpu_hierarchy(root, version)
     for name in ("kubepods.slice", "kubepods", "system.slice", *_names(base)):
         if os.path.isdir(os.path.join(base, name)):
             return name
-    return None
+    return "" if version is CgroupVersion.V1 else None
 
 
 def _file(root: HostRoot, version: CgroupVersion, directory: str, resource: str) -> bool:
@@ -108,7 +116,7 @@ def _file(root: HostRoot, version: CgroupVersion, directory: str, resource: str)
     spec = row.v1 if version is CgroupVersion.V1 else row.v2
     if spec is None:
         return False
-    base = root.cgroup_path(spec.subsystem) if version is CgroupVersion.V1 or spec.v1_layout else root.cgroup
+    base = _path(root.cgroup_path, spec.subsystem) if version is CgroupVersion.V1 or spec.v1_layout else root.cgroup
     places = (directory, "") if version is CgroupVersion.V1 else (directory,)
     return any(os.path.exists(os.path.join(base, place, spec.file)) for place in places)
 
@@ -118,7 +126,7 @@ def _features(root: HostRoot, version: CgroupVersion | None, sample: str | None)
         return {}
     found = {feature: _file(root, version, sample, resource) for feature, resource in FEATURES.items()}
     # Some kernels have group identity behind a switch, and no file before it is on.
-    found["bvt"] = found["bvt"] or os.path.exists(root.proc_path("sys/kernel/sched_group_identity_enabled"))
+    found["bvt"] = found["bvt"] or os.path.exists(_path(root.proc_path, "sys/kernel/sched_group_identity_enabled"))
     return found
 
 
@@ -131,7 +139,7 @@ def _core_scheduling() -> bool:
 
 
 def _pressure(root: HostRoot, name: str) -> str:
-    path = root.proc_path("pressure", name)
+    path = _path(root.proc_path, "pressure", name)
     try:
         parse_psi(path, Path(path).read_bytes())
     except ParseError as error:
@@ -144,12 +152,12 @@ def _pressure(root: HostRoot, name: str) -> str:
 def _cgroup_pressure(root: HostRoot, version: CgroupVersion | None, sample: str | None) -> bool | None:
     if version is None or sample is None:
         return None
-    base = root.cgroup if version is CgroupVersion.V2 else root.cgroup_path("cpuacct")
+    base = root.cgroup if version is CgroupVersion.V2 else _path(root.cgroup_path, "cpuacct")
     return any(os.path.exists(os.path.join(base, sample, f"{name}.pressure")) for name in ("cpu", "memory", "io"))
 
 
 def _trigger(root: HostRoot) -> bool:
-    trigger = PressureTrigger(root.proc_path("pressure/cpu"))
+    trigger = PressureTrigger(_path(root.proc_path, "pressure/cpu"))
     try:
         return trigger.arm()
     finally:
@@ -158,14 +166,14 @@ def _trigger(root: HostRoot) -> bool:
 
 def _cpu_flags(root: HostRoot) -> frozenset[str]:
     try:
-        return frozenset(cpuinfo(Path(root.proc_path("cpuinfo")).read_bytes()).flags)
+        return frozenset(cpuinfo(Path(_path(root.proc_path, "cpuinfo")).read_bytes()).flags)
     except (OSError, HostError):
         return frozenset()
 
 
 def _sockets(root: HostRoot) -> Iterator[tuple[str, str]]:
     for runtime, names in SOCKETS.items():
-        path = next((path for name in names if os.path.exists(path := root.var_run_path(name))), None)
+        path = next((path for name in names if os.path.exists(path := _path(root.var_run_path, name))), None)
         if path is not None:
             yield runtime, path
 

@@ -125,6 +125,19 @@ def test_a_machine_is_read_from_its_tree(tmp_path: Path, version: int, driver: s
     assert {"area": "cgroups", "level": "ok", "message": f"version {version}", "remedy": ""} in answer["findings"]
 
 
+def test_links_that_lead_out_of_the_root_are_not_followed(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path / "host", version=1)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/containerd.sock").touch()
+    (tmp_path / "host/var/run/containerd").symlink_to("../../../outside")
+    (tmp_path / "host/proc/pressure").symlink_to("../../outside")
+    (tmp_path / "host/sys/fs/resctrl").symlink_to("../../../outside")
+    facts = asyncio.run(host.gather(HostRoot.at(str(tree.root))))
+    assert facts.sockets == ()
+    assert facts.pressure["cpu"]
+    assert facts.resctrl_mounted is False
+
+
 def test_an_empty_tree_fails_with_what_to_do(tmp_path: Path) -> None:
     done = CliRunner().invoke(command, ["--node", f"--host-root={tmp_path}"])
     assert done.exit_code == 1
