@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import click
@@ -10,7 +11,7 @@ import click
 from koord.api.kinds import BY_KIND, Kind
 from koord.kube import config as kubeconfig
 from koord.kube.client import Client
-from koord.kube.errors import ApiError, NotFound
+from koord.kube.errors import AlreadyExists, ApiError, NotFound
 from koord.process.errors import ConfigurationError
 from koord.process.flags import GoCommand, bool_option, duration_option
 from roles.tools import manifests, restoring
@@ -136,22 +137,39 @@ def plan(namespace: str, *, crds: bool) -> list[tuple[str, str, str]]:
 async def _uninstall(
     file: str | None, context: str | None, wanted: list[tuple[str, str, str]], namespace: str, patience: float | None
 ) -> int:
-    failed = 0
     async with Client(kubeconfig.load(file, context=context), role="koord-uninstall") as client:
-        webhooks = [entry for entry in wanted if entry[0].endswith("WebhookConfiguration")]
-        for entry in wanted:
-            if entry not in webhooks:
-                failed += await _delete(client, *entry) == "failed"
-            elif entry is webhooks[0]:
-                if not await _stay_away(client, webhooks):
-                    click.echo("stopped: without its server a webhook could hold up what it is asked about", err=True)
-                    return 1
-                if patience is not None and not await restoring.restore_nodes(client, namespace, patience, click.echo):
-                    click.echo("stopped: try again, or go on with --restore=false and koord koordlet --restore on those nodes", err=True)
-                    return 1
-                if patience is not None:
-                    failed += not await restoring.withdraw_resources(client, click.echo)
+        if not await _take_webhooks(client):
+            click.echo("stopped: without its server a webhook could hold up what it is asked about", err=True)
+            return 1
+        failed = 0
+        if patience is not None:
+            if not await restoring.restore_nodes(client, namespace, patience, click.echo):
+                click.echo("stopped: try again, or go on with --restore=false and koord koordlet --restore on those nodes", err=True)
+                return 1
+            failed += not await restoring.withdraw_resources(client, click.echo)
+        for entry in wanted[len(first()) :]:
+            failed += await _delete(client, *entry) == "failed"
     return 1 if failed else 0
+
+
+async def _take_webhooks(client: Client) -> bool:
+    """The manager's right to make webhook configurations, then these. If they cannot be deleted, the manager has to go on answering."""
+    kind, place, name = _RIGHTS
+    held: dict[str, Any] | None = None
+    with contextlib.suppress(ApiError):  # who may only delete cannot give back
+        held = await client.get(_KINDS[kind], name)
+    if await _delete(client, kind, place, name) != "failed" and await _stay_away(client, [(k, "", n) for k, n in _WEBHOOKS]):
+        return True
+    if held is not None:
+        metadata = {key: value for key, value in held["metadata"].items() if key in ("name", "labels", "annotations")}
+        try:
+            await client.create(_KINDS[kind], {**held, "metadata": metadata})
+            click.echo(f"made again {_told(kind, place, name)}: the manager goes on")
+        except AlreadyExists:
+            pass
+        except ApiError as error:
+            click.echo(f"cannot make {_told(kind, place, name)} again: {error}", err=True)
+    return False
 
 
 async def _stay_away(client: Client, webhooks: list[tuple[str, str, str]]) -> bool:

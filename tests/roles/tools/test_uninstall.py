@@ -10,7 +10,7 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from koord.api.kinds import DEPLOYMENTS, MUTATINGWEBHOOKCONFIGURATIONS, PODS, VALIDATINGWEBHOOKCONFIGURATIONS
+from koord.api.kinds import CLUSTERROLEBINDINGS, DEPLOYMENTS, MUTATINGWEBHOOKCONFIGURATIONS, PODS, VALIDATINGWEBHOOKCONFIGURATIONS
 from koord.apiserver import kubeconfig
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.rest import write
@@ -50,7 +50,7 @@ async def installed(server: RunningServer, client: Client) -> None:
 
 
 def run(file: Path) -> Any:
-    return CliRunner().invoke(uninstall, [f"--kubeconfig={file}", "--yes"])
+    return CliRunner().invoke(uninstall, [f"--kubeconfig={file}", "--restore=false", "--yes"])
 
 
 def test_webhooks_go_before_what_answers_them() -> None:
@@ -103,5 +103,6 @@ def test_it_stops_when_the_webhooks_cannot_be_deleted(tmp_path: Path) -> None:
             for kind, name in CONFIGURATIONS:
                 assert await client.get(kind, name)
             assert await client.get(DEPLOYMENTS, "koord-manager", NAMESPACE), "what answers them stays"
+            assert await client.get(CLUSTERROLEBINDINGS, "koord-manager"), "and has its rights"
 
     asyncio.run(main())
