@@ -40,9 +40,8 @@ class Built:
 def built(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     images.require()
     directory = tmp_path_factory.mktemp("image")
-    images.bootstrap(directory / "base")
     builder = images.Builder(directory)
-    builder.base(directory / "base")
+    builder.base()
     assert dist.name == "dist", "the Dockerfile's first stage leaves its build in /dist"
     configuration = builder.build(dist.parent, VERSION=VERSION, REVISION=REVISION)
     container = builder("from", "--pull-never", images.NAME)
