@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.roles.runtime_proxy.support_containerd import Client
+from tests.roles.runtime_proxy.support_containerd import Client, Containerd
 from tests.support.processes import ROOT
 
 NAME = "docker.io/koord-test/koord:1"
@@ -81,9 +81,12 @@ class Builder:
         self.directory = directory
         self.driver = "overlay" if overlays(directory / "trial") else "vfs"
 
-    def __call__(self, *arguments: str) -> str:
+    def command(self, *arguments: str) -> list[str]:
         storage = ["--root", str(self.directory / "storage"), "--runroot", str(self.directory / "run"), "--storage-driver", self.driver]
-        done = subprocess.run(["buildah", *storage, *arguments], capture_output=True, text=True, timeout=300, check=False)
+        return ["buildah", *storage, *arguments]
+
+    def __call__(self, *arguments: str) -> str:
+        done = subprocess.run(self.command(*arguments), capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, f"buildah {arguments[0]}: {done.stderr[-1500:]}"
         return done.stdout.strip()
 
@@ -105,8 +108,13 @@ class Builder:
         configuration: dict[str, Any] = json.loads(self("inspect", "--type", "image", NAME))["Docker"]["config"]
         return configuration
 
-    def archive(self, target: Path) -> None:
-        self("push", "--quiet", NAME, f"docker-archive:{target}:{NAME}")
+    def give_to(self, daemon: Containerd) -> None:
+        """Import the image into containerd, through a pipe."""
+        push = self.command("push", "--quiet", NAME, f"docker-archive:/dev/stdout:{NAME}")
+        with subprocess.Popen(push, stdout=subprocess.PIPE) as pushing:
+            take = ["ctr", "-a", str(daemon.socket), "-n", "k8s.io", "images", "import", "-"]
+            taken = subprocess.run(take, stdin=pushing.stdout, capture_output=True, text=True, timeout=300, check=False)
+        assert (pushing.returncode, taken.returncode) == (0, 0), taken.stderr[-500:]
 
 
 @dataclass(frozen=True)

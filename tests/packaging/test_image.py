@@ -32,8 +32,7 @@ class Built:
     configuration: dict[str, Any]
     tree: Path
     """The image's files as they are after the build."""
-    archive: Path
-    overlays: bool
+    builder: images.Builder
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +45,7 @@ def built(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buil
     configuration = builder.build(dist.parent, VERSION=VERSION, REVISION=REVISION)
     container = builder("from", "--pull-never", images.NAME)
     tree = Path(builder("mount", container))
-    builder.archive(directory / "koord.tar")
-    yield Built(configuration, tree, directory / "koord.tar", builder.driver == "overlay")
+    yield Built(configuration, tree, builder)
     builder("umount", container)
     builder("rm", container)
     shutil.rmtree(directory, ignore_errors=True)
@@ -55,8 +53,8 @@ def built(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buil
 
 @pytest.fixture(scope="module")
 def containerd(built: Built) -> Iterator[Containerd]:
-    with running_containerd(snapshotter="overlayfs" if built.overlays else "native") as daemon:
-        daemon.ctr("images", "import", str(built.archive))
+    with running_containerd(snapshotter="overlayfs" if built.builder.driver == "overlay" else "native") as daemon:
+        built.builder.give_to(daemon)
         yield daemon
 
 
