@@ -123,3 +123,22 @@ def test_koordlet_becomes_ready_with_the_rights_of_its_unit(tmp_path: Path) -> N
             finally:
                 child.kill()
                 child.communicate()
+
+
+@pytest.mark.root
+def test_cgroup_files_need_no_capability() -> None:
+    """What docs/host.md says of the rights of most strategies: being root is enough."""
+    if shutil.which("setpriv") is None:
+        pytest.skip("needs setpriv on PATH")
+    group = Path("/sys/fs/cgroup/cpu") / f"koord-rights-{os.getpid()}"
+    group.mkdir()
+    try:
+        script = "grep CapEff /proc/self/status; echo 512 >$0/cpu.shares; echo 50000 >$0/cpu.cfs_quota_us; echo $$ >$0/tasks"
+        words = ["setpriv", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", "sh", "-ec", script, str(group)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout.split()[1], 16) == 0
+        assert (group / "cpu.shares").read_text().strip() == "512"
+        assert (group / "cpu.cfs_quota_us").read_text().strip() == "50000"
+    finally:
+        group.rmdir()
