@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ from roles.koordlet.host import parse, proc, psi
 from roles.koordlet.host.cgroup import BESTEFFORT, Cgroups
 from roles.koordlet.host.files import HostFiles
 from roles.koordlet.host.root import HostRoot
+from roles.koordlet.sensing.pressure import PressureWatch
 from roles.koordlet.states.model import HostState
 
 ROOT = Path("/sys/fs/cgroup")
@@ -133,6 +135,40 @@ class Guest:
         again = self.apply(sequence(Write("io.max", POD, line, cached=False, device=disk)))
         return [done["failed"], again["skipped"], read(POD, "io.max").replace(disk, "DISK")]
 
+    def pressure(self) -> Any:
+        """Whether the kernel takes triggers, what it says of a machine at rest, and of a load beside best-effort work."""
+        level = f"{KUBEPODS}/kubepods-burstable.slice"
+        (ROOT / level).mkdir()
+        woken: list[str] = []
+        burners: list[subprocess.Popen[bytes]] = []
+        watch = PressureWatch(self.host, lambda: (), os.cpu_count() or 1, woken.append)
+
+        async def watched() -> bool:
+            loop = asyncio.get_running_loop()
+            by_kernel = watch.start(loop) and watch.woken_by_kernel
+            for _ in range(2):
+                await asyncio.sleep(0.5)
+                self.host.files.begin_tick()
+                watch.ticked(loop.time())
+            for directory in (CONTAINER, CONTAINER, level, level):
+                burners.append(subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]))
+                (ROOT / directory / "cgroup.procs").write_text(str(burners[-1].pid))
+            for _ in range(200):
+                await asyncio.sleep(0.1)
+                if woken:
+                    break
+            return by_kernel
+
+        try:
+            by_kernel = asyncio.run(watched())
+        finally:
+            watch.close()
+            for burner in burners:
+                burner.kill()
+                burner.wait()
+            (ROOT / level).rmdir()
+        return [by_kernel, woken[:1]]
+
     def parsers(self) -> Any:
         """What the kernel really writes can be read."""
         base = ROOT / CONTAINER
@@ -167,7 +203,8 @@ class Guest:
 
 def checks(guest: Guest) -> Iterator[tuple[str, Callable[[], Any]]]:
     for name in (
-        "version", "quota", "quota_works", "burst", "weight", "idle", "cpusets", "memory", "disks", "parsers", "vanished", "restored",
+        "version", "quota", "quota_works", "burst", "weight", "idle", "cpusets", "memory", "disks", "pressure",
+        "parsers", "vanished", "restored",
     ):  # fmt: skip
         yield name, getattr(guest, name)
 

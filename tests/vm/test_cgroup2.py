@@ -102,3 +102,11 @@ def test_everything_is_put_back(found: dict[str, Any]) -> None:
         "memory.high": "max",
         "memory.max": "max",
     }
+
+
+@pytest.mark.feature("BEY-PSI-01")
+def test_the_kernel_wakes_the_pressure_path_when_a_load_rises(found: dict[str, Any]) -> None:
+    """Root of the virtual machine has CAP_SYS_RESOURCE, which triggers with short windows need."""
+    by_kernel, woken = found["pressure"]
+    assert by_kernel is True
+    assert woken in (["rise"], ["group"])
