@@ -25,10 +25,12 @@ from koord.apiserver.config import ServerConfig
 from koord.apiserver.rest import write
 from koord.apiserver.rest.context import Options
 from koord.apiserver.testing import RunningServer, running_server
+from koord.kube import config as kubeconfig
 from koord.kube.client import Client
 from koord.kube.errors import NotFound
 from roles.tools import manifests
 from tests.support.processes import KOORD, free_port
+from tests.support.real_apiserver import RealApiServer, binary, real_api_server
 
 NAMESPACE = "koordinator-system"
 LEASES_HELD = ("koordinator-manager", "koord-scheduler")
@@ -42,10 +44,10 @@ async def install(server: RunningServer) -> None:
         await write.create(server.core, resource, document["metadata"].get("namespace", ""), document, Options())
 
 
-async def doctor(server: RunningServer, *arguments: str) -> tuple[int, dict[str, list[dict[str, str]]]]:
+async def doctor(file: Path, *arguments: str) -> tuple[int, dict[str, list[dict[str, str]]]]:
     """(status, findings that are not ok by area)."""
     process = await asyncio.create_subprocess_exec(
-        KOORD, "doctor", "--cluster", f"--kubeconfig={server.kubeconfig_path}", "--output=json", *arguments, stdout=asyncio.subprocess.PIPE
+        KOORD, "doctor", "--cluster", f"--kubeconfig={file}", "--output=json", *arguments, stdout=asyncio.subprocess.PIPE
     )
     out, _ = await process.communicate()
     answer = orjson.loads(out)
@@ -122,14 +124,14 @@ def test_a_cluster_that_is_well_and_then_breaks(tmp_path: Path) -> None:
             await mend_what_no_kubelet_does(client)
             async with roles(server, tmp_path) as (manager, _):
                 await settled(client, tmp_path)
-                status, found = await doctor(server)
+                status, found = await doctor(server.kubeconfig_path)
                 left = found.pop("leaders")
                 assert [one["message"] for one in left] == ["koord-descheduler: nobody ever led"]
                 assert (status, found) == (0, {}), (tmp_path / "log").read_text()[-2000:]
                 await broken_objects(server, client)
                 manager.kill()
                 await manager.wait()
-                status, found = await doctor(server)
+                status, found = await doctor(server.kubeconfig_path)
                 assert status == 1
                 assert "could not be tried" in found["webhooks"][0]["message"]
 
@@ -144,12 +146,46 @@ async def broken_objects(server: RunningServer, client: Client) -> None:
     await client.delete(CUSTOMRESOURCEDEFINITIONS, "podgroups.scheduling.sigs.k8s.io")
     bad = {"data": {"resource-threshold-config": '{"clusterStrategy": {"enable": "yes"}}'}}
     await client.patch(CONFIGMAPS, "slo-controller-config", bad, NAMESPACE)
-    status, found = await doctor(server)
+    status, found = await doctor(server.kubeconfig_path)
     assert status == 1
     assert "podgroups.scheduling.sigs.k8s.io is not installed" in found["definitions"][0]["message"]
     assert found["rights"][0]["message"].endswith("system:serviceaccount:koordinator-system:koord-scheduler may not create pods/binding")
     assert "clusterStrategy.enable: must be true or false" in found["slo-controller-config"][0]["message"]
     assert all(one["remedy"] for area in found.values() for one in area)
-    status, found = await doctor(server, "--role=koordlet", "--as=system:serviceaccount:koordinator-system:koord-descheduler")
+    status, found = await doctor(
+        server.kubeconfig_path, "--role=koordlet", "--as=system:serviceaccount:koordinator-system:koord-descheduler"
+    )
     assert "koordlet" in found["rights"][0]["message"], "asked as another account, most is refused"
     assert len(found["rights"]) == 1
+
+
+@pytest.mark.realapi
+@pytest.mark.feature("BEY-DOC-01")
+def test_a_real_api_server_answers_the_same_questions(tmp_path: Path) -> None:
+    """Definitions read back without drift, rights by impersonation, the clock."""
+    program = binary()
+    assert program is not None
+
+    async def main(api: RealApiServer) -> None:
+        async with Client(kubeconfig.load(str(api.kubeconfig))) as client:
+            kinds: dict[str, list[dict[str, Any]]] = {}
+            for document in manifests.rendered():
+                version, namespace = document["apiVersion"], document["metadata"].get("namespace")
+                root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+                if root not in kinds:
+                    kinds[root] = orjson.loads((await client.raw("GET", root))[1])["resources"]
+                plural = next(one["name"] for one in kinds[root] if one["kind"] == document["kind"] and "/" not in one["name"])
+                status, raw = await client.raw(
+                    "POST", f"{root}/namespaces/{namespace}/{plural}" if namespace else f"{root}/{plural}", document
+                )
+                assert status == 201, raw
+            _, found = await doctor(api.kubeconfig)
+            async with asyncio.timeout(30):
+                while "definitions" in found:  # the server takes a moment to establish them
+                    _, found = await doctor(api.kubeconfig)
+            assert found.keys() <= {"workloads", "leaders", "webhooks"}, found
+            _, found = await doctor(api.kubeconfig, "--role=scheduler", "--as=system:serviceaccount:koordinator-system:koordlet")
+            assert "koordlet may not get pods" in found["rights"][0]["message"]
+
+    with real_api_server(tmp_path, program, authorization="RBAC") as api:
+        asyncio.run(main(api))
