@@ -116,6 +116,8 @@ class Breaking:
     def units(self, pods: Iterable[PodInfo]) -> list[Unit]:
         """Units of pods of which each may go, the most important first, what is left of a job before those above its minimum. Pods of a
         job that may not go as a whole and that it cannot spare are left out."""
+        if type(self.bonds) is NoBonds:
+            return [Unit((pod,)) for pod in sorted(pods, key=lambda pod: (-pod.priority, self.importance(pod)))]
         alone: list[Unit] = []
         jobs: dict[str, list[PodInfo]] = {}
         for pod in pods:

@@ -214,6 +214,8 @@ class DefaultPreemption(PostFilter):
 
     def touched(self, cluster: Cluster, slot: int, unit: Unit) -> list[tuple[PodInfo, int]]:
         """Pods of a unit that the what-if about a node takes away, with their slots. Those on other nodes are in nobody's way."""
+        if unit.size == 1:
+            return [(unit.pods[0], slot)]
         return [(pod, slot) for pod in unit.pods if cluster.slot_of_pod(pod.uid) == slot]
 
     def by_budget(self, units: Sequence[Unit]) -> tuple[list[Unit], frozenset[str]]:
