@@ -38,12 +38,13 @@ class Bond(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """On which terms room is made. `may_go` says who may be a victim; `everywhere`: victims on any node may help, not only on those where
-    filters say so; `admits` asks, in the what-if, what no node decides (None: nothing); `plugin` is on whose account."""
+    """On which terms room is made. `may_go` says who may be a victim; `slots` are the nodes whose pods may help wherever the members go
+    (None: those where filters say that it helps); `admits` asks, in the what-if, what no node decides (None: nothing); `plugin` is on whose
+    account."""
 
     plugin: str
     may_go: Callable[[PodInfo], bool]
-    everywhere: bool = False
+    slots: tuple[int, ...] | None = None
     admits: Callable[[], bool] | None = None
 
 

@@ -123,19 +123,19 @@ class Jobs:
             slot = cluster.slot_of(node) if node else -1
             if slot < 0 or not cluster.alive[slot]:
                 continue
-            if member.uid == pod.uid and not rule.everywhere:
+            if member.uid == pod.uid and rule.slots is None:
                 open_slots = open_slots if open_slots is not None else frozenset(failure.resolvable())
                 if slot not in open_slots:
                     continue  # that node is of no use any more
             for other in cluster.row(slot).pods.values():
                 if other.deleting and rule.may_go(other) and was_preempted(other):
                     return f"pod {other.key}, preempted for {member.key} on node {node}, is still terminating."
-        return self._leaving(rule) if rule.everywhere else ""
+        return self._leaving(rule)
 
     def _leaving(self, rule: Rule) -> str:
-        """Where victims on any node help, those that are on their way out are waited for wherever they are."""
+        """Where victims help wherever the members go, those that are on their way out are waited for."""
         cluster = self._handle.state.cluster
-        for slot in np.flatnonzero(cluster.alive).tolist():
+        for slot in rule.slots or ():
             for other in cluster.row(slot).pods.values():
                 if other.deleting and rule.may_go(other) and was_preempted(other):
                     return f"pod {other.key}, preempted on node {cluster.name_of(slot)}, is still terminating."
@@ -155,7 +155,8 @@ class Jobs:
         if tree is None:
             return JobPlan(refusal="there is no cluster network topology")
         state, cluster = self._handle.state, self._handle.state.cluster
-        units = self.preemption.units_on(np.flatnonzero(cluster.alive).tolist(), rule, protected)
+        slots = rule.slots if rule.slots is not None else np.flatnonzero(cluster.alive).tolist()
+        units = self.preemption.units_on(slots, rule, protected)
         with state.suppose() as supposed:
             where = self.preemption.take_away(units, supposed)
             layout, first = self._placement.layout(tree, gang, pods, cluster.alive)

@@ -96,7 +96,7 @@ class JobPreemption:
                 return JobPlan(refusal="no pod may be preempted on a node where that could help")
             prices = Prices(self._state.cluster, units, job_key)
             found = JobPlan(refusal="nothing was tried")
-            for count in (len(prices.slots),) if rule.everywhere else (len(rest) + _SPARE, len(prices.slots)):
+            for count in (len(rest) + _SPARE, len(prices.slots)) if rule.slots is None else (len(prices.slots),):
                 with self._state.suppose() as deeper:
                     found = self._make_room(rest, prices.cheapest(count), prices, rule, deeper)
                 if not found.refusal or count >= len(prices.slots):
@@ -130,9 +130,8 @@ class JobPreemption:
     def _slots(self, pods: Sequence[PodInfo], rule: Rule) -> list[int]:
         """Nodes on which somebody's leaving could help, in slot order."""
         cluster = self._state.cluster
-        if rule.everywhere:
-            alive: list[int] = np.flatnonzero(cluster.alive).tolist()
-            return alive
+        if rule.slots is not None:
+            return list(rule.slots)
         open_slots: set[int] = set()
         for pod in {pod.shape.digest: pod for pod in pods}.values():
             open_slots.update(self._cycle.survey(pod, without=self._without).failure().resolvable())

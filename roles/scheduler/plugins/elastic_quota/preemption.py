@@ -4,7 +4,7 @@ pod in; for a gang group on whatever nodes, so that all of it is let in. Decides
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from koord.accounting.resources import add_into, sub_into
 from roles.scheduler.cluster.cluster import Cluster
@@ -100,7 +100,13 @@ class QuotaPreemption(DefaultPreemption):
 
         if self.quota_of(ctx.pod) is None or not self._could_admit(party, quotas, may_go):
             return None
-        return Rule(self._plugin, may_go, everywhere=refused is not None, admits=lambda: self._admits(party, quotas))
+        slots = self._slots_of(ctx.cluster, quotas) if refused is not None else None
+        return Rule(self._plugin, may_go, slots, lambda: self._admits(party, quotas))
+
+    def _slots_of(self, cluster: Cluster, quotas: Iterable[str]) -> tuple[int, ...]:
+        """Nodes with pods of these quotas, in slot order."""
+        found = {cluster.slot_of_pod(member.pod.uid) for name in quotas for member in self._book.members(name) if member.assigned}
+        return tuple(sorted(slot for slot in found if slot >= 0 and cluster.alive[slot]))
 
     def _could_admit(self, party: Sequence[PodInfo], quotas: Mapping[str, Quota], may_go: Callable[[PodInfo], bool]) -> bool:
         """Whether the quotas would have room for all members if all who may go went; a what-if would tell no more."""
