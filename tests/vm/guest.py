@@ -15,11 +15,12 @@ from typing import Any
 from roles.koordlet.actuation.executor import Executor
 from roles.koordlet.actuation.journal import Journal
 from roles.koordlet.actuation.restore import journal_path, restore
-from roles.koordlet.actuation.writes import Batch, Merge, Write, sequence
+from roles.koordlet.actuation.writes import Batch, Hold, Merge, Write, sequence
 from roles.koordlet.host import parse, proc, psi
 from roles.koordlet.host.cgroup import BESTEFFORT, Cgroups
 from roles.koordlet.host.files import HostFiles
 from roles.koordlet.host.root import HostRoot
+from roles.koordlet.qos import tuning_memory
 from roles.koordlet.sensing.pressure import PressureWatch
 from roles.koordlet.states.model import HostState
 
@@ -169,6 +170,33 @@ class Guest:
             (ROOT / level).rmdir()
         return [by_kernel, woken[:1]]
 
+    def held(self) -> Any:
+        """Files that a rule has for itself and lets go: what tuning and the actions against interference hold."""
+        wanted = (
+            ("cpu.cfs_quota_us", CONTAINER, "30000"),
+            ("cpu.cfs_burst_us", CONTAINER, "10000"),
+            ("cpu.shares", POD, "2"),
+            ("memory.low", CONTAINER, str(16 * MIB)),
+            ("memory.min", CONTAINER, str(8 * MIB)),
+        )
+        files = ("cpu.max", "cpu.max.burst", "memory.low", "memory.min")
+
+        def found() -> dict[str, str]:
+            return {**{name: read(CONTAINER, name) for name in files}, "cpu.weight": read(POD, "cpu.weight")}
+
+        before = found()
+        applied = self.executor.apply([sequence(*(Write(r, d, v, hold=Hold.TAKE) for r, d, v in wanted))], rule="mine", now=time.time())
+        held = found()
+        waiting = self.apply(sequence(Write("cpu.shares", POD, "1024", cached=False)))
+        released = self.executor.apply(
+            [sequence(*(Write(r, d, "", hold=Hold.RELEASE) for r, d, _ in wanted))], rule="mine", now=time.time()
+        )
+        after = found()
+        self.apply(sequence(Write("cpu.shares", POD, "512", cached=False)))
+        failed = [str(e) for e in (*applied.failed, *released.failed)]
+        weight, same = after.pop("cpu.weight"), {name: value for name, value in before.items() if name != "cpu.weight"} == after
+        return {"failed": failed, "held": held, "waited": waiting["written"] == 0, "weight": weight, "same": same}
+
     def parsers(self) -> Any:
         """What the kernel really writes can be read."""
         base = ROOT / CONTAINER
@@ -182,6 +210,8 @@ class Guest:
             "pressure": pressure,
             "burner": self.burner is not None and self.burner.pid in ids,
             "limit": parse.memory_limit("max", (base / "memory.max").read_bytes()),
+            "refaults": tuning_memory.refaults(parse.key_values((base / "memory.stat").read_bytes()), v2=True) >= 0,
+            "kills": tuning_memory.kills((base / "memory.events").read_bytes()),
             "ticks": proc.cpu_ticks("stat", Path("/proc/stat").read_bytes()) > 0,
         }
 
@@ -203,7 +233,7 @@ class Guest:
 
 def checks(guest: Guest) -> Iterator[tuple[str, Callable[[], Any]]]:
     for name in (
-        "version", "quota", "quota_works", "burst", "weight", "idle", "cpusets", "memory", "disks", "pressure",
+        "version", "quota", "quota_works", "burst", "weight", "idle", "cpusets", "memory", "held", "disks", "pressure",
         "parsers", "vanished", "restored",
     ):  # fmt: skip
         yield name, getattr(guest, name)

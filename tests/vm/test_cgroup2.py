@@ -62,6 +62,21 @@ def test_memory_protection_and_limits(found: dict[str, Any]) -> None:
     assert values == {"memory.min": str(32 * mib), "memory.low": str(48 * mib), "memory.high": "max", "memory.max": str(200 * mib)}
 
 
+@pytest.mark.feature("BEY-TUNE-01")
+def test_held_files_are_given_back(found: dict[str, Any]) -> None:
+    """What tuning and the actions against interference hold; the weight is what the other owner wanted meanwhile."""
+    held = found["held"]
+    assert (held["failed"], held["waited"], held["same"]) == ([], True, True)
+    assert held["held"] == {
+        "cpu.max": "30000 100000",
+        "cpu.max.burst": "10000",
+        "memory.low": str(16 << 20),
+        "memory.min": str(8 << 20),
+        "cpu.weight": "1",
+    }
+    assert held["weight"] == "39"
+
+
 @pytest.mark.feature("KA-BLK-01")
 def test_limits_of_a_disk(found: dict[str, Any]) -> None:
     if found["disks"] is None:
@@ -80,6 +95,8 @@ def test_what_the_kernel_writes_can_be_read(found: dict[str, Any]) -> None:
         "pressure": {"cpu": True, "memory": True, "io": True},
         "burner": True,
         "limit": 200 << 20,
+        "refaults": True,
+        "kills": 0,
         "ticks": True,
     }
 

@@ -181,3 +181,27 @@ def test_the_weight_comes_back_when_a_group_is_idle_no_more(world, tree):
     assert idle("1")[0] == "1"
     assert restore(machine.root).failed == []
     assert (machine.get("cpu.idle", QOS), tree.values()) == ("0", before)
+
+
+@pytest.mark.feature("KA-SUP-03")
+@pytest.mark.parametrize("switched", [{"enable": True, "cpuSuppressPolicy": "cpuset"}, {"enable": False}], ids=["other policy", "off"])
+def test_the_quota_is_given_back_on_the_real_kernel(world, tree, gates, build_node, build_topology, switched):
+    be = world.pod("be", qos="BE", kube_qos="BestEffort")
+    tree.make(be.containers[0].cgroup_dir)
+    tree.burn(be.containers[0].cgroup_dir)
+    before = tree.values()
+    cores = os.cpu_count() or 1
+    world.node, world.topology = build_node(str(cores)), build_topology(cores, threads=1)
+    world.spec = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"}}
+    strategy = BECPUSuppress(Options(), gates("BECPUSuppress"))
+    world.load(cores * 0.9, be=0.1)
+    state = world.run(strategy)
+    assert 0 < int(world.machine.get("cpu.cfs_quota_us", QOS)) < cores * 100_000
+    world.spec = {"resourceUsedThresholdWithBE": switched}
+    for _ in range(2):
+        world.now += 1
+        world.load(cores * 0.1, be=0.1)
+        state = world.run(strategy, state)
+    assert world.machine.get("cpu.cfs_quota_us", QOS) == "-1"
+    assert restore(world.machine.root).failed == []
+    assert tree.values() == before

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from roles.koordlet.actuation.restore import journal_path
+from roles.koordlet.actuation.restore import journal_path, restore
 
 ONE, SPEC = "koordinator.sh/oom-score-adj", "koordinator.sh/oom-score-adj-spec"
 
@@ -57,3 +59,26 @@ def test_new_processes_and_the_gauge(hooked) -> None:
 
 def score(node: Any, pid: int) -> str:
     return str((node.machine.base / f"proc/{pid}/oom_score_adj").read_text().strip())
+
+
+@pytest.mark.root
+@pytest.mark.feature("KA-HK-10")
+@pytest.mark.feature("BEY-JRN-01")
+def test_on_the_real_kernel(real_hooked) -> None:
+    """The score of a real process, and restore, which knows it from a later one of its number."""
+    node = real_hooked("OOMScoreAdj")
+    shutil.rmtree(node.machine.base / "proc")
+    (node.machine.base / "proc").symlink_to("/proc")
+    pod = node.world.pod("p", annotations={ONE: "900"})
+    directory = pod.containers[0].cgroup_dir
+    node.make(directory)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            own = score(node, process.pid)
+            Path(node.machine.host.cgroups.file("cgroup.procs", directory)).write_text(str(process.pid))
+            node.run()
+            assert score(node, process.pid) == "900"
+            assert [restored.endswith(f"{process.pid}/oom_score_adj") for restored in restore(node.machine.root).restored] == [True]
+            assert score(node, process.pid) == own
+        finally:
+            process.kill()
