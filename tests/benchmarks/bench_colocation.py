@@ -25,6 +25,7 @@ from roles.sandbox.report.svg import COLOURS, Chart, Line, document
 
 if TYPE_CHECKING:
     from roles.sandbox.demo import Demo
+    from roles.sandbox.main import Session
 
 IDLE = {"policies": {"cpuPolicy": "coreSched"}, "beClass": {"cpuQOS": {"enable": True, "schedIdle": 1}}}
 NAMES = {
@@ -34,7 +35,10 @@ NAMES = {
     "d": "koordlet suppress",
     "e": "suppress, pressure path, cpu.idle",
 }
+SHORT = {**NAMES, "e": "pressure path, cpu.idle"}
 KINDS = {"alone": "a", "unmanaged": "b", "shares": "c"}
+#: What a run leaves in the file that a signal ended.
+STOPPED = {"stopped": True}
 HEAD = "| load | how | p50 | p99 | p99 / alone | CPU busy | batch CPU | errors |\n| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
 
 
@@ -107,14 +111,13 @@ def chart(table: Sequence[Cell]) -> str:
 
     def lines(pick: str) -> list[Line]:
         return [
-            Line(f"({way})", [(c.rate, getattr(c, pick)) for c in table if c.way == way], COLOURS[number], dashed=way == "a")
+            Line(f"({way}) {SHORT[way]}", [(c.rate, getattr(c, pick)) for c in table if c.way == way], COLOURS[number], dashed=way == "a")
             for number, way in enumerate(ways)
         ]
 
-    told = ", ".join(f"({way}) {NAMES[way]}" for way in ways)
     return document(
         [
-            Chart(f"p99 — {told}", "requests/s", "ms", lines("p99"), log_y=True),
+            Chart("p99", "requests/s", "ms", lines("p99"), log_y=True),
             Chart("CPU busy", "requests/s", "percent of the machine", lines("busy"), y_min=0.0),
         ]
     )
@@ -123,6 +126,7 @@ def chart(table: Sequence[Cell]) -> str:
 def run(rates: Sequence[float], seconds: float, variants: Sequence[str], thresholds: dict[str, int], svg: Path) -> int:
     """A sandbox for each agent, the phases without koord in the first one; prints one table at the end. Returns the exit code."""
     status = 0
+    lines: list[dict[str, Any]] = []
     with tempfile.NamedTemporaryFile("a+", prefix="koord-bench-") as file:
         for number, variant in enumerate(variants):
             phases: Sequence[scenario.PhaseKind] = ("alone", "unmanaged", "shares", "koord") if number == 0 else ("alone", "koord")
@@ -130,8 +134,12 @@ def run(rates: Sequence[float], seconds: float, variants: Sequence[str], thresho
             # what the sandbox says meanwhile is for a reader at the terminal, not part of the table
             with contextlib.redirect_stdout(sys.stderr):
                 status = main.phases(main.Settings(None, 0, True, False, 0), wanted, teller(variant, file.name)) or status
-        file.seek(0)
-        table = [Cell(**json.loads(line)) for line in file]
+            file.seek(0)
+            lines = [json.loads(line) for line in file]
+            if STOPPED in lines:
+                status = status or 130
+                break
+        table = [Cell(**line) for line in lines if line != STOPPED]
     print("\n".join([HEAD, *map(str, table)]), flush=True)
     if table:
         first = table.index(next(c for c in table if c.way == "a"))
@@ -141,14 +149,16 @@ def run(rates: Sequence[float], seconds: float, variants: Sequence[str], thresho
     return status
 
 
-def teller(variant: str, path: str) -> Callable[[Demo, Any], None]:
+def teller(variant: str, path: str) -> Callable[[Demo, Session], None]:
     """Writes what was measured into a file: a sandbox runs in a process of its own, so that another one can clean up after it."""
 
-    def tell(show: Demo, _: Any) -> None:
+    def tell(show: Demo, session: Session) -> None:
         alone: dict[float, StepResult] = {}
         found = [c for r in show.results for c in cells(KINDS.get(r.kind, variant), r, show.cpus, alone)]
         with open(path, "a") as file:
             file.writelines(json.dumps(asdict(c)) + "\n" for c in found)
+            if not session.errors and len([r for r in show.results if r.steps]) < len(session.scenario.phases):
+                file.write(json.dumps(STOPPED) + "\n")
         for note in show.notes:
             print(f"note: {note}", file=sys.stderr, flush=True)
 
