@@ -115,7 +115,7 @@ class Planner:
         """The best layout, or what there is to offer."""
         gathering = self._gathering()
         offered = tuple((place.name or ROOT_LAYER, self._slots[place.index]) for place in gathering)
-        level = [place for place in gathering if self._takes(place, self._demand.pods)]
+        level = [place for place in gathering if self._takes(place, self._demand.pods) and self._allowed_above(place)]
         candidates: list[Place] = []
         while level:
             candidates = level
@@ -126,6 +126,11 @@ class Planner:
         counts: list[tuple[str, int]] = []
         self._lay(best, self._demand.pods, counts)
         return Layout(tuple(counts), best, offered)
+
+    def _allowed_above(self, place: Place) -> bool:
+        """Whether the places around this one may have all the pods: they have a multiple then too."""
+        around = [above for above in place.lineage() if above is not place]
+        return all((self._demand.pods + self._own[above.index]) % self._demand.multiples.get(above.layer, 1) == 0 for above in around)
 
     def _gathering(self) -> list[Place]:
         """The places in one of which all must be. Members that are somewhere already decide it."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from koord.api.annotations import NetworkTopologyGatherSpec
@@ -108,14 +108,14 @@ def test_a_demand_takes_the_deepest_layer_that_must_gather() -> None:
     assert demand_of(tree(("a", "s", "r")), spec, 8) == Demand(8, RACK, {RACK: 4})
 
 
-def every_layout(found: Tree, demand: Demand, slots: dict[str, int]) -> list[dict[str, int]]:
+def every_layout(found: Tree, demand: Demand, slots: dict[str, int], own: dict[str, int]) -> list[dict[str, int]]:
     """All ways to lay the pods out that keep to the rules, by trying everything."""
     names = sorted(found.leaves)
     result = []
     for counts in itertools.product(*(range(slots.get(name, 0) + 1) for name in names)):
         if sum(counts) == demand.pods:
             layout = dict(zip(names, counts, strict=True))
-            if legal(found, demand, layout):
+            if legal(found, demand, layout, own):
                 result.append(layout)
     return result
 
@@ -128,11 +128,17 @@ def used(found: Tree, layout: dict[str, int]) -> dict[int, int]:
     return totals
 
 
-def legal(found: Tree, demand: Demand, layout: dict[str, int]) -> bool:
-    totals = used(found, layout)
-    if sum(1 for place in found.at(demand.gather) if totals.get(place.index)) != 1:
+def legal(found: Tree, demand: Demand, layout: dict[str, int], own: dict[str, int]) -> bool:
+    """Whether all are in one gathering place, that of the members who are there already, and every place that gets some has a multiple."""
+    totals, before = used(found, layout), used(found, own)
+    gathering = [place.index for place in found.at(demand.gather) if totals.get(place.index)]
+    if len(gathering) != 1 or before.get(gathering[0], 0) != sum(own.values()):
         return False
-    return all(totals.get(place.index, 0) % demand.multiples.get(place.layer, 1) == 0 for place in found.places)
+    return all(
+        (totals[place.index] + before.get(place.index, 0)) % demand.multiples.get(place.layer, 1) == 0
+        for place in found.places
+        if totals.get(place.index)
+    )
 
 
 def depth(found: Tree, layout: dict[str, int]) -> int:
@@ -143,23 +149,28 @@ def depth(found: Tree, layout: dict[str, int]) -> int:
 
 @pytest.mark.feature("SCH-NT-02")
 @given(
-    nodes=st.lists(st.tuples(st.sampled_from("st"), st.sampled_from("xy"), st.integers(0, 4)), min_size=1, max_size=5),
+    nodes=st.lists(
+        st.tuples(st.sampled_from("st"), st.sampled_from("xy"), st.integers(0, 4), st.sampled_from([0, 0, 0, 1, 2])), min_size=1, max_size=5
+    ),
     pods=st.integers(1, 8),
     gather=st.sampled_from([NODE, RACK, SPINE, ROOT]),
     multiples=st.dictionaries(st.sampled_from([NODE, RACK, SPINE]), st.integers(2, 4), max_size=2),
 )
-def test_plans_equal_trying_everything(nodes: list[tuple[str, str, int]], pods: int, gather: str, multiples: dict[str, int]) -> None:
-    found = tree(*((f"n{number}", spine, spine + rack) for number, (spine, rack, _) in enumerate(nodes)))
-    slots = {f"n{number}": room for number, (_, _, room) in enumerate(nodes)}
+@example(nodes=[("s", "x", 1, 1), ("s", "x", 2, 0), ("s", "x", 2, 0)], pods=4, gather=RACK, multiples={NODE: 2})
+@example(nodes=[("s", "x", 1, 0)], pods=1, gather=NODE, multiples={RACK: 2})
+def test_plans_equal_trying_everything(nodes: list[tuple[str, str, int, int]], pods: int, gather: str, multiples: dict[str, int]) -> None:
+    found = tree(*((f"n{number}", spine, spine + rack) for number, (spine, rack, _, _) in enumerate(nodes)))
+    slots = {f"n{number}": room for number, (_, _, room, _) in enumerate(nodes)}
+    own = {f"n{number}": there for number, (_, _, _, there) in enumerate(nodes) if there}  # members that have nodes already
     demand = Demand(pods, gather, multiples)
-    plan = Planner(found, demand, Offer(slots)).plan()
-    possible = every_layout(found, demand, slots)
+    plan = Planner(found, demand, Offer(slots, own=own)).plan()
+    possible = every_layout(found, demand, slots, own)
     assert bool(plan.counts) == bool(possible)
     if possible:
         layout = dict(plan.counts)
         assert all(count <= slots[name] for name, count in layout.items())
         assert sum(layout.values()) == pods
-        assert legal(found, demand, layout)
+        assert legal(found, demand, layout, own)
         assert isinstance(plan.place, Place)
         assert depth(found, layout) == max(depth(found, other) for other in possible)
 
