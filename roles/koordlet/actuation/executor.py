@@ -91,6 +91,7 @@ class Executor:
         for batch in batches:
             self._apply(batch, rule, now, mode, applied)
         self._sweep(now)
+        self.holds.settle()
         return applied
 
     def needed(self, write: Write) -> bool:
@@ -223,15 +224,13 @@ class Executor:
 
     def _not_held(self, levels: list[list[Target]], rule: str, applied: Applied) -> set[int]:
         """Take the files that a batch wants for its rule alone; the ids of those that cannot be had."""
-        refused: set[int] = set()
-        for target in (t for level in levels for t in level if t.write.hold is Hold.TAKE):
-            try:
-                self.holds.take(target, rule)
-                self._owed.pop(key_of(target.write), None)
-            except WriteError as error:
-                refused.add(id(target))
-                self._failed(target.write, error, applied)
-        return refused
+        wanted = [t for level in levels for t in level if t.write.hold is Hold.TAKE]
+        refused = self.holds.take(wanted, rule)
+        for target, error in refused:
+            self._failed(target.write, error, applied)
+        for target in wanted:
+            self._owed.pop(key_of(target.write), None)
+        return {id(target) for target, _ in refused}
 
     def _on_record(self, targets: list[Target], applied: Applied) -> set[int]:
         """Put the old values of what is going to change into the journal; the ids of targets that may be written."""

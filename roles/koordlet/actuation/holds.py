@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from roles.koordlet.actuation import disklines
@@ -39,6 +40,7 @@ class Holds:
     def __init__(self, record: Journal | None = None) -> None:
         self._record = record
         self._holds: dict[Key, Hold] = {}
+        self._dropped = False
 
     def __len__(self) -> int:
         return len(self._holds)
@@ -56,18 +58,23 @@ class Holds:
         hold.wanted = write
         return True
 
-    def take(self, target: Target, rule: str) -> None:
-        """Hold a file, before it is written. Raises WriteError when another rule holds it or when that cannot be put on record."""
-        key = key_of(target.write)
-        hold = self._holds.get(key)
-        if hold is not None:
-            if hold.rule != rule:
-                raise WriteError(Trouble.BUSY, target.path, f"is held by {hold.rule}")
-            return
-        entry = target.entry()
-        if self._record is not None and entry is not None and not self._record.remember([entry]):
-            raise WriteError(Trouble.UNJOURNALLED, target.path, self._record.failure)
-        self._holds[key] = Hold(rule, target.path, target.write.origin or target.current)
+    def take(self, targets: Sequence[Target], rule: str) -> list[tuple[Target, WriteError]]:
+        """Hold files, before they are written, with one sync for all. What cannot be had: held by another rule, or not put on record."""
+        refused: list[tuple[Target, WriteError]] = []
+        fresh: list[Target] = []
+        for target in targets:
+            hold = self._holds.get(key_of(target.write))
+            if hold is None:
+                fresh.append(target)
+            elif hold.rule != rule:
+                refused.append((target, WriteError(Trouble.BUSY, target.path, f"is held by {hold.rule}")))
+        entries = [entry for target in fresh if (entry := target.entry()) is not None]
+        if self._record is not None and not self._record.remember(entries):
+            failure = self._record.failure
+            return refused + [(target, WriteError(Trouble.UNJOURNALLED, target.path, failure)) for target in fresh]
+        for target in fresh:
+            self._holds[key_of(target.write)] = Hold(rule, target.path, target.write.origin or target.current)
+        return refused
 
     def released(self, write: Write, rule: str) -> Hold | None:
         """The hold that a release ends; None when the rule holds no such file."""
@@ -76,17 +83,14 @@ class Holds:
 
     def drop(self, write: Write) -> None:
         """End a hold: its file has been given back."""
-        hold = self._holds.pop(key_of(write), None)
-        if hold is not None:
-            self._keep()
+        self._dropped = self._holds.pop(key_of(write), None) is not None or self._dropped
 
     def forget_gone(self) -> None:
         """Drop holds of files that are no more: containers and processes end."""
         gone = [key for key, hold in self._holds.items() if not os.path.lexists(hold.path)]
         for key in gone:
             del self._holds[key]
-        if gone:
-            self._keep()
+        self._dropped = bool(gone) or self._dropped
 
     def recover(self, allowed: tuple[str, ...]) -> Restored:
         """At the start: give back what an earlier run held when it was killed. Raises JournalError."""
@@ -102,10 +106,11 @@ class Holds:
         if self._record is not None:
             self._record.close()
 
-    def _keep(self) -> None:
-        """Let the disk say what is held now."""
-        if self._record is None:
+    def settle(self) -> None:
+        """After a round of writes: let the disk say what is held now."""
+        if not self._dropped or self._record is None:
             return
+        self._dropped = False
         held = {hold.path for hold in self._holds.values()}
         try:
             self._record.keep_only([entry for entry in self._record if entry.path in held])

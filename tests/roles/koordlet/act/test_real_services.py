@@ -82,29 +82,29 @@ class Ticks:
 
 @pytest.mark.feature("BEY-TUNE-01")
 def test_a_throttled_service_gets_more_and_gives_it_back(world, tree, gates, build_topology) -> None:
-    pod = world.pod("web", qos="LS", limits={"cpu": "200m"})
+    pod = world.pod("web", qos="LS", limits={"cpu": "50m"})
     (container,) = pod.containers
     tree.make(container.cgroup_dir)
     get = world.machine.get
     for directory in (pod.cgroup_dir, container.cgroup_dir):
-        Path(world.machine.host.cgroups.file(QUOTA, directory)).write_text("20000")
+        Path(world.machine.host.cgroups.file(QUOTA, directory)).write_text("5000")
     before = tree.values()
     world.topology = build_topology(4)
     ticks = Ticks(world, ResourceTuning(Options(), gates("ResourceTuning", "CPUBurst")))
     tree.burn(container.cgroup_dir)
     ticks.throttled(container)
-    seen = []
-    for _ in range(6):
-        time.sleep(0.5)
+    seen = [5000]
+    deadline = time.monotonic() + 40
+    while seen[-1] == 5000 and time.monotonic() < deadline:
+        time.sleep(0.3)
         world.load(0.5)
         world.sample(kinds.CONTAINER_CPU_THROTTLED, ticks.throttled(container), container.id)
         ticks.step(5.0)
         seen.append(int(get(QUOTA, container.cgroup_dir)))
-    assert seen[-1] > 20_000, "measured throttling on the real kernel"
-    assert seen == sorted(seen)
-    assert get(QUOTA, pod.cgroup_dir) == str(seen[-1])
+    assert seen[-1] == 6000, "a step up, by measured throttling on the real kernel"
+    assert get(QUOTA, pod.cgroup_dir) == "6000"
     if Path(world.machine.host.cgroups.file(BURST, container.cgroup_dir)).exists():
-        assert get(BURST, container.cgroup_dir) == "20000"
+        assert get(BURST, container.cgroup_dir) == "5000"
     tree.processes[0].kill()
     for _ in range(14):
         ticks.step(55.0)
