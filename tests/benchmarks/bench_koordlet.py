@@ -121,8 +121,9 @@ def rows(quick: bool) -> list[Row]:
         where = f"{pods} pods, {2 * pods} containers, {'cgroup v1' if node.top else 'plain files'}, {seconds:.0f} s"
     # the series of pods have their full length after seven minutes
     full = 450.0 if seconds >= 550 else seconds / 2
+    drift = f"; drift {found.cpu_slope():+.2f} points an hour" if seconds >= 300 else ""
     out = [
-        Row("koordlet CPU", found.cpu_percent(), "% of a core", 3.0, note=f"{where}; drift {found.cpu_slope():+.2f} points an hour"),
+        Row("koordlet CPU", found.cpu_percent(), "% of a core", 3.0, note=where + drift),
         Row(
             "koordlet RSS",
             found.rss[-1][1],
