@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from koord.api import kinds
-from koord.api.objects import PodMigrationJob, convert
+from koord.api.objects import Pod, PodMigrationJob, convert
 from koord.kube.informers import InformerFactory
 from roles.descheduler.migration import status
 
@@ -64,6 +64,13 @@ class Jobs:
         found = self.informer.by_index("pod", pod) + self.informer.by_index("new pod", pod)
         mine = [job for job, _ in self._written.values() if pod in (status.pod_key(job), _new_pod(job))]
         return {job.metadata.name for job in (*found, *mine)}
+
+    def has_part_for(self, pod: Pod) -> bool:
+        """Whether a job is about this very pod, or names it as the one that came in the place of its own."""
+        jobs = [job for name in self.concerned(pod.key) if (job := self.get(name)) is not None]
+        news = (job.status.pod_ref for job in jobs)
+        about = any(status.pod_uid(job) == pod.metadata.uid for job in jobs)
+        return about or any(new is not None and new.uid == pod.metadata.uid for new in news)
 
     def of_reservation(self, name: str) -> set[str]:
         """Names of the jobs that name this reservation."""

@@ -13,7 +13,7 @@ from koord.api.objects import OwnerReference, Pod, PodMigrationJob, convert
 from roles.descheduler.migration import status
 from roles.descheduler.migration.arbitration import migrating_by_job_controller
 from roles.descheduler.migration.jobs import Jobs
-from roles.descheduler.migration.limits import Book, Migration, Owner
+from roles.descheduler.migration.limits import Book, Migration, Owner, leaving
 from roles.descheduler.workloads import Workload, WorkloadError, Workloads
 from roles.descheduler.world import World
 
@@ -171,6 +171,17 @@ class Ledger:
             return self._workloads.behind(reference, namespace) if reference is not None else None
         except WorkloadError:
             return None
+
+    def settled(self, job: PodMigrationJob) -> list[Pod]:
+        """The pods of the workload that the job's pod belonged to, if its controller is at work and all that it wants have a node.
+
+        Then nobody is on the way to a place any more. Empty while somebody may be.
+        """
+        workload = self.behind(job)
+        if workload is None or not workload.observed:
+            return []
+        pods = [pod for pod in self._workloads.pods_of(workload) if not leaving(pod)]
+        return pods if len(pods) >= workload.replicas and all(pod.spec.node_name for pod in pods) else []
 
     # ---------------------------------------------------------------- events
 

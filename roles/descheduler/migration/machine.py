@@ -10,12 +10,13 @@ from __future__ import annotations
 import msgspec
 
 from koord.api import names
-from koord.api.objects import Condition, Pod, Reservation, find_condition
+from koord.api.objects import Condition, ObjectReference, Pod, Reservation, find_condition
 from roles.descheduler.migration import leaving, status
-from roles.descheduler.migration.pairing import made_for
+from roles.descheduler.migration.pairing import left_at, made_for
 from roles.descheduler.migration.step import Act, Step, View, change, fail, set_condition
 from roles.descheduler.migration.words import COMPLETE, CREATED_BY, Kind, Mode, Phase, Reason
 
+PATIENCE = 10.0  # seconds after a pod has left in which a successor that went elsewhere is not believed to be one
 _WAITING_PHASES = frozenset({"", "Pending", "Waiting"})
 
 
@@ -166,9 +167,12 @@ def _wait_for_new_pod(view: View, reservation: Reservation) -> Step:
     if not owners:
         if (taken := view.pairing.taken) is not None:
             return Step("TakenOver", _took_over(view, taken), act=Act.TAKE_OVER)
+        there = view.pairing.elsewhere
+        if there is not None and view.now - left_at(view.job) >= PATIENCE and is_ready(there):
+            return _came_elsewhere(view, there)
         message = f"waiting for the new Pod to use {view.about_reservation}"
         step = set_condition(view, Kind.POD_BOUND_RESERVATION, "False", Reason.WAIT_FOR_BIND, message, event=Reason.WAIT_FOR_BIND)
-        return step if step is not None else Step("Waiting", message, wait=leaving.UNSETTLED if view.pairing.unsettled else None)
+        return step if step is not None else Step("Waiting", message, wait=leaving.UNSETTLED if view.pairing.unsettled else PATIENCE)
     new = owners[0]
     about = f'Pod "{new.namespace}/{new.name}"'
     if not status.holds(view.job, Kind.RESERVATION_BOUND):
@@ -185,6 +189,14 @@ def _wait_for_new_pod(view: View, reservation: Reservation) -> Step:
     message = f"{about} is bound to {view.about_reservation}"
     changed = status.with_condition(view.job.status, Kind.POD_BOUND_RESERVATION, "True", Reason.NONE, message, view.now)
     return Step(COMPLETE, message, status.succeeded(changed or view.job.status, message), event=COMPLETE)
+
+
+def _came_elsewhere(view: View, new: Pod) -> Step:
+    """All pods of the workload have a node, and nobody will come into the place: it is not waited for in vain."""
+    meta = new.metadata
+    message = f'Pod "{new.key}" came in its place, on node "{new.spec.node_name}" and not into {view.about_reservation}'
+    told = msgspec.structs.replace(view.job.status, pod_ref=ObjectReference(namespace=meta.namespace, name=meta.name, uid=meta.uid))
+    return Step(COMPLETE, message, status.succeeded(told, message), event=COMPLETE)
 
 
 def _took_over(view: View, taken: Reservation) -> str:
@@ -229,7 +241,9 @@ def _held_in_vain(view: View, reservation: Reservation) -> bool:
             return False
     if job.status.phase != Phase.SUCCEEDED:
         return ours or job.status.reason == Reason.TIMEOUT
-    if not ours or not owned_by_pod(view, reservation) or reservation.status.current_owners:
+    if not ours or reservation.status.current_owners:
         return False
+    if not owned_by_pod(view, reservation):  # used up, unless the new pod came elsewhere
+        return job.status.pod_ref is not None and not status.holds(job, Kind.RESERVATION_BOUND)
     # a pod that waited was scheduled: to another node than the one that is held for it
     return view.pod is None or view.pod.spec.node_name not in ("", reservation.status.node_name)

@@ -32,7 +32,8 @@ class Pairing:
 
     `taken`: the reservation of another job that this job's successor used; `heir`: the job that gets what is given up for it, None for
     nobody. `spare`: a place made for this job that no job needs. `unsettled`: somebody may still come into a place of the pool,
-    so that who stands for whom will be known later. `shared`: another job names this job's reservation too.
+    so that who stands for whom will be known later. `shared`: another job names this job's reservation too. `elsewhere`: the successor,
+    which did not come into any reservation of the pool.
     """
 
     taken: Reservation | None = None
@@ -40,6 +41,7 @@ class Pairing:
     spare: Reservation | None = None
     unsettled: bool = False
     shared: bool = False
+    elsewhere: Pod | None = None
 
 
 ALONE = Pairing()
@@ -75,7 +77,8 @@ class Names(Protocol):
 class Pool:
     """Jobs and reservations with the same owners. `homeless`: pods of the workload that have no node yet, or are still to be made.
 
-    `users` are the pods that use reservations, by uid. `nodes` are the names of the nodes that exist.
+    `users` are the pods that use reservations, by uid. `nodes` are the names of the nodes that exist. `settled` are the pods of the
+    workload that no job is about or names, when every pod that it wants has a node; else empty.
     """
 
     peers: Sequence[Peer]
@@ -83,6 +86,7 @@ class Pool:
     users: Mapping[str, Pod] = field(default_factory=dict)
     homeless: int = 0
     nodes: Names = frozenset()
+    settled: Sequence[Pod] = ()
 
     def pairing(self, job: PodMigrationJob) -> Pairing:
         """What the pool means for a job of it."""
@@ -92,7 +96,9 @@ class Pool:
             return Pairing(spare=spare)
         if me.waits:
             taken, heir = self._takings().get(job.metadata.uid, (None, None))
-            return Pairing(taken, heir, spare, unsettled=taken is None and any(map(self._lost, self.reservations)))
+            unsettled = taken is None and any(map(self._lost, self.reservations))
+            elsewhere = None if taken is not None or unsettled else self._elsewhere().get(job.metadata.uid)
+            return Pairing(taken, heir, spare, unsettled=unsettled, elsewhere=elsewhere)
         open_ = (peer for peer in self.peers if peer is not me and peer.open)
         unsettled = any(status.finished(job) or self._suits(peer.reservation, me) for peer in open_)
         shared = any(peer is not me and _same(peer.reservation, me.reservation) for peer in self.peers)
@@ -103,7 +109,7 @@ class Pool:
 
         Who has no node yet may still come into the places that are free: as many jobs keep them, those whose pods left last.
         """
-        waiting = sorted((peer for peer in self.peers if peer.waits), key=lambda peer: (_left_at(peer.job), peer.job.metadata.name))
+        waiting = self._waiting()
         lost = sorted(filter(self._lost, self.reservations), key=lambda each: each.metadata.name)
         found: dict[str, tuple[Reservation, PodMigrationJob | None]] = {}
         for peer in waiting[: max(0, len(waiting) - self.homeless)]:
@@ -113,6 +119,25 @@ class Pool:
                     found[peer.job.metadata.uid] = each, heir
                     lost.remove(each)
                     break
+        return found
+
+    def _waiting(self) -> list[Peer]:
+        """The jobs that nobody has come for, those whose pods left first in front."""
+        return sorted((peer for peer in self.peers if peer.waits), key=lambda peer: (left_at(peer.job), peer.job.metadata.name))
+
+    def _elsewhere(self) -> dict[str, Pod]:
+        """By the uid of a job whose pod has left: a pod of the workload that stands for no job. The youngest ones, for they came last."""
+        pods = sorted(
+            (pod for pod in self.settled if pod.metadata.uid not in self.users),
+            key=lambda pod: (_seconds(pod.metadata.creation_timestamp), pod.metadata.name),
+            reverse=True,
+        )
+        found: dict[str, Pod] = {}
+        for peer in self._waiting():
+            pod = next((each for each in pods if _younger(each, peer.job)), None)
+            if pod is not None:
+                found[peer.job.metadata.uid] = pod
+                pods.remove(pod)
         return found
 
     def _lost(self, reservation: Reservation) -> bool:
@@ -142,7 +167,7 @@ class Pool:
     def _came_after(self, reservation: Reservation, job: PodMigrationJob) -> bool:
         """Whether the pod that uses it is known, and younger than the job: then it may have come for the pod that left."""
         user = self.users.get(reservation.status.current_owners[0].uid)
-        return user is not None and _seconds(user.metadata.creation_timestamp) >= _seconds(job.metadata.creation_timestamp)
+        return user is not None and _younger(user, job)
 
     def _suits(self, reservation: Reservation, peer: Peer) -> bool:
         """Whether the pod of a job could go there: another node, and as much room as was asked for it."""
@@ -205,7 +230,12 @@ def _same(one: Reservation, other: Reservation) -> bool:
     return one.metadata.uid == other.metadata.uid and one.metadata.name == other.metadata.name
 
 
-def _left_at(job: PodMigrationJob) -> float:
+def _younger(pod: Pod, job: PodMigrationJob) -> bool:
+    return _seconds(pod.metadata.creation_timestamp) >= _seconds(job.metadata.creation_timestamp)
+
+
+def left_at(job: PodMigrationJob) -> float:
+    """When the job's pod was seen to have left, in seconds since the epoch; 0 if it was not."""
     condition = status.condition(job, Kind.EVICTION)
     return _seconds(condition.last_transition_time if condition is not None else None)
 

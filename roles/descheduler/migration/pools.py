@@ -8,6 +8,7 @@ from roles.descheduler.migration import pairing, status
 from roles.descheduler.migration.jobs import Jobs
 from roles.descheduler.migration.ledger import Ledger
 from roles.descheduler.migration.pairing import Pairing, Peer, Pool
+from roles.descheduler.migration.words import Kind
 from roles.descheduler.workloads import WorkloadError
 from roles.descheduler.world import World
 
@@ -46,7 +47,7 @@ class Pools:
         if reservation is None:
             spare = (each for each in self.made_for(job.metadata.uid) if not self._jobs.of_reservation(each.metadata.name))
             return Pairing(spare=next(spare, None))
-        return self._pool(reservation).pairing(job)
+        return self._pool(reservation, job).pairing(job)
 
     # ---------------------------------------------------------------- the pool
 
@@ -54,22 +55,25 @@ class Pools:
         key = pairing.owners_key(reservation)
         return self._reservations.by_index("owners", key) if key is not None else [reservation]
 
-    def _pool(self, reservation: Reservation) -> Pool:
+    def _pool(self, reservation: Reservation, job: PodMigrationJob) -> Pool:
         reservations = [self.shown(each) for each in self._together(reservation)]
         if not any(each.metadata.uid == reservation.metadata.uid for each in reservations):
             reservations.append(reservation)
         peers, users = [], {}
         for each in reservations:
             for name in self._jobs.of_reservation(each.metadata.name):
-                job = self._jobs.get(name)
-                if job is not None and _names(job, each):
-                    peers.append(Peer(job, each, self._node_of(job)))
+                peer = self._jobs.get(name)
+                if peer is not None and _names(peer, each):
+                    peers.append(Peer(peer, each, self._node_of(peer)))
             for owner in each.status.current_owners:
                 pod = self._world.pods.get(f"{owner.namespace}/{owner.name}")
                 if pod is not None and pod.metadata.uid == owner.uid:
                     users[owner.uid] = pod
         homeless = self._homeless(reservation, users) if users and len(reservations) > 1 else 0
-        return Pool(peers, reservations, users, homeless, self._world.nodes)
+        settled: list[Pod] = []
+        if status.running(job) and status.holds(job, Kind.EVICTION):
+            settled = [pod for pod in self._ledger.settled(job) if not self._jobs.has_part_for(pod)]
+        return Pool(peers, reservations, users, homeless, self._world.nodes, settled)
 
     def _node_of(self, job: PodMigrationJob) -> str:
         pod = self._world.pods.get(status.pod_key(job))

@@ -161,7 +161,12 @@ class Model:
                 pod = self.pods.get(status.pod_uid(job))
                 peers.append(Peer(job, self.shown(self.reservations[ref.name]), pod.spec.node_name if pod is not None else ""))
         homeless = len(self.unbound()) + self.missing()
-        return Pool(peers, [self.shown(each) for each in self.reservations.values()], self.pods, homeless, NODES)
+        stand = {job.status.pod_ref.uid for job in self.jobs.values() if job.status.pod_ref is not None}
+        stand |= {status.pod_uid(job) for job in self.jobs.values()}
+        settled = [] if homeless else [pod for uid, pod in self.pods.items() if uid not in stand]
+        shown = [self.shown(each) for each in self.reservations.values()]
+        users = {owner.uid: self.pods[owner.uid] for each in shown for owner in each.status.current_owners if owner.uid in self.pods}
+        return Pool(peers, shown, users, homeless, NODES, settled)
 
     def _write(self, decided: PodMigrationJob, **parts: Any) -> PodMigrationJob | None:
         """Write a job on the version that was decided on; None if there is a newer one."""

@@ -9,6 +9,7 @@ import pytest
 
 from koord.api import kinds
 from koord.kube.client import Client
+from roles.descheduler.migration import machine
 from tests.roles.descheduler.migration.test_killed import Mortal
 from tests.support.migration import NS
 from tests.support.wholecluster import Whole, Workers, at_work, whole
@@ -226,5 +227,39 @@ def test_pods_that_keep_their_names_move_at_once() -> None:
             assert set(after) == set(before)
             assert {name: pod["metadata"]["uid"] for name, pod in after.items()} == before | came
             assert all(after[name]["spec"]["nodeName"] != "n1" for name in came)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("DS-MC-03")
+def test_a_successor_that_went_elsewhere_ends_the_job_and_its_place_is_given_back() -> None:
+    """Nobody will come into the place when the workload is complete again; until that is sure, and for a moment more, it is kept."""
+
+    async def scenario() -> None:
+        async with whole() as plan:
+            world = plan.world
+            workers = await plan.workload({f"p{number}": "n1" for number in range(4)})
+            seen = {"status": {"replicas": 4, "observedGeneration": 1}}
+            await world.client.patch(kinds.REPLICASETS, "web", seen, NS, subresource="status")
+            life = await world.live()
+            await world.job("j", "p0", ttl="1h")
+            job = await world.until_job("j", condition="Eviction=True/EvictComplete")
+            await shut(plan, place(job))
+            async with at_work(workers):
+
+                async def settled() -> bool:
+                    return "" not in await plan.nodes_of(workers.born) and bool(workers.born)
+
+                await world.until(settled)
+                await world.until_job("j", phase="Running", condition="PodBoundReservation=False/WaitForPodBindReservation")
+                assert await plan.held() == [place(job)]
+                world.shift = machine.PATIENCE + 1
+                await world.client.patch(kinds.PODMIGRATIONJOBS, "j", {"metadata": {"labels": {"look": "again"}}})
+                job = await world.until_job("j", phase="Succeeded", status="Complete")
+            new = await world.get(kinds.PODS, "web-new-0") or {}
+            assert job["status"]["podRef"]["uid"] == new["metadata"]["uid"]
+            assert f'on node "{new["spec"]["nodeName"]}" and not into Reservation "{place(job)}"' in job["status"]["message"]
+            await world.until_gone(kinds.RESERVATIONS, place(job))
+            assert not life.died
 
     asyncio.run(scenario())

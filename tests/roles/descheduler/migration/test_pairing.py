@@ -143,8 +143,14 @@ class MovingAmongStrangers(Moving):
 
     def settle(self) -> None:
         super().settle()
-        self.model.now += 7200  # a job whose successor went elsewhere runs out of time
+        self.model.now += 60  # by now it is believed that a successor went elsewhere
         super().settle()
+
+    def check_end(self) -> None:
+        super().check_end()
+        assert not any(job.status.reason == "Timeout" for job in self.model.jobs.values())
+        came = [job.status.pod_ref.uid for job in self.model.jobs.values() if job.status.pod_ref is not None]
+        assert len(came) == len(set(came)), "a pod stands for two jobs"
 
 
 QUICK = settings(  # without shrinking, which takes minutes here: what fails is printed as it was found
