@@ -44,6 +44,8 @@ class KeyConfig:
     nodes: tuple[NodeEntry, ...] = ()
     available: bool = True
     stale: bool = False
+    given: bool = False
+    """Whether the ConfigMap says anything of this key."""
 
     def for_labels(self, labels: Mapping[str, str]) -> dict[str, Any]:
         """The strategy of a node: the first entry whose selector matches, else the cluster's."""
@@ -107,6 +109,10 @@ class SLOConfig:
         """Resource amplification strategy of a node."""
         return self._of(s.AMPLIFICATION, node)
 
+    def extensions_for(self, node: NodeLike) -> dict[str, Any]:
+        """What the ConfigMap says of a node's NodeSLO extensions, by their names; one that it does not speak of is not in it."""
+        return {name: self._of(key, node) for key, name in s.EXTENSIONS.items() if self.keys[key].given}
+
     def _of(self, key: str, node: NodeLike) -> dict[str, Any]:
         return self.keys[key].for_labels(node.metadata.labels or {})
 
@@ -156,7 +162,7 @@ def _keep(key: str, old: KeyConfig | None) -> KeyConfig:
     if old is None:
         # NodeSLO keys fall back to their defaults; without a good colocation-config nothing may be decided at all.
         return KeyConfig(key, s.DEFAULTS[key], available=key != s.COLOCATION, stale=True)
-    return KeyConfig(key, old.cluster, old.nodes, old.available, stale=True)
+    return KeyConfig(key, old.cluster, old.nodes, old.available, stale=True, given=old.given)
 
 
 def _parse_key(key: str, text: str, notes: list[ConfigError]) -> tuple[KeyConfig | None, list[ConfigError]]:
@@ -189,7 +195,7 @@ def _parse_key(key: str, text: str, notes: list[ConfigError]) -> tuple[KeyConfig
         nodes.append(entry)
         wrong += bad
     notes += [e for e in errors(s.KEYS[key], raw, key, "cm") if e not in wrong]
-    return KeyConfig(key, cluster, tuple(nodes)), wrong
+    return KeyConfig(key, cluster, tuple(nodes), given=True), wrong
 
 
 def _parse_entry(key: str, cluster: dict[str, Any], item: dict[str, Any], where: str) -> tuple[NodeEntry, list[ConfigError]]:
@@ -218,7 +224,7 @@ def _invalid(key: str, strategy: dict[str, Any], where: str) -> Iterator[ConfigE
 
 
 def _differs(new: KeyConfig, old: KeyConfig) -> bool:
-    return (new.cluster, new.available, _entries(new)) != (old.cluster, old.available, _entries(old))
+    return (new.cluster, new.available, new.given, _entries(new)) != (old.cluster, old.available, old.given, _entries(old))
 
 
 def _entries(config: KeyConfig) -> list[tuple[Any, dict[str, Any]]]:

@@ -179,6 +179,45 @@ CPU_NORMALIZATION: Final = Struct(
 )
 RESOURCE_AMPLIFICATION: Final = Struct({"enable": Bool(), "resourceAmplificationRatio": MapOf(_RATIO)})
 
+_SHARE: Final = Int((1, 100), (1, 100))
+_SECONDS: Final = Int((1, 86_400), (1, 86_400))
+
+#: koordlet's own strategies, which NodeSLO carries below `extensions` (BEY-INT-01, BEY-TUNE-01); what is unset is koordlet's default.
+INTERFERENCE_STRATEGY: Final = Struct(
+    {
+        "actions": ListOf(Str(("squeeze", "throttle", "migrate", "evict"))),
+        "squeezePercent": _SHARE,
+        "throttlePercent": _SHARE,
+        "migrateAfterSeconds": _SECONDS,
+        "evictAfterSeconds": _SECONDS,
+    }
+)
+TUNING_STRATEGY: Final = Struct(
+    {
+        "cpu": Struct(
+            {
+                "enable": Bool(),
+                "throttledPercent": _SHARE,
+                "maxBurstPercent": Int(PERCENT, PERCENT),
+                "maxQuotaPercent": Int((100, 1000), (100, 1000)),
+                "stepPercent": _SHARE,
+                "sharePoolThresholdPercent": _SHARE,
+                "calmSeconds": _SECONDS,
+            }
+        ),
+        "memory": Struct(
+            {
+                "enable": Bool(),
+                "nearLimitPercent": _SHARE,
+                "stallPercent": _SHARE,
+                "refaultsPerSecond": Int(AT_LEAST_1, AT_LEAST_1),
+                "oomScoreStep": Int((0, 1000), (0, 1000)),
+                "calmSeconds": _SECONDS,
+            }
+        ),
+    }
+)
+
 _ENTRY: Final[dict[str, Node]] = {"name": Str(), "nodeSelector": Selector()}
 
 
@@ -197,9 +236,10 @@ def nested(strategy: Struct) -> Struct:
     return Struct({"clusterStrategy": strategy, "nodeStrategies": ListOf(entry(strategy))})
 
 
-COLOCATION, THRESHOLD, QOS, BURST, SYS, HOSTS, NORMALIZATION, AMPLIFICATION = (
+COLOCATION, THRESHOLD, QOS, BURST, SYS, HOSTS, NORMALIZATION, AMPLIFICATION, INTERFERENCE, TUNING = (
     "colocation-config", "resource-threshold-config", "resource-qos-config", "cpu-burst-config",
     "system-config", "host-application-config", "cpu-normalization-config", "resource-amplification-config",
+    "interference-config", "resource-tuning-config",
 )  # fmt: skip
 
 _HOSTS_STRATEGY: Final = Struct({"applications": HOST_APPLICATIONS})
@@ -213,8 +253,13 @@ STRATEGIES: Final[dict[str, Struct]] = {
     HOSTS: _HOSTS_STRATEGY,
     NORMALIZATION: CPU_NORMALIZATION,
     AMPLIFICATION: RESOURCE_AMPLIFICATION,
+    INTERFERENCE: INTERFERENCE_STRATEGY,
+    TUNING: TUNING_STRATEGY,
 }
 """Strategy of each key of the ConfigMap."""
+
+EXTENSIONS: Final = {INTERFERENCE: "interference", TUNING: "resourceTuning"}
+"""Keys that end below `extensions` of a NodeSLO, and the names that they have there."""
 
 FLAT: Final = frozenset({COLOCATION, HOSTS, NORMALIZATION, AMPLIFICATION})
 
@@ -260,5 +305,7 @@ DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     HOSTS: {},
     NORMALIZATION: {"enable": False, "ratioModel": {}},
     AMPLIFICATION: {"enable": False},
+    INTERFERENCE: {},
+    TUNING: {},
 }
 """Strategy of a key that the ConfigMap does not have; also what a given strategy is laid over."""

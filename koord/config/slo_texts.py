@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from koord.config.slo_schema import AMPLIFICATION, COLOCATION, HOSTS, NORMALIZATION, THRESHOLD
+from koord.config.slo_schema import AMPLIFICATION, COLOCATION, HOSTS, INTERFERENCE, NORMALIZATION, THRESHOLD, TUNING
 
 TEXTS: Final[Mapping[str, Mapping[str, str]]] = {
     COLOCATION: {
@@ -59,6 +59,30 @@ TEXTS: Final[Mapping[str, Mapping[str, str]]] = {
     AMPLIFICATION: {
         "enable": "Whether the annotation `node.koordinator.sh/resource-amplification-ratio` is kept.",
         "resourceAmplificationRatio": "Ratio by resource name; below 1 the annotation is removed.",
+    },
+    INTERFERENCE: {
+        "actions": "What may be done to a best-effort pod that slows others down: `squeeze`, `throttle`, `migrate`, `evict`; unset: all.",
+        "squeezePercent": "CPU that a squeezed pod keeps, in percent of its use; default 50.",
+        "throttlePercent": "Disk throughput that a throttled pod keeps, in percent of its use; default 50.",
+        "migrateAfterSeconds": "How long the pod disturbs before its migration is asked for; default 60.",
+        "evictAfterSeconds": "How long the pod disturbs before it is evicted; default 180.",
+    },
+    TUNING: {
+        "cpu": "Burst and quota of containers that are throttled.",
+        "cpu.enable": "Whether CPU is tuned; default true.",
+        "cpu.throttledPercent": "Throttled periods, in percent, from which on a container is helped; default 5.",
+        "cpu.maxBurstPercent": "Most burst, in percent of the container's quota; default 100.",
+        "cpu.maxQuotaPercent": "Most quota, in percent of the container's own; default 200.",
+        "cpu.stepPercent": "A step up or down, in percent of the container's own quota; default 20.",
+        "cpu.sharePoolThresholdPercent": "Use of the share pool, in percent, above which no quota grows; default 50.",
+        "cpu.calmSeconds": "How long a container is calm before a step down; default 60.",
+        "memory": "Protection of containers that are short of memory.",
+        "memory.enable": "Whether memory is protected; default true.",
+        "memory.nearLimitPercent": "Use, in percent of the limit, from which on a container counts as near it; default 90.",
+        "memory.stallPercent": "Time spent waiting for memory, in percent, that counts as a stall; default 5.",
+        "memory.refaultsPerSecond": "Refaults a second that count as a stall; default 100.",
+        "memory.oomScoreStep": "How much the OOM score of a container falls a step; default 200.",
+        "memory.calmSeconds": "How long a container is calm before a step back; default 60.",
     },
 }
 """Text by key and path; `[]` is an item of a list, `.*` a value of a map."""

@@ -15,7 +15,7 @@ from koord.config.errors import ConfigError, join
 from koord.config.schema import errors
 from koord.config.selectors import LabelSelector, selector_errors
 
-CHECKED = (s.COLOCATION, s.THRESHOLD, s.QOS, s.SYS, s.BURST)
+CHECKED = (s.COLOCATION, s.THRESHOLD, s.QOS, s.SYS, s.BURST, *s.EXTENSIONS)
 """Keys whose node entries and ranges are checked strictly; the other keys are checked for types and ranges only."""
 
 _NETWORK_CLASSES = ("lsrClass", "lsClass", "beClass")

@@ -19,7 +19,7 @@ from roles.manager.controllers.world import World
 from roles.manager.controllers.writer import Writer
 from roles.manager.metrics import Metrics
 
-KEYS = frozenset({s.THRESHOLD, s.QOS, s.BURST, s.SYS, s.HOSTS})
+KEYS = frozenset({s.THRESHOLD, s.QOS, s.BURST, s.SYS, s.HOSTS, *s.EXTENSIONS})
 _SERVER_DEFAULTS = {"ingressRequest": 0, "egressRequest": 0, "ingressLimit": 100, "egressLimit": 100, "ioWeightPercent": 100}
 
 
@@ -30,7 +30,7 @@ def build(config: SLOConfig, node: Node, present: Mapping[str, Any]) -> dict[str
         "resourceQOSStrategy": config.qos_for(node),
         "cpuBurstStrategy": config.cpu_burst_for(node),
         "systemStrategy": system_strategy(config, node),
-        "extensions": present.get("extensions") or {},
+        "extensions": {**(present.get("extensions") or {}), **config.extensions_for(node)},
     }
     applications = config.host_applications_for(node)
     if applications:

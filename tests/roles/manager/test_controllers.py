@@ -85,6 +85,46 @@ def test_node_metric_follows_node_and_strategy(bed, make):
     bed(test)
 
 
+@pytest.mark.feature("BEY-INT-01")
+@pytest.mark.feature("BEY-TUNE-01")
+def test_what_koordlet_adds_is_configured_like_the_rest(bed, make):
+    pools = [{"nodeSelector": {"matchLabels": {"pool": "a"}}, "evictAfterSeconds": 600}]
+
+    async def test(bed):
+        await bed.create(
+            make.config(interference_config={"clusterStrategy": {"actions": ["squeeze"], "color": "red"}, "nodeStrategies": pools}),
+            make.node("n1", labels={"pool": "a"}),
+            make.node("n2"),
+        )
+        await bed.start()
+        await bed.until(lambda: slo(bed, "n1", "extensions"))
+        await bed.until(lambda: slo(bed, "n2", "extensions"))
+        assert await slo(bed, "n1", "extensions") == {"interference": {"actions": ["squeeze"], "evictAfterSeconds": 600}}
+        assert await slo(bed, "n2", "extensions") == {"interference": {"actions": ["squeeze"]}}
+        await bed.client.patch(NODESLOS, "n2", {"spec": {"extensions": {"mine": {"a": 1}}}})
+        await configure(
+            bed,
+            interference_config={"clusterStrategy": {"evictAfterSeconds": 0}},
+            resource_tuning_config={"clusterStrategy": {"memory": {"calmSeconds": 30}}},
+        )
+
+        async def tuned():
+            return (await slo(bed, "n2", "extensions")).get("resourceTuning") == {"memory": {"calmSeconds": 30}}
+
+        await bed.until(tuned)
+        assert (await slo(bed, "n2", "extensions"))["interference"] == {"actions": ["squeeze"]}, "the last good one"
+        assert (await slo(bed, "n2", "extensions"))["mine"] == {"a": 1}
+        await configure(bed, interference_config={})
+
+        async def back():
+            return (await slo(bed, "n2", "extensions"))["interference"] == {}
+
+        await bed.until(back)
+        assert (await slo(bed, "n1", "extensions"))["resourceTuning"], "what the ConfigMap is silent about stays"
+
+    bed(test)
+
+
 @pytest.mark.feature("MGR-NSLO-01")
 @pytest.mark.feature("MGR-CFG-01")
 def test_node_slo_merges_keeps_and_reloads(bed, make):
