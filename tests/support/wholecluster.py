@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from koord.api import kinds
+from koord.api.objects import Reservation
 from koord.api.times import format_time
 from koord.config.scheduler import KubeSchedulerConfiguration
 from koord.decisions.recorder import Recorder
@@ -50,8 +51,8 @@ PROFILE: Obj = {  # what the shipped profile says about Reservation
 
 
 @contextlib.asynccontextmanager
-async def scheduling(client: Client) -> AsyncIterator[Recorder]:
-    """The scheduler role on a server."""
+async def scheduling(client: Client) -> AsyncIterator[InformerFactory]:
+    """The scheduler role on a server, and what it sees."""
     content = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -64,7 +65,7 @@ async def scheduling(client: Client) -> AsyncIterator[Recorder]:
     app = Scheduler(options, client=client, informers=informers, recorder=recorder, ops=ops)
     running = asyncio.ensure_future(app.run(life))
     try:
-        yield recorder
+        yield informers
     finally:
         life.stop()
         await asyncio.wait_for(running, 5)
@@ -142,9 +143,20 @@ class Workers:
 class Whole:
     """A cluster with all its parts."""
 
-    def __init__(self, world: Cluster) -> None:
+    def __init__(self, world: Cluster, seen: InformerFactory) -> None:
         self.world = world
+        self._reservations = seen.informer(kinds.RESERVATIONS, Reservation)
         self.client = world.client
+
+    async def shut(self, reservation: str) -> None:
+        """Let nobody come into a place, as soon as the scheduler knows."""
+        await self.client.patch(kinds.RESERVATIONS, reservation, {"spec": {"unschedulable": True}})
+
+        async def known() -> bool:
+            found = self._reservations.get(reservation)
+            return found is not None and found.spec.unschedulable
+
+        await self.world.until(known)
 
     async def report(self, node: str, system: str, pods: dict[str, str] | None = None, *, age: float = 0.0) -> None:
         """A NodeMetric, as koordlet writes it: cpu of the system and of pods by name."""
@@ -199,8 +211,8 @@ class Whole:
 @contextlib.asynccontextmanager
 async def whole() -> AsyncIterator[Whole]:
     """Three nodes and the scheduler."""
-    async with cluster() as world, scheduling(world.client):
-        yield Whole(world)
+    async with cluster() as world, scheduling(world.client) as seen:
+        yield Whole(world, seen)
 
 
 @contextlib.asynccontextmanager

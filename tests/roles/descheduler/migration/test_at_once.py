@@ -84,11 +84,6 @@ def place(job: dict[str, Any]) -> str:
     return str(job["spec"]["reservationOptions"]["reservationRef"]["name"])
 
 
-async def shut(plan: Whole, own: str) -> None:
-    """Let nobody come into a place."""
-    await plan.client.patch(kinds.RESERVATIONS, own, {"spec": {"unschedulable": True}})
-
-
 async def crossed(plan: Whole, own: str, other: str) -> None:
     """The successor of the pod that left has come into the other job's place; its own is open again."""
 
@@ -115,7 +110,7 @@ def test_a_pod_that_came_into_another_jobs_place_counts_and_places_are_exchanged
             workers, own, other = await stuck(plan, client=client)
             if death is not None:
                 client.armed, (client.fatal, client.after) = True, death
-            await shut(plan, own)
+            await plan.shut(own)
             async with at_work(workers):
                 crossing = asyncio.ensure_future(crossed(plan, own, other))
                 if death is not None:
@@ -186,7 +181,7 @@ def test_a_new_replica_beside_the_successor_does_not_confuse_who_stands_for_whom
         async with whole() as plan:
             world = plan.world
             workers, own, other = await stuck(plan)
-            await shut(plan, own)
+            await plan.shut(own)
             workers.replicas += 1
             async with at_work(workers):
                 await crossed(plan, own, other)
@@ -244,7 +239,7 @@ def test_a_successor_that_went_elsewhere_ends_the_job_and_its_place_is_given_bac
             life = await world.live()
             await world.job("j", "p0", ttl="1h")
             job = await world.until_job("j", condition="Eviction=True/EvictComplete")
-            await shut(plan, place(job))
+            await plan.shut(place(job))
             async with at_work(workers):
 
                 async def settled() -> bool:

@@ -22,9 +22,11 @@ COUNTING = {"cpuacct.usage", "cpu.stat", "stat"}
 
 
 def tree(base: Path) -> dict[str, bytes]:
-    """Every file and directory below, with what it holds; not those that count by themselves."""
+    """Every file and directory below with its content, but those that count by themselves and the checkpoints, which were asked for."""
     return {
-        str(path.relative_to(base)): path.read_bytes() if path.is_file() else b"" for path in base.rglob("*") if path.name not in COUNTING
+        str(path.relative_to(base)): path.read_bytes() if path.is_file() else b""
+        for path in base.rglob("*")
+        if path.name not in COUNTING and base / "checkpoints" not in (path, path.parent)
     }
 
 
