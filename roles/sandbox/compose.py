@@ -198,7 +198,7 @@ class Sandbox:
             rows.append(
                 SimulatedNode(
                     name=name,
-                    cpus=int(node["status"]["capacity"]["cpu"]),
+                    cpus=parse_value(node["status"]["capacity"]["cpu"]),
                     used=None if used is None else parse_milli(used) / 1000,
                     batch_cpu=self.batch_cpu(name),
                     pods=len(self.pods.by_index("sandbox/node", name)),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from koord.api.quantity import parse_value
 from roles.tools.reference.metrics import ROLES
 from tests.e2e.conftest import REPOSITORY, Running
 
@@ -41,7 +42,7 @@ def allocatable(cluster: Running, name: str) -> dict[str, Any]:
 
 def test_nodes_offer_batch_resources(cluster: Running) -> None:
     offered = cluster.until(lambda: allocatable(cluster, "sim-000").get("kubernetes.io/batch-cpu"), 20, "batch-cpu")
-    assert 0 < int(offered) < 32_000
+    assert 0 < parse_value(offered) < 32_000, "milli-CPU; a whole number of thousands is written 24k"
     assert cluster.get("nodemetric", "sim-000")["status"]["podsMetric"]
 
 
