@@ -165,7 +165,7 @@ class ProcessKubelet:
         body = {"metadata": {"uid": metadata["uid"]}, "status": status}
         for pause in (*RETRY_SECONDS, None):
             try:
-                await self.client.patch(PODS, metadata["name"], body, metadata["namespace"], subresource="status")
+                await self.client.patch(PODS, metadata["name"], body, metadata["namespace"], type="strategic", subresource="status")
                 return
             except NotFound:
                 return

@@ -10,6 +10,8 @@ from typing import Any
 PROCESS_ANNOTATION = "sandbox.koordinator.sh/process"
 """A pod must carry this annotation with value "true" before its commands run as host processes."""
 
+#: The conditions that are the kubelet's; others have other writers.
+CONDITIONS = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
 BACKOFF_FIRST = 10.0
 BACKOFF_CAP = 300.0
 BACKOFF_RESET = 600.0
@@ -116,12 +118,7 @@ def container_status(state: ContainerState) -> dict[str, Any]:
 def conditions(phase_: str, initialized: bool, ready: bool, previous: Sequence[Mapping[str, Any]], now: float) -> list[dict[str, Any]]:
     """The four kubelet conditions; a transition time only moves when the status does."""
     finished = phase_ in ("Succeeded", "Failed")
-    wanted = {
-        "PodScheduled": True,
-        "Initialized": initialized,
-        "ContainersReady": ready and not finished,
-        "Ready": ready and not finished,
-    }
+    wanted = dict(zip(CONDITIONS, (True, initialized, ready and not finished, ready and not finished), strict=True))
     before = {c.get("type"): c for c in previous}
     result = [dict(c) for c in previous if c.get("type") not in wanted]
     for kind, value in wanted.items():
@@ -138,6 +135,11 @@ def conditions(phase_: str, initialized: bool, ready: bool, previous: Sequence[M
             entry["reason"] = "PodCompleted" if phase_ == "Succeeded" else "ContainersNotReady"
         result.append(entry)
     return result
+
+
+def own_conditions(found: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those of :data:`CONDITIONS`."""
+    return [c for c in found if c.get("type") in CONDITIONS]
 
 
 def pod_status(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ class PodWorker:
         self._ending = asyncio.Event()
         self._object_gone = False
         self._published: dict[str, Any] | None = None
+        self._conditions: list[Mapping[str, Any]] = []
 
     @staticmethod
     def _state(container: dict[str, Any]) -> ContainerState:
@@ -217,16 +218,22 @@ class PodWorker:
 
     def status(self) -> dict[str, Any]:
         """The status as it is now."""
+        seen = self.pod.get("status") or {}
+        if self._conditions:
+            # the object may be older than what was written last: its times would be taken for changes, and written back for ever
+            others = [c for c in seen.get("conditions") or [] if c.get("type") not in status.CONDITIONS]
+            seen = {**seen, "conditions": [*others, *self._conditions]}
         result = status.pod_status(
             self.pod["spec"],
             self.qos,
             self.init,
             self.regular,
-            self.pod.get("status") or {},
+            seen,
             host_ip=self.host.ip,
             started=self.started,
             now=self.host.clock(),
         )
+        self._conditions = status.own_conditions(result["conditions"])
         if self.refused is not None:
             result |= {"phase": "Failed", "reason": "ProcessKubelet", "message": self.refused}
         return result
@@ -241,6 +248,7 @@ class PodWorker:
             await self._changed.wait()
             self._changed.clear()
             wanted = self.status()
+            wanted |= {"conditions": status.own_conditions(wanted["conditions"])}
             if wanted != self._published:
                 await self.host.publish(self.pod, wanted)
                 self._published = wanted

@@ -200,7 +200,14 @@ def test_readiness_follows_the_probe(groups: RunGroups, tmp_path: Path) -> None:
 
         await one.until("probed", lambda p: phase("Running")(p) and ready("False")(p))
         flag.touch()
-        await one.until("probed", ready("True"))
+        pod = await one.until("probed", ready("True"))
+        gate = [{"type": "example.com/gate", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+        await one.client.patch(PODS, "probed", {"status": {"conditions": gate}}, "default", type="strategic", subresource="status")
+        flag.unlink()
+        pod = await one.until("probed", ready("False"))
+        assert "example.com/gate" in {c["type"] for c in pod["status"]["conditions"]}, "conditions of others stay"
+        await asyncio.sleep(1.2)
+        assert (await one.client.get(PODS, "probed", "default"))["metadata"]["resourceVersion"] == pod["metadata"]["resourceVersion"]
 
     run(groups, tmp_path, body)
 

@@ -7,6 +7,7 @@ import pytest
 from roles.sandbox.process_kubelet import status
 from roles.sandbox.process_kubelet.readiness import Readiness
 from roles.sandbox.process_kubelet.status import ContainerState
+from roles.sandbox.process_kubelet.worker import Host, PodWorker
 
 
 def ended(code: int) -> ContainerState:
@@ -92,3 +93,23 @@ def test_readiness_thresholds() -> None:
         False, False, False, True, False, False, False, False, True,
     ]  # fmt: skip
     assert probe.ready is False
+
+
+def test_an_older_object_changes_nothing(tmp_path) -> None:
+    """What the watch shows lags behind what was written: its times are not written back, which would never end."""
+    now = [1000.0]
+    host = Host(None, tmp_path, "10.0.0.1", 0, lambda: now[0], None, None)  # type: ignore[arg-type]
+    pod = {"metadata": {"name": "a", "uid": "u"}, "spec": {"containers": [{"name": "main"}]}, "status": {"phase": "Pending"}}
+    worker = PodWorker(pod, host)
+    first = worker.status()
+    now[0] += 5
+    worker.regular[0].running_since, worker.regular[0].ready = now[0], True
+    second = worker.status()
+    assert first["conditions"] != second["conditions"]
+    for seen in (pod, {**pod, "status": first}, {**pod, "status": second}, {**pod, "status": first}):
+        now[0] += 1
+        worker.update(seen)
+        assert worker.status() == second
+    other = {"type": "example.com/gate", "status": "True"}
+    worker.update({**pod, "status": {**first, "conditions": [other, *first["conditions"]]}})
+    assert worker.status()["conditions"] == [other, *second["conditions"]]
