@@ -15,8 +15,9 @@ from koord.api.annotations import AnnotationError, parse_kubelet_cpu_manager_pol
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.writes import Batch, Merge, Write, sequence
 from roles.koordlet.host.cgroup import BESTEFFORT
+from roles.koordlet.host.errors import HostError
 from roles.koordlet.qos import view
-from roles.koordlet.qos.allowance import Allowance, allowance, is_be
+from roles.koordlet.qos.allowance import Allowance, allowance
 from roles.koordlet.qos.outcome import Notice, Outcome, Sample, Strategy
 from roles.koordlet.qos.picker import divide, pools
 from roles.koordlet.states.model import Snapshot, TopologyState
@@ -24,6 +25,9 @@ from roles.koordlet.states.slo import SLO
 
 MIN_QUOTA_US = 2000
 REASON = "AdjustBEByNodeCPUUsage"
+IDLE = "cpu.idle"
+#: Percent of the node: with the level at ``cpu.idle`` nothing is held back from best-effort pods.
+WHOLE_NODE = 100
 CFS_QUOTA, CPUSET = "cfsQuota", "cpuset"
 
 
@@ -86,6 +90,8 @@ class BECPUSuppress(Strategy[SuppressState]):
             return self._released(snapshot, state, now, "the BE CPU manager places BE pods", manager=True)
         if not slo.threshold.enable:
             return self._released(snapshot, state, now, "resourceUsedThresholdWithBE.enable is false")
+        if slo.threshold.cpu_suppress_threshold_percent >= WHOLE_NODE and _yields(snapshot):
+            return self._released(snapshot, state, now, "their level runs at cpu.idle, and may fill the node (threshold 100)")
         if snapshot.topology is None:
             return Outcome(state)
         allow = allowance(snapshot, slo.host_applications, slo.threshold)
@@ -247,11 +253,23 @@ class BECPUSuppress(Strategy[SuppressState]):
         terms = allow.terms() if allow is not None else ()
         subjects = [Subject("Node", name=snapshot.node_name)]
         if state.told.partition(":")[0] != verdict:
-            subjects += [Subject("Pod", p.namespace, p.name, p.uid) for p in snapshot.pods if is_be(p) and p.active]
+            subjects += [Subject("Pod", p.namespace, p.name, p.uid) for p in snapshot.pods if p.best_effort and p.active]
         return told, tuple(
             Record("koordlet", subject, now, verdict, rule=self.name, message=message, numbers=common, terms=terms, features=self.features)
             for subject in subjects
         )
+
+
+def _yields(snapshot: Snapshot) -> bool:
+    """Whether the kernel itself puts best-effort processes off a CPU that anybody else wants (``cpu.idle`` of the level).
+
+    A quota would then only leave CPUs idle, which the next request has to wake.
+    """
+    host = snapshot.host
+    try:
+        return host.files.text(host.cgroups.file(IDLE, host.cgroups.qos_dir(BESTEFFORT))) == "1"
+    except (HostError, ValueError):
+        return False
 
 
 def _placed(annotations: dict[str, str]) -> bool:

@@ -67,6 +67,41 @@ def test_best_effort_cpu_falls_within_a_second_of_a_load_step(world, tree, gates
     assert tree.values() == before
 
 
+@pytest.mark.feature("KA-SUP-02")
+def test_a_level_at_cpu_idle_fills_the_node_and_yields_without_a_quota(world, tree, gates, build_node, build_topology):
+    cores = os.cpu_count() or 1
+    be = world.pod("be", qos="BE", kube_qos="BestEffort")
+    ls = world.pod("ls", qos="LS")
+    tree.make(be.containers[0].cgroup_dir, ls.containers[0].cgroup_dir)
+    idle = Path(world.machine.host.cgroups.file("cpu.idle", QOS))
+    if not idle.exists():
+        pytest.skip("needs a kernel with cpu.idle")
+    world.node, world.topology = build_node(str(cores)), build_topology(cores, threads=1)
+    world.spec = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota", "cpuSuppressThresholdPercent": 100}}
+    strategy = BECPUSuppress(Options(), gates("BECPUSuppress"))
+    world.load(0.6 * cores, be=0.2, ls=0.2)
+    state = world.run(strategy)
+    assert int(world.machine.get("cpu.cfs_quota_us", QOS)) > 0, "without cpu.idle a quota"
+    idle.write_text("1")
+    state = world.run(strategy, state)
+    assert world.machine.get("cpu.cfs_quota_us", QOS) == "-1"
+
+    def cores_of(pod, seconds=0.6):
+        start, mark = tree.used(pod.cgroup_dir), time.monotonic()
+        time.sleep(seconds)
+        return (tree.used(pod.cgroup_dir) - start) / 1e9 / (time.monotonic() - mark)
+
+    tree.burn(be.containers[0].cgroup_dir, cores)
+    time.sleep(0.2)
+    alone = cores_of(be)
+    tree.burn(ls.containers[0].cgroup_dir, cores)
+    time.sleep(0.2)
+    # what the rest of the machine takes from both is not the point
+    beside = cores_of(be)
+    assert beside < 0.2 * max(alone, 0.5), f"{beside:.2f} cores beside a service that wants all, {alone:.2f} before"
+    idle.write_text("0")
+
+
 @pytest.mark.feature("KA-SUP-01")
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two CPUs")
 def test_cpusets_grow_and_shrink_with_processes_in_them(world, tree):

@@ -256,6 +256,32 @@ def test_switching_off_gives_everything_back_once(world, suppress):
     assert world.machine.get("cpu.cfs_quota_us", QOS) == "777777"
 
 
+@pytest.mark.parametrize("policy", ["cfsQuota", "cpuset"])
+def test_a_level_that_yields_by_itself_may_fill_the_node(world, suppress, policy):
+    """cpu.idle and the whole node as the threshold: a quota would only leave CPUs idle between requests."""
+    dirs = be_tree(world, "0-15", "-1")
+    world.machine.put("cpu.idle", QOS, "0")
+    threshold(world, cpuSuppressPolicy=policy, cpuSuppressThresholdPercent=100)
+    world.load(8.0)
+    state = world.run(suppress)
+    held = (world.machine.get("cpu.cfs_quota_us", QOS), world.machine.get("cpuset.cpus", QOS))
+    assert held != ("-1", "0-15")
+    world.machine.put("cpu.idle", QOS, "1")
+    (record,) = [r for r in world.decide(suppress, state).records if r.subject.kind == "Node"]
+    assert record.verdict == "Unrestricted"
+    assert "cpu.idle" in record.message
+    state = world.run(suppress, state)
+    assert world.machine.get("cpu.cfs_quota_us", QOS) == "-1"
+    assert {world.machine.get("cpuset.cpus", d) for d in (QOS, *dirs)} == {"0-15"}
+    threshold(world, cpuSuppressPolicy=policy, cpuSuppressThresholdPercent=99)
+    state = world.run(suppress, state)
+    assert (world.machine.get("cpu.cfs_quota_us", QOS), world.machine.get("cpuset.cpus", QOS)) != ("-1", "0-15")
+    threshold(world, cpuSuppressPolicy=policy, cpuSuppressThresholdPercent=100)
+    world.machine.put("cpu.idle", QOS, "0")
+    world.run(suppress, state)
+    assert (world.machine.get("cpu.cfs_quota_us", QOS), world.machine.get("cpuset.cpus", QOS)) != ("-1", "0-15"), "it yields no more"
+
+
 def test_policy_switch_gives_the_other_back(world, suppress):
     be_tree(world, "0-15", "-1")
     threshold(world, cpuSuppressPolicy="cfsQuota")
