@@ -10,7 +10,7 @@ from koord.api.objects import Node
 from koord.api.qos import KUBERNETES_BEST_EFFORT, QoSClass
 from koord.api.quantity import QuantityError, parse_milli
 from koord.decisions.record import Term
-from roles.koordlet.states.model import PodState, Snapshot
+from roles.koordlet.states.model import Snapshot
 from roles.koordlet.states.slo import HostApp, ThresholdStrategy
 from roles.koordlet.store import kinds
 
@@ -80,11 +80,6 @@ def reserved_milli(node: Node) -> int:
     return max(kept_back, _milli(node_reservation_resources(reservation).get(RESOURCE_CPU)))
 
 
-def is_be(pod: PodState) -> bool:
-    """Class BE, or without a class of its own on the BestEffort level."""
-    return pod.qos_label is QoSClass.BE or pod.kube_qos == KUBERNETES_BEST_EFFORT
-
-
 def is_be_app(app: HostApp) -> bool:
     return app.qos == QoSClass.BE and app.cgroup_path is not None and app.cgroup_path.base == "KubepodsBesteffort"
 
@@ -112,7 +107,7 @@ def allowance(snapshot: Snapshot, apps: tuple[HostApp, ...], threshold: Threshol
         all_pods += used
         pod = known.get(uid)
         # a pod that nobody knows may be anything: it is not taken from
-        if pod is None or not is_be(pod):
+        if pod is None or not pod.best_effort:
             non_be += used
         elif pod.kube_qos != KUBERNETES_BEST_EFFORT:
             elsewhere += used

@@ -1,8 +1,9 @@
 """Interference: a latency-sensitive pod that waits more than usual, and the best-effort pod that probably makes it wait (BEY-INT-01).
 
-For each pod and signal (waiting for CPU, memory and disks by PSI, cycles per instruction) a decayed baseline is learned. A value that
-stays out of the ordinary is called out, with the best-effort pod whose activity moves with it. By default that is all: only in mode
-``enforce`` is something done about the culprit, more the longer it lasts, and undone when its victims have recovered.
+For each pod and signal (waiting for CPU, memory and disks by PSI, cycles per instruction, segments sent again, packets dropped) a decayed
+baseline is learned. A value that stays out of the ordinary is called out, with the best-effort pod whose activity moves with it. By
+default that is all: only in mode ``enforce`` is something done about the culprit, more the longer it lasts, and undone when its victims
+have recovered.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import Any, ClassVar
 from koord.api.qos import QoSClass
 from koord.api.times import format_time
 from koord.decisions.record import Record, Subject, Term
-from roles.koordlet.qos.allowance import is_be
 from roles.koordlet.qos.baseline import Baseline, aligned, covariance
 from roles.koordlet.qos.interference_files import Held, batches
 from roles.koordlet.qos.interference_measures import NAME, Measures, Ongoing
@@ -28,25 +28,43 @@ from roles.koordlet.store.view import Series
 WARM_UP, IN_A_ROW, ADAPT_AFTER = 30, 3, 180
 #: How far back a culprit is looked for (seconds), how many common points that takes, and how closely it must move with the signal.
 LOOK_BACK, LEAST_POINTS, LEAST_CORRELATION = 300.0, 8, 0.5
+#: Kind of a series and what selects it beside the pod.
+Selection = tuple[str, dict[str, str]]
 _SENSITIVE = frozenset({QoSClass.LSE, QoSClass.LSR, QoSClass.LS})
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """``floor`` is the least rise that matters, in the signal's unit; ``culprit`` is what is compared of best-effort pods."""
+    """``floor`` is the least rise that matters, in the signal's unit; ``series`` is where the signal is, without it cycles per
+    instruction. ``culprits`` is what is compared of best-effort pods, the next one where nobody moves with the signal;
+    ``substitute`` stands in where the node has none of these series."""
 
     name: str
     unit: str
     floor: float
-    culprit: str
-    psi: str = ""
+    culprits: tuple[Selection, ...]
+    series: Selection | None = None
+    substitute: Selection | None = None
 
 
+def _pressure(resource: str) -> Selection:
+    return kinds.POD_PSI, {"psi_resource": resource, "psi_precision": "10", "psi_degree": "some"}
+
+
+def _network(counter: str) -> Selection:
+    return kinds.POD_NETWORK, {"network_counter": counter}
+
+
+_CPU: Selection = (kinds.POD_CPU, {})
+_MEMORY: Selection = (kinds.POD_MEMORY, {})
+_DISK: Selection = (kinds.POD_DISK, {})
 SIGNALS = (
-    Signal("cpu", "percent", 5.0, kinds.POD_CPU, "cpu"),
-    Signal("memory", "percent", 2.0, kinds.POD_MEMORY, "mem"),
-    Signal("io", "percent", 5.0, kinds.POD_CPU, "io"),
-    Signal("cpi", "cycles per instruction", 0.2, kinds.POD_CPU),
+    Signal("cpu", "percent", 5.0, (_CPU,), _pressure("cpu")),
+    Signal("memory", "percent", 2.0, (_MEMORY,), _pressure("mem")),
+    Signal("io", "percent", 5.0, (_DISK,), _pressure("io"), _CPU),
+    Signal("cpi", "cycles per instruction", 0.2, (_CPU,)),
+    Signal("retransmits", "percent of segments", 1.0, (_network("bytes"),), _network("retransmits")),
+    Signal("drops", "percent of packets", 1.0, (_network("bytes"), _CPU), _network("drops")),
 )
 
 
@@ -87,9 +105,9 @@ class InterferenceState:
 
 def points(metrics: MetricsReader, signal: Signal, pod: PodState, window: float) -> Series:
     """A pod's signal over a window. Cycles per instruction of a pod are those of its containers together."""
-    if signal.psi:
-        properties = {"pod_uid": pod.uid, "psi_resource": signal.psi, "psi_precision": "10", "psi_degree": "some"}
-        return metrics.query(kinds.POD_PSI, window, **properties)
+    if signal.series is not None:
+        kind, properties = signal.series
+        return metrics.query(kind, window, pod_uid=pod.uid, **properties)
     cycles = _summed(metrics.query(kinds.CONTAINER_CPI, window, pod_uid=pod.uid, cpi_resource="cycle"))
     instructions = _summed(metrics.query(kinds.CONTAINER_CPI, window, pod_uid=pod.uid, cpi_resource="instruction"))
     both = {time: cycles[time] / instructions[time] for time in cycles if instructions.get(time, 0.0) > 0}
@@ -107,12 +125,29 @@ def _summed(series: Series) -> dict[int, float]:
 def culprit_of(snapshot: Snapshot, signal: Signal, pod: PodState) -> tuple[PodState, float] | None:
     """The best-effort pod whose activity explains most of the signal's movement, with the correlation; None when none does."""
     seen = points(snapshot.metrics, signal, pod, LOOK_BACK)
+    others = [p for p in snapshot.pods if p.uid != pod.uid and p.active and p.best_effort]
+    counted = False
+    for selection in signal.culprits:
+        found, any_points = _moving_with(snapshot, seen, others, selection)
+        if found is not None:
+            return found
+        counted = counted or any_points
+    if counted or signal.substitute is None:
+        return None
+    return _moving_with(snapshot, seen, others, signal.substitute)[0]
+
+
+def _moving_with(
+    snapshot: Snapshot, seen: Series, others: Sequence[PodState], selection: Selection
+) -> tuple[tuple[PodState, float] | None, bool]:
+    """The pod that moves most with what was seen, of those that move closely with it; and whether any pod has the series at all."""
     best: tuple[float, PodState, float] | None = None
+    any_points = False
+    kind, properties = selection
     step = max(int(snapshot.collect_interval * 1000), _typical_step(seen.times))
-    for other in snapshot.pods:
-        if other.uid == pod.uid or not other.active or not is_be(other):
-            continue
-        activity = snapshot.metrics.query(signal.culprit, LOOK_BACK, pod_uid=other.uid)
+    for other in others:
+        activity = snapshot.metrics.query(kind, LOOK_BACK, pod_uid=other.uid, **properties)
+        any_points = any_points or bool(activity.values)
         moved = aligned(seen.times, activity.times, activity.values, step)
         pairs = [(a, b) for a, b in zip(seen.values, moved, strict=True) if b is not None]
         if len(pairs) < LEAST_POINTS:
@@ -120,7 +155,7 @@ def culprit_of(snapshot: Snapshot, signal: Signal, pod: PodState) -> tuple[PodSt
         together, correlation = covariance([a for a, _ in pairs], [b for _, b in pairs])
         if correlation >= LEAST_CORRELATION and (best is None or together > best[0]):
             best = (together, other, correlation)
-    return None if best is None else (best[1], best[2])
+    return (None if best is None else (best[1], best[2])), any_points
 
 
 def _typical_step(times: Sequence[int]) -> int:
@@ -150,7 +185,7 @@ class InterferenceDetection(Strategy[InterferenceState]):
     def decide(self, snapshot: Snapshot, slo: SLO, state: InterferenceState, now: float) -> Outcome[InterferenceState]:
         found = _Findings(self, snapshot, state, now)
         for pod in snapshot.pods:
-            if pod.active and pod.qos in _SENSITIVE and not is_be(pod):
+            if pod.active and pod.qos in _SENSITIVE and not pod.best_effort:
                 for signal in SIGNALS:
                     found.look(pod, signal)
         done = Measures(snapshot, slo, state.held, state.asked, found.ongoing, now)

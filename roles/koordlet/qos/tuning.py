@@ -17,7 +17,6 @@ from koord.api.qos import QoSClass
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.writes import About, Write, sequence
 from roles.koordlet.host.cgroup_files import MAX_INT64, milli_to_quota
-from roles.koordlet.qos.allowance import is_be
 from roles.koordlet.qos.burst import limit_milli
 from roles.koordlet.qos.burst_limits import NodeState, node_state
 from roles.koordlet.qos.memoryqos_config import PAGE, container_request
@@ -74,7 +73,7 @@ class ResourceTuning(Strategy[TuningState]):
     def decide(self, snapshot: Snapshot, slo: SLO, state: TuningState, now: float) -> Outcome[TuningState]:
         round_ = _Round(self, snapshot, slo, state, now)
         for pod in snapshot.pods:
-            if pod.active and pod.qos in _SENSITIVE and not is_be(pod):
+            if pod.active and pod.qos in _SENSITIVE and not pod.best_effort:
                 for container in pod.containers:
                     if container.cgroup_dir and container.running:
                         round_.look(pod, container)

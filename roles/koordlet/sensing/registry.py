@@ -9,8 +9,10 @@ from roles.koordlet.sensing.base import Collector, SensingContext
 from roles.koordlet.sensing.be import BECollector
 from roles.koordlet.sensing.coldmemory import ColdMemoryCollector
 from roles.koordlet.sensing.cpi import CPICollector
+from roles.koordlet.sensing.disk import DiskCollector
 from roles.koordlet.sensing.gpu import GPUCollector, GPULibrary
 from roles.koordlet.sensing.hostapps import HostAppsCollector
+from roles.koordlet.sensing.network import NetworkCollector
 from roles.koordlet.sensing.node import NodeCollector
 from roles.koordlet.sensing.nodeinfo import NodeInfoCollector
 from roles.koordlet.sensing.pods import PodsCollector
@@ -54,6 +56,8 @@ COLLECTORS: tuple[Factory, ...] = (
     lambda context, _: HostAppsCollector(context),
     lambda context, _: SystemCollector(context),
     lambda context, intervals: PsiCollector(context, intervals.psi),
+    lambda context, intervals: NetworkCollector(context, intervals.psi),
+    lambda context, intervals: DiskCollector(context, intervals.psi),
     lambda context, intervals: CPICollector(context, intervals.cpi, intervals.cpi_window),
     lambda context, intervals: ColdMemoryCollector(context, intervals.cold_page),
     lambda context, intervals: ResctrlCollector(context, intervals.resctrl),

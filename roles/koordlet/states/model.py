@@ -14,12 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from koord.api.qos import KUBERNETES_BEST_EFFORT, QoSClass
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from koord.api.objects import Container, ContainerStatus, Node, Pod
     from koord.api.priority import PriorityClass
-    from koord.api.qos import QoSClass
     from roles.koordlet.host.cgroup import Cgroups
     from roles.koordlet.host.files import HostFiles
     from roles.koordlet.host.root import HostRoot
@@ -105,6 +106,11 @@ class PodState:
     def active(self) -> bool:
         """Pending or Running."""
         return self.phase in {"Pending", "Running"}
+
+    @property
+    def best_effort(self) -> bool:
+        """Class BE, or without a class of its own on the BestEffort level."""
+        return self.qos_label is QoSClass.BE or self.kube_qos == KUBERNETES_BEST_EFFORT
 
     def all_containers(self) -> tuple[ContainerState, ...]:
         """Init containers first."""

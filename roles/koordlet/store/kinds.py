@@ -35,6 +35,8 @@ CONTAINER_PSI = "container_psi"
 POD_PSI = "pod_psi"
 CONTAINER_PSI_CPU_FULL_SUPPORTED = "container_psi_cpu_full_supported"
 POD_PSI_CPU_FULL_SUPPORTED = "pod_psi_cpu_full_supported"
+POD_NETWORK = "pod_network"
+POD_DISK = "pod_disk_bytes"
 RESCTRL_LLC = "resctrl_resource_llc"
 RESCTRL_MB = "resctrl_resource_mb"
 NODE_MEMORY_WITH_HOT_PAGE = "node_memory_with_hot_page_usage"
@@ -88,6 +90,8 @@ SCHEMAS: dict[str, tuple[str, ...]] = {
     POD_PSI: ("pod_uid", *_PSI),
     CONTAINER_PSI_CPU_FULL_SUPPORTED: ("pod_uid", "container_id"),
     POD_PSI_CPU_FULL_SUPPORTED: _POD,
+    POD_NETWORK: (*_POD, "network_counter"),
+    POD_DISK: _POD,
     RESCTRL_LLC: ("qos", "cache_id"),
     RESCTRL_MB: ("qos", "cache_id", "resctrl_mb_type"),
     NODE_MEMORY_WITH_HOT_PAGE: _NONE,

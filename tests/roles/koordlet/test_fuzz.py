@@ -24,7 +24,7 @@ from roles.koordlet.actuation.journal import _decode
 from roles.koordlet.actuation.values import same
 from roles.koordlet.extensions import Extensions
 from roles.koordlet.hooks.requests import contexts
-from roles.koordlet.host import coldpages, parse, proc, psi
+from roles.koordlet.host import coldpages, net, parse, proc, psi
 from roles.koordlet.host.cgroup import Cgroups
 from roles.koordlet.host.cgroup_files import TABLE
 from roles.koordlet.host.errors import HostError
@@ -61,6 +61,8 @@ SAMPLES = [
     b"workingset_refault_file 7\noom_kill 3\ntotal_pgmajfault 9\n",
     b" 254 0 vda 5 0 9 1 2 0 3 4 0 0 0\n 254 1 vda1 5 0 9 1 2 0 3 4 0 0 0\n", b"kind: KubeletConfiguration\ncgroupDriver: systemd\n",
     b"  sl  local_address\n 0: 0100007F:280A 00000000:0000 0A 0:0 0:0 0 0 0 4711 1\n", b'["/sys/x","1","write","cpu.shares",7]',
+    b"Inter-| Receive | Transmit\n face |bytes packets errs drop\n  eth0: 10 2 0 3 0 0 0 0 20 4 0 5 0 0 0 0\n",
+    b"Tcp: MaxConn OutSegs RetransSegs\nTcp: -1 70 3\nUdp: InDatagrams RcvbufErrors\nUdp: 4 1\n",
     b"7 (a b) S 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 4711 0\n",
 ]  # fmt: skip
 
@@ -93,6 +95,8 @@ PARSERS: dict[str, Parser] = {
     "disk lines": lambda d: by_disk(d.decode("utf-8", "replace")),
     "disk bytes": lambda d: (parse.disk_bytes(d, v2=False), parse.disk_bytes(d, v2=True)),
     "diskstats": parse.whole_disks,
+    "interfaces": lambda d: net.interfaces(FILE, d),
+    "protocols": lambda d: (net.protocol(FILE, d, "Tcp"), net.protocol(FILE, d, "Udp")),
     "start of a process": lambda d: proc.start_ticks(FILE, d),
     "refaults and kills": lambda d: (refaults(parse.key_values(d), v2=True), refaults(parse.key_values(d), v2=False), kills(d)),
     "CPU list": lambda d: parse_cpu_list(FILE, d.decode("utf-8", "replace")),

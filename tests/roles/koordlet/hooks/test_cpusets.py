@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from typing import Any
 
 import pytest
+
+from roles.koordlet.actuation.restore import restore
+from roles.koordlet.host.topology import parse_cpu_list
 
 POOLS = [{"socket": 0, "node": 0, "cpuset": "0-5"}, {"socket": 1, "node": 1, "cpuset": "8-15"}]
 BE_POOLS = [{"socket": 0, "node": 0, "cpuset": "0-7"}, {"socket": 1, "node": 1, "cpuset": "8-15"}]
@@ -215,3 +220,34 @@ def test_on_the_real_kernel(real_hooked) -> None:
     node.world.node = ratio(None)
     node.run()
     assert quotas(node, ls) == ["200000", "200000"]
+
+
+@pytest.mark.root
+@pytest.mark.feature("KA-HST-01")
+def test_host_applications_on_the_real_kernel(real_hooked) -> None:
+    """A latency-sensitive program of the host leaves the CPUs that pods have of their own, a best-effort one keeps to its pool."""
+    node = real_hooked("CPUSetAllocator")
+    here = sorted(parse_cpu_list("cpuset.cpus", (node.machine.base / "sys/fs/cgroup/cpuset/cpuset.cpus").read_text().strip()))
+    if len(here) < 2:
+        pytest.skip("needs two CPUs")
+    first, every = str(here[0]), ",".join(map(str, here))
+    service, batch = "host-latency-sensitive/nginx", "host-best-effort/yarn"
+    node.make(service, batch)
+    node.world.nrt = {
+        "node.koordinator.sh/cpu-shared-pools": f'[{{"socket":0,"node":0,"cpuset":"{first}"}}]',
+        "node.koordinator.sh/be-cpu-shared-pools": f'[{{"socket":0,"node":0,"cpuset":"{every}"}}]',
+    }
+    node.world.spec = {"hostApplications": [{"name": "nginx", "qos": "LS"}, {"name": "yarn", "qos": "BE"}]}
+    programs = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+    try:
+        for program, directory in zip(programs, (service, batch), strict=True):
+            (node.machine.base / "sys/fs/cgroup/cpuset" / directory / "cgroup.procs").write_text(str(program.pid))
+        assert [os.sched_getaffinity(p.pid) for p in programs] == [set(here), set(here)]
+        node.run()
+        assert [os.sched_getaffinity(p.pid) for p in programs] == [{here[0]}, set(here)], "the kernel itself says so"
+        assert [path.endswith(f"{service}/cpuset.cpus") for path in restore(node.machine.root).restored] == [True]
+        assert os.sched_getaffinity(programs[0].pid) == set(here)
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()

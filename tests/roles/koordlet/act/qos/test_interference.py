@@ -143,6 +143,76 @@ def test_memory_and_cycles_per_instruction(world, strategy) -> None:
     assert verdicts == [("Interfered", "cpi", 3.0)]
 
 
+class Signals:
+    """A service whose signal rises while one of two best-effort pods does more of something; ten seconds a step."""
+
+    def __init__(self, world: Any, strategy: Any) -> None:
+        self.world, self.strategy, self.state = world, strategy, strategy.initial()
+        self.web = world.pod("web", qos="LS")
+        self.pods = {name: world.pod(name, qos="BE", kube_qos="BestEffort") for name in ("miner", "copier")}
+        self.random = random.Random(11)
+        self.records: list[Any] = []
+
+    def steps(self, count: int, signal: tuple[str, ...], value: float, **active: tuple[tuple[str, ...], float]) -> None:
+        """``active``: by pod, a series (kind and what selects it beside the pod) and its value."""
+        for _ in range(count):
+            self.world.now += STEP
+            for name, (series, amount) in active.items():
+                kind, *rest = series
+                self.world.sample(kind, amount * self.random.uniform(0.95, 1.05), self.pods[name].uid, *rest)
+            kind, *rest = signal
+            self.world.sample(kind, value * self.random.uniform(0.9, 1.1), self.web.uid, *rest)
+            outcome = self.world.decide(self.strategy, self.state)
+            self.state = outcome.state
+            self.records += outcome.records
+
+    def found(self) -> list[tuple[str, str, str]]:
+        """(verdict, signal, antagonist) of each record."""
+        return [(r.verdict, r.numbers["signal"], r.numbers.get("antagonist", "")) for r in self.records]
+
+
+AGAIN, DROPS, TRAFFIC = (kinds.POD_NETWORK, "retransmits"), (kinds.POD_NETWORK, "drops"), (kinds.POD_NETWORK, "bytes")
+WAITING_FOR_DISKS = (kinds.POD_PSI, "io", "10", "some")
+CPU, DISK = (kinds.POD_CPU,), (kinds.POD_DISK,)
+
+
+def test_who_fills_the_network_while_segments_are_sent_again(world, strategy) -> None:
+    signals = Signals(world, strategy)
+    signals.steps(40, AGAIN, 0.1, miner=(CPU, 1.0), copier=(TRAFFIC, 1e6))
+    signals.steps(3, AGAIN, 0.9, miner=(CPU, 8.0), copier=(TRAFFIC, 9e7))
+    assert signals.found() == [], "less than one percent more is no trouble"
+    signals.steps(4, AGAIN, 6.0, miner=(CPU, 8.0), copier=(TRAFFIC, 1e8))
+    assert signals.found() == [("Interfered", "retransmits", "default/copier")], "by traffic, not by CPU"
+
+
+def test_packets_are_dropped_by_traffic_or_because_nobody_comes_to_read_them(world, strategy) -> None:
+    signals = Signals(world, strategy)
+    signals.steps(40, DROPS, 0.0, miner=(CPU, 1.0), copier=(TRAFFIC, 1e6))
+    signals.steps(4, DROPS, 20.0, miner=(CPU, 12.0), copier=(TRAFFIC, 1e6))
+    assert signals.found() == [("Interfered", "drops", "default/miner")]
+
+
+def test_disks_are_filled_by_bytes_where_the_kernel_counts_them(world, strategy) -> None:
+    signals = Signals(world, strategy)
+    signals.steps(40, WAITING_FOR_DISKS, 1.0, miner=(CPU, 1.0), copier=(DISK, 1e6))
+    signals.steps(4, WAITING_FOR_DISKS, 40.0, miner=(CPU, 12.0), copier=(DISK, 5e8))
+    assert signals.found() == [("Interfered", "io", "default/copier")]
+
+
+def test_a_counted_disk_clears_who_only_computes(world, strategy) -> None:
+    signals = Signals(world, strategy)
+    signals.steps(40, WAITING_FOR_DISKS, 1.0, miner=(CPU, 1.0), copier=(DISK, 1e6))
+    signals.steps(4, WAITING_FOR_DISKS, 40.0, miner=(CPU, 12.0), copier=(DISK, 1e6))
+    assert signals.found() == [("Interfered", "io", "")]
+
+
+def test_without_counted_disks_cpu_use_has_to_do(world, strategy) -> None:
+    signals = Signals(world, strategy)
+    signals.steps(40, WAITING_FOR_DISKS, 1.0, miner=(CPU, 1.0))
+    signals.steps(4, WAITING_FOR_DISKS, 40.0, miner=(CPU, 12.0))
+    assert signals.found() == [("Interfered", "io", "default/miner")]
+
+
 def test_best_effort_pods_and_pods_without_samples_are_not_watched(world, strategy) -> None:
     world.pod("be", qos="BE", kube_qos="BestEffort")
     world.pod("web", qos="LS")
@@ -226,5 +296,58 @@ def test_from_pressure_files_to_an_event(tmp_path, monkeypatch) -> None:
             assert record.verdict == "Interfered"
             assert record.numbers["antagonist"] == "default/miner"
             await until(lambda: c.evicted("miner"), "the eviction of the culprit")
+
+    run(tmp_path, story)
+
+
+@pytest.mark.feature("BEY-INT-01")
+def test_from_network_counters_to_a_word_in_the_nodemetric(tmp_path, monkeypatch) -> None:
+    """The whole agent: counters of two network namespaces in; gauge, record and the report out."""
+    monkeypatch.setattr(interference, "WARM_UP", 3)
+    monkeypatch.setattr(interference, "LEAST_POINTS", 5)
+
+    async def story(c: Cluster) -> None:
+        await c.node({})
+        pids = {"web": 71, "copier": 81}
+        for name, qos, kube_qos in (("web", "LS", "Burstable"), ("copier", "BE", "BestEffort")):
+            pod = await c.pod(name, qos=qos, kube_qos=kube_qos)
+            c.cgroup("cpu", c.dirs(pod)[1], "cgroup.procs", f"{pids[name]}\n")
+        counted = dict.fromkeys(("sent", "again", "moved"), 0)
+
+        def pass_second(again: int, moved: int) -> None:
+            """Counters of both, as of one more second."""
+            counted["sent"] += 2000
+            counted["again"] += again
+            counted["moved"] += moved
+            for name, pid in pids.items():
+                bytes_moved = counted["moved"] if name == "copier" else 0
+                faces = f"a\nb\n  eth0: {bytes_moved} {counted['sent']} 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
+                sent_again = counted["again"] if name == "web" else 0
+                c.file(f"proc/{pid}/net/dev", faces)
+                c.file(f"proc/{pid}/net/snmp", f"Tcp: OutSegs RetransSegs\nTcp: {counted['sent']} {sent_again}\n")
+                c.file(f"proc/{pid}/net/netstat", "TcpExt: ListenDrops\nTcpExt: 0\n")
+
+        pass_second(0, 0)
+        async with agent(c, "InterferenceDetection", psi_collector_interval=1.0) as app:
+            ended = asyncio.Event()
+            level = [2, 1000]
+
+            async def live() -> None:
+                while not ended.is_set():
+                    pass_second(*level)
+                    await asyncio.sleep(0.5)
+
+            living = asyncio.create_task(live())
+            try:
+                await asyncio.sleep(8)
+                assert "koordlet_interference{" not in app.metrics.internal_text()
+                level[:] = [900, 200_000_000]
+                await until(lambda: 'signal="retransmits"' in app.metrics.internal_text(), "the gauge", 20)
+            finally:
+                ended.set()
+                await living
+            (record, *_) = [r for r in app.recorder.ring.find("Pod", "default", "web") if r.rule == "InterferenceDetection"]
+            assert (record.verdict, record.numbers["antagonist"]) == ("Interfered", "default/copier")
+            assert not await c.evicted("copier")
 
     run(tmp_path, story)
