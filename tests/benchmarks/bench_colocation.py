@@ -2,9 +2,9 @@
 
 The sandbox's scenario: an HTTP service under an open-loop load at three levels, CPU and memory burners beside it.
 (a) alone, (b) with the burners as ordinary pods, (c) as BestEffort pods, which have the least CPU weight and no more, (d) held by
-koordlet's suppression once a second, (e) with cpu.idle, the pressure path, and a threshold that lets them fill the node. Each agent
+koordlet's suppression once a second, (e) at cpu.idle, with the pressure path, and the whole node as the threshold. Each agent
 gets a sandbox of its own and its own "alone": figures of one machine move from minute to minute.
-usage: bench_colocation.py [--seconds=15] [--rates=100,250,400] [--variants=d,e] [--threshold=65] [--hot-threshold=95]
+usage: bench_colocation.py [--seconds=15] [--rates=100,250,400] [--variants=d,e] [--threshold=65] [--hot-threshold=100]
        [--svg=colocation.svg]
 """
 
@@ -33,7 +33,7 @@ NAMES = {
     "b": "unmanaged",
     "c": "shares only",
     "d": "koordlet suppress",
-    "e": "suppress, pressure path, cpu.idle",
+    "e": "koordlet, pressure path, cpu.idle",
 }
 SHORT = {**NAMES, "e": "pressure path, cpu.idle"}
 KINDS = {"alone": "a", "unmanaged": "b", "shares": "c"}
@@ -174,7 +174,7 @@ if __name__ == "__main__":
             [float(r) for r in option("rates", "100,250,400").split(",")],
             float(option("seconds", "15")),
             chosen_variants,
-            {"d": int(option("threshold", "65")), "e": int(option("hot-threshold", "95"))},
+            {"d": int(option("threshold", "65")), "e": int(option("hot-threshold", "100"))},
             Path(option("svg", "colocation.svg")),
         )
     )
