@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from tests.benchmarks.table import Row, render
 
-#: Has a make target and a table of its own.
-APART = ("colocation",)
+#: Have tables of their own, and take minutes.
+APART = ("colocation", "tier")
 HERE = Path(__file__).resolve().parent
 
 
