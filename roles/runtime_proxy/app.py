@@ -55,6 +55,7 @@ class App:
         self.hooks = HookClient(options.hook_timeout)
         self.metrics = metrics.Metrics(ops.registry if ops is not None else None)
         self.backend: Backend | None = None
+        self._listed = False  # whether the last comparison with the engine succeeded
 
     @property
     def store(self) -> Store:
@@ -110,14 +111,21 @@ class App:
     async def _greet(self, backend: Backend) -> None:
         """Ask the engine who it is until it answers, then take over what it runs.
 
-        Kubelet must not meet a proxy that cannot forward.
+        Kubelet must not meet a proxy that cannot forward. One that does not know yet what runs can: an engine that answers but
+        cannot list must not keep the node from its runtime.
         """
-        pause = _ENGINE_RETRY[0]
+        now = asyncio.get_running_loop().time
+        pause, deadline = _ENGINE_RETRY[0], None
         while True:
+            answered = False
             try:
                 engine = await backend.greet()
+                answered, deadline = True, deadline or now() + self._options.patience
                 await self._rebuild(backend)
             except backend.errors as error:
+                if answered and deadline is not None and now() + pause > deadline:
+                    log.error("the engine does not tell what it runs: %s; until it does, that is forwarded without hooks", _text(error))
+                    return
                 log.warning("the engine at %s does not answer yet: %s", self._options.engine, _text(error))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _ENGINE_RETRY[1])
@@ -126,7 +134,9 @@ class App:
             return
 
     async def _rebuild(self, backend: Backend) -> None:
+        self._listed = False
         await backend.rebuild()
+        self._listed = True
         self.metrics.store(len(backend.store.pods), len(backend.store.containers))
 
     def _endpoints(self) -> set[str]:
@@ -141,9 +151,9 @@ class App:
                 self.hooks.connect(self._endpoints())
 
     async def _relist(self, backend: Backend) -> None:
-        """Drop what was killed or removed behind the proxy's back."""
+        """Drop what was killed or removed behind the proxy's back; sooner again after a list that failed."""
         while True:
-            await asyncio.sleep(self._options.relist)
+            await asyncio.sleep(self._options.relist if self._listed else min(self._options.relist, _ENGINE_RETRY[1]))
             try:
                 await self._rebuild(backend)
             except backend.errors as error:

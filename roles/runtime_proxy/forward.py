@@ -20,9 +20,11 @@ from koord.protocols import cri_pb2 as cri
 from roles.runtime_proxy.hookclient import CHANNEL_OPTIONS
 from roles.runtime_proxy.hooktypes import RUNTIME_SERVICE, STREAM_METHODS, UNARY_METHODS
 from roles.runtime_proxy.interceptor import Engine, Interceptor
+from roles.runtime_proxy.sparing import Sparing
 from roles.runtime_proxy.stages import HookRefusal
 
 log = logging.getLogger(__name__)
+log.addFilter(Sparing())
 
 _OWN_METADATA = ("grpc-", ":", "user-agent", "content-type", "te")
 _NO_DEADLINE = 1e8  # seconds; grpc reports a missing deadline as a huge one

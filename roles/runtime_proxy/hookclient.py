@@ -13,7 +13,7 @@ from koord.protocols import runtimehook_pb2 as hook
 from roles.runtime_proxy.hooktypes import HOOK_METHODS, POD_HOOKS
 from roles.runtime_proxy.registration import HookServer
 
-MAX_MESSAGE = 16 << 20
+MAX_MESSAGE = 64 << 20  # bytes: kubelet and runtimes stop at 16 MiB; it is theirs to say so, in their own words
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE),
     ("grpc.max_send_message_length", MAX_MESSAGE),

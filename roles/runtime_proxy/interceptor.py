@@ -16,9 +16,11 @@ from google.protobuf.message import DecodeError
 from koord.protocols import cri_pb2 as cri
 from roles.runtime_proxy import merge, recovery, store
 from roles.runtime_proxy.hooktypes import CALLS, HookedCall
+from roles.runtime_proxy.sparing import Sparing
 from roles.runtime_proxy.stages import Stages
 
 log = logging.getLogger(__name__)
+log.addFilter(Sparing())
 
 
 @dataclass(slots=True)
@@ -65,7 +67,7 @@ class Interceptor:
         if answer is not None:
             merge.merge_pod(request, answer)
             merge.apply_pod_answer(record, answer)
-            raw = request.SerializeToString()
+            raw = _bytes_of(request, raw)
         response = await engine.forward(raw)
         if sandbox_id := _made(cri.RunPodSandboxResponse, "pod_sandbox_id", response):
             self.store.pods[sandbox_id] = record
@@ -79,8 +81,8 @@ class Interceptor:
         finally:
             if record is not None:
                 await self._post("StopPodSandbox", record, record.labels, deadline)
-        # Only now: kubelet retries a failed stop, and its retry deserves the hook as well.
-        self.store.remove_pod(sandbox_id)
+        # Only now: kubelet retries a failed stop, and its retry deserves the hook as well. Containers go with their own calls.
+        self.store.pods.pop(sandbox_id, None)
         return response
 
     async def _remove_pod(self, raw: bytes, engine: Engine, deadline: float | None) -> bytes:
@@ -104,7 +106,7 @@ class Interceptor:
         if answer is not None:
             merge.merge_container(request, answer)
             merge.apply_answer(record, answer)
-            raw = request.SerializeToString()
+            raw = _bytes_of(request, raw)
         response = await engine.forward(raw)
         if container_id := _made(cri.CreateContainerResponse, "container_id", response):
             self.store.add_container(container_id, request.pod_sandbox_id, record)
@@ -144,11 +146,12 @@ class Interceptor:
             merge.update_stored(proposed.container_resources, request.linux)
         else:
             merge.copy_resources(request.linux, proposed.container_resources)
+        merge.overlay(proposed.container_annotations, request.annotations)
         answer = await self._pre("UpdateContainerResources", proposed, record.pod_labels, deadline)
         if answer is not None:
             merge.apply_answer(proposed, answer)
             merge.update_request(request, proposed)
-            raw = request.SerializeToString()
+            raw = _bytes_of(request, raw)
         response = await engine.forward(raw)
         if request.container_id in self.store.containers:
             record.CopyFrom(proposed)
@@ -170,6 +173,11 @@ class Interceptor:
         response = await engine.forward(raw)
         self.store.remove_container(container_id)
         return response
+
+
+def _bytes_of(request: Any, raw: bytes) -> bytes:
+    """A request after a merge. One that the hook left as it was keeps its bytes: another order of maps is a change, too."""
+    return raw if request == type(request).FromString(raw) else bytes(request.SerializeToString())
 
 
 def _made(message: Any, field: str, response: bytes) -> str:

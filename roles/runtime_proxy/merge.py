@@ -50,8 +50,8 @@ def update_stored(stored: Resources, request: Resources) -> None:
 
 def merge_pod(request: cri.RunPodSandboxRequest, answer: hook.PodSandboxHookResponse) -> None:
     """Merge into RunPodSandbox: annotations and labels, the answer winning; cgroup parent if the answer has one (RP-MRG-01)."""
-    _overlay(request.config.annotations, answer.annotations)
-    _overlay(request.config.labels, answer.labels)
+    overlay(request.config.annotations, answer.annotations)
+    overlay(request.config.labels, answer.labels)
     if answer.cgroup_parent:
         request.config.linux.cgroup_parent = answer.cgroup_parent
 
@@ -59,7 +59,7 @@ def merge_pod(request: cri.RunPodSandboxRequest, answer: hook.PodSandboxHookResp
 def merge_container(request: cri.CreateContainerRequest, answer: hook.ContainerResourceHookResponse) -> None:
     """Merge into CreateContainer (RP-MRG-02)."""
     config = request.config
-    _overlay(config.annotations, answer.container_annotations)
+    overlay(config.annotations, answer.container_annotations)
     if answer.pod_cgroup_parent:
         request.sandbox_config.linux.cgroup_parent = answer.pod_cgroup_parent
     if answer.container_envs:
@@ -84,32 +84,42 @@ def text_of(value: bytes) -> str:
 
 def update_request(request: cri.UpdateContainerResourcesRequest, record: hook.ContainerResourceHookRequest) -> None:
     """After a hook answered, the engine gets the complete merged resources and annotations of the record."""
-    copy_resources(record.container_resources, request.linux)
-    _overlay(request.annotations, record.container_annotations)
+    linux = cri.LinuxContainerResources.FromString(record.container_resources.SerializeToString())
+    # What the proxy does not merge is the caller's word now, not that of the container's creation.
+    linux.DiscardUnknownFields()
+    if request.linux.hugepage_limits:
+        del linux.hugepage_limits[:]
+        linux.hugepage_limits.extend(request.linux.hugepage_limits)
+    for field in linux.DESCRIPTOR.fields:
+        request.linux.ClearField(field.name)
+    request.linux.MergeFrom(linux)
+    request.linux.SetInParent()
+    overlay(request.annotations, record.container_annotations)
 
 
 def apply_answer(record: hook.ContainerResourceHookRequest, answer: hook.ContainerResourceHookResponse) -> None:
     """Update a stored container record with a hook's answer."""
-    _overlay(record.container_annotations, answer.container_annotations)
+    overlay(record.container_annotations, answer.container_annotations)
     if answer.pod_cgroup_parent:
         record.pod_cgroup_parent = answer.pod_cgroup_parent
     if answer.container_envs:
         record.container_envs.clear()
-        _overlay(record.container_envs, answer.container_envs)
+        overlay(record.container_envs, answer.container_envs)
     if answer.HasField("container_resources"):
         merge_resources(record.container_resources, answer.container_resources)
 
 
 def apply_pod_answer(record: hook.PodSandboxHookRequest, answer: hook.PodSandboxHookResponse) -> None:
     """Update a stored pod record with a hook's answer."""
-    _overlay(record.annotations, answer.annotations)
-    _overlay(record.labels, answer.labels)
+    overlay(record.annotations, answer.annotations)
+    overlay(record.labels, answer.labels)
     if answer.cgroup_parent:
         record.cgroup_parent = answer.cgroup_parent
     if answer.HasField("resources"):
         merge_resources(record.resources, answer.resources)
 
 
-def _overlay(target: object, extra: Mapping[str, str]) -> None:
+def overlay(target: object, extra: Mapping[str, str]) -> None:
+    """Write the entries of `extra` over those of a map field."""
     for key, value in extra.items():
         target[key] = value  # type: ignore[index]

@@ -27,6 +27,7 @@ class Options:
     hook_annotations: tuple[str, ...] = ("*",)  # patterns of annotations that hooks may set
     concurrency: int = 4096  # calls in flight (Docker: connections), long streams included
     rescan: float = 0.5  # how often registrations are looked at
+    patience: float = 5.0  # how long an engine that answers may fail to list what it runs before kubelet is served
     relist: float = 60.0  # how often the store is compared with the engine
 
 

@@ -47,10 +47,10 @@ def parse_registration(source: str, content: bytes) -> HookServer:
     endpoint = document.get("remote-endpoint")
     if not isinstance(endpoint, str) or not endpoint:
         raise RegistrationError(f"{source}: remote-endpoint must be the path of a unix socket, found {endpoint!r}")
-    hooks = document.get("runtime-hooks", [])
+    hooks = [] if document.get("runtime-hooks") is None else document["runtime-hooks"]
     if not isinstance(hooks, list) or not all(isinstance(hook, str) for hook in hooks):
         raise RegistrationError(f"{source}: runtime-hooks must be a list of hook type names, found {hooks!r}")
-    policy = document.get("failure-policy", "")
+    policy = "" if document.get("failure-policy") is None else document["failure-policy"]
     if not isinstance(policy, str):
         raise RegistrationError(f"{source}: failure-policy must be Fail or Ignore, found {policy!r}")
     return HookServer(source, endpoint.removeprefix("unix://"), tuple(hooks), policy)

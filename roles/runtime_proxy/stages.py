@@ -11,8 +11,10 @@ from typing import Any, Protocol
 from roles.runtime_proxy.hookclient import HookError
 from roles.runtime_proxy.hooktypes import POD_HOOKS
 from roles.runtime_proxy.registration import HookServer, first_for
+from roles.runtime_proxy.sparing import Sparing
 
 log = logging.getLogger(__name__)
+log.addFilter(Sparing())
 
 
 class HookCaller(Protocol):

@@ -98,7 +98,6 @@ class DockerInterceptor:
         host = messages.field(document, "HostConfig")
         if not isinstance(host, dict):
             host = {}
-            messages.set_field(document, "HostConfig", host)
         if labels.get(messages.TYPE_LABEL) == messages.SANDBOX:
             return await self._create_pod(name, document, host, body, forward)
         return await self._create_container(name, labels, document, host, body, forward)
@@ -110,10 +109,11 @@ class DockerInterceptor:
             if answer.HasField("resources"):
                 messages.write_resources(host, answer.resources, messages.CREATE_FIELDS)
             self._write_parent(host, answer.cgroup_parent)
+            _write_host(document, host)
             merge.apply_pod_answer(record, answer)
             if answer.HasField("resources"):
                 record.resources.CopyFrom(answer.resources)
-            body = orjson.dumps(document)
+            body = _bytes_of(document, body)
         reply = await forward(body)
         if created := _id(reply):
             self.store.pods[created] = record
@@ -132,11 +132,12 @@ class DockerInterceptor:
             if answer.HasField("container_resources"):
                 messages.write_resources(host, answer.container_resources, messages.CREATE_FIELDS)
             self._write_parent(host, answer.pod_cgroup_parent)
+            _write_host(document, host)
             if answer.container_envs:
                 environment = messages.replaced_envs(messages.field(document, "Env"), answer.container_envs)
                 messages.set_field(document, "Env", environment)
             _apply(record, answer)
-            body = orjson.dumps(document)
+            body = _bytes_of(document, body)
         reply = await forward(body)
         if created := _id(reply):
             self.store.add_container(created, sandbox, record)
@@ -195,7 +196,7 @@ class DockerInterceptor:
             _apply(proposed, answer)
             if answer.HasField("container_resources"):
                 messages.write_resources(document, answer.container_resources, messages.UPDATE_FIELDS)
-                body = orjson.dumps(document)
+                body = _bytes_of(document, body)
         reply = await forward(body)
         if reply.ok:
             record.CopyFrom(proposed)
@@ -240,6 +241,16 @@ def _object(body: bytes) -> dict[str, Any] | None:
     except orjson.JSONDecodeError:
         return None
     return document if isinstance(document, dict) else None
+
+
+def _write_host(document: dict[str, Any], host: dict[str, Any]) -> None:
+    if host:
+        messages.set_field(document, "HostConfig", host)
+
+
+def _bytes_of(document: dict[str, Any], body: bytes) -> bytes:
+    """A body after a merge; one that the hook left as it was keeps its bytes."""
+    return body if document == _object(body) else orjson.dumps(document)
 
 
 def _id(reply: Reply) -> str:

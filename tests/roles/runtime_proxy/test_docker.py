@@ -176,6 +176,20 @@ def test_a_sandbox_is_created_as_the_hook_says() -> None:
 
 
 @pytest.mark.feature("RP-DKR-02")
+def test_an_answer_that_changes_nothing_keeps_every_byte() -> None:
+    async def scenario() -> None:
+        async with docker_proxied(FakeDocker(ids=["sb1", "ct1"])) as stack, stack.hooks(answers()) as server:
+            for number, (target, document) in enumerate((sandbox(), container(), ("/containers/ct1/update", {"CpuShares": 3}))):
+                document.pop("HostConfig", None)
+                raw = json.dumps(document, indent=3).encode()
+                assert (await stack.call("POST", target, raw))[0] < 300
+                assert [r[3] for r in stack.engine.of(".*/(create|update)")][number] == raw
+            assert len(server.asked) == 3
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-DKR-02")
 def test_a_container_takes_its_pod_from_the_store_and_its_environment_from_the_hook() -> None:
     async def scenario() -> None:
         answer = hook.ContainerResourceHookResponse(container_envs={"A": "1", "B": "changed", "N": "new=1"})

@@ -80,9 +80,9 @@ def test_the_older_cri_version_is_forwarded_without_hooks() -> None:
 
 
 @pytest.mark.feature("RP-CRI-01")
-def test_a_message_of_fifteen_mebibytes_passes() -> None:
+def test_the_limit_of_a_messages_size_is_not_the_proxys() -> None:
     async def scenario() -> None:
-        big = b"\x0a" + bytes([0x80, 0x80, 0xC0, 0x07]) + b"x" * (15 << 20)
+        big = b"\x0a" + bytes([0x80, 0x80, 0xC0, 0x0A]) + b"x" * (21 << 20)  # kubelet's own limit is 16 MiB
         async with proxied(Engine(answers={"ListContainers": b"", "ListImages": big})) as stack:
             options = (("grpc.max_receive_message_length", -1),)
             async with grpc.aio.insecure_channel(f"unix:{stack.directory}/proxy.sock", options=options) as channel:
