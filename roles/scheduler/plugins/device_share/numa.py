@@ -39,15 +39,18 @@ class DeviceHints(HintProvider):
 
     def _hints(self, ctx: CycleContext, slot: int, request: DeviceRequest, inventory: Inventory) -> Hints | Status:
         numas = sorted({card.numa for cards in inventory.cards.values() for card in cards if card.numa not in (None, UNKNOWN_NUMA)})
+        known = [numa for numa in numas if numa is not None]
+        if known and not _enough(request, inventory, mask_of(known)):
+            return _TOO_FEW
         free_choice = self._chooser.outcome(ctx, slot, request)
         if isinstance(free_choice, Status):
             return free_choice
-        if not numas:
+        if not known:
             return {}
         favourite = _gpus(free_choice)
         feasible: list[tuple[int, int]] = []
         refusal = _TOO_FEW
-        for mask in _masks([numa for numa in numas if numa is not None]):
+        for mask in _masks(known):
             found: Outcome = self._chooser.outcome(ctx, slot, request, mask) if _enough(request, inventory, mask) else _TOO_FEW
             if isinstance(found, Status):
                 refusal = found

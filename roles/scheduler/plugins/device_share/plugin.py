@@ -210,7 +210,10 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
         if not isinstance(request, DeviceRequest):
             return 0
         found = self.chooser.outcome(ctx, slot, request)
-        return self._codes.code(found) if isinstance(found, Status) else 0
+        if not isinstance(found, Status):
+            return 0
+        said = self._topology.at_filter(ctx, slot).status if self._aligned else SUCCESS
+        return self._codes.code(found if said.ok else said)
 
     def refine(self, ctx: CycleContext, slots: NDArray[np.intp], codes: Codes) -> Codes:
         refined = [

@@ -185,6 +185,12 @@ def masks_to_try(facts: Facts, policy: Policy, available: Mapping[int, ResourceV
     return [*(mask_of((node,)) for node in nodes), *pairs, *(mask_of(order[:size]) for size in range(3, len(nodes) + 1))]
 
 
+def wide_masks(facts: Facts, wanted: Iterable[str], available: Mapping[int, ResourceVector]) -> dict[str, int]:
+    """By known resource the NUMA nodes that have any of it left: what a request that no single node holds may still be had on together."""
+    known = (name for name in sorted(wanted) if name in facts.resources)
+    return {name: mask_of(node for node in facts.zones if available.get(node, {}).get(name, 0) > 0) for name in known}
+
+
 def hints_of(
     facts: Facts, policy: Policy, wanted: Iterable[str], available: Mapping[int, ResourceVector], feasible: Mapping[int, int]
 ) -> dict[str, list[Hint]]:

@@ -22,7 +22,7 @@ from roles.scheduler.plugins.numa.facts import Facts
 from roles.scheduler.plugins.numa.picks import FULL, NOT_ENOUGH
 from roles.scheduler.plugins.numa.records import counts_of
 from roles.scheduler.plugins.numa.request import NOT_INTEGER, Request
-from roles.scheduler.plugins.topology_manager.hints import Policy
+from roles.scheduler.plugins.topology_manager.hints import Hint, Policy, merge
 
 MISMATCH, FRACTION, BAD_RATIO, AMPLIFIED, INVALID, CONFLICT, UNALIGNED, SHORT, NO_ZONES, ZONES_SHORT = range(1, 11)
 FIRST_DYNAMIC = 11
@@ -115,16 +115,23 @@ def _zones_rows(
     single = single_nodes(request, columns, rows, bound).any(axis=0)
     open_rows, strict = (policy > 0) & (codes == 0), policy >= STRICT
     together = open_rows & columns.zones.lacks(request.amounts, rows, _required_rows(request, columns, rows), bound)
-    nowhere = strict & (together | (open_rows & ~single & (policy == POLICY_CODES[Policy.SINGLE_NUMA_NODE])))
+    apart = open_rows & ~together & ~single & (policy == POLICY_CODES[Policy.SINGLE_NUMA_NODE])
+    apart &= columns.zones.everywhere(request.amounts, rows)
     kinds = columns.zones.kinds[rows]
-    for kind in np.unique(kinds[nowhere]).tolist():
-        known = sorted(columns.zones.sets[kind] & request.amounts.keys())
-        codes[nowhere & (kinds == kind)] = unsatisfied(unschedulable(*(f"Unsatisfied NUMA {name}" for name in known)))
+    for refused, wide in ((strict & together, False), (apart, True)):
+        for kind in np.unique(kinds[refused]).tolist():
+            codes[refused & (kinds == kind)] = unsatisfied(_refusal(request, *columns.zones.sets[kind], wide=wide))
     codes[together & (codes == 0)] = ZONES_SHORT
     asked = open_rows & strict & (codes == 0)
     if alone:
         asked &= ~(single & (columns.uniform[rows] | ~bound))
     codes[asked] = ASK
+
+
+def _refusal(request: Request, resources: frozenset[str], nodes: int, *, wide: bool) -> Status:
+    """What the topology manager says of a request that a machine cannot hold at all, or (wide) only on all of its NUMA nodes."""
+    hints = {name: [Hint(nodes, True)] if wide else [] for name in resources & request.amounts.keys()}
+    return unschedulable(*merge(Policy.SINGLE_NUMA_NODE, nodes, (hints,)).reasons)
 
 
 def single_nodes(request: Request, columns: NumaColumns, rows: Rows, bound: Any) -> NDArray[np.bool_]:

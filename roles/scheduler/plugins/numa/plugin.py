@@ -42,7 +42,7 @@ from roles.scheduler.framework.interfaces import (
 from roles.scheduler.framework.restoring import RestoredReservation
 from roles.scheduler.framework.status import SKIP, SUCCESS, Code, Status
 from roles.scheduler.plugins.numa import checks
-from roles.scheduler.plugins.numa.allocator import Binding, hints_of, masks_to_try
+from roles.scheduler.plugins.numa.allocator import Binding, hints_of, masks_to_try, wide_masks
 from roles.scheduler.plugins.numa.args import NodeNUMAResourceArgs
 from roles.scheduler.plugins.numa.columns import POLICY_CODES, NumaColumns
 from roles.scheduler.plugins.numa.records import Record, write_record
@@ -50,7 +50,7 @@ from roles.scheduler.plugins.numa.request import Request, request_of
 from roles.scheduler.plugins.numa.scoring import Scorer, summed
 from roles.scheduler.plugins.numa.trials import NAME, Trials, designation
 from roles.scheduler.plugins.numa.view import node_page
-from roles.scheduler.plugins.topology_manager.hints import Hints, Policy, nodes_of
+from roles.scheduler.plugins.topology_manager.hints import Hint, Hints, Policy, nodes_of
 from roles.scheduler.plugins.topology_manager.manager import HintProvider, PolicySource, TopologyManager, Wanted
 
 _SCOPE = "reservation NUMA scope is incompatible with the best topology hint"
@@ -243,6 +243,11 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
                 feasible[mask] = score + (_HOME_SCORE if mask & attempts.home else 0)
         if not feasible and isinstance(last, Status) and ctx.restored.get(slot) and last.message.startswith("Reservation(s)"):
             return last
+        if not feasible and policy is Policy.SINGLE_NUMA_NODE:
+            return {
+                name: [Hint(mask, True)] if isinstance(attempts.on(nodes_of(mask), pick=False), Record) else []
+                for name, mask in wide_masks(facts, request.amounts, pool.amounts).items()
+            }
         return hints_of(facts, policy, request.amounts, pool.amounts, feasible)
 
     def allocate_check(self, ctx: CycleContext, slot: int, affinity: int | None) -> Status:

@@ -25,7 +25,7 @@ _BOUND = ("cpu/any", "cpu/full", "cpu/spread")  # CPU that bound pods can have, 
 
 class ZoneColumns:
     """By resource one row of the array for each position of a NUMA node in its machine. A resource that a machine's NUMA nodes do not have
-    is infinite there: it is no matter. `kinds` numbers the set of resources that a machine's NUMA nodes have."""
+    is infinite there: it is no matter. `kinds` numbers what NUMA nodes a machine has, as a mask, and which resources they have."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -34,7 +34,7 @@ class ZoneColumns:
         self._total: dict[str, Vector] = {}
         self.count: NDArray[np.int64] = np.zeros(capacity, dtype=np.int64)  # NUMA nodes of the row
         self.kinds: NDArray[np.intp] = np.zeros(capacity, dtype=np.intp)
-        self.sets: Interner[frozenset[str]] = Interner((frozenset(),))
+        self.sets: Interner[tuple[frozenset[str], int]] = Interner(((frozenset(), 0),))
 
     def grow(self, capacity: int) -> None:
         """Lengthen the arrays."""
@@ -51,7 +51,7 @@ class ZoneColumns:
             column[:, slot] = np.inf
         for column in self._total.values():
             column[:, slot] = 0.0
-        self.kinds[slot] = self.sets.intern(facts.resources)
+        self.kinds[slot] = self.sets.intern((facts.resources, facts.zone_mask))
         self.count[slot] = len(facts.zones)
         if len(facts.zones) > self._width:
             self._widen(len(facts.zones))
@@ -92,6 +92,15 @@ class ZoneColumns:
             if left is not None:
                 short |= left.sum(axis=0) < amount
         return short
+
+    def everywhere(self, amounts: Mapping[str, int], rows: Rows) -> NDArray[np.bool_]:
+        """Rows of whose NUMA nodes each has something left of everything that is asked for."""
+        there = np.arange(self._width)[:, None] < self.count[rows]
+        found = np.ones(there.shape[1], dtype=np.bool_)
+        for name in amounts:
+            if name in self._left:
+                found &= ((self._left[name][:, rows] > 0) | ~there).all(axis=0)
+        return found
 
     def _part(self, name: str, rows: Rows, required: NDArray[Any], bound: NDArray[Any]) -> Vector | None:
         left = self._left.get(name)

@@ -79,7 +79,7 @@ def test_cards_follow_the_free_cpus() -> None:
     assert placed(found, pod({CORE: 100, RATIO: 100}, cpu="6", memory="1Gi"))[1] == [0]
     assert placed(found, wants(100, cpu="6")) == ([2], [1])
     message = found.decide(wants(100, cpu="4")).message()
-    assert "Unsatisfied NUMA cpu" in message
+    assert "Unaligned NUMA Hint cause cpu: " in message
 
 
 @pytest.mark.feature("SCH-DEV-12")
@@ -88,6 +88,15 @@ def test_what_one_numa_node_does_not_have() -> None:
     machine(found)
     hold(found, 0, 2)
     assert not found.decide(wants(200)).scheduled  # a card on each NUMA node
+
+
+@pytest.mark.feature("SCH-DEV-12")
+def test_more_cards_than_all_numa_nodes_have() -> None:
+    found = both()
+    machine(found)
+    assert "1 Insufficient NUMA Scoped Devices" in found.decide(wants(500)).message()
+    machine(found, "free", policy="")
+    assert "Insufficient GPU Devices" in found.decide(wants(500)).message()
     restricted = both()
     machine(restricted, policy=RESTRICTED)
     hold(restricted, 0, 2)

@@ -159,7 +159,7 @@ def test_policies_of_nodes_apply_to_everybody_as_soon_as_they_are_set(scheduler:
             await numa.machine(labels={names.LABEL_NODE_NUMA_TOPOLOGY_POLICY: "SingleNUMANode"})
             await numa.pod("one", cpu="6", labels={})
             assert await numa.status("one") == {"numaNodeResources": [{"node": 0, "resources": {"cpu": "6", "memory": "64Mi"}}]}
-            assert "1 Unsatisfied NUMA cpu" in await numa.refusal("wide", cpu="10", labels={})
+            assert "1 Unaligned NUMA Hint cause cpu: " in await numa.refusal("wide", cpu="10", labels={})
             labels = {names.LABEL_NODE_NUMA_TOPOLOGY_POLICY: "Restricted", names.LABEL_NODE_CPU_BIND_POLICY: "FullPCPUsOnly"}
             await live.client.patch(NODES, "n", {"metadata": {"labels": labels}})
             status = await numa.status("wide")

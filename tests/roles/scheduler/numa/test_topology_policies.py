@@ -33,11 +33,24 @@ def shares(status: dict[str, Any]) -> dict[int, dict[str, str]]:
 
 @pytest.mark.feature("SCH-NUMA-06")
 def test_a_single_numa_node_holds_the_pod_or_the_node_is_refused() -> None:
-    world = one(SINGLE)
+    world = one(SINGLE, node={"cpu": "64"})
     assert shares(world.status(plain(cpu="6", memory="8Gi"))) == {0: {"cpu": "6", "memory": "8Gi"}}
     assert shares(world.status(plain(cpu="6", memory="8Gi"))) == {1: {"cpu": "6", "memory": "8Gi"}}
-    said = world.refusal(plain(cpu="3", memory="1Gi"))
+    # 2 CPUs are left on each: 3 can be had on both together only, 5 cannot be had at all.
+    apart = "1 Unaligned NUMA Hint cause cpu: preferred [{0,1}] possible []; memory: preferred [{0,1}] possible []"
+    assert apart in world.refusal(plain(cpu="3", memory="1Gi"))
+    assert "1 Unsatisfied NUMA cpu, 1 Unsatisfied NUMA memory" in world.refusal(plain(cpu="5", memory="1Gi"))
+
+
+@pytest.mark.feature("SCH-NUMA-07")
+def test_a_resource_of_which_a_numa_node_has_nothing_left_cannot_be_had_across_it() -> None:
+    world = one(SINGLE, node={"cpu": "64"})
+    world.status(plain(cpu="8", memory="1Gi"))
+    world.status(plain(cpu="3", memory="31Gi"))
+    # Both together have enough, but NUMA node 0 has no CPU at all.
+    said = world.refusal(plain(cpu="4", memory="30Gi"))
     assert "1 Unsatisfied NUMA cpu" in said
+    assert "NUMA memory" not in said
 
 
 @pytest.mark.feature("SCH-NUMA-06")
@@ -152,7 +165,7 @@ def test_numa_nodes_are_amplified_once() -> None:
     by_node = one(SINGLE, node={"cpu": "24", "annotations": {key: ratio}})
     assert shares(by_node.status(plain(cpu="12", memory="1Gi"))) == {0: {"cpu": "12", "memory": "1Gi"}}
     reported = one(SINGLE, node={"cpu": "24", "annotations": {key: ratio}}, annotations={key: ratio})
-    assert "Unsatisfied NUMA cpu" in reported.refusal(plain(cpu="12", memory="1Gi"))
+    assert "Unaligned NUMA Hint cause cpu: " in reported.refusal(plain(cpu="12", memory="1Gi"))
     bound = one(SINGLE, node={"cpu": "24", "annotations": {key: ratio}})
     assert shares(bound.status(bound_pod(cpu="4", memory="1Gi"))) == {0: {"cpu": "4", "memory": "1Gi"}}
     slot = bound.cluster.slot_of("n")
