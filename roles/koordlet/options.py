@@ -163,6 +163,7 @@ FLAGS: tuple[Flag, ...] = tuple(
 
 MODES = ("enforce", "observe")
 FAILURE_POLICIES = ("Ignore", "Fail")
+_MAX_PORT = 65_535
 
 
 class OptionError(ValueError):
@@ -198,6 +199,8 @@ def check(options: Options) -> None:
         value = getattr(options, flag.replace("-", "_"))
         if value not in FAILURE_POLICIES:
             raise OptionError(flag, f"{value!r} is not one of {', '.join(FAILURE_POLICIES)}")
+    if not 0 <= options.kubelet_read_only_port <= _MAX_PORT:
+        raise OptionError("kubelet-read-only-port", f"{options.kubelet_read_only_port} is no port: 0 to {_MAX_PORT}")
     positive = (
         "collect-sys-metric-outdated-interval",
         "collect-node-cpu-info-interval",

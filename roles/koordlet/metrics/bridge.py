@@ -22,7 +22,7 @@ class Bridge:
     def collect(self) -> Iterator[Metric]:
         from prometheus_client.core import Metric
 
-        for family in self._metrics.families():
+        for family in filter(self._metrics.shows, self._metrics.families()):
             metric = Metric(family.name, family.help, "unknown" if family.kind == "counter" else family.kind)
             for name, names, values, number in family.samples():
                 labels = dict(zip(names, values, strict=True))

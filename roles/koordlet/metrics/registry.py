@@ -1,7 +1,7 @@
 """koordlet's metric families in two registries, internal and external, and their exposition (KLO-MET-01, KA-MET-01).
 
 Both halves of the agent record here. Every series carries the label ``node`` unless its family says otherwise; before the
-Node is known nothing but ``start_time`` is recorded.
+Node is known nothing with that label is shown but ``start_time``. What is counted until then is not lost.
 """
 
 from __future__ import annotations
@@ -32,14 +32,12 @@ class Metrics:
         self._internal: list[Family] = []
         self._external: list[Family] = []
         self.start_time = self._in(Gauge("koordlet_start_time", "Unix time at which koordlet started."))
-        self.start_time.recording = lambda: True
         self._declare_observing()
         self._declare_reports()
         self._declare_acting()
         self._declare_external()
 
     def _add(self, registry: list[Family], family: F) -> F:
-        family.recording = lambda: self.node_known
         family.clock = time.monotonic
         registry.append(family)
         return family
@@ -236,6 +234,10 @@ class Metrics:
         """All families, internal ones first."""
         return (*self._internal, *self._external)
 
+    def shows(self, family: Family) -> bool:
+        """Whether a family may be seen yet: those with the label ``node`` wait for the Node."""
+        return self.node_known or not family.with_node or family is self.start_time
+
     # -- exposition ----------------------------------------------------------------------------------------------------------
 
     def internal_text(self) -> str:
@@ -246,7 +248,7 @@ class Metrics:
 
     def _text(self, families: Iterable[Family]) -> str:
         out: list[str] = []
-        for family in families:
+        for family in filter(self.shows, families):
             head = len(out)
             for name, names, values, number in family.samples():
                 if family.with_node:

@@ -56,14 +56,11 @@ class Family:
         self.with_node = with_node
         self._values: dict[LabelValues, float] = {}
         self._touched: dict[LabelValues, float] = {}
-        self.recording: Callable[[], bool] = lambda: True
         self.clock: Callable[[], float] = lambda: 0.0
 
-    def _check(self, values: LabelValues) -> bool:
+    def _check(self, values: LabelValues) -> None:
         if len(values) != len(self.labels):
             raise ValueError(f"metric {self.name} has the labels {self.labels}, got {values}")
-        # nothing with a node label is recorded before the node is known
-        return not self.with_node or self.recording()
 
     def _touch(self, values: LabelValues) -> None:
         if self.expires:
@@ -103,18 +100,18 @@ class Gauge(Family):
     kind = "gauge"
 
     def set(self, value: float, *labels: str) -> None:
-        if self._check(labels):
-            self._values[labels] = value
-            self._touch(labels)
+        self._check(labels)
+        self._values[labels] = value
+        self._touch(labels)
 
 
 class Counter(Family):
     kind = "counter"
 
     def inc(self, *labels: str, amount: float = 1.0) -> None:
-        if self._check(labels):
-            self._values[labels] = self._values.get(labels, 0.0) + amount
-            self._touch(labels)
+        self._check(labels)
+        self._values[labels] = self._values.get(labels, 0.0) + amount
+        self._touch(labels)
 
 
 class Histogram(Family):
@@ -126,8 +123,7 @@ class Histogram(Family):
         self._counts: dict[LabelValues, list[int]] = {}
 
     def observe(self, value: float, *labels: str) -> None:
-        if not self._check(labels):
-            return
+        self._check(labels)
         counts = self._counts.get(labels)
         if counts is None:
             counts = self._counts[labels] = [0] * (len(self.buckets) + 1)

@@ -67,6 +67,7 @@ class TestFlags:
             ([], "--node-name"),
             (["--node-name=n1", "--no-such-flag"], "unknown flag"),
             (["--node-name=n1", "--kubelet-sync-interval=soon"], "soon"),
+            (["--node-name=n1", "--kubelet-read-only-port=-1"], "no port"),
             (["--node-name=n1", "--mode=maybe"], "enforce, observe"),
             (["--node-name=n1", "--strategy-modes=BECPUSuppress=on"], "Name=enforce|observe"),
             (["--node-name=n1", "--runtime-hooks-failure-policy=Panic"], "Ignore, Fail"),
@@ -247,6 +248,9 @@ async def check_metrics(koordlet: Process) -> None:
     ):
         assert part in union
     assert 'path="/pods/"' in union
+    # the first round is over before the API server has told of the Node
+    for text in (internal, union):
+        assert 'koordlet_collect_node_cpu_info_status{node="n1",status="succeeded"} 1' in text
 
 
 @pytest.mark.feature("KLO-CFG-02")
