@@ -173,6 +173,23 @@ def parse_vmodule(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(result)
 
 
+def _without_effect() -> list[Callable[[Any], Any]]:
+    """klog's other flags: command lines of existing manifests carry them."""
+    from koord.process.flags import bool_option
+
+    switches = {
+        "one-output": "a line is written once whatever its severity",
+        "add-dir-header": "lines name the file alone",
+        "skip-log-headers": "log files have no header",
+        "legacy-stderr-threshold-behavior": "--stderrthreshold counts when logging to a file",
+    }
+    options = [
+        bool_option(f"--{name}", hidden=True, expose_value=False, help=f"Accepted; no effect: {why}.") for name, why in switches.items()
+    ]
+    trace = "Accepted; no effect: errors that need a trace have one."
+    return [*options, click.option("--log-backtrace-at", default="", hidden=True, expose_value=False, help=trace)]
+
+
 def logging_options(function: F) -> F:
     """klog's flags on a command; they are in force when the function runs and come as `logging: LogOptions`."""
     from koord.process.flags import bool_option
@@ -202,7 +219,10 @@ def logging_options(function: F) -> F:
 
     decorated: Any = with_logging
     for option in (
-        click.option("--log-file-max-size", type=click.IntRange(1), default=1800, show_default=True, help="MiB after which it is rotated."),
+        *_without_effect(),
+        click.option(
+            "--log-file-max-size", type=click.IntRange(0), default=1800, show_default=True, help="MiB after which it is rotated; 0: never."
+        ),
         click.option("--log-dir", default="", metavar="DIR", help="Directory of the log file, with --logtostderr=false."),
         click.option("--log-file", default="", metavar="FILE", help="Log file, with --logtostderr=false."),
         click.option(

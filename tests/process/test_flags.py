@@ -117,6 +117,13 @@ def test_logging_options_are_in_force() -> None:
     assert (seen["logging"].verbosity, seen["logging"].vmodule, seen["logging"].format) == (6, (("reflector", 2),), "json")
 
 
+def test_every_flag_of_klog_is_accepted() -> None:
+    names = ("one_output", "add_dir_header", "skip_log_headers", "skip_headers", "alsologtostderr", "legacy_stderr_threshold_behavior")
+    result, _ = run(*(f"--{name}=false" for name in names), "--add_dir_header", "--log_backtrace_at=a.go:1", "--log_file_max_size=0")
+    assert result.exit_code == 0, result.output
+    assert "one-output" not in run("-h")[0].output
+
+
 @given(st.sampled_from(["", "127.0.0.1", "::1", "localhost"]), st.integers(0, 65535))
 def test_listen_addresses_round_trip(host: str, port: int) -> None:
     address = HostPort(host, port)
