@@ -26,7 +26,8 @@ def _file(path: str) -> dict[str, Any]:
         raise ValueError(f"{path} cannot be read: {error}") from None
     if not isinstance(found, dict) or found.get("version") != "v1":
         raise ValueError(f"{path}: version: 'v1' is wanted")
-    own = (found.get("flags") or {}).get("kdd") or {}
+    flags = found.get("flags") or {}
+    own = (flags.get("kdd") or {}) if isinstance(flags, dict) else None
     known = {"oneshot", "noTimestamp", "sleepInterval", "printsOutputFile"}
     if not isinstance(own, dict) or set(own) - known:
         raise ValueError(f"{path}: flags.kdd: accepted are {', '.join(sorted(known))}")

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import signal
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -32,13 +33,14 @@ def write(path: str, devices: list[dict[str, Any]]) -> None:
     """A reader sees the old or the new file, never half of one. Raises OSError."""
     directory = os.path.dirname(path) or "."
     os.makedirs(directory, exist_ok=True)
-    # not a name that readers of the directory would take for a device file
-    temporary = os.path.join(os.path.dirname(directory), f".{os.path.basename(path)}.{os.getpid()}")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(devices, file, indent=2)
-        file.write("\n")
-    os.chmod(temporary, 0o644)
-    os.replace(temporary, path)
+    # in a directory of its own: readers take every file for a device file, and what is outside may be another file system
+    with tempfile.TemporaryDirectory(prefix=".", dir=directory) as unready:
+        temporary = os.path.join(unready, os.path.basename(path))
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(devices, file, indent=2)
+            file.write("\n")
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
 
 
 async def run(read_settings: Callable[[], Settings]) -> int:
@@ -72,13 +74,22 @@ async def run(read_settings: Callable[[], Settings]) -> int:
             await _either(ended, reload, settings.interval)
             if reload.is_set():
                 reload.clear()
-                before, settings = settings, read_settings()
+                before, settings = settings, _read_again(read_settings, settings)
                 if before.output != settings.output:
                     _remove(before)
         return 0
     finally:
         if not settings.oneshot:
             _remove(settings)
+
+
+def _read_again(read_settings: Callable[[], Settings], last: Settings) -> Settings:
+    """The settings as they are now; the last good ones where they cannot be used."""
+    try:
+        return read_settings()
+    except ValueError as error:
+        log.error("the settings stay as they were: %s", error)
+        return last
 
 
 def _remove(settings: Settings) -> None:

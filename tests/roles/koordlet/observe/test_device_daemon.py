@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from roles.koordlet.devices.daemon import write
 from roles.koordlet.report.device import xpu_device
 from roles.koordlet.sensing.xpu import read_devices
 
@@ -190,12 +192,17 @@ def test_settings_and_signals(machine: Machine, tmp_path: Path) -> None:
         process.send_signal(signal.SIGHUP)
         until((tmp_path / "moved").exists, "the file of the new settings")
         until(lambda: not (tmp_path / "by-file").exists(), "the old file gone")
+        config.write_text("version: v1\nflags: [kdd]\n")
+        (tmp_path / "moved").unlink()
+        process.send_signal(signal.SIGHUP)
+        until((tmp_path / "moved").exists, "the file of the last good settings")
     finally:
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=20)
     assert process.returncode == 0, said
     assert not (tmp_path / "moved").exists()
 
+    assert b"flags.kdd" in said
     for flags, text in (
         (("--sleep-interval=soon",), "soon"),
         (("--sleep-interval=-1s",), "not positive"),
@@ -205,3 +212,24 @@ def test_settings_and_signals(machine: Machine, tmp_path: Path) -> None:
         assert done.returncode == 1
         assert text in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.feature("KLO-DEV-05")
+def test_the_file_is_made_in_its_own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory may be a mount: a file from elsewhere cannot be renamed into it. Readers see no half-written file in it."""
+    output = tmp_path / "infos" / "ic-device"
+    seen: list[tuple[str, tuple[object, ...]]] = []
+    rename = os.replace
+
+    def replace(source: str, target: str) -> None:
+        seen.append((os.path.relpath(source, output.parent), read_devices(str(output.parent))))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    write(str(output), [{"uuid": "a", "minor": "0"}])
+    ((source, while_written),) = seen
+    assert not source.startswith(".." + os.sep)
+    assert while_written == ()
+    assert [device.uuid for device in read_devices(str(output.parent))] == ["a"]
+    assert sorted(os.listdir(output.parent)) == ["ic-device"]
+    assert stat.S_IMODE(output.stat().st_mode) == 0o644
