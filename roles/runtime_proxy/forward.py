@@ -1,7 +1,8 @@
 """Carrying every gRPC call of any service to the engine and back (RP-CRI-01, RP-CRI-04, RP-CRI-05).
 
 Messages stay bytes. Known unary methods take gRPC's unary path; everything else, known streams and methods that do not exist
-yet, is carried frame by frame as a two-way stream, which on the wire is the same for all four kinds of call.
+yet, is carried frame by frame. On the wire all four kinds of call are the same; a caller who sends one message and ends has its
+message sent on in one step, because grpc.aio loses the engine's status when a separate write meets a call that was refused.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 log.addFilter(Sparing())
 
 _OWN_METADATA = ("grpc-", ":", "user-agent", "content-type", "te")
+_OPENING = 0.05  # seconds within which the end of a caller's only message is there; all of it comes at once
 _NO_DEADLINE = 1e8  # seconds; grpc reports a missing deadline as a huge one
 Observe = Callable[[str, str, float], None]
 
@@ -114,10 +116,17 @@ class Forwarder(grpc.GenericRpcHandler):  # type: ignore[misc]
 
         async def handle(requests: Any, context: Any) -> None:
             started = asyncio.get_running_loop().time()
-            call = self._streams.stream_stream(path)(metadata=forwarded_metadata(context.invocation_metadata()), timeout=remaining(context))
-            upward = asyncio.create_task(_pump(requests, call))
-            code = grpc.StatusCode.CANCELLED
+            messages: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=2)
+            tasks = [asyncio.create_task(_receive(requests, messages))]
+            code, call = grpc.StatusCode.CANCELLED, None
             try:
+                opening = await _opening(messages)
+                keys = {"metadata": forwarded_metadata(context.invocation_metadata()), "timeout": remaining(context)}
+                if len(opening) == 2 and opening[1] is None:
+                    call = self._streams.unary_stream(path)(opening[0], **keys)
+                else:
+                    call = self._streams.stream_stream(path)(**keys)
+                    tasks.append(asyncio.create_task(_send(opening, messages, call)))
                 if initial := forwarded_metadata(await call.initial_metadata()):
                     await context.send_initial_metadata(initial)
                 while (message := await call.read()) is not grpc.aio.EOF:
@@ -131,8 +140,10 @@ class Forwarder(grpc.GenericRpcHandler):  # type: ignore[misc]
                 context.set_trailing_metadata(forwarded_metadata(error.trailing_metadata()))
                 await context.abort(code, error.details() or "")
             finally:
-                upward.cancel()
-                call.cancel()
+                for task in tasks:
+                    task.cancel()
+                if call is not None:
+                    call.cancel()
                 self._observe(method, code.name, asyncio.get_running_loop().time() - started)
 
         return handle
@@ -169,9 +180,31 @@ class Forwarder(grpc.GenericRpcHandler):  # type: ignore[misc]
         await self._streams.close()
 
 
-async def _pump(requests: Any, call: Any) -> None:
+async def _receive(requests: Any, messages: asyncio.Queue[bytes | None]) -> None:
+    """Take the caller's messages as they come; None is the end of its side."""
+    async for message in requests:
+        await messages.put(message)
+    await messages.put(None)
+
+
+async def _opening(messages: asyncio.Queue[bytes | None]) -> list[bytes | None]:
+    """What a caller says at once, two entries at most: a message and None if that is all it has to say."""
+    opening: list[bytes | None] = []
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_OPENING):
+            while len(opening) < 2 and None not in opening:
+                opening.append(await messages.get())
+    return opening
+
+
+async def _send(opening: list[bytes | None], messages: asyncio.Queue[bytes | None], call: Any) -> None:
     """Carry the caller's messages up until it half-closes; an engine that ended the call early ends this quietly."""
     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-        async for message in requests:
+        for message in opening:
+            if message is not None:
+                await call.write(message)
+        while None not in opening:
+            if (message := await messages.get()) is None:
+                break
             await call.write(message)
         await call.done_writing()

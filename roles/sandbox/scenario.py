@@ -120,7 +120,7 @@ class Scheduler(ConfigModel):
     """The scheduler's settings."""
 
     configuration: dict[str, Any] | None = None
-    """A KubeSchedulerConfiguration as a mapping; without it the default profile, named koord-scheduler."""
+    """A KubeSchedulerConfiguration as a mapping; without it the profile that koord is installed with, koord-scheduler."""
     network_topology: bool = False
     """Whether it reads ClusterNetworkTopology/default (`--enable-network-topology-manager`)."""
 

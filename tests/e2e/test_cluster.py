@@ -100,6 +100,30 @@ def test_what_fits_nowhere_stays_pending_with_a_reason(cluster: Running) -> None
     assert "batch-cpu" in cluster.until(reason, 20, "the reason why it is pending")
 
 
+def test_reservations_gangs_and_quotas_work_as_installed(cluster: Running) -> None:
+    """The sandbox runs the profile that koord is installed with."""
+    container = {"name": "main", "image": "any", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}
+    template = {"spec": {"schedulerName": "koord-scheduler", "containers": [container]}}
+    reservation = {
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+        "kind": "Reservation",
+        "metadata": {"name": "kept"},
+        "spec": {"ttl": "1h", "owners": [{"labelSelector": {"matchLabels": {"app": "nobody"}}}], "template": template},
+    }
+    group = {"pod-group.scheduling.sigs.k8s.io": "absent"}
+    alone = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "alone", "namespace": "default", "labels": group}, **template}
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": [reservation, alone]}))
+    cluster.until(lambda: cluster.get("reservation", "kept").get("status", {}).get("phase") == "Available", 20, "the reservation")
+
+    def waits() -> bool:
+        status = cluster.get("pod", "alone", "-n", "default")["status"]
+        return any("gang default/absent" in condition.get("message", "") for condition in status.get("conditions", []))
+
+    cluster.until(waits, 20, "a pod that waits for its gang")
+    quotas = {q["metadata"]["name"] for q in cluster.get("elasticquotas", "-A")["items"]}
+    assert "koordinator-root-quota" in quotas
+
+
 def test_roles_as_processes_do_the_same(sandbox: Running) -> None:
     sandbox.start("up", f"--scenario={sandbox.directory / 'scenario.yaml'}", "--no-local-node", "--nodes=1", "--roles-as-processes")
     endpoints = json.loads((sandbox.state / "endpoints.json").read_bytes())

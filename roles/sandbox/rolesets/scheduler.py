@@ -1,4 +1,4 @@
-"""The scheduler, with the configuration of the scenario or the default profile, named koord-scheduler."""
+"""The scheduler, with the configuration of the scenario or the profile that koord is installed with."""
 
 from __future__ import annotations
 
@@ -6,18 +6,10 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from roles.sandbox import profile
+
 if TYPE_CHECKING:
     from roles.sandbox.compose import Sandbox
-
-
-CONFIG = """\
-apiVersion: kubescheduler.config.k8s.io/v1
-kind: KubeSchedulerConfiguration
-leaderElection:
-  leaderElect: false
-profiles:
-  - schedulerName: koord-scheduler
-"""
 
 
 def config_file(sandbox: Sandbox) -> str:
@@ -25,7 +17,7 @@ def config_file(sandbox: Sandbox) -> str:
     path = sandbox.scratch / "scheduler.yaml"
     given = sandbox.scenario.scheduler.configuration
     # JSON is YAML: what the scenario has as a mapping is read like any other file.
-    path.write_text(CONFIG if given is None else orjson.dumps(given).decode())
+    path.write_bytes(orjson.dumps(profile.configuration(profile.plugin_config()) if given is None else given))
     return str(path)
 
 

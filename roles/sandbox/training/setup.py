@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from koord.api.kinds import CLUSTERNETWORKTOPOLOGIES
-from roles.sandbox.objects import SCHEDULER
+from roles.sandbox import profile
 from roles.sandbox.scenario import Nodes, Scenario, Scheduler
 
 Obj = dict[str, Any]
@@ -24,60 +24,16 @@ RACK_LABEL = "sandbox.koordinator.sh/rack"
 SPINE_LABEL = "sandbox.koordinator.sh/spine"
 REVOKE_SECONDS = 3.0
 
-_ENABLED: dict[str, tuple[str, ...]] = {
-    "preEnqueue": ("Coscheduling",),
-    "preFilter": ("SchedulingHint", "Coscheduling", "Reservation", "NodeNUMAResource", "DeviceShare", "ElasticQuota"),
-    "filter": ("Reservation", "LoadAwareScheduling", "NodeNUMAResource", "DeviceShare"),
-    "postFilter": ("Reservation", "Coscheduling", "ElasticQuota"),
-    "preScore": ("Reservation", "Coscheduling"),
-    "reserve": ("Reservation", "LoadAwareScheduling", "NodeNUMAResource", "DeviceShare", "Coscheduling", "ElasticQuota"),
-    "permit": ("Coscheduling",),
-    "preBind": ("NodeNUMAResource", "DeviceShare", "Reservation", "Coscheduling", "DefaultPreBind"),
-    "bind": ("Reservation", "DefaultBinder"),
-    "postBind": ("Coscheduling",),
-}
-_INSTEAD = ("postFilter", "bind")
-_WEIGHTS = {"LoadAwareScheduling": 1, "NodeNUMAResource": 1, "DeviceShare": 1, "Reservation": 5000, "Coscheduling": 1}
-
-
-def plugins() -> Obj:
-    """The `plugins` of the shipped profile (configs/install/30-config.yaml; a test holds the two together)."""
-    made: Obj = {}
-    for point, listed in _ENABLED.items():
-        made[point] = {"enabled": [{"name": name} for name in listed]}
-        if point in _INSTEAD:
-            made[point]["disabled"] = [{"name": "*"}]
-    made["score"] = {"enabled": [{"name": name, "weight": weight} for name, weight in _WEIGHTS.items()]}
-    return made
-
 
 def plugin_config() -> Obj:
     """Arguments by plugin: as shipped, and lent quota is taken back after seconds instead of never."""
-    resources = ("cpu", "memory", "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory")
-    fit = {"type": "LeastAllocated", "resources": [{"name": name, "weight": 1} for name in resources]}
-    return {
-        "NodeResourcesFit": {"scoringStrategy": fit},
-        "LoadAwareScheduling": {
-            "filterExpiredNodeMetrics": False,
-            "nodeMetricExpirationSeconds": 300,
-            "resourceWeights": {"cpu": 1, "memory": 1},
-            "usageThresholds": {"cpu": 65, "memory": 95},
-            "estimatedScalingFactors": {"cpu": 85, "memory": 70},
-        },
-        "ElasticQuota": {"quotaGroupNamespace": "koordinator-system", "monitorAllQuotas": True, "delayEvictTime": f"{REVOKE_SECONDS:g}s"},
-        "Coscheduling": {"awareNetworkTopology": True, "enablePreemption": True},
-    }
+    shipped = profile.plugin_config()
+    return {**shipped, "ElasticQuota": {**shipped["ElasticQuota"], "monitorAllQuotas": True, "delayEvictTime": f"{REVOKE_SECONDS:g}s"}}
 
 
 def configuration() -> Obj:
     """The scheduler's configuration."""
-    arguments = [{"name": name, "args": args} for name, args in plugin_config().items()]
-    return {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "leaderElection": {"leaderElect": False},
-        "profiles": [{"schedulerName": SCHEDULER, "plugins": plugins(), "pluginConfig": arguments}],
-    }
+    return profile.configuration(plugin_config())
 
 
 def scenario() -> Scenario:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from roles.sandbox import profile
 from roles.sandbox.training import setup
 
 INSTALLED = Path(__file__).parents[3] / "configs/install/30-config.yaml"
@@ -67,6 +68,9 @@ def test_the_profile_is_the_one_that_is_installed_but_for_the_revoking() -> None
     installed = {entry["name"]: entry["args"] for entry in shipped["pluginConfig"]}
     del installed["DeviceShare"]  # names the installation's own namespace
     assert arguments == installed
+    (every_sandbox,) = profile.configuration(profile.plugin_config())["profiles"]
+    assert every_sandbox["plugins"] == shipped["plugins"]
+    assert {entry["name"]: entry["args"] for entry in every_sandbox["pluginConfig"]} == installed
 
 
 def test_an_output_directory_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:

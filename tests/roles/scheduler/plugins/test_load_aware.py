@@ -48,6 +48,20 @@ def test_usage_with_the_estimate_is_held_against_the_threshold() -> None:
     assert found.decide(pod("3", ownerReferences=[{"kind": "DaemonSet", "name": "d", "uid": "u"}])).scheduled
 
 
+@pytest.mark.feature("SCH-LA-01")
+def test_nobody_is_evicted_because_a_node_is_busy() -> None:
+    """Without the pod that has just come the estimate would be below the threshold: that is no reason to take it away."""
+    found = world(usageThresholds={"cpu": 50, "memory": 90})
+    found.add_pods(pod("4", name="low", node="n", priority=1))
+    found.feed("NodeMetric", metric(cpu="1"))
+    refused = found.decide(pod("2", priority=100))  # 1 + 3.4 + 1.7 of 10
+    assert refused.message() == (
+        "0/1 nodes are available: 1 node(s) cpu usage exceed threshold. "
+        "preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+    )
+    assert not refused.victims
+
+
 @pytest.mark.feature("SCH-LA-02")
 def test_prod_pods_are_judged_by_prod_usage_alone() -> None:
     found = world(usageThresholds={"cpu": 50}, prodUsageThresholds={"cpu": 40})

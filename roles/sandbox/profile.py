@@ -1,0 +1,64 @@
+"""The scheduler's profile that koord is installed with, as the sandbox runs it (pure)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from roles.sandbox.objects import SCHEDULER
+
+Obj = dict[str, Any]
+
+_ENABLED: dict[str, tuple[str, ...]] = {
+    "preEnqueue": ("Coscheduling",),
+    "preFilter": ("SchedulingHint", "Coscheduling", "Reservation", "NodeNUMAResource", "DeviceShare", "ElasticQuota"),
+    "filter": ("Reservation", "LoadAwareScheduling", "NodeNUMAResource", "DeviceShare"),
+    "postFilter": ("Reservation", "Coscheduling", "ElasticQuota"),
+    "preScore": ("Reservation", "Coscheduling"),
+    "reserve": ("Reservation", "LoadAwareScheduling", "NodeNUMAResource", "DeviceShare", "Coscheduling", "ElasticQuota"),
+    "permit": ("Coscheduling",),
+    "preBind": ("NodeNUMAResource", "DeviceShare", "Reservation", "Coscheduling", "DefaultPreBind"),
+    "bind": ("Reservation", "DefaultBinder"),
+    "postBind": ("Coscheduling",),
+}
+_INSTEAD = ("postFilter", "bind")
+_WEIGHTS = {"LoadAwareScheduling": 1, "NodeNUMAResource": 1, "DeviceShare": 1, "Reservation": 5000, "Coscheduling": 1}
+
+
+def plugins() -> Obj:
+    """The `plugins` of the shipped profile (configs/install/30-config.yaml; a test holds the two together)."""
+    made: Obj = {}
+    for point, listed in _ENABLED.items():
+        made[point] = {"enabled": [{"name": name} for name in listed]}
+        if point in _INSTEAD:
+            made[point]["disabled"] = [{"name": "*"}]
+    made["score"] = {"enabled": [{"name": name, "weight": weight} for name, weight in _WEIGHTS.items()]}
+    return made
+
+
+def plugin_config() -> Obj:
+    """Arguments by plugin, as shipped."""
+    resources = ("cpu", "memory", "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory")
+    fit = {"type": "LeastAllocated", "resources": [{"name": name, "weight": 1} for name in resources]}
+    return {
+        "NodeResourcesFit": {"scoringStrategy": fit},
+        "LoadAwareScheduling": {
+            "filterExpiredNodeMetrics": False,
+            "nodeMetricExpirationSeconds": 300,
+            "resourceWeights": {"cpu": 1, "memory": 1},
+            "usageThresholds": {"cpu": 0, "memory": 0},
+            "estimatedScalingFactors": {"cpu": 85, "memory": 70},
+        },
+        "ElasticQuota": {"quotaGroupNamespace": "koordinator-system"},
+        "Coscheduling": {"awareNetworkTopology": True, "enablePreemption": True},
+    }
+
+
+def configuration(arguments: Obj) -> Obj:
+    """A KubeSchedulerConfiguration of that profile with these arguments by plugin."""
+    listed = [{"name": name, "args": args} for name, args in arguments.items()]
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        "profiles": [{"schedulerName": SCHEDULER, "plugins": plugins(), "pluginConfig": listed}],
+    }
