@@ -69,15 +69,15 @@ def command(
 ) -> None:
     """Forward every CRI or Docker call to the container runtime and let registered hook servers change the life-cycle calls."""
     from koord.process import life
-    from roles.runtime_proxy.options import Options, socket_path
+    from roles.runtime_proxy.options import Options
 
     if backend_runtime_mode not in (defaults.CONTAINERD, defaults.DOCKER):
         raise FlagError(f"--backend-runtime-mode: {backend_runtime_mode!r} is not known; accepted: Containerd, Docker", ctx)
     if runtime_hook_timeout <= 0:
         raise FlagError("--runtime-hook-timeout: must be more than 0", ctx)
     settings = Options(
-        endpoint=socket_path(koord_runtimeproxy_endpoint),
-        engine=socket_path(remote_runtime_service_endpoint),
+        endpoint=_socket("--koord-runtimeproxy-endpoint", koord_runtimeproxy_endpoint, ctx),
+        engine=_socket("--remote-runtime-service-endpoint", remote_runtime_service_endpoint, ctx),
         mode=backend_runtime_mode,
         hook_directory=Path(runtime_hooks_config_path),
         skip_key=runtime_hook_server_key,
@@ -95,6 +95,15 @@ def command(
         return _run(running, settings, addr)
 
     sys.exit(life.run(main, name="koord runtime-proxy"))
+
+
+def _socket(flag: str, text: str, ctx: click.Context) -> Path:
+    from roles.runtime_proxy.options import socket_path
+
+    try:
+        return socket_path(text)
+    except ValueError as error:
+        raise FlagError(f"{flag}: {error}", ctx) from None
 
 
 def _check_registrations(directory: Path) -> None:

@@ -32,5 +32,8 @@ class Options:
 
 
 def socket_path(text: str) -> Path:
-    """A socket path with or without `unix://`."""
-    return Path(text.removeprefix("unix://"))
+    """A socket path with or without `unix:` or `unix://`. Raises ValueError for what is no path."""
+    path = text.removeprefix("unix:").removeprefix("//") if text.startswith("unix:") else text
+    if not path or "://" in path or "\0" in path:
+        raise ValueError(f"{text!r} is no unix socket; accepted: a path, with or without unix://")
+    return Path(path)

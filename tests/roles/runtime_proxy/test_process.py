@@ -144,6 +144,8 @@ def test_older_spellings_and_a_stale_socket(directory: Path) -> None:
         (["--no-such-flag"], "no-such-flag"),
         (["--koord-runtimeproxy-endpoint=/" + "x" * 120], "107 bytes"),
         (["--koord-runtimeproxy-endpoint=/etc/hostname"], "is no socket"),
+        (["--koord-runtimeproxy-endpoint="], "--koord-runtimeproxy-endpoint: '' is no unix socket"),
+        (["--remote-runtime-service-endpoint=tcp://127.0.0.1:1"], "accepted: a path, with or without unix://"),
     ],
 )
 def test_what_cannot_work_is_one_line_and_status_1(arguments: list[str], said: str) -> None:
