@@ -24,7 +24,8 @@ from roles.scheduler.framework.status import SUCCESS, Status
 from roles.scheduler.plugins.load_aware.columns import OTHER, PROD, LoadColumns, PodClass
 
 _EXPIRED = 1
-_EXPIRED_REJECTION = Rejection(("node(s) nodeMetric expired",))
+# never resolvable: nobody is evicted because a node is busy now, usage may fall by itself and is not known of a victim alone
+_EXPIRED_REJECTION = Rejection(("node(s) nodeMetric expired",), resolvable=False)
 
 
 class LoadAwareScheduling(Filter, Score, Reserve):
@@ -121,7 +122,7 @@ class LoadAwareScheduling(Filter, Score, Reserve):
         if code == _EXPIRED:
             return _EXPIRED_REJECTION
         resource = self._resources[(code - 2) // 2]
-        return Rejection((f"node(s) {resource} {'aggregated ' if code % 2 else ''}usage exceed threshold",))
+        return Rejection((f"node(s) {resource} {'aggregated ' if code % 2 else ''}usage exceed threshold",), resolvable=False)
 
     # ---------------------------------------------------------------- score
 
