@@ -80,6 +80,25 @@ def test_the_older_cri_version_is_forwarded_without_hooks() -> None:
 
 
 @pytest.mark.feature("RP-CRI-01")
+def test_methods_that_the_engine_does_not_have_are_always_unimplemented() -> None:
+    """Kubelet falls back to older calls on this code. A request that is written apart from the call's begin may meet the refusal,
+
+    and grpc.aio then says INTERNAL; so this must never happen to a caller that says all at once.
+    """
+
+    async def scenario() -> None:
+        async with proxied() as stack:
+            stack.app.backend._forwarder._streams.stream_stream = None
+
+            for service in ("/runtime.v1.RuntimeService/", "/some.Other/") * 10:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await stack.call("Unknown", b"", service=service)
+                assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-CRI-01")
 def test_the_limit_of_a_messages_size_is_not_the_proxys() -> None:
     async def scenario() -> None:
         big = b"\x0a" + bytes([0x80, 0x80, 0xC0, 0x0A]) + b"x" * (21 << 20)  # kubelet's own limit is 16 MiB
