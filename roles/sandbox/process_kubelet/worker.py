@@ -248,7 +248,8 @@ class PodWorker:
             await self._changed.wait()
             self._changed.clear()
             wanted = self.status()
-            wanted |= {"conditions": status.own_conditions(wanted["conditions"])}
+            # merged into the object by type: the reason of an earlier status has to be taken off
+            wanted |= {"conditions": [{"reason": None, **c} for c in status.own_conditions(wanted["conditions"])]}
             if wanted != self._published:
                 await self.host.publish(self.pod, wanted)
                 self._published = wanted

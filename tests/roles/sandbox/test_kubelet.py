@@ -201,6 +201,7 @@ def test_readiness_follows_the_probe(groups: RunGroups, tmp_path: Path) -> None:
         await one.until("probed", lambda p: phase("Running")(p) and ready("False")(p))
         flag.touch()
         pod = await one.until("probed", ready("True"))
+        assert all("reason" not in c for c in pod["status"]["conditions"]), "what it waited for is over"
         gate = [{"type": "example.com/gate", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
         await one.client.patch(PODS, "probed", {"status": {"conditions": gate}}, "default", type="strategic", subresource="status")
         flag.unlink()
