@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from roles.koordlet.hooks.context import NOTHING, Answer, ContainerContext, HostAppContext, PodContext, Stage
-from roles.koordlet.hooks.hook import Hook, RuleError
+from roles.koordlet.hooks.hook import Hook, PartialAnswerError, RuleError
 from roles.koordlet.states.model import Snapshot
 
 log = logging.getLogger(__name__)
@@ -125,6 +125,8 @@ class Asking:
                 self.well(hook.name, about)
             except Exception as error:
                 worked = False
+                if isinstance(error, PartialAnswerError):
+                    answers.add(hook.name, error.answer)
                 text = self.trouble(hook.name, about, error)
                 if self.strict and stage is not None:
                     raise HookError(hook.name, about, text) from None

@@ -196,4 +196,4 @@ def _has_feature(snapshot: Snapshot, path: str) -> bool:
 
 def _count(metrics: Metrics | None, group: str, worked: bool) -> None:
     if metrics is not None:
-        metrics.core_sched_status.inc(group, "success" if worked else "failed")
+        metrics.core_sched_status.inc(group, "succeeded" if worked else "failed")

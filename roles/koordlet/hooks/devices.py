@@ -18,7 +18,7 @@ from koord.api.names import (
 )
 from koord.api.quantity import parse_value
 from roles.koordlet.hooks.context import Answer, ContainerContext, DeviceNode, Mount, Stage
-from roles.koordlet.hooks.hook import Hook
+from roles.koordlet.hooks.hook import Hook, PartialAnswerError
 from roles.koordlet.host.root import HostRoot
 from roles.koordlet.states.model import Snapshot
 
@@ -44,14 +44,14 @@ class GPUEnvInject(Hook[None]):
             return Answer(env=visible)
         resources = gpus[0].resources
         if RESOURCE_GPU_MEMORY_RATIO not in resources:
-            raise ValueError(f"device-allocated: GPU {gpus[0].minor} has no {RESOURCE_GPU_MEMORY_RATIO}, which HAMi-core needs")
+            raise _lacking(gpus[0], RESOURCE_GPU_MEMORY_RATIO, visible)
         if parse_value(resources[RESOURCE_GPU_MEMORY_RATIO]) >= 100:
             return Answer(env=visible)
         return self._shared(container, gpus[0], visible)
 
     def _shared(self, container: ContainerContext, gpu: PodDeviceAllocation, env: dict[str, str]) -> Answer:
         if RESOURCE_GPU_MEMORY not in gpu.resources:
-            raise ValueError(f"device-allocated: GPU {gpu.minor} has no {RESOURCE_GPU_MEMORY}, which HAMi-core needs")
+            raise _lacking(gpu, RESOURCE_GPU_MEMORY, env)
         library = self.options.hami_core_library_directory_path
         env["CUDA_DEVICE_MEMORY_LIMIT"] = str(parse_value(gpu.resources[RESOURCE_GPU_MEMORY]))
         if RESOURCE_GPU_CORE in gpu.resources:
@@ -64,6 +64,11 @@ class GPUEnvInject(Hook[None]):
             env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{directory}/{own}.cache"
             mounts.append(Mount(f"{directory}/containers/{own}", directory, recreated=True))
         return Answer(env=env, mounts=tuple(mounts))
+
+
+def _lacking(gpu: PodDeviceAllocation, resource: str, visible: dict[str, str]) -> PartialAnswerError:
+    """A GPU cannot be shared without knowing how much of it; the container sees no other ones than its own all the same."""
+    return PartialAnswerError(f"device-allocated: GPU {gpu.minor} has no {resource}, which HAMi-core needs", Answer(env=visible))
 
 
 class RDMADeviceInject(Hook[HostRoot]):

@@ -29,12 +29,21 @@ class RuleError(ValueError):
         self.rule = rule
 
 
+class PartialAnswerError(ValueError):
+    """Input of which only a part can be used. ``answer`` follows from that part and counts; so does the failure."""
+
+    def __init__(self, detail: str, answer: Answer) -> None:
+        super().__init__(detail)
+        self.answer = answer
+
+
 class Hook(ABC, Generic[R]):
     """A pure function of a rule and a context.
 
     ``R`` is the rule: what the hook learned from NodeSLO, Node, NodeResourceTopology and the machine. It is compared by ``==``; a
     change makes the reconciler run at once. Methods raise ``ValueError`` (an :class:`~koord.api.annotations.AnnotationError`, say)
-    for input that cannot be used: what it concerns then stays as it is, and the failure policy decides about the request.
+    for input that cannot be used: what it concerns then stays as it is (but for a :class:`PartialAnswerError`), and the failure
+    policy decides about the request.
     """
 
     name: ClassVar[str]

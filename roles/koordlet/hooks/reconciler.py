@@ -243,7 +243,7 @@ class Reconciler:
             return
         spent = (time.perf_counter() - begun) * 1000
         for write in applied.written:
-            self._metrics.reconciler_duration.observe(spent, _level(write, level), write.resource, "success")
+            self._metrics.reconciler_duration.observe(spent, _level(write, level), write.resource, "succeeded")
         for _ in applied.failed:
             self._metrics.reconciler_duration.observe(spent, level, "", "failed")
 

@@ -83,13 +83,12 @@ class BECPUSuppress(Strategy[SuppressState]):
         return SuppressState()
 
     def decide(self, snapshot: Snapshot, slo: SLO, state: SuppressState, now: float) -> Outcome[SuppressState]:
-        if not snapshot.pods:
-            # whose CPUs are whose is not known without pods, and nobody is there to be given any
-            return Outcome(state)
         if self.gate("BECPUManager"):
             return self._released(snapshot, state, now, "the BE CPU manager places BE pods", manager=True)
         if not slo.threshold.enable:
             return self._released(snapshot, state, now, "resourceUsedThresholdWithBE.enable is false")
+        if not snapshot.pods:
+            return Outcome(state)
         if slo.threshold.cpu_suppress_threshold_percent >= WHOLE_NODE and _yields(snapshot):
             return self._released(snapshot, state, now, "their level runs at cpu.idle, and may fill the node (threshold 100)")
         if snapshot.topology is None:
@@ -223,7 +222,10 @@ class BECPUSuppress(Strategy[SuppressState]):
 
     def _released(self, snapshot: Snapshot, state: SuppressState, now: float, why: str, *, manager: bool = False) -> Outcome[SuppressState]:
         quota, free = self._free_quota(snapshot, state)
-        cpusets = self._free_cpuset_unplaced(snapshot) if manager else self._free_cpuset(snapshot)
+        cpusets: tuple[Batch, ...] = ()
+        if snapshot.pods:
+            # without pods it is not known whose CPUs are whose (a kubelet that has just started lists none)
+            cpusets = self._free_cpuset_unplaced(snapshot) if manager else self._free_cpuset(snapshot)
         told, records = self._record(snapshot, state, now, "Unrestricted", why, None, {})
         return Outcome(
             replace(state, quota_free=free, told=told),

@@ -216,7 +216,8 @@ def test_through_the_agent(host, kubelet, make_node, make_pod, start, cluster, l
                 await client.patch(NODESLOS, "n1", {"spec": QUOTA_POLICY})
                 await eventually(lambda: tree.read(quota).strip() == "-1", 5, "the policy at once")
                 _, text = await koordlet.get("/metrics")
-                assert 'koordlet_runtime_hook_reconciler_invoked_duration_milliseconds_count{level="container"' in text
+                done = [line for line in text.splitlines() if "reconciler_invoked_duration_milliseconds_count" in line]
+                assert any('level="container"' in line and 'status="succeeded"' in line for line in done)
             finally:
                 code, said = await koordlet.stop()
             assert code == 0, said

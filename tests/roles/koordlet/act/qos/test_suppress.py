@@ -256,6 +256,16 @@ def test_switching_off_gives_everything_back_once(world, suppress):
     assert world.machine.get("cpu.cfs_quota_us", QOS) == "777777"
 
 
+@pytest.mark.feature("KA-SUP-03")
+def test_switching_off_without_pods_gives_the_quota_back_but_guesses_no_cpus(world, suppress):
+    machine = world.machine
+    machine.put("cpuset.cpus", QOS, "0-1")
+    machine.put("cpu.cfs_quota_us", QOS, "5000")
+    world.spec = {}
+    world.run(suppress)
+    assert (machine.get("cpu.cfs_quota_us", QOS), machine.get("cpuset.cpus", QOS)) == ("-1", "0-1")
+
+
 @pytest.mark.parametrize("policy", ["cfsQuota", "cpuset"])
 def test_a_level_that_yields_by_itself_may_fill_the_node(world, suppress, policy):
     """cpu.idle and the whole node as the threshold: a quota would only leave CPUs idle between requests."""
