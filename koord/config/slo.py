@@ -210,7 +210,11 @@ def _parse_entry(key: str, cluster: dict[str, Any], item: dict[str, Any], where:
     if key == s.SYS:
         # A bandwidth that an entry leaves out is an explicit 0 upstream; kept, because node pools rely on it (manager.md 6.1).
         own.setdefault("totalNetworkBandwidth", "0")
-    merged = merge(cluster, own)
+    if key == s.HOSTS:
+        # The entry's list counts as it is: an empty one means that these nodes have no host applications.
+        merged = {"applications": own.get("applications") or []}
+    else:
+        merged = merge(cluster, own)
     bad = list(_invalid(key, merged, where))
     # An invalid entry keeps its place in the order (first match wins) but acts as the cluster strategy.
     return NodeEntry(name, selector, cluster if bad else merged), wrong + bad

@@ -79,6 +79,7 @@ class App:
         self.metrics = Metrics(ops.registry)
         self.events = EventRecorder(client, "koordinator-manager")
         self.leadership: Leadership | None = None
+        self._parsed: ParseResult | None = None
         try:
             self._timing = Timing(options.lease_duration, options.renew_deadline, options.retry_period)
         except ValueError as error:
@@ -148,6 +149,7 @@ class App:
         async def lead(leadership: Leadership) -> None:
             self.leadership = leadership
             self.metrics.is_leader.set(1)
+            self._tell_mistakes()  # what was read before leading
             log.info("this replica leads; controllers start: %s", ", ".join(c.name for c in self.controllers))
             self._start_controllers(life)
             await life.stopping.wait()
@@ -191,14 +193,20 @@ class App:
             informer = self.informers.informer(kind, Object, namespace=namespace, field_selector=f"metadata.name={name}")
             informer.add_handler(lambda obj: webhooks.poke(), lambda old, new: webhooks.poke())
 
+    def _tell_mistakes(self) -> None:
+        """Events on the ConfigMap for what is wrong in it; only the leader tells."""
+        about = self.world.config_maps.get(self.world.config_key)
+        if about is None or self._parsed is None or not self._may_write():
+            return
+        for error in self._parsed.errors:
+            reason = _EVENT_REASONS[next((key for key in _EVENT_REASONS if error.path.startswith(key)), slo_schema.COLOCATION)]
+            self.events.event(self._config_ref(about), "Warning", reason, str(error))
+
     def _on_parsed(self, result: ParseResult) -> None:
         bad = {error.path.split(".")[0].split("[")[0] for error in result.errors}
         self.metrics.config_errors.set(len(result.errors))
-        about = self.world.config_maps.get(self.world.config_key)
-        if about is not None and self._may_write():
-            for error in result.errors:
-                reason = _EVENT_REASONS[next((key for key in _EVENT_REASONS if error.path.startswith(key)), slo_schema.COLOCATION)]
-                self.events.event(self._config_ref(about), "Warning", reason, str(error))
+        self._parsed = result
+        self._tell_mistakes()
         parts = {reason: key not in bad for key, reason in _SLO_REASONS.items()}
         parts["getNodeSLOExtension"] = True  # extensions of others are kept as they are: nothing in them can be wrong
         self.metrics.spec_parsed(slo_schema.COLOCATION not in bad, parts)

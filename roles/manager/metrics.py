@@ -12,11 +12,11 @@ from koord.process.queues import QueueMetrics
 
 _BUCKETS = tuple(0.001 * 2**k for k in range(20))
 _UNITS = {
-    names.RESOURCE_BATCH_CPU: ("integer", 0.001),
-    names.RESOURCE_BATCH_MEMORY: ("byte", 1.0),
+    names.RESOURCE_BATCH_CPU: ("integer", 1000),
+    names.RESOURCE_BATCH_MEMORY: ("byte", 1),
     # mid-cpu keeps the milli value that dashboards already divide by a thousand.
-    names.RESOURCE_MID_CPU: ("integer", 1.0),
-    names.RESOURCE_MID_MEMORY: ("byte", 1.0),
+    names.RESOURCE_MID_CPU: ("integer", 1),
+    names.RESOURCE_MID_MEMORY: ("byte", 1),
 }
 
 
@@ -106,9 +106,9 @@ class Metrics:
 
     def extended_resources(self, node: str, resources: Mapping[str, int]) -> None:
         """What was calculated for a node; a resource that it does not have loses its series."""
-        for name, (unit, factor) in _UNITS.items():
+        for name, (unit, parts) in _UNITS.items():
             if name in resources:
-                self._extended.labels(node, name, unit).set(resources[name] * factor)
+                self._extended.labels(node, name, unit).set(resources[name] / parts)
             else:
                 self.forget_extended(node, name, unit)
 

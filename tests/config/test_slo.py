@@ -187,7 +187,7 @@ def test_nested_merge_unknown_fields_and_host_lists():
             },
             host_application_config={
                 "applications": [{"name": "x"}],
-                "nodeConfigs": [pool("a", applications=[{"name": "y", "qos": "BE"}])],
+                "nodeConfigs": [pool("a", applications=[{"name": "y", "qos": "BE"}]), pool("b", applications=[]), pool("c")],
             },
             extra_config="{}",
         ),
@@ -197,6 +197,7 @@ def test_nested_merge_unknown_fields_and_host_lists():
         "beClass": {"cpuQOS": {"enable": True, "groupIdentity": 0}, "memoryQOS": {"wmarkRatio": 90}}
     }
     assert result.config.host_applications_for(node({"pool": "a"})) == [{"name": "y", "qos": "BE"}]
+    assert result.config.host_applications_for(node({"pool": "b"})) == result.config.host_applications_for(node({"pool": "c"})) == []
     assert result.config.host_applications_for(node()) == [{"name": "x"}]
     assert not result.errors
     notes = {w.path: w.message for w in result.warnings}

@@ -95,7 +95,7 @@ class ColocationProfileController(Controller):
         return self.options.profile_reconcile_interval
 
     def _candidates(self, profile: Profile) -> list[Pod]:
-        # A nil selector matches no pod here: nobody means to rewrite every pending pod of the cluster by leaving a field out.
+        # A nil or unreadable selector matches no pod here: nobody means to rewrite every pending pod of the cluster by a mistake.
         if not profile.selects:
             return []
         return [

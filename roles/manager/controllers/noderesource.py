@@ -28,6 +28,7 @@ from roles.manager.noderesource.plan import Plan, decide
 
 KEYS = frozenset({slo_schema.COLOCATION, slo_schema.NORMALIZATION, slo_schema.AMPLIFICATION})
 RECORD_EVERY = 60.0
+_GONE = {"updateNodeStatus": "updateNodeNotFound", "patchNodeMeta": "updateNodeMetaNotFound"}
 FEATURES = ("MGR-NR-01", "MGR-NR-BATCH-01", "MGR-NR-MID-01")
 
 
@@ -102,7 +103,10 @@ class NodeResourceController(Controller):
         """Calculate and write one node's resources; the time until its metrics would be too old, if that comes first."""
         config = self.world.config
         node = self.world.nodes.get(key)
-        if not config.available or node is None:
+        if not config.available:
+            return None
+        if node is None:
+            self.metrics.node_resource_reconciled(False, "reconcileNodeNotFound")
             return None
         now = self.clock()
         inputs = self.observe(node, now)
@@ -166,6 +170,7 @@ class NodeResourceController(Controller):
                 self.metrics.node_resource_reconciled(True, reason)
         except NotFound:
             # The node (or its topology) went away meanwhile.
+            self.metrics.node_resource_reconciled(False, _GONE.get(reason, reason))
             return None
         except NotLeading:
             raise

@@ -29,11 +29,16 @@ class Balance:
     used: int
     request: int
     max: int
+    parts: int = 1
+    """How many of the unit make one of the base in which percents are truncated: 1000 for memory in thousandths of a byte."""
 
     @property
     def margin(self) -> int:
         """What the reclaim percent keeps free; negative for percents above 100."""
-        return multiply_base(self.total, (100 - self.reclaim_percent) / 100)
+        return self._percent(100 - self.reclaim_percent)
+
+    def _percent(self, percent: int) -> int:
+        return multiply_base(-(-self.total // self.parts), percent / 100) * self.parts
 
     @property
     def amount(self) -> int:
@@ -46,7 +51,7 @@ class Balance:
         else:
             left -= max(self.system, self.reserved) + self.used
         left = max(left, 0)
-        return left if self.cap is None else min(left, multiply_base(self.total, self.cap / 100))
+        return left if self.cap is None else min(left, self._percent(self.cap))
 
     @property
     def text(self) -> str:

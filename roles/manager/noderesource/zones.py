@@ -55,6 +55,7 @@ def calculate(inputs: Inputs) -> ZoneAmounts:
                 used=sum_.used[index],
                 request=sum_.request[index],
                 max=sum_.max[index],
+                parts=1 if index == 0 else 1000,
             ).amount
             amounts[NAMES[index]] = amount if index == 0 else _ceil(amount, 1000)
         result[zone.name] = amounts

@@ -37,4 +37,4 @@ async def validate(request: Request, view: View) -> None:
     if decision and view.on_binding_decision is not None:
         view.on_binding_decision(decision)
     if decision == "denied":
-        raise Refusal(f"user {request.username!r} may not bind pod {request.namespace}/{request.name}", 403)
+        raise Refusal(f"Denied: user {request.username!r} may not bind pod {request.namespace}/{request.name}", 403)

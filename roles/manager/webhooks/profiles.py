@@ -16,7 +16,10 @@ from roles.manager.webhooks.review import Refusal
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profile ready to match. A selector of None matches everything; `selects` False: it is nil (for the controller: nothing)."""
+    """A profile ready to match. A selector of None matches everything.
+
+    `selects` False: the controller matches nothing with it, for `selector` is nil, or one of the two selectors cannot be read.
+    """
 
     name: str
     resource_version: str
@@ -34,25 +37,28 @@ class Profile:
 
 
 def compile_profile(profile: ClusterColocationProfile) -> Profile:
-    """A selector that cannot be read counts as matching, as upstream does: the profile is better applied than silently lost."""
+    """For the webhooks a selector that cannot be read counts as matching, as upstream does: better applied than silently lost."""
+    selector, good = _compile(profile.spec.selector)
+    namespace_selector, good_namespace = _compile(profile.spec.namespace_selector)
     return Profile(
         name=profile.metadata.name,
         resource_version=profile.metadata.resource_version,
-        selector=_compile(profile.spec.selector),
-        namespace_selector=_compile(profile.spec.namespace_selector),
-        selects=profile.spec.selector is not None,
+        selector=selector,
+        namespace_selector=namespace_selector,
+        selects=profile.spec.selector is not None and good and good_namespace,
         skips_resources=names.ANNOTATION_SKIP_UPDATE_RESOURCES in profile.metadata.annotations,
         managed=profile.metadata.labels.get(names.LABEL_CONTROLLER_MANAGED) == "true",
         spec=profile.spec,
     )
 
 
-def _compile(selector: Any) -> Selector | None:
+def _compile(selector: Any) -> tuple[Selector | None, bool]:
+    """The selector (None: it matches everything), and whether it can be read."""
     try:
         compiled = from_label_selector(selector, nil_matches=True)
     except SelectorError:
-        return None
-    return None if compiled.everything else compiled
+        return None, False
+    return None if compiled.everything else compiled, True
 
 
 def matching(profiles: Iterable[Profile], labels: Mapping[str, str], namespace_labels: Mapping[str, str] | None) -> list[Profile]:

@@ -14,17 +14,20 @@ from koord.api import names
 from koord.api.objects import ElasticQuota, Pod, convert
 from koord.api.quantity import Quantity, QuantityError, parse_value
 from roles.manager.webhooks import quota_rules
-from roles.manager.webhooks.quota_topology import Quota, read_quota, string_list
+from roles.manager.webhooks.quota_topology import Quota, read_quota, resolve, string_list
 from roles.manager.webhooks.review import Refusal, Request
 from roles.manager.webhooks.view import View
 
 _PROTECTED = {"UPDATE": (names.QUOTA_ROOT, names.QUOTA_SYSTEM), "DELETE": (names.QUOTA_ROOT, names.QUOTA_SYSTEM, names.QUOTA_DEFAULT)}
 
+# Annotations with rules of their own: they are checked when nothing else of a quota changes, too (manager.md 15).
+_OWN_RULES = (names.ANNOTATION_QUOTA_SHARED_WEIGHT, names.ANNOTATION_QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS)
+
 
 async def mutate(quota: dict[str, Any], request: Request, view: View) -> dict[str, Any]:
     """Fill in parent, tree id and shared weight, in place of a copy. Raises Refusal."""
     metadata = quota.setdefault("metadata", {})
-    if metadata.get("name") == names.QUOTA_ROOT:
+    if request.operation != "CREATE" or metadata.get("name") == names.QUOTA_ROOT:
         return quota
     labels = metadata["labels"] = dict(metadata.get("labels") or {})
     parent = labels.get(names.LABEL_QUOTA_PARENT) or names.QUOTA_ROOT
@@ -50,6 +53,9 @@ def _shared_weight(quota: dict[str, Any], metadata: dict[str, Any]) -> bool:
     if text:
         try:
             weight = orjson.loads(text)
+            weight = {} if weight is None else weight
+            if not isinstance(weight, dict):
+                raise TypeError
             parse(weight)
         except (orjson.JSONDecodeError, QuantityError, AttributeError, TypeError):
             raise Refusal(
@@ -87,7 +93,10 @@ def _failures(request: Request, new: ElasticQuota | None, old: ElasticQuota | No
         yield f"quota {name}: is managed by the scheduler, {request.operation.lower()} is refused"
     elif request.operation == "DELETE":
         yield from _delete_errors(name, view)
-    elif new is not None and not (request.operation == "UPDATE" and _unchanged(new, old)):
+    elif new is not None and request.operation == "UPDATE" and old is not None and _unchanged(new, old):
+        if any(new.metadata.annotations.get(key) != old.metadata.annotations.get(key) for key in _OWN_RULES):
+            yield from _object_errors(new, read_quota(new))
+    elif new is not None:
         yield from _write_errors(new, read_quota(new), request, view)
 
 
@@ -111,7 +120,8 @@ def _delete_errors(name: str, view: View) -> Iterator[str]:
     children = view.quotas.children(name)
     if children:
         yield f"quota {name}: has {len(children)} children, among them {', '.join(child.name for child in children[:2])}; delete them first"
-    pods = [pod.key for pod in _pods(view) if pod.metadata.labels.get(names.LABEL_QUOTA_NAME) == name]
+    label_only = view.gates.enabled("DisableDefaultQuota")
+    pods = [pod.key for pod in _pods(view) if resolve(pod.metadata.labels, pod.metadata.namespace, view.quotas, label_only) == name]
     if pods:
         yield f"quota {name}: has {len(pods)} pods, among them {', '.join(sorted(pods)[:2])}; delete them first"
 

@@ -241,6 +241,10 @@ def test_profiles_reach_pods_that_wait(bed, make):
             profile("unmarked", False, selector=on, labels={"off": "1"}),
             profile("nil", True, labels={"all": "1"}),
             profile("elsewhere", True, selector=on, namespaceSelector={"matchLabels": {"no": "where"}}, labels={"else": "1"}),
+            profile("unreadable", True, selector={"matchExpressions": [{"key": "q", "operator": "Like"}]}, labels={"all": "2"}),
+            profile(
+                "lost", True, selector=on, namespaceSelector={"matchExpressions": [{"key": "q", "operator": "Like"}]}, labels={"x": "1"}
+            ),
             make.pod("waits", labels={"q": "on"}, phase="Pending"),
             make.pod("runs", "n1", labels={"q": "on"}),
         )

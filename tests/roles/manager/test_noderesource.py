@@ -306,6 +306,41 @@ def test_normalization_zones_third_parties_and_amplification(bed, make):
     bed(test)
 
 
+@pytest.mark.feature("MGR-NR-BATCH-02")
+def test_percents_of_a_zone_are_truncated_to_bytes(bed, make):
+    def zone(name, memory):
+        given = (("cpu", "16"), ("memory", memory))
+        resources = [{"name": resource, "capacity": q, "allocatable": q, "available": q} for resource, q in given]
+        return {"name": name, "type": "Node", "resources": resources}
+
+    async def test(bed):
+        # The margin of zone 0 is a whole number and 0.85 bytes: those must not add up with its half byte of the odd system usage.
+        total, system = 68719476751, 3000000001
+        await bed.create(
+            make.config(colocation_config={"enable": True, "batchMemoryThresholdPercent": 90}),
+            {
+                "apiVersion": "topology.node.k8s.io/v1alpha1",
+                "kind": "NodeResourceTopology",
+                "metadata": {"name": "n1"},
+                "topologyPolicies": ["None"],
+                "zones": [zone("node-0", str(total)), zone("node-1", "1000000007")],
+            },
+            make.node("n1"),
+            make.metric("n1", system=("0", str(system))),
+        )
+        await bed.start()
+
+        async def zoned():
+            zones = (await bed.get("NodeResourceTopology", "n1"))["zones"]
+            return [next(item["allocatable"] for item in zone["resources"] if item["name"] == BATCH_MEMORY) for zone in zones]
+
+        left = total - int(total * 0.35) - system / 2
+        assert left % 1 == 0.5
+        assert await bed.until(zoned) == [str(int(left) + 1), "0"]
+
+    bed(test)
+
+
 @pytest.mark.feature("MGR-NR-NORM-01")
 def test_unknown_cpu_keeps_the_ratio_that_stands(bed, make):
     async def test(bed):

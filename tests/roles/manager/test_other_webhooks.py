@@ -107,6 +107,41 @@ def test_key_subsets_with_the_gate(bed):
     bed(test)
 
 
+@pytest.mark.feature("MGR-EQ-M-01")
+def test_defaults_are_for_new_quotas_and_any_weight_is_answered(bed):
+    async def test(bed):
+        manager = await bed.start()
+        plain = quota("k", maximum={"cpu": "4"})
+        assert "patch" not in await manager.review(MUTATE, plain, old=plain, operation="UPDATE")
+        empty = (await manager.review(MUTATE, quota("k", maximum={"cpu": "4"}, annotations={"shared-weight": "null"})))["object"]
+        assert json.loads(empty["metadata"]["annotations"][f"{QUOTA}shared-weight"]) == {"cpu": "4"}
+        for text in ("[]", "5", '"cpu"', '{"cpu":{}}'):
+            answer = await manager.review(MUTATE, quota("k", annotations={"shared-weight": text}))
+            assert "must be a JSON ResourceList" in answer["status"]["message"]
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-EQ-V-01")
+def test_pods_bound_by_namespace_and_edits_of_weights_count(bed, make):
+    async def test(bed):
+        spaces = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in ("own", "listed", "free")]
+        quotas = (quota("own", namespace="own"), quota("far", annotations={"namespaces": '["listed"]'}), quota("free", namespace="free"))
+        other = make.pod("labelled", namespace="free", labels={f"{QUOTA}name": "far"})
+        await bed.create(*spaces, *quotas, make.pod("p", namespace="own"), make.pod("q", namespace="listed"), other)
+        manager = await bed.start()
+        for name, words in (("own", "1 pods, among them own/p"), ("far", "2 pods, among them free/labelled, listed/q")):
+            answer = await manager.review(VALIDATE, None, old=quota(name), operation="DELETE", name=name, namespace="default")
+            assert words in answer["status"]["message"]
+        free = {"old": quotas[2], "namespace": "free"}
+        assert (await manager.review(VALIDATE, None, operation="DELETE", name="free", **free))["allowed"]
+        for text, allowed in (('{"cpu":"-1"}', False), ("[", False), ('{"cpu":"1"}', True)):
+            edited = quota("free", namespace="free", annotations={"shared-weight": text})
+            assert (await manager.review(VALIDATE, edited, operation="UPDATE", **free))["allowed"] is allowed
+
+    bed(test)
+
+
 RATIO, RAW = "node.koordinator.sh/resource-amplification-ratio", "node.koordinator.sh/raw-allocatable"
 
 

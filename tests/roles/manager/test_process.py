@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography import x509
 
-from koord.api.kinds import LEASES, MUTATINGWEBHOOKCONFIGURATIONS, NODEMETRICS, NODES, SECRETS, VALIDATINGWEBHOOKCONFIGURATIONS
+from koord.api.kinds import EVENTS, LEASES, MUTATINGWEBHOOKCONFIGURATIONS, NODEMETRICS, NODES, SECRETS, VALIDATINGWEBHOOKCONFIGURATIONS
 from koord.apiserver.testing import running_server
 from roles.manager.webhooks import certs
 from tests.support.processes import free_port
@@ -27,6 +27,24 @@ UNREACHABLE = {
     "current-context": "c",
 }
 FAST = {"enable_leader_election": True, "lease_duration": 1.5, "renew_deadline": 1.0, "retry_period": 0.2}
+
+
+@pytest.mark.feature("MGR-CFG-01")
+@pytest.mark.feature("MGR-PROC-01")
+def test_who_comes_to_lead_tells_of_a_configuration_that_was_bad_before(bed, make):
+    async def test(bed):
+        await bed.create(make.config(colocation_config="{", cpu_burst_config="["))
+        await bed.start(**FAST)
+
+        async def told():
+            return {event["reason"] for event in (await bed.client.list(EVENTS, "koordinator-system")).items if event["type"] == "Warning"}
+
+        async def both():
+            return {"ColocationCfgUnmarshalFailed", "SLOCfgUnmarshalFailed"} <= await told()
+
+        await bed.until(both)
+
+    bed(test)
 
 
 @pytest.mark.feature("MGR-PROC-01")
