@@ -22,7 +22,7 @@ def one(metric, /, **labels):
 @pytest.mark.feature("MGR-MET-01")
 def test_writes_parses_plugins_and_what_nodes_offer(bed, make):
     async def test(bed):
-        await bed.create(make.config(colocation_config={"enable": True}), make.node("n1"), make.metric("n1", system=("2", "1Gi")))
+        await bed.create(make.config(colocation_config={"enable": True}), make.node("n1"), make.metric("n1", system=("9", "1Gi")))
         manager = await bed.start()
 
         async def written():
@@ -46,8 +46,8 @@ def test_writes_parses_plugins_and_what_nodes_offer(bed, make):
         for plugin in ("BatchResource", "MidResource"):
             run = one("slo_controller_node_resource_run_plugin_status", plugin=plugin, status="succeeded", reason="ResourceCalculate")
             assert found[run] >= 1
-        # 32 cores and 60 % of them, less 2 for the system; in cores, as upstream shows batch-cpu
-        assert found[one(EXTENDED, node="n1", resource="kubernetes.io/batch-cpu", unit="integer")] == 17.2
+        # 32 cores and 60 % of them, less 9 for the system; in cores, as upstream shows batch-cpu
+        assert found[one(EXTENDED, node="n1", resource="kubernetes.io/batch-cpu", unit="integer")] == 10.2
         assert found[one(EXTENDED, node="n1", resource="kubernetes.io/batch-memory", unit="byte")] > 2**30
         for name in ("workqueue_adds_total", "workqueue_queue_duration_seconds_count", "workqueue_work_duration_seconds_count"):
             assert found[one(name, name="noderesource")] >= 1
