@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from koord.config.errors import ConfigError, InvalidConfig, join, unknown_field
 from koord.config.positions import Positions
@@ -119,10 +120,31 @@ def validate_model(data: Any, model: type[M], source: str = "config", path: str 
         raise InvalidConfig(source, translate(error, model, path)) from None
 
 
+def check_shape(data: Any, model: type[BaseModel], source: str = "config", path: str = "") -> None:
+    """Check names and types of fields, but no values: for what is decoded and not used. Raises InvalidConfig."""
+    try:
+        model.model_validate(data)
+    except ValidationError as error:
+        wrong = [item for item in error.errors(include_url=False) if _shapeless(item)]
+        if wrong:
+            raise InvalidConfig(source, _translated(wrong, model, path)) from None
+
+
+def _shapeless(item: ErrorDetails) -> bool:
+    """Whether a value cannot be decoded at all; a ConfigError is a validator's judgement on one that can."""
+    if item["type"] == "value_error":
+        return not isinstance(item["ctx"]["error"], ConfigError)
+    return item["type"] == "extra_forbidden" or item["type"] in _TYPE_WORDS
+
+
 def translate(error: ValidationError, model: type[BaseModel], path: str = "") -> list[ConfigError]:
     """Pydantic's errors as ConfigErrors: paths in wire names, types in a reader's words, a nearest name for unknown fields."""
+    return _translated(error.errors(include_url=False), model, path)
+
+
+def _translated(items: Iterable[ErrorDetails], model: type[BaseModel], path: str) -> list[ConfigError]:
     found: dict[ConfigError, None] = {}
-    for item in error.errors(include_url=False):
+    for item in items:
         where, location = path, item["loc"]
         for key in location:
             where = join(where, key)

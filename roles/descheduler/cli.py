@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from koord.process.flags import CommaList, bool_option, common_options, duration_option, gates_option, go_command
+from koord.process.inert import COMPONENT_BASE, inert_given, inert_options
 
 if TYPE_CHECKING:
     from koord.decisions.recorder import Recorder
@@ -53,6 +54,7 @@ _LEASE_FLAGS = {
 @click.option("--leader-elect-resource-lock", default="leases", show_default=True, help="Kind of lock.")
 @click.option("--leader-elect-resource-name", default="koord-descheduler", show_default=True, help="Name of the Lease.")
 @click.option("--leader-elect-resource-namespace", default="koordinator-system", show_default=True, help="Namespace of the Lease.")
+@inert_options(COMPONENT_BASE)
 @common_options
 @click.pass_context
 def command(
@@ -78,11 +80,20 @@ def command(
     async def main(running: Life) -> None:
         from koord.kube.config import load
 
+        _warn(given)
         options = read(config, given)
         file = options.config.client_connection.kubeconfig or kubeconfig
         await _run(running, options, load(file, context=context, master=master), _serving(flags))
 
     sys.exit(life.run(main, name="koord descheduler"))
+
+
+def _warn(given: dict[str, Any]) -> None:
+    """Say which given flags change nothing, and why."""
+    import logging
+
+    for line in inert_given(COMPONENT_BASE, given):
+        logging.getLogger(__name__).warning("%s", line)
 
 
 def _check(path: str | None, flags: dict[str, Any], write_to: str | None) -> int:

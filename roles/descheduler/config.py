@@ -11,11 +11,12 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from koord.config.errors import ConfigError, InvalidConfig, did_you_mean
-from koord.config.loader import decode, validate, validate_model
+from koord.config.loader import check_shape, decode, validate, validate_model
 from koord.config.model import ConfigModel, Seconds
 from koord.config.model import wire as on_the_wire
 from koord.config.selectors import LabelSelector
 from roles.descheduler import registry
+from roles.descheduler.migration.plugin import MigrationController
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,8 @@ class LeaderElection(ConfigModel):
 
     @model_validator(mode="after")
     def _ordered(self) -> LeaderElection:
+        for name in ("resource_lock", "resource_namespace", "resource_name"):  # empty texts are fields that were left out
+            setattr(self, name, getattr(self, name) or type(self).model_fields[name].default)
         if self.resource_lock != "leases":
             raise ConfigError("resourceLock", f"{self.resource_lock!r} is not known; accepted: leases")
         if self.retry_period <= 0:
@@ -69,9 +72,9 @@ class ClientConnection(ConfigModel):
 
     kubeconfig: str = ""
     """File that says how to reach the API server; the flag --kubeconfig goes before it. Empty: the pod's service account."""
-    content_type: str = ""
+    content_type: str = "application/vnd.kubernetes.protobuf"
     """Accepted and left alone: JSON is spoken."""
-    accept_content_types: str = ""
+    accept_content_types: str = "application/vnd.kubernetes.protobuf,application/json"
     """Accepted and left alone: JSON is spoken."""
     qps: float = 50.0
     """Requests a second in the long run; 0 means 50."""
@@ -98,7 +101,9 @@ class PluginSet(ConfigModel):
         """Defaults that stay, in their order, then the rest of what is enabled. Duplicates stay and are refused later."""
         off = {entry.name for entry in self.disabled}
         kept = [] if "*" in off else [name for name in defaults if name not in off]
-        return kept + [entry.name for entry in self.enabled if entry.name not in kept]
+        last = {entry.name: index for index, entry in enumerate(self.enabled)}
+        taken = {last[name] for name in kept if name in last}  # these stand in their default's place
+        return kept + [entry.name for index, entry in enumerate(self.enabled) if index not in taken]
 
 
 class Plugins(ConfigModel):
@@ -275,7 +280,19 @@ def _decode_args(entry: PluginConfig, where: str, source: str, *, enabled: bool)
         if (version, kind) != (API_VERSION, f"{entry.name}Args"):
             message = f"{version} {kind} does not belong here; accepted: {API_VERSION} {entry.name}Args"
             raise InvalidConfig(source, [ConfigError(where, message)])
+        if not enabled and entry.name != MigrationController.name:
+            return _unused(args, model, source, where)
     return validate_model(args, model, source, where)
+
+
+def _unused(args: dict[str, Any], model: type[ConfigModel], source: str, where: str) -> Any:
+    """Arguments of a plugin that does not run: they must be ones of that plugin, but nobody judges their values."""
+    try:
+        return validate_model(args, model, source, where)
+    except InvalidConfig as error:
+        check_shape(args, model, source, where)
+        log.warning("%s; it would be refused if the plugin were enabled", error)
+        return args
 
 
 def _known_only(args: Mapping[str, Any], model: type[ConfigModel], name: str, where: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from koord.process.flags import FlagError, bool_option, common_options, duration_option, gates_option, go_command
+from koord.process.inert import inert_given, inert_options
 from roles.scheduler import flags as groups
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ _LEASE = {
 @groups.barrier_options
 @groups.auditor_options
 @groups.client_options
-@groups.inert_options
+@inert_options(groups.INERT)
 @gates_option(help="Feature gates, as A=true,B=false.")
 @common_options
 @click.pass_context
@@ -104,7 +105,7 @@ def _warn(given: dict[str, Any], has_config: bool) -> None:
     import logging
 
     log = logging.getLogger(__name__)
-    for line in groups.inert_given(given):
+    for line in inert_given(groups.INERT, given):
         log.warning("%s", line)
     for name in ("kube_api_qps", "kube_api_burst", "profiling") if has_config else ():
         if name in given:

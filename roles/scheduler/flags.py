@@ -5,12 +5,13 @@ A flag either acts or stands in `INERT`, with the reason why it has nothing to a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 from koord.process.flags import Bool, CommaList, Duration, bool_option, duration_option
+from koord.process.inert import COMPONENT_BASE, Inert
 
 F = TypeVar("F", bound=Callable[..., Any])
 Option = Callable[[Any], Any]
@@ -19,35 +20,18 @@ ALWAYS_ALLOWED = "/healthz,/readyz,/livez"
 TLS_VERSIONS = ("VersionTLS12", "VersionTLS13")
 
 _FRONT_PROXY = "front proxies are not trusted; clients show a token or a certificate of their own"
-_HTTP1 = "HTTP/1.1 is served"
-_METRICS = "the set of metrics is fixed"
-_LOGS = "log lines are written at once, each to one stream"
 
-# Name -> (kind of value, why it has no effect).
-INERT: Mapping[str, tuple[Any, str]] = {
+INERT: Inert = {
     "requestheader-allowed-names": (str, _FRONT_PROXY),
     "requestheader-client-ca-file": (str, _FRONT_PROXY),
     "requestheader-extra-headers-prefix": (str, _FRONT_PROXY),
     "requestheader-group-headers": (str, _FRONT_PROXY),
     "requestheader-uid-headers": (str, _FRONT_PROXY),
     "requestheader-username-headers": (str, _FRONT_PROXY),
-    "http2-max-streams-per-connection": (int, _HTTP1),
-    "disable-http2-serving": (Bool, _HTTP1),
-    "tls-sni-cert-key": (str, "one certificate is served, that of --tls-cert-file"),
-    "permit-address-sharing": (Bool, "addresses in TIME_WAIT can always be listened on again"),
-    "permit-port-sharing": (Bool, "a port is listened on by one process"),
+    **COMPONENT_BASE,
     "contention-profiling": (Bool, "there are no locks to contend for"),
     "kube-api-content-type": (str, "JSON is spoken to the API server"),
-    "allow-metric-labels": (str, _METRICS),
-    "allow-metric-labels-manifest": (str, _METRICS),
-    "disabled-metrics": (str, _METRICS),
-    "show-hidden-metrics-for-version": (str, _METRICS),
     "emulated-version": (str, "one version is behaved as"),
-    "log-flush-frequency": (Duration, _LOGS),
-    "log-json-info-buffer-size": (str, _LOGS),
-    "log-json-split-stream": (Bool, _LOGS),
-    "log-text-info-buffer-size": (str, _LOGS),
-    "log-text-split-stream": (Bool, _LOGS),
     "scheduling-drop-unhandled-timeout": (Duration, "a popped pod is scheduled at once: there is none to drop"),
 }
 
@@ -58,24 +42,6 @@ def _apply(function: F, options: tuple[Option, ...]) -> F:
         decorated = option(decorated)
     result: F = decorated
     return result
-
-
-def inert_options(function: F) -> F:
-    """The flags of `INERT`; they come as keyword arguments and are looked at by `inert_given` only."""
-    options = (
-        click.option(f"--{name}", type=kind, default=None, hidden=True, help=f"Accepted; no effect: {why}.")
-        for name, (kind, why) in INERT.items()
-    )
-    return _apply(function, tuple(options))
-
-
-def inert_given(given: Mapping[str, Any]) -> list[str]:
-    """A line for each given flag that has no effect; `given` by parameter name. One that asks for nothing ("", false) is passed over."""
-    lines = []
-    for name, (_, why) in INERT.items():
-        if given.get(name.replace("-", "_")):
-            lines.append(f"--{name} has no effect: {why}")
-    return lines
 
 
 def serving_options(function: F) -> F:

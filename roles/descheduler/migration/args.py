@@ -21,6 +21,7 @@ GATES = (
 )  # fmt: skip
 WORKLOAD, NAMESPACE = "workload", "namespace"
 DEFAULT_LIMITER_SECONDS = 300.0
+DEFAULT_SCHEDULERS = ("koord-scheduler",)
 # what a gate in skipEvictionGates sets; the limits of a workload have no value that means "no limit" and are asked for by name
 _SKIPPED: dict[str, dict[str, Any]] = {
     "MaxMigratingGlobally": {"max_migrating_globally": None},
@@ -121,7 +122,7 @@ class MigrationControllerArgs(ConfigModel):
     """`ReservationFirst`: a place first, then the eviction; `EvictDirectly`: no place."""
     default_job_ttl: Seconds = Field(300.0, alias="defaultJobTTL")
     """How long a job may take; 0: for ever."""
-    scheduler_names: list[str] = ["koord-scheduler"]
+    scheduler_names: list[str] = list(DEFAULT_SCHEDULERS)
     """Schedulers that understand Reservations; pods of others leave without a place."""
     evict_qps: float | int | str = Field(10, alias="evictQPS")
     """Evictions a second. A number above 0, or its text."""
@@ -144,6 +145,9 @@ class MigrationControllerArgs(ConfigModel):
 
     @model_validator(mode="after")
     def _accepted(self) -> MigrationControllerArgs:
+        self.default_job_mode = self.default_job_mode or JOB_MODES[0]  # empty texts and lists are fields that were left out
+        self.eviction_policy = self.eviction_policy or EVICTORS[0]
+        self.scheduler_names = self.scheduler_names or list(DEFAULT_SCHEDULERS)
         _one_of("defaultJobMode", self.default_job_mode, JOB_MODES)
         _one_of("evictionPolicy", self.eviction_policy, EVICTORS)
         for index, gate in enumerate(self.skip_eviction_gates):

@@ -59,6 +59,7 @@ class CustomPriorityArgs(ConfigModel):
 
     @model_validator(mode="after")
     def _accepted(self) -> CustomPriorityArgs:
+        self.mode = self.mode or MODES[0]
         if self.mode not in MODES:
             raise ConfigError("mode", f"{self.mode!r} is not known; accepted: {', '.join(MODES)}")
         if len(self.eviction_order) < 2:

@@ -48,6 +48,7 @@ class ScaleDownBinPackArgs(ConfigModel):
 
     @model_validator(mode="after")
     def _accepted(self) -> ScaleDownBinPackArgs:
+        self.strategy = self.strategy or STRATEGIES[0]
         if self.strategy not in STRATEGIES:
             raise ConfigError("strategy", f"{self.strategy!r} is not known; accepted: {', '.join(STRATEGIES)}")
         if self.strategy == "EvictDirectly" and self.max_pods_to_evict <= 0:

@@ -17,6 +17,7 @@ import yaml
 from koord.api import kinds
 from koord.apiserver.testing import running_server
 from koord.config.errors import ConfigError, InvalidConfig
+from koord.process.inert import COMPONENT_BASE, inert_given
 from roles.descheduler.cli import completed, read
 from tests.roles.descheduler.support import configuration, eventually, node, put
 from tests.support.processes import free_port
@@ -61,6 +62,7 @@ def test_which_flags_count_beside_a_file(tmp_path: Path) -> None:
     [
         ({"profiles": []}, ""),
         ({"leaderElection": {"leaderElect": False, "leaseDuration": "5s"}}, "leaseDuration: must be more than renewDeadline"),
+        ({"leaderElection": {"resourceLock": "", "resourceName": "", "resourceNamespace": ""}}, ""),
         ({"leaderElection": {"resourceLock": "endpoints"}}, "resourceLock: 'endpoints' is not known; accepted: leases"),
         ({"healthzBindAddress": ""}, "healthzBindAddress: '' must be host:port"),
         ({"healthzBindAddress": "127.0.0.1:"}, "must be host:port"),
@@ -72,6 +74,7 @@ def test_which_flags_count_beside_a_file(tmp_path: Path) -> None:
         ({"deschedulingInterval": 5}, "is no duration"),
         ({"profiles": [{"plugins": {"evict": {"disabled": [{"name": "*"}]}}}]}, "exactly one plugin must be enabled, found 0"),
         ({"profiles": [{"plugins": {"evict": {"enabled": [{"name": "DefaultEvictor"}]}}}]}, "exactly one plugin must be enabled, found 2"),
+        ({"profiles": [{"plugins": {"filter": {"enabled": [{"name": "MigrationController"}] * 2}}}]}, "is already registered"),
         ({"profiles": [{"pluginConfig": [{"name": "LowNodeLoad"}, {"name": "LowNodeLoad"}]}]}, "given twice"),
         ({"profiles": [{"pluginConfig": [{"name": "LowNodeLoad", "args": {"kind": "OtherArgs"}}]}]}, "OtherArgs does not belong here"),
         ({"profiles": [{"pluginConfig": [{"name": "SomebodyElses", "args": {"what": "ever"}}]}]}, ""),
@@ -87,6 +90,57 @@ def test_what_a_file_may_say(tmp_path: Path, change: dict[str, Any], wanted: str
     with pytest.raises(InvalidConfig) as refused:
         read(path, {})
     assert wanted in str(refused.value)
+
+
+@pytest.mark.feature("DS-CFG-01")
+@pytest.mark.parametrize(
+    ("name", "args", "wanted"),
+    [
+        ("LowNodeLoad", {"lowThresholds": {"cpu": 70}, "highThresholds": {"cpu": 60}}, ""),
+        (
+            "LowNodeLoad",
+            {"lowThresholds": {"cpu": 70}, "highThresholds": {"cpu": 60}, "paussed": True},
+            "unknown field; did you mean 'paused'?",
+        ),
+        ("LowNodeLoad", {"numberOfNodes": "two"}, "must be a whole number"),
+        ("LowNodeLoad", {"detectorCacheTimeout": "5 minutes"}, "5 minutes"),
+        ("CustomPriority", {}, ""),
+        ("CustomPriority", {"evictionOrder": [{"name": "a", "node": {}}]}, "unknown field"),
+        ("ScaleDownBinPack", {"strategy": "EvictDirectly", "maxPodsToEvict": -1}, ""),
+        ("MigrationController", {"evictBurst": 0}, "greater than 0"),
+    ],
+)
+def test_arguments_of_a_plugin_that_does_not_run_are_decoded_but_not_judged(
+    tmp_path: Path, name: str, args: dict[str, Any], wanted: str
+) -> None:
+    only_default = {"evict": {"enabled": [{"name": "DefaultEvictor"}], "disabled": [{"name": "*"}]}}
+    profile = {"plugins": only_default | {"filter": only_default["evict"]}, "pluginConfig": [{"name": name, "args": args}]}
+    path = written(tmp_path / "a.yaml", yaml.safe_dump({**yaml.safe_load(FILE), "profiles": [profile]}))
+    if wanted:
+        with pytest.raises(InvalidConfig, match=wanted.replace("?", ".")):
+            read(path, {})
+        return
+    options = read(path, {})
+    kept = yaml.safe_load(completed(options))["profiles"][0]["pluginConfig"]
+    assert {entry["name"]: entry["args"] for entry in kept}[name] == args
+
+
+@pytest.mark.feature("DS-CFG-01")
+def test_empty_texts_are_fields_that_were_left_out(tmp_path: Path) -> None:
+    empty = {
+        "MigrationController": {"defaultJobMode": "", "evictionPolicy": "", "schedulerNames": []},
+        "ScaleDownBinPack": {"strategy": ""},
+    }
+    text = configuration({"evict": ["MigrationController"], "balance": ["ScaleDownBinPack"]}, empty, leaderElection={"resourceName": ""})
+    options = read(written(tmp_path / "a.yaml", text), {})
+    args = options.profiles[0].args
+    migration = args["MigrationController"]
+    assert (migration.default_job_mode, migration.eviction_policy, migration.scheduler_names) == (
+        "ReservationFirst", "Eviction", ["koord-scheduler"],
+    )  # fmt: skip
+    assert args["ScaleDownBinPack"].strategy == "CalculateOnly"
+    assert options.config.leader_election.resource_name == "koord-descheduler"
+    assert options.config.client_connection.content_type == "application/vnd.kubernetes.protobuf"
 
 
 @pytest.mark.feature("DS-CFG-01")
@@ -109,6 +163,20 @@ def test_flags_that_cannot_be_end_the_process_with_one_line(flags: list[str], tm
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode != 0
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.feature("DS-CFG-02")
+def test_flags_of_every_component_are_accepted(tmp_path: Path) -> None:
+    words = {"integer": "1", "bool": "true", "duration": "5s"}
+    flags = [
+        f"--{name}={words.get(getattr(kind, 'name', 'integer' if kind is int else ''), 'x')}" for name, (kind, _) in COMPONENT_BASE.items()
+    ]
+    assert {"--disabled-metrics=x", "--tls-sni-cert-key=x", "--log-flush-frequency=5s"} <= set(flags)
+    command = [sys.executable, "-m", "koord.cli", "descheduler", f"--config={written(tmp_path / 'a.yaml')}", "--validate-config", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = inert_given(COMPONENT_BASE, {"disabled_metrics": "x", "permit_port_sharing": False, "dry_run": True})
+    assert told == ["--disabled-metrics has no effect: the set of metrics is fixed"]
 
 
 @pytest.mark.feature("DS-CFG-03")
