@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +28,8 @@ class ServerConfig:
     unresolvable_webhooks: str = "ignore"
     # host:port by "namespace/name" of a Service, for webhooks that name one
     webhook_services: dict[str, str] = field(default_factory=dict)
+    # the file that a container writes its output to, by namespace, pod and container; without it `pods/log` is not there
+    pod_log: Callable[[str, str, str], Path | None] | None = None
     # managedFields: "always" on every write, "apply" only on objects that server-side apply has touched, "auto" the second for the
     # kinds that are written most (pods, events, leases) and the first for all others
     managed_fields: str = "auto"

@@ -94,7 +94,7 @@ class Sandbox:
 
         token = secrets.token_urlsafe(32)
         # The server decides what runs as root here, so it is never open to everybody on the machine.
-        self.server = ApiServer(ServerConfig(token=token))
+        self.server = ApiServer(ServerConfig(token=token, pod_log=self._pod_log))
         # kubectl sends no token without TLS.
         made = certificates.ensure(self.scratch / "certs", "127.0.0.1")
         await self.server.start(tls=made.context())
@@ -112,6 +112,9 @@ class Sandbox:
         self.informers.start()
         await self.informers.wait_synced()
         await registry.start(self)
+
+    def _pod_log(self, namespace: str, pod: str, container: str) -> Path | None:
+        return self.kubelet.log_path(namespace, pod, container) if self.kubelet is not None else None
 
     async def _start_nodes(self) -> None:
         nodes = self.scenario.nodes

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from aiohttp import web
 
-from koord.apiserver.errors import StatusError, bad_request, method_not_allowed, not_found, path_not_found, unsupported_media_type
+from koord.apiserver.errors import StatusError, bad_request, method_not_allowed, path_not_found, unsupported_media_type
 from koord.apiserver.protobuf import decode as protobuf
 from koord.apiserver.rest import delete as deletion
 from koord.apiserver.rest import patch as patching
 from koord.apiserver.rest import read, subresources, write
 from koord.apiserver.rest.context import Options
-from koord.apiserver.web import reviews
+from koord.apiserver.web import logs, reviews
 from koord.apiserver.web.negotiate import JSON, shape
 from koord.apiserver.web.render import Renderer, warn
 from koord.apiserver.web.streaming import WatchStreams
@@ -239,9 +239,9 @@ class ObjectHandlers:
         if sub == "scale":
             return await self._scale(request, target, options)
         if sub == "log":
-            if core.store.bucket(resource.bucket).get(target.place, target.name) is None:
-                raise not_found(resource.plural, resource.group, target.name)
-            raise StatusError(501, "NotImplemented", "the embedded API server has no kubelet to read logs from", {})
+            if method != "GET":
+                raise method_not_allowed()
+            return await logs.serve(core, request, resource, (target.place, target.name), query)
         if sub == "finalize":
             if method != "PUT":
                 raise method_not_allowed()

@@ -44,7 +44,7 @@ class ProcessKubelet:
         self.labels = labels or {}
         self.machine = node.Machine.read()
         self.pods = informers.informer(PODS)
-        self.server = KubeletServer(self.pod_objects, self._log_of, address=address, port=port)
+        self.server = KubeletServer(self.pod_objects, self.log_path, address=address, port=port)
         self.workers: dict[str, PodWorker] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopping = False
@@ -152,7 +152,8 @@ class ProcessKubelet:
             for w in self.workers.values()
         ]
 
-    def _log_of(self, namespace: str, pod: str, container: str) -> Path | None:
+    def log_path(self, namespace: str, pod: str, container: str) -> Path | None:
+        """Where the output of a container goes; None for pods and containers that this kubelet does not run."""
         for worker in self.workers.values():
             if worker.name == f"{namespace}/{pod}" and container in {c.name for c in (*worker.init, *worker.regular)}:
                 return worker.log_path(container)

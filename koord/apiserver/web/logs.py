@@ -1,0 +1,107 @@
+"""`pods/log`: what a container wrote, where the server was told in which file that is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from aiohttp import web
+
+from koord.apiserver.errors import StatusError, bad_request, not_found
+
+if TYPE_CHECKING:
+    from koord.apiserver.core import Core
+    from koord.apiserver.resources import Resource
+
+_HONOURED = ("container", "follow", "limitBytes", "tailLines")
+_TRUE = ("true", "1")
+_LOOK_EVERY = 0.2
+_CHUNK = 1 << 20
+
+
+def _whole(query: dict[str, str], name: str) -> int | None:
+    text = query.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise bad_request(f"{name}: Invalid value: {text!r}: a whole number from 0 is wanted")
+    return int(text)
+
+
+def _container(pod: dict[str, Any], asked: str | None) -> str:
+    spec = pod.get("spec") or {}
+    names = [c["name"] for c in (*(spec.get("initContainers") or []), *(spec.get("containers") or []))]
+    if asked:
+        if asked not in names:
+            raise bad_request(f"container {asked} is not valid for pod {pod['metadata']['name']}")
+        return asked
+    if len(names) != 1:
+        raise bad_request(f"a container name must be specified for pod {pod['metadata']['name']}, choose one of: [{' '.join(names)}]")
+    return str(names[0])
+
+
+def _tail(data: bytes, lines: int | None) -> bytes:
+    if lines is None:
+        return data
+    return b"".join(data.splitlines(keepends=True)[-lines:]) if lines else b""
+
+
+async def serve(
+    core: Core, request: web.BaseRequest, resource: Resource, place: tuple[str, str], query: dict[str, str]
+) -> web.StreamResponse:
+    """The log so far, and with `follow` what is added until the container ends or the client goes. Raises StatusError."""
+    pods, (namespace, name) = core.store.bucket(resource.bucket), place
+    entry = pods.get(namespace, name)
+    if entry is None:
+        raise not_found(resource.plural, resource.group, name)
+    find = core.config.pod_log
+    if find is None:
+        raise StatusError(501, "NotImplemented", "the embedded API server has no kubelet to read logs from", {})
+    # kubectl writes switches that are off as well
+    strange = sorted(n for n, v in query.items() if n not in _HONOURED and v.lower() not in ("", "false", "0"))
+    if strange:
+        raise bad_request(f"{', '.join(strange)}: not supported by the embedded API server: {', '.join(_HONOURED)} are")
+    container = _container(entry.obj, query.get("container"))
+    lines, limit = _whole(query, "tailLines"), _whole(query, "limitBytes")
+    path = find(namespace, name, container)
+    if path is None or not path.exists():
+        raise bad_request(f'container "{container}" in pod "{name}" has no log: it has not started, or its node is a simulated one')
+    uid = entry.obj["metadata"]["uid"]
+
+    def ended() -> bool:
+        """Whether no more can come, or nobody is there to read it."""
+        now = pods.get(namespace, name)
+        gone = now is None or now.obj["metadata"]["uid"] != uid or not path.exists()
+        left = request.transport is None or request.transport.is_closing()
+        return gone or left or (now is not None and (now.obj.get("status") or {}).get("phase") in ("Succeeded", "Failed"))
+
+    with path.open("rb") as file:
+        first = _tail(file.read(), lines)
+        if query.get("follow", "").lower() not in _TRUE:
+            return web.Response(body=first if limit is None else first[:limit], content_type="text/plain")
+        return await _follow(request, file, first, limit, ended)
+
+
+async def _follow(
+    request: web.BaseRequest, file: BinaryIO, piece: bytes, left: int | None, ended: Callable[[], bool]
+) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+    response.enable_chunked_encoding()
+    await response.prepare(request)
+    while True:
+        if left is not None:
+            piece = piece[:left]
+            left -= len(piece)
+        if piece:
+            await response.write(piece)
+        if left == 0:
+            break
+        over = ended()
+        piece = file.read(_CHUNK)
+        if not piece:
+            if over:
+                break
+            await asyncio.sleep(_LOOK_EVERY)
+    await response.write_eof()
+    return response
