@@ -6,6 +6,7 @@ import pytest
 
 from koord.config import scheduler
 from koord.config.errors import InvalidConfig
+from roles.scheduler.config.args import LoadAwareSchedulingArgs
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 
@@ -129,3 +130,25 @@ def test_written_form_reads_back(tmp_path):
     )
     assert scheduler.parse(wire(config)) == config
     assert wire(config)["leaderElection"]["leaseDuration"] == "1m30s"
+
+
+@pytest.mark.feature("SCH-FW-01")
+@pytest.mark.feature("SCH-CFG-01")
+def test_null_leaves_a_field_unset(tmp_path):
+    config = load(
+        tmp_path,
+        """
+        clientConnection:
+        leaderElection: {leaseDuration: null, resourceName: null}
+        profiles:
+        - schedulerName:
+          pluginConfig: [{name: LoadAwareScheduling, args: null}]
+          plugins: {score: null, filter: {enabled:}}
+        """,
+    )
+    assert config == load(tmp_path, "profiles: [{plugins: {}, pluginConfig: [{name: LoadAwareScheduling}]}]\n")
+    args = LoadAwareSchedulingArgs.model_validate(
+        {"nodeMetricExpirationSeconds": None, "usageThresholds": None, "aggregated": {"usageAggregatedDuration": None}}
+    )
+    assert (args.node_metric_expiration_seconds, args.usage_thresholds) == (180, {"cpu": 65, "memory": 95})
+    assert "bogus" in refused(tmp_path, "bogus: null\n")
