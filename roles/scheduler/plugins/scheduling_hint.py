@@ -65,14 +65,15 @@ class SchedulingHint(PreFilter, PreferNodes):
         return NodeSet(frozenset(hint.node_names)) if hint.node_names else SUCCESS
 
     def prefer_nodes(self, ctx: CycleContext, candidates: NDArray[np.bool_]) -> tuple[Status, Sequence[str]]:
-        """Names that the restrictions leave, in the hint's order."""
+        """The first names of the hint; where something restricts the nodes, of those that it leaves. One that is no node counts too."""
         try:
             hint = hint_of(ctx.pod)
         except AnnotationError as failure:
             return error(str(failure)), ()
         if hint is None or not hint.preferred_node_names:
             return SKIP, ()
-        slot_of = ctx.cluster.slot_of
-        slots = ((name, slot_of(name)) for name in dict.fromkeys(hint.preferred_node_names))
-        allowed = [name for name, slot in slots if slot >= 0 and candidates[slot]]
-        return SUCCESS, allowed[: self.args.max_hint_nodes]
+        names, cluster = list(dict.fromkeys(hint.preferred_node_names)), ctx.cluster
+        if not candidates[cluster.alive].all():
+            slots = ((name, cluster.slot_of(name)) for name in names)
+            names = [name for name, slot in slots if slot >= 0 and candidates[slot]]
+        return SUCCESS, names[: self.args.max_hint_nodes]

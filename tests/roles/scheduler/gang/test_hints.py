@@ -63,6 +63,9 @@ def test_preferred_nodes_are_tried_in_order_and_given_up_when_none_fits() -> Non
 def test_only_so_many_preferred_nodes_are_tried() -> None:
     found = world(maxHintNodes=1)
     assert found.decide(hinted({"preferredNodeNames": ["z", "c"]}, cpu="2")).node == "a"
+    # A name that is no node counts too, unless the nodes are restricted: then those outside go before the list is cut.
+    assert found.decide(hinted({"preferredNodeNames": ["no-such", "c"]})).node == "a"
+    assert found.decide(hinted({"preferredNodeNames": ["no-such", "a", "c", "b"], "nodeNames": ["b", "c"]})).node == "c"
     with pytest.raises(ValueError, match="maxHintNodes"):
         world(maxHintNodes=0)
 
