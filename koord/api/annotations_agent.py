@@ -76,7 +76,10 @@ def parse_extended_resource_spec(annotations: Annotations) -> ExtendedResourceSp
 def parse_cpu_burst(annotations: Annotations) -> dict[str, Any] | None:
     """``koordinator.sh/cpuBurst``: policy, cpuBurstPercent, cfsQuotaBurstPercent, cfsQuotaBurstPeriodSeconds as given."""
     return _block(
-        annotations, names.ANNOTATION_CPU_BURST, integers=("cpuBurstPercent", "cfsQuotaBurstPercent", "cfsQuotaBurstPeriodSeconds")
+        annotations,
+        names.ANNOTATION_CPU_BURST,
+        integers=("cpuBurstPercent", "cfsQuotaBurstPercent", "cfsQuotaBurstPeriodSeconds"),
+        texts=("policy",),
     )
 
 

@@ -249,12 +249,13 @@ def merge(default: Any, given: Any) -> Any:
     """Fields present in ``given`` win; maps merge, lists and scalars replace; null counts as absent."""
     if given is None:
         return default
-    if isinstance(default, dict) and isinstance(given, dict):
-        out = dict(default)
-        for key, value in given.items():
-            out[key] = merge(default.get(key), value)
-        return out
-    return given
+    if not isinstance(given, dict):
+        return given
+    out = dict(default) if isinstance(default, dict) else {}
+    for key, value in given.items():
+        if value is not None:
+            out[key] = merge(out.get(key), value)
+    return out
 
 
 def _section(spec: dict[str, Any], name: str) -> dict[str, Any]:

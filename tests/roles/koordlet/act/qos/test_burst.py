@@ -100,8 +100,9 @@ def test_annotation_overlays_the_node_and_bad_ones_do_not(world, burst):
     own = ls_pod(world, (100_000,), name="own", annotations={"koordinator.sh/cpuBurst": '{"policy":"cpuBurstOnly","cpuBurstPercent":200}'})
     bad = ls_pod(world, (100_000,), name="bad", annotations={"koordinator.sh/cpuBurst": '{"policy":"everything"}'})
     worse = ls_pod(world, (100_000,), name="worse", annotations={"koordinator.sh/cpuBurst": "{"})
+    worst = ls_pod(world, (100_000,), name="worst", annotations={"koordinator.sh/cpuBurst": '{"policy":["auto"]}'})
     world.run(burst)
-    assert [bursts(world, p)[1] for p in (own, bad, worse)] == ["200000", "0", "0"]
+    assert [bursts(world, p)[1] for p in (own, bad, worse, worst)] == ["200000", "0", "0", "0"]
 
 
 @pytest.mark.parametrize(("qos", "kube"), [("BE", "BestEffort"), ("LSR", "Guaranteed"), ("LSE", "Guaranteed")])
