@@ -110,16 +110,19 @@ def is_ready(node: Node) -> bool:
 
 
 def capacity(node: Node) -> Vector:
-    """What the node can hold before amplification (DS-LNL-08). A raw-allocatable annotation that cannot be read is ignored."""
+    """What the node can hold before amplification (DS-LNL-08). A raw-allocatable annotation that cannot be read is ignored.
+
+    Only what is amplified stands in the annotation (cpu and memory); the other resources are those of the status."""
+    allocatable = resources.parse(node.status.allocatable)
     raw = node.metadata.annotations.get(names.ANNOTATION_NODE_RAW_ALLOCATABLE)
     if raw:
         try:
             document = orjson.loads(raw)
             if isinstance(document, dict):
-                return resources.parse(document)
+                return allocatable | resources.parse(document)
         except (ValueError, QuantityError):
-            return resources.parse(node.status.allocatable)
-    return resources.parse(node.status.allocatable)
+            return allocatable
+    return allocatable
 
 
 def pod_view(pod: Pod, usage: Vector | None) -> PodView:

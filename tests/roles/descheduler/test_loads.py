@@ -166,6 +166,23 @@ def test_amplified_nodes_are_judged_by_what_they_really_have() -> None:
     assert balanced({}, [node("hot", cpu="20", annotations=bad), *objects[1:]]).pods == {"p"}
 
 
+@pytest.mark.feature("DS-LNL-08")
+def test_what_is_not_amplified_is_as_the_status_says() -> None:
+    """The annotation holds cpu and memory at most: a node that has it must not count as one without pod slots, or without memory."""
+    raw = {"node.koordinator.sh/raw-allocatable": json.dumps({"cpu": "10"})}
+    objects = [
+        node("calm", cpu="20", annotations=raw), node("idle", cpu="20", annotations=raw), pod("p", "calm", cpu="100m"),
+        metric("calm", "4", {"p": "1"}), metric("idle", "1"),
+    ]  # fmt: skip
+    thresholds = {"lowThresholds": {"cpu": 30, "pods": 10}, "highThresholds": {"cpu": 60, "pods": 20}}
+    outcome = balanced(thresholds, objects)
+    assert outcome.pods == {"p"}
+    assert {record.subject.name: record.numbers["class"] for record in outcome.records("Classified")} == {
+        "calm": "prodLow",
+        "idle": "bothLow",
+    }
+
+
 @pytest.mark.feature("DS-LNL-04")
 def test_a_node_must_stay_hot_for_more_than_n_rounds() -> None:
     objects = [
