@@ -39,7 +39,12 @@ class Certs:
         """None unless all six are there and not empty."""
         if not all(files.get(name) for name in FILES):
             return None
-        return cls(files["ca-key.pem"], files["ca-cert.pem"], files["key.pem"], files["cert.pem"])
+        return cls.remains(files)
+
+    @classmethod
+    def remains(cls, files: Mapping[str, bytes]) -> Certs:
+        """What there is, for `renew`: a CA that is whole goes on although another part is missing."""
+        return cls(*(files.get(name, b"") for name in ("ca-key.pem", "ca-cert.pem", "key.pem", "cert.pem")))
 
 
 def problem(certs: Certs, dns_name: str, now: datetime) -> str:

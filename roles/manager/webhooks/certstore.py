@@ -49,11 +49,12 @@ class SecretStore:
                 return await self._read(dns_name, now)
             log.info("made webhook certificates for %s in Secret %s/%s", dns_name, self.namespace, self.name)
             return made
-        present = Certs.from_files(_decode(secret.get("data") or {}))
+        files = _decode(secret.get("data") or {})
+        present = Certs.from_files(files)
         why = problem(present, dns_name, now) if present else "a part is missing"
         if present is not None and not why:
             return present
-        made = await asyncio.to_thread(renew, present, dns_name, now)
+        made = await asyncio.to_thread(renew, Certs.remains(files), dns_name, now)
         try:
             await self.client.replace(SECRETS, self._object(made, secret), self.namespace)
         except Conflict:

@@ -148,6 +148,25 @@ def test_rotation_reaches_every_replica_without_a_restart(bed, make):
 
 
 @pytest.mark.feature("MGR-WH-02")
+def test_a_secret_that_lost_its_server_certificate_keeps_its_ca(bed):
+    async def test(bed):
+        await bed.start()
+        name, namespace = "koordinator-webhook-certs", "koordinator-system"
+        before = (await bed.client.get(SECRETS, name, namespace))["data"]
+        await bed.client.patch(SECRETS, name, {"data": {"cert.pem": None, "tls.crt": None}}, namespace)
+
+        async def whole():
+            data = (await bed.client.get(SECRETS, name, namespace))["data"]
+            return data if data.get("cert.pem") and data["cert.pem"] == data["tls.crt"] != before["cert.pem"] else None
+
+        after = await bed.until(whole)
+        assert [after[part] for part in ("ca-key.pem", "ca-cert.pem")] == [before[part] for part in ("ca-key.pem", "ca-cert.pem")]
+        assert after["key.pem"] == after["tls.key"] != before["key.pem"]
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-WH-02")
 def test_certificates_are_judged_as_specified():
     name, now = "koordinator-webhook-service.koordinator-system.svc", datetime(2026, 1, 1, tzinfo=UTC)
     made = certs.renew(None, name, now)
