@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from koord.api.deprecated import rewrite_device
 from koord.api.kinds import CONFIGMAPS, DEVICES, NODEMETRICS, NODERESOURCETOPOLOGIES, NODES, NODESLOS, PODS
 from koord.api.objects import ConfigMap, Device, Node, NodeMetric, NodeResourceTopology, NodeSLO, Pod
 from koord.api.sharing import PodSharer
@@ -20,6 +21,12 @@ log = logging.getLogger("koord.manager")
 BY_NODE = "node"
 
 
+def _of_today(device: Device) -> Device:
+    """A Device with today's names for its resources (API-RES-01)."""
+    rewrite_device(device)
+    return device
+
+
 class World:
     """Informers and configuration. `on_config` handlers are told which keys changed."""
 
@@ -28,7 +35,7 @@ class World:
         self.pods: Informer[Pod] = informers.informer(PODS, Pod, namespace=options.namespace or None, transform=PodSharer())
         self.node_metrics: Informer[NodeMetric] = informers.informer(NODEMETRICS, NodeMetric, optional=True)
         self.node_slos: Informer[NodeSLO] = informers.informer(NODESLOS, NodeSLO, optional=True)
-        self.devices: Informer[Device] = informers.informer(DEVICES, Device, optional=True)
+        self.devices: Informer[Device] = informers.informer(DEVICES, Device, transform=_of_today, optional=True)
         self.topologies: Informer[NodeResourceTopology] = informers.informer(NODERESOURCETOPOLOGIES, NodeResourceTopology, optional=True)
         self.config_maps: Informer[ConfigMap] = informers.informer(
             CONFIGMAPS, ConfigMap, namespace=options.config_namespace, field_selector=f"metadata.name={options.slo_config_name}"

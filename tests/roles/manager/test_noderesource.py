@@ -404,6 +404,31 @@ def test_mid_dynamic_and_static(bed, make):
     bed(test)
 
 
+@pytest.mark.feature("API-RES-01")
+@pytest.mark.feature("MGR-NR-GPU-01")
+def test_devices_with_names_of_former_releases_count(bed, make):
+    async def test(bed):
+        old = {"kubernetes.io/gpu-core": "100", "kubernetes.io/gpu-memory": "80Gi", "koordinator.sh/gpu-memory-ratio": "100"}
+        device = {"type": "gpu", "minor": 0, "health": True, "resources": {**old, "kubernetes.io/gpu-memory-ratio": "7"}}
+        await bed.create(
+            make.config(colocation_config={"enable": True}),
+            make.node("n1"),
+            {
+                "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+                "kind": "Device",
+                "metadata": {"name": "n1"},
+                "spec": {"devices": [device]},
+            },
+        )
+        await bed.start()
+        found = amounts(await settled(bed, "n1", "koordinator.sh/gpu-core", 100))
+        assert (found["koordinator.sh/gpu"], found["koordinator.sh/gpu-memory"]) == (100, 80 * GI)
+        assert found["koordinator.sh/gpu-memory-ratio"] == 100
+        assert not [name for name in found if name.startswith("kubernetes.io/gpu")]
+
+    bed(test)
+
+
 @pytest.mark.feature("MGR-NR-GPU-01")
 @pytest.mark.feature("MGR-NR-RDMA-01")
 def test_devices_come_change_and_go(bed, make):
