@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, field
 
 from roles.koordlet.host.errors import HostError, HostFileError
 from roles.koordlet.host.files import HostFiles
 from roles.koordlet.host.proc import MemInfo, meminfo
 from roles.koordlet.host.root import HostRoot
-from roles.koordlet.host.topology import parse_cpu_list
+from roles.koordlet.host.topology import NODE, parse_cpu_list
 
 #: size in kB as sysfs spells it -> resource name
 HUGEPAGE_SIZES = {2048: "hugepages-2Mi", 1_048_576: "hugepages-1Gi"}
@@ -47,7 +46,7 @@ class NumaReader:
             except OSError as error:
                 raise HostFileError(base, f"cannot be listed: {error.strerror}") from error
             skipped = self._generic_initiators()
-            numbers = sorted(int(n[4:]) for n in names if re.fullmatch(r"node\d+", n))
+            numbers = sorted(int(n[4:]) for n in names if NODE.fullmatch(n))
             self._nodes = [(n, os.path.join(base, f"node{n}")) for n in numbers if n not in skipped]
         return self._nodes
 

@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from roles.koordlet.host.errors import HostError, HostFileError, ParseError
-from roles.koordlet.host.root import HostRoot
+from roles.koordlet.host.errors import HostError, ParseError
+from roles.koordlet.host.root import HostRoot, PathEscapeError
 
 #: Digits of a CPU's number: a list is a set in memory, and a typing error must not fill it.
 MAX_DIGITS = 6
+#: Directories as the kernel names them; ``cpu07`` would be a second CPU 7.
+_CPU = re.compile(r"cpu(0|[1-9][0-9]{0,5})")
+NODE = re.compile(r"node(0|[1-9][0-9]{0,5})")
 
 
 def parse_cpu_list(path: str, text: str) -> list[int]:
@@ -114,6 +117,14 @@ def _read(path: str) -> str | None:
         return None
 
 
+def _read_in(directory: Callable[[str], str], name: str) -> str | None:
+    """As :func:`_read`, of a file that must not lie outside of the machine's directory."""
+    try:
+        return _read(directory(name))
+    except PathEscapeError:
+        return None
+
+
 def _logical(keys: dict[str, int], key: str) -> int:
     return keys.setdefault(key, len(keys))
 
@@ -127,7 +138,7 @@ def numa_of_cpus(root: HostRoot) -> dict[int, int]:
         except OSError:
             continue
         for name in names:
-            if re.fullmatch(r"node\d+", name) is None:
+            if NODE.fullmatch(name) is None:
                 continue
             path = os.path.join(base, name, "cpulist")
             for cpu in parse_cpu_list(path, _read(path) or ""):
@@ -156,7 +167,7 @@ def read_topology(root: HostRoot) -> CPUTopology:
     """
     base = root.sys_path("devices/system/cpu")
     try:
-        present = sorted(int(n[3:]) for n in os.listdir(base) if re.fullmatch(r"cpu\d+", n))
+        present = sorted(int(n[3:]) for n in os.listdir(base) if _CPU.fullmatch(n))
     except OSError:
         present = []
     online_text = _read(os.path.join(base, "online"))
@@ -196,7 +207,7 @@ def _core_and_socket(topology: str) -> tuple[str, str] | None:
 
 
 def _from_cpuinfo(root: HostRoot, numa: dict[int, int]) -> list[CPU]:
-    text = _read(root.proc_path("cpuinfo")) or ""
+    text = _read_in(root.proc_path, "cpuinfo") or ""
     cores: dict[str, int] = {}
     sockets: dict[str, int] = {}
     cpus: list[CPU] = []
@@ -237,16 +248,12 @@ def read_basic_info(root: HostRoot, topology: CPUTopology) -> BasicInfo:
     """Single items that cannot be read take their neutral value."""
     from roles.koordlet.host.proc import cpuinfo
 
-    model = cpuinfo((_read(root.proc_path("cpuinfo")) or "").encode())
-    smt = _read(root.sys_path("devices/system/cpu/smt/active"))
-    try:
-        mask = _read(root.resctrl_path("info/L3/cbm_mask")) or ""
-    except (ValueError, HostFileError):
-        mask = ""
+    model = cpuinfo((_read_in(root.proc_path, "cpuinfo") or "").encode())
+    smt = _read_in(root.sys_path, "devices/system/cpu/smt/active")
     return BasicInfo(
         model=model.model,
         vendor=model.vendor,
         hyper_threading=smt == "1" if smt is not None else topology.threads_per_core > 1,
-        turbo=_read(root.sys_path("devices/system/cpu/intel_pstate/no_turbo")) == "0",
-        l3_mask=mask,
+        turbo=_read_in(root.sys_path, "devices/system/cpu/intel_pstate/no_turbo") == "0",
+        l3_mask=_read_in(root.resctrl_path, "info/L3/cbm_mask") or "",
     )

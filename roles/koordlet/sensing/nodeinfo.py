@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.numa import NumaNode, NumaReader
+from roles.koordlet.host.root import PathEscapeError
 from roles.koordlet.host.topology import BasicInfo, read_basic_info, read_topology
 from roles.koordlet.sensing.base import Collector, Round, SensingContext
 
@@ -47,14 +48,14 @@ class NodeInfoCollector(Collector):
             if topology != store.snapshot(CPU_INFO):
                 store.put_snapshot(CPU_INFO, topology)
             store.put_snapshot(CPU_BASIC_INFO, read_basic_info(root, topology))
-        except HostError:
+        except (HostError, PathEscapeError):
             metrics.collect_cpu_info.inc("failed")
             raise
         metrics.collect_cpu_info.inc("succeeded")
         self._numa.rescan()
         try:
             store.put_snapshot(NUMA_INFO, self._numa.read(hugepages=self.context.gate("HugePageReport")))
-        except HostError:
+        except (HostError, PathEscapeError):
             metrics.collect_numa_info.inc("failed")
             raise
         metrics.collect_numa_info.inc("succeeded")

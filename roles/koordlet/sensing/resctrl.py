@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from roles.koordlet.host.errors import HostError, HostFileError, ParseError
 from roles.koordlet.host.proc import cpuinfo
+from roles.koordlet.host.root import PathEscapeError
 from roles.koordlet.sensing.base import Collector, Round, SensingContext
 from roles.koordlet.store import kinds
 from roles.koordlet.store.store import Sample
@@ -44,10 +45,9 @@ class ResctrlCollector(Collector):
     def _unable(self) -> str:
         """Why this CPU cannot be monitored, told in the log; "" when it can."""
         host = self.context.host
-        path = host.root.proc_path("cpuinfo")
         try:
-            model = cpuinfo(host.files.read(path))
-        except HostError as error:
+            model = cpuinfo(host.files.read(host.root.proc_path("cpuinfo")))
+        except (HostError, PathEscapeError) as error:
             reason = str(error)
         else:
             lacking = sorted((_CAN_CONTROL | _CAN_MONITOR) - model.flags)
