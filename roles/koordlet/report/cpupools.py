@@ -12,7 +12,7 @@ import orjson
 from koord.accounting.cpuset import EMPTY, CPUSet, CPUSetError
 from koord.api.names import ANNOTATION_NODE_RESERVATION, ANNOTATION_NODE_SYSTEM_QOS_RESOURCE, ANNOTATION_RESOURCE_STATUS
 from koord.api.qos import QoSClass
-from koord.api.quantity import QuantityError, parse_milli
+from koord.api.quantity import Quantity, QuantityError, parse_milli
 from roles.koordlet.host.topology import CPUTopology
 from roles.koordlet.report.packing import PackingError, take_packed
 from roles.koordlet.states.model import PodState
@@ -168,22 +168,31 @@ def kubelet_pinned(state: bytes | None, pods: Sequence[PodState]) -> list[Pinned
     return out
 
 
+def _quantities(resources: object) -> dict[str, str]:
+    """A resource list as whoever reads the object compares it: canonical. Raises QuantityError."""
+    return {str(name): str(Quantity(quantity)) for name, quantity in resources.items()} if isinstance(resources, dict) else {}
+
+
 def node_reservation(annotations: Mapping[str, str], topology: CPUTopology) -> tuple[dict[str, Any], CPUSet]:
     """The published reservation and its CPUs: explicit ``reservedCPUs``, else ceil(cpu) CPUs by the packing rule."""
     given = _json_object(annotations.get(ANNOTATION_NODE_RESERVATION))
     if given is None:
         return {}, EMPTY
+    try:
+        resources = _quantities(given.get("resources"))
+    except QuantityError as error:
+        log.warning("node annotation %s is ignored: resources: %s", ANNOTATION_NODE_RESERVATION, error)
+        return {}, EMPTY
     cpus = EMPTY
-    resources = given.get("resources")
     if given.get("reservedCPUs"):
         cpus = _cpus(given["reservedCPUs"])
-    elif isinstance(resources, dict) and "cpu" in resources:
+    elif "cpu" in resources:
         try:
             cpus = take_packed(topology, CPUSet(topology.ids), -(-parse_milli(resources["cpu"]) // 1000))
-        except (QuantityError, PackingError) as error:
+        except PackingError as error:
             log.warning("node annotation %s: %s", ANNOTATION_NODE_RESERVATION, error)
     out: dict[str, Any] = {}
-    if isinstance(resources, dict) and resources:
+    if resources:
         out["resources"] = resources
     if cpus:
         out["reservedCPUs"] = str(cpus)

@@ -146,6 +146,12 @@ class TestPools:
         ("reservation", "published", "first"),
         [
             ('{"resources":{"cpu":"1500m"}}', {"resources": {"cpu": "1500m"}, "reservedCPUs": "0,8"}, "1-3,9-11"),
+            (
+                '{"resources":{"cpu":1.5,"memory":"1024Ki"}}',
+                {"resources": {"cpu": "1500m", "memory": "1Mi"}, "reservedCPUs": "0,8"},
+                "1-3,9-11",
+            ),
+            ('{"resources":{"cpu":"lots"},"reservedCPUs":"0"}', {}, "0-3,8-11"),
             ('{"reservedCPUs":"what"}', {}, "0-3,8-11"),
             ("{broken", {}, "0-3,8-11"),
             ('{"resources":{"cpu":"0"}}', {"resources": {"cpu": "0"}}, "0-3,8-11"),
