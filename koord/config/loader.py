@@ -133,7 +133,8 @@ def check_shape(data: Any, model: type[BaseModel], source: str = "config", path:
 def _shapeless(item: ErrorDetails) -> bool:
     """Whether a value cannot be decoded at all; a ConfigError is a validator's judgement on one that can."""
     if item["type"] == "value_error":
-        return not isinstance(item["ctx"]["error"], ConfigError)
+        cause = item["ctx"]["error"]
+        return not isinstance(cause, ConfigError) or cause.concerns_key
     return item["type"] == "extra_forbidden" or item["type"] in _TYPE_WORDS
 
 

@@ -9,11 +9,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from koord.config.errors import ConfigError, join
+from koord.config.errors import ConfigError, join, unknown_field
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _PREFIX = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
+_FIELDS = ("matchLabels", "matchExpressions")
+_EXPRESSION_FIELDS = ("key", "operator", "values")
 
 
 class LabelSelector:
@@ -58,10 +60,12 @@ class LabelSelector:
 
 
 def selector_errors(selector: Any, path: str) -> Iterator[ConfigError]:
-    """What is wrong with a selector (types, keys, values, operators)."""
+    """What is wrong with a selector (fields, types, keys, values, operators). A misspelled field is no trifle: without it the selector
+    would match everything."""
     if not isinstance(selector, Mapping):
         yield ConfigError(path, "must be a label selector: a mapping with matchLabels and matchExpressions")
         return
+    yield from _unknown(selector, _FIELDS, path)
     labels = selector.get("matchLabels") or {}
     if not isinstance(labels, Mapping):
         yield ConfigError(join(path, "matchLabels"), "must be a mapping of strings")
@@ -82,6 +86,7 @@ def _expression_errors(expression: Any, where: str) -> Iterator[ConfigError]:
     if not isinstance(expression, Mapping):
         yield ConfigError(where, "must be a mapping with key, operator and values")
         return
+    yield from _unknown(expression, _EXPRESSION_FIELDS, where)
     yield from _key_errors(expression.get("key"), join(where, "key"))
     operator, values = expression.get("operator"), expression.get("values") or []
     if operator not in _OPERATORS:
@@ -95,6 +100,12 @@ def _expression_errors(expression: Any, where: str) -> Iterator[ConfigError]:
         return
     for index, value in enumerate(values):
         yield from _value_errors(value, join(join(where, "values"), index))
+
+
+def _unknown(given: Mapping[str, Any], known: tuple[str, ...], where: str) -> Iterator[ConfigError]:
+    for name in given:
+        if name not in known:
+            yield ConfigError(join(where, str(name)), unknown_field(str(name), known))
 
 
 def _key_errors(key: Any, where: str) -> Iterator[ConfigError]:

@@ -225,7 +225,7 @@ class Acting:
         job, meta = view.job, pod.metadata
         trigger = job.metadata.annotations.get(names.ANNOTATION_EVICT_TRIGGER, "")
         reason = job.metadata.annotations.get(names.ANNOTATION_EVICT_REASON) or trigger or "NotSet"
-        options = job.spec.delete_options or policy.args.default_delete_options or {}
+        options = job.spec.delete_options or policy.args.delete_options
         order = evictors.Order(pod, dict(options), trigger, reason, view.now)
         evict = evictors.EVICTORS_BY_NAME[policy.evictor(pod, job)]
         self._writing.check()

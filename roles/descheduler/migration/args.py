@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from koord.config.errors import ConfigError, did_you_mean
-from koord.config.model import ConfigModel, Seconds
+from koord.config.model import ConfigModel, Seconds, wire
 from koord.config.selectors import LabelSelector
 from koord.kube.selectors import SelectorError, parse_label_selector
 from roles.descheduler.selection import Namespaces
@@ -64,6 +64,36 @@ class PriorityThreshold(ConfigModel):
     """Priority from which pods are left alone."""
     name: str = ""
     """PriorityClass whose value is taken instead."""
+
+
+class Preconditions(ConfigModel):
+    """What must hold for a pod to be deleted."""
+
+    uid: str | None = None
+    """Its uid."""
+    resource_version: str | None = None
+    """Its resourceVersion."""
+
+
+class DeleteOptions(ConfigModel):
+    """metav1.DeleteOptions, handed on to the API server."""
+
+    api_version: str | None = None
+    """Version of the options."""
+    kind: str | None = None
+    """Kind of the options."""
+    grace_period_seconds: int | None = Field(None, ge=0)
+    """Seconds that the pod gets to end; 0: at once, unset: what the pod says."""
+    preconditions: Preconditions | None = None
+    """What must hold."""
+    orphan_dependents: bool | None = None
+    """Older form of propagationPolicy."""
+    propagation_policy: str | None = None
+    """What becomes of dependents."""
+    dry_run: list[str] | None = None
+    """`All`: nothing is changed."""
+    ignore_store_read_error_with_cluster_breaking_potential: bool | None = None
+    """Delete also what cannot be read from the store."""
 
 
 class ArbitrationArgs(ConfigModel):
@@ -130,7 +160,7 @@ class MigrationControllerArgs(ConfigModel):
     """Evictions at once beyond evictQPS."""
     eviction_policy: str = "Eviction"
     """`Eviction` (Eviction API), `Delete`, or `SoftEviction` (an annotation for others to act on)."""
-    default_delete_options: dict[str, Any] | None = None
+    default_delete_options: DeleteOptions | None = None
     """DeleteOptions of evictions that bring none of their own."""
     arbitration_args: ArbitrationArgs = ArbitrationArgs()
     """Arbitration of waiting jobs."""
@@ -177,6 +207,11 @@ class MigrationControllerArgs(ConfigModel):
             return float(self.evict_qps)
         except ValueError:
             return 0.0
+
+    @property
+    def delete_options(self) -> dict[str, Any]:
+        """defaultDeleteOptions on the wire."""
+        return wire(self.default_delete_options) if self.default_delete_options is not None else {}
 
     def effective(self) -> MigrationControllerArgs:
         """These arguments with what skipEvictionGates overrides (DS-ARB-04)."""

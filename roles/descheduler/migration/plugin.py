@@ -89,7 +89,7 @@ class MigrationController:
             "mode": args.default_job_mode,
             "ttl": format_duration(args.default_job_ttl),
         }
-        if delete_options := options.delete_options or args.default_delete_options:
+        if delete_options := options.delete_options or args.delete_options:
             spec["deleteOptions"] = delete_options
         annotations = {
             names.ANNOTATION_EVICT_REASON: options.reason,

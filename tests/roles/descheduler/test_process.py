@@ -25,6 +25,11 @@ from tests.support.processes import free_port
 FILE = configuration({"balance": ["LowNodeLoad"]}, {"LowNodeLoad": {"highThresholds": {"cpu": 70}, "lowThresholds": {"cpu": 30}}})
 
 
+def migrating(**args: Any) -> dict[str, Any]:
+    """A profile with these arguments of MigrationController."""
+    return {"pluginConfig": [{"name": "MigrationController", "args": args}]}
+
+
 def written(path: Path, text: str = FILE) -> str:
     path.write_text(text)
     return str(path)
@@ -71,6 +76,15 @@ def test_which_flags_count_beside_a_file(tmp_path: Path) -> None:
         ({"nodeSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}, "operator: 'Is' is not known"),
         ({"profiles": [{"name": "a"}, {"name": "a"}]}, "'a' is already used"),
         ({"profiles": [{"name": "a"}, {}]}, "profiles[1].name: is required"),
+        ({"nodeSelector": {"matchLabel": {"a": "b"}}}, "nodeSelector.matchLabel: unknown field; did you mean 'matchLabels'?"),
+        (
+            {"profiles": [{"nodeSelector": {"matchExpressions": [{"key": "a", "operator": "Exists", "value": []}]}}]},
+            "[0].value: unknown field",
+        ),
+        ({"profiles": [migrating(defaultDeleteOptions={"gracePeriod": 5})]}, "defaultDeleteOptions.gracePeriod: unknown field"),
+        ({"profiles": [migrating(defaultDeleteOptions={"gracePeriodSeconds": "5"})]}, "must be a whole number, got '5'"),
+        ({"profiles": [migrating(defaultDeleteOptions={"gracePeriodSeconds": 5, "propagationPolicy": "Orphan"})]}, ""),
+        ({"profiles": [migrating(labelSelector={"matchLabel": {"a": "b"}})]}, "labelSelector.matchLabel: unknown field"),
         ({"deschedulingInterval": 5}, "is no duration"),
         ({"profiles": [{"plugins": {"evict": {"disabled": [{"name": "*"}]}}}]}, "exactly one plugin must be enabled, found 0"),
         ({"profiles": [{"plugins": {"evict": {"enabled": [{"name": "DefaultEvictor"}]}}}]}, "exactly one plugin must be enabled, found 2"),
@@ -103,6 +117,7 @@ def test_what_a_file_may_say(tmp_path: Path, change: dict[str, Any], wanted: str
             "unknown field; did you mean 'paused'?",
         ),
         ("LowNodeLoad", {"numberOfNodes": "two"}, "must be a whole number"),
+        ("LowNodeLoad", {"podSelectors": [{"selector": {"matchLabel": {}}}]}, "matchLabel: unknown field"),
         ("LowNodeLoad", {"detectorCacheTimeout": "5 minutes"}, "5 minutes"),
         ("CustomPriority", {}, ""),
         ("CustomPriority", {"evictionOrder": [{"name": "a", "node": {}}]}, "unknown field"),
