@@ -153,9 +153,19 @@ def available(pod: Pod) -> bool:
     return ready is not None and ready.status == "True"
 
 
+def asks_about_workloads(args: MigrationControllerArgs) -> bool:
+    """Whether a limit needs to know the workload; if none does, one that cannot be looked up stands in nobody's way."""
+    limited = {"MaxMigratingPerWorkload", "MaxUnavailablePerWorkload"} - set(args.skip_eviction_gates)
+    return bool(limited) or _spares_small_ones(args)
+
+
+def _spares_small_ones(args: MigrationControllerArgs) -> bool:
+    return not args.skip_check_expected_replicas and "ExpectedReplicas" not in args.skip_eviction_gates
+
+
 def expected_replicas(args: MigrationControllerArgs, owner: Owner | None) -> Refusal | None:
     """Whether a workload is too small to lose a pod at all. `owner` None: the pod has no controller."""
-    if owner is None or args.skip_check_expected_replicas or "ExpectedReplicas" in args.skip_eviction_gates:
+    if owner is None or not _spares_small_ones(args):
         return None
     replicas = owner.replicas
     migrating = maximum(replicas, args.max_migrating_per_workload)

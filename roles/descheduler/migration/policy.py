@@ -52,6 +52,8 @@ class Policy:
             return None
         if why := self._evictable(pod):
             return Refusal("Evictable", why, 0, 0)
+        if not limits.asks_about_workloads(self.args):
+            return None
         try:
             return limits.expected_replicas(self.args, ledger.owner(pod))
         except WorkloadError:
@@ -62,7 +64,8 @@ class Policy:
         if forced(pod):
             return None
         try:
-            return limits.reached(self.args, book, pod, ledger.owner(pod))
+            owner = ledger.owner(pod) if limits.asks_about_workloads(self.args) else None
+            return limits.reached(self.args, book, pod, owner)
         except WorkloadError as error:
             return Refusal(UNKNOWN_WORKLOAD, str(error), 0, 0)
 

@@ -159,6 +159,27 @@ def test_each_gate_opens_one_check(gate: str, fields: dict[str, Any], pod: dict[
 
 
 @pytest.mark.feature("DS-ARB-04")
+@pytest.mark.feature("DS-WL-01")
+def test_a_workload_without_scale_matters_only_where_its_size_does() -> None:
+    """A batch Job has no scale: its pods stay, unless nobody asks how many there are."""
+    gates = ["MaxMigratingPerWorkload", "MaxUnavailablePerWorkload"]
+
+    async def scenario(world: Cluster) -> None:
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "batch", "uid": "1", "controller": True}
+        await world.pod("p", metadata={"ownerReferences": [owner]})
+        for fields, opens in (({}, False), ({"skipCheckExpectedReplicas": True}, False), ({"skipEvictionGates": gates}, False)):
+            life = await world.live(**fields)
+            assert bool(life.refusal("p")) != opens
+            await life.kill()
+        life = await world.live(skipEvictionGates=[*gates, "ExpectedReplicas"])
+        assert not life.refusal("p")
+        await world.job("j", mode="EvictDirectly")
+        await world.until_job("j", phase="Succeeded")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-ARB-04")
 def test_node_fit_and_its_gate() -> None:
     async def scenario(world: Cluster) -> None:
         await world.pod("p", owner=await world.replicaset(), spec={"nodeSelector": {"disk": "ssd"}})
