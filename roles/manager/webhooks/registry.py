@@ -6,6 +6,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from koord.api.objects import ConfigMap, ElasticQuota, Node, Object, Pod, Reservation, convert
+from koord.api.quantity import QuantityError
 from koord.config.gates import FeatureGates
 from koord.kube.patch import copy_json, diff_json_patch
 from roles.manager.webhooks import (
@@ -18,7 +22,7 @@ from roles.manager.webhooks import (
     quota,
     reservation_mutate,
 )
-from roles.manager.webhooks.review import Answer, Request
+from roles.manager.webhooks.review import Answer, Refusal, Request
 from roles.manager.webhooks.view import View
 
 Timer = Callable[[str, Awaitable[Any]], Awaitable[Any]]
@@ -64,28 +68,43 @@ Mutator = Callable[[dict[str, Any], Request, View], Awaitable[dict[str, Any]]]
 Validator = Callable[[Request, View], Awaitable[None]]
 
 
-def _mutating(name: str, mutate: Mutator) -> Handler:
+def _mutating(name: str, mutate: Mutator, shape: type[Object]) -> Handler:
     async def handle(request: Request, view: View, timer: Timer) -> Answer:
         if request.object is None:
             return Answer()
-        changed = await timer(name, mutate(copy_json(request.object), request, view))
+        _check_shape(request, shape)
+        try:
+            changed = await timer(name, mutate(copy_json(request.object), request, view))
+        except QuantityError as error:
+            raise Refusal(f"the {shape.__name__} cannot be read: {error}", 400) from None
         return Answer(patch=diff_json_patch(request.object, changed))
 
     return handle
 
 
-def _validating(name: str, validate: Validator) -> Handler:
+def _validating(name: str, validate: Validator, shape: type[Object] = Object) -> Handler:
     async def handle(request: Request, view: View, timer: Timer) -> Answer:
+        _check_shape(request, shape)
         await timer(name, validate(request, view))
         return Answer()
 
     return handle
 
 
+def _check_shape(request: Request, shape: type[Object]) -> None:
+    """Mutating webhooks see custom resources before their schema does, and some parts have none. Raises Refusal naming the place."""
+    for obj in (request.object, request.old_object):
+        try:
+            convert(obj or {}, shape)
+        except msgspec.ValidationError as error:
+            raise Refusal(f"the {shape.__name__} cannot be read: {error}", 400) from None
+
+
 async def _mutate_pod(request: Request, view: View, timer: Timer) -> Answer:
     # On UPDATE nothing is changed today: the webhook exists so that a pod can opt in later.
     if request.operation != "CREATE" or request.sub_resource or request.object is None:
         return Answer()
+    _check_shape(request, Pod)
     pod = pod_mutate.working_copy(request.object)
     for name, step in pod_mutate.STEPS:
         pod = await timer(name, pod_mutate.run_step(step, pod, request, view))
@@ -142,7 +161,7 @@ WEBHOOKS: tuple[Webhook, ...] = (
         "ElasticMutatingWebhook",
         True,
         "elasticquota",
-        _mutating("ElasticQuota", quota.mutate),
+        _mutating("ElasticQuota", quota.mutate, ElasticQuota),
         (Registration("melasticquota.koordinator.sh", "scheduling.sigs.k8s.io", ("elasticquotas",), ("CREATE",), version="v1alpha1"),),
     ),
     Webhook(
@@ -166,7 +185,7 @@ WEBHOOKS: tuple[Webhook, ...] = (
         "NodeMutatingWebhook",
         True,
         "node",
-        _mutating("NodeResourceAmplification", node_mutate.mutate),
+        _mutating("NodeResourceAmplification", node_mutate.mutate, Node),
         (Registration("mnode-status.koordinator.sh", "", ("nodes/status",), ("CREATE", "UPDATE"), True, cluster_scoped=True),),
     ),
     Webhook(
@@ -182,7 +201,7 @@ WEBHOOKS: tuple[Webhook, ...] = (
         "ConfigMapValidatingWebhook",
         False,
         "configmap",
-        _validating("SLOControllerConfig", configmap_validate.validate),
+        _validating("SLOControllerConfig", configmap_validate.validate, ConfigMap),
         (
             Registration(
                 "vconfigmap.koordinator.sh",
@@ -200,7 +219,7 @@ WEBHOOKS: tuple[Webhook, ...] = (
         "ReservationMutatingWebhook",
         True,
         "reservation",
-        _mutating("ClusterColocationProfile", reservation_mutate.mutate),
+        _mutating("ClusterColocationProfile", reservation_mutate.mutate, Reservation),
         (
             Registration(
                 "mreservation-create.koordinator.sh",

@@ -106,6 +106,8 @@ def _object(request: dict[str, Any], name: str) -> dict[str, Any] | None:
     if value is None:
         return None
     metadata = value.get("metadata")
+    if metadata is None:
+        value.pop("metadata", None)  # null says nothing
     if metadata is not None and not isinstance(metadata, dict):
         raise BadReview(f"request.{name}.metadata must be an object")
     for key in ("labels", "annotations"):

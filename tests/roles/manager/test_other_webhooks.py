@@ -273,3 +273,42 @@ def test_every_key_of_the_configmap_is_known_and_a_misspelt_field_is_not(bed, ma
             assert not (await ask(make.config(**{key: "["})))["allowed"], key
 
     bed(test)
+
+
+@pytest.mark.feature("MGR-WH-01")
+def test_objects_of_a_wrong_shape_are_refused_with_the_place(bed, make):
+    """Custom resources come to mutating webhooks before their schema is looked at; a Reservation's template has none at all."""
+
+    async def test(bed):
+        await bed.create(
+            {
+                "apiVersion": "config.koordinator.sh/v1alpha1",
+                "kind": "ClusterColocationProfile",
+                "metadata": {"name": "all"},
+                "spec": {"schedulerName": "s"},
+            }
+        )
+        manager = await bed.start(gates="ReservationMutatingWebhook=true,NodeMutatingWebhook=true")
+        node = make.node("n", annotations={RATIO: '{"cpu":1.5}'})
+        wrong = [
+            ("/mutate-reservation", {"spec": {"template": "x"}}, "$.spec.template", {}),
+            ("/mutate-reservation", {"spec": {"template": {"spec": ["x"]}}}, "$.spec.template.spec", {}),
+            (
+                "/mutate-pod",
+                {"spec": {"containers": [{"name": "a", "resources": {"requests": "1"}}]}},
+                "$.spec.containers[0].resources",
+                {},
+            ),
+            (MUTATE, {"metadata": {"name": "k"}, "spec": "x"}, "$.spec", {}),
+            (MUTATE, quota("k", maximum={"cpu": "x"}), "'x' is not a quantity", {}),
+            ("/mutate-node-status", {**node, "status": 5}, "$.status", {"operation": "UPDATE", "old": node, "sub_resource": "status"}),
+        ]
+        for path, given, words, extra in wrong:
+            answer = await manager.review(path, given, **extra)
+            assert answer["allowed"] is False
+            assert answer["status"]["code"] == 400
+            assert "cannot be read" in answer["status"]["message"]
+            assert words in answer["status"]["message"]
+        assert (await manager.review(MUTATE, {"metadata": None, "spec": {"max": {"cpu": "1"}}}))["allowed"]
+
+    bed(test)
