@@ -114,7 +114,8 @@ def _details(name: str, group: str, kind: str, **more: Any) -> dict[str, Any]:
         out["name"] = name
     if group:
         out["group"] = group
-    out["kind"] = kind
+    if kind:
+        out["kind"] = kind
     out.update(more)
     return out
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 CREATE_ONLY = ("create",)
+ONE_BY_ONE = tuple(verb for verb in ALL_VERBS if verb != "deletecollection")
 
 
 @dataclass(slots=True, eq=False)
@@ -97,7 +98,7 @@ class Resource:
 
 # flags: g = generation counts spec changes, c = update needs a resourceVersion, u = PUT may create, d = DELETE answers with the object,
 #        n = name is a path segment name (no DNS rule), l = DNS label name (63 octets), 5 = name is a DNS-1035 label,
-#        a = in kubectl's category "all", k = stored but without a schema of its own
+#        a = in kubectl's category "all", x = can only be created, o = deleted one by one only, k = stored but without a schema of its own
 _Row = tuple[str, str, str, str, bool, tuple[str, ...], tuple[str, ...], str]
 N, C = True, False
 _STATUS = ("status",)
@@ -109,7 +110,7 @@ BUILTIN: tuple[_Row, ...] = (
     ("", "v1", "Endpoints", "endpoints", N, ("ep",), (), "u"),
     ("", "v1", "Event", "events", N, ("ev",), (), "u"),
     ("", "v1", "LimitRange", "limitranges", N, ("limits",), (), "u"),
-    ("", "v1", "Namespace", "namespaces", C, ("ns",), ("status", "finalize"), "l"),
+    ("", "v1", "Namespace", "namespaces", C, ("ns",), ("status", "finalize"), "lo"),
     ("", "v1", "Node", "nodes", C, ("no",), _STATUS, ""),
     ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", N, ("pvc",), _STATUS, "d"),
     ("", "v1", "PersistentVolume", "persistentvolumes", C, ("pv",), _STATUS, "d"),
@@ -235,5 +236,5 @@ def builtin_resources() -> Iterator[Resource]:
             flags,
             bucket=_BUCKETS.get((group, plural), ""),
             categories=("all",) if "a" in flags else (),
-            verbs=CREATE_ONLY if "x" in flags else ALL_VERBS,
+            verbs=CREATE_ONLY if "x" in flags else ONE_BY_ONE if "o" in flags else ALL_VERBS,
         )

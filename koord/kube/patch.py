@@ -103,18 +103,39 @@ def diff_merge_patch(old: Any, new: Any) -> Any:
 # -- RFC 6902 ------------------------------------------------------------------------------------------------------
 
 
-def apply_json_patch(doc: Any, operations: Sequence[Mapping[str, Any]]) -> Any:
+def apply_json_patch(doc: Any, operations: Sequence[Mapping[str, Any]], *, lenient: bool = False) -> Any:
     """Apply a JSON Patch document. All or nothing: raises PatchError (with the operation's index) on the first failure,
-    PatchTestFailed if that is a `test` that does not hold."""
+    PatchTestFailed if that is a `test` that does not hold.
+
+    `lenient` treats a missing member of an object as kube-apiserver's library does, RFC or not: replace adds it, remove has nothing to do,
+    test and copy see null.
+    """
     if isinstance(operations, (str, bytes, Mapping)) or not isinstance(operations, Sequence):
         raise PatchError("a JSON patch must be a list of operations")
     doc = copy_json(doc)
     for number, operation in enumerate(operations):
         try:
-            doc = _apply_operation(doc, operation)
+            doc = _apply_operation(doc, _softened(doc, operation) if lenient else operation)
         except PatchError as error:
             raise type(error)(f"operation {number}: {error}") from None
     return doc
+
+
+def _softened(doc: Any, operation: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An operation that is about a missing member of an object, as one that the RFC allows."""
+    if not isinstance(operation, Mapping) or (op := operation.get("op")) not in ("replace", "remove", "test", "copy"):
+        return operation
+    path = _pointer(operation.get("from" if op == "copy" else "path"), "path")
+    parent = _get(doc, path[:-1]) if path else None
+    if not isinstance(parent, dict) or path[-1] in parent:
+        return operation
+    if op == "copy":
+        return {"op": "add", "path": operation.get("path"), "value": None}
+    if op == "remove":
+        return {"op": "test", "path": "", "value": doc}
+    if op == "replace":
+        return {**operation, "op": "add"}
+    return {"op": "test", "path": "", "value": doc} if operation.get("value", 0) is None else operation
 
 
 def _apply_operation(doc: Any, operation: Mapping[str, Any]) -> Any:

@@ -67,7 +67,7 @@ def test_an_update_takes_what_it_changes(with_api: Any) -> None:
         assert managers(out) == {"me/Apply": {"f:data": {"f:b": {}}}, "editor/Update": {"f:data": {"f:a": {}}}}
         status, out = await apply(api, MAPS, config_map(a="1", b="1"), "me")
         assert status == 409
-        assert 'conflict with "editor" using v1 at ' in out["message"]
+        assert 'conflict with "editor" using v1: .data.a' in out["message"]
 
     with_api(body)
 

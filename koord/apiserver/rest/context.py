@@ -8,6 +8,11 @@ from typing import Any
 Obj = dict[str, Any]
 
 
+def flag(query: dict[str, str], key: str) -> bool:
+    """A boolean parameter: given and neither "false" nor "0", as kube-apiserver reads it."""
+    return key in query and query[key].lower() not in ("false", "0")
+
+
 @dataclass(slots=True)
 class User:
     """Who asks: what webhooks see as userInfo."""
@@ -58,4 +63,5 @@ class DeleteOptions:
     propagation: str = ""
     precondition_uid: str = ""
     precondition_rv: str = ""
+    dry_run: bool = False
     wire: Obj = field(default_factory=dict)

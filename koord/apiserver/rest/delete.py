@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from koord.apiserver.admission.attributes import DELETE, Attributes
-from koord.apiserver.errors import bad_request, invalid, not_found, not_supported
+from koord.apiserver.errors import bad_request, invalid, invalid_value, not_found, not_supported
 from koord.apiserver.rest.context import DeleteOptions
 from koord.apiserver.rest.meta import check_preconditions
 from koord.apiserver.rest.write import transient
@@ -34,6 +34,8 @@ def parse_options(body: Obj | None, query: dict[str, str]) -> DeleteOptions:
     options = DeleteOptions()
     wire: Obj = dict(body or {})
     if body:
+        if body.get("kind", "DeleteOptions") != "DeleteOptions":
+            raise bad_request(f'no kind "{body["kind"]}" is registered for version "{body.get("apiVersion", "")}" in DeleteOptions')
         clean(schemas().type("V1DeleteOptions"), wire, None, [])
     else:
         if query.get("gracePeriodSeconds"):
@@ -46,8 +48,15 @@ def parse_options(body: Obj | None, query: dict[str, str]) -> DeleteOptions:
         if query.get("orphanDependents"):
             wire["orphanDependents"] = query["orphanDependents"] in ("true", "1")
     options.grace_period_seconds = wire.get("gracePeriodSeconds")
+    causes = []
+    if wire.get("dryRun") and wire["dryRun"] != ["All"]:
+        causes.append(not_supported("dryRun", wire["dryRun"], ("All",)))
     if "orphanDependents" in wire and "propagationPolicy" in wire:
-        raise bad_request("DeleteOptions: orphanDependents and deletionPropagation cannot be both set")
+        text = "orphanDependents and deletionPropagation cannot be both set"
+        causes.append(invalid_value("propagationPolicy", wire["propagationPolicy"], text))
+    if causes:
+        raise invalid("DeleteOptions", "meta.k8s.io", "", causes)
+    options.dry_run = bool(wire.get("dryRun"))
     if "orphanDependents" in wire:
         options.propagation = "Orphan" if wire["orphanDependents"] else "Background"
     policy = wire.get("propagationPolicy")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from koord.apiserver.errors import STALE, Cause, bad_request, conflict, field_forbidden, invalid_value
+from koord.apiserver.errors import STALE, Cause, StatusError, bad_request, conflict, field_forbidden, invalid_value
 from koord.apiserver.schema.timeformat import now
 
 if TYPE_CHECKING:
@@ -38,10 +38,11 @@ def generated_name(base: str) -> str:
 def check_identity(resource: Resource, obj: Obj, namespace: str, name: str) -> None:
     """The object must be of the resource's kind and agree with the path. Fills in what the object leaves out."""
     kind, api_version = obj.get("kind"), obj.get("apiVersion")
-    if kind is None and api_version is None:
-        if resource.custom:
-            raise bad_request("Object 'Kind' is missing in the request body")
-    elif kind != resource.kind or api_version != resource.api_version:
+    if not kind and resource.custom:
+        raise bad_request("Object 'Kind' is missing in the request body")
+    if not resource.custom:  # what a built-in object leaves out is known from the path
+        kind, api_version = kind or resource.kind, api_version or resource.api_version
+    if kind != resource.kind or api_version != resource.api_version:
         raise bad_request(
             f"the API version in the data ({api_version or ''}, Kind={kind or ''}) does not match the expected API version "
             f"({resource.api_version}, Kind={resource.kind})"
@@ -60,7 +61,9 @@ def check_identity(resource: Resource, obj: Obj, namespace: str, name: str) -> N
         raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
     if name:
         given = meta.get("name")
-        if given and given != name:
+        if not given:
+            raise bad_request(f"the name of the object ({name} based on URL) was undeterminable: name must be provided")
+        if given != name:
             raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
         meta["name"] = name
 
@@ -87,13 +90,24 @@ def check_preconditions(resource: Resource, name: str, stored: Obj, uid: str, rv
         raise conflict(resource.kind, resource.group, name, why + "The object might have been modified")
 
 
-def check_version(resource: Resource, name: str, meta: Obj, stored: Obj) -> None:
-    """Optimistic concurrency of an update: the resourceVersion that the client saw must be the stored one."""
-    given = meta.get("resourceVersion")
+def expected_version(meta: Obj) -> str:
+    """The resourceVersion that an update insists on; "" and "0" insist on none. Raises 500 for what is no number, like kube-apiserver."""
+    given = meta.get("resourceVersion") or ""
+    if given and not (given.isascii() and given.isdecimal()):
+        raise StatusError(500, "", f'strconv.ParseUint: parsing "{given}": invalid syntax')
+    return given if given.strip("0") else ""
+
+
+def check_version(resource: Resource, name: str, meta: Obj, stored: Obj, *, patched: bool = False) -> None:
+    """Optimistic concurrency of an update: the resourceVersion that the client saw must be the stored one.
+
+    Another uid is a PUT to another object of the same name; in a patch it is the change of a field that may not change.
+    """
+    given = expected_version(meta)
     if given and given != stored["resourceVersion"]:
         raise conflict(resource.plural, resource.group, name, STALE)
     uid = meta.get("uid")
-    if uid and uid != stored["uid"]:
+    if uid and uid != stored["uid"] and not patched:
         place = f"{stored['namespace']}/{name}" if "namespace" in stored else name
         detail = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {stored['uid']}"
         key = f"/registry/{resource.plural}/{place}"
@@ -109,11 +123,8 @@ def prepare_update(meta: Obj, old: Obj, causes: list[Cause]) -> None:
         if after is None:
             if before is not None:
                 meta[key] = before
-        elif after != before and key in ("deletionTimestamp", "deletionGracePeriodSeconds"):
-            if before is None:
-                del meta[key]
-            else:
-                causes.append(invalid_value(f"metadata.{key}", after, "field is immutable"))
+        elif key == "creationTimestamp":
+            meta[key] = before
         elif after != before:
             causes.append(invalid_value(f"metadata.{key}", after, "field is immutable"))
     if "generateName" in old:

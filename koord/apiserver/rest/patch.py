@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from koord.apiserver.errors import STALE, StatusError, bad_request, conflict, invalid, not_found, unsupported_media_type
+from koord.apiserver.errors import STALE, StatusError, bad_request, conflict, invalid, invalid_value, not_found, unsupported_media_type
 from koord.apiserver.rest.meta import check_identity, check_version
-from koord.apiserver.rest.write import apply_defaults, commit, decode
+from koord.apiserver.rest.write import apply_defaults, commit, decode, undecodable
 from koord.apiserver.store import Entry
 from koord.apiserver.wire import obj_of
 from koord.kube.patch import apply_json_patch, apply_merge_patch
@@ -74,7 +74,7 @@ def apply(resource: Resource, obj: Obj, content_type: str, patch: Any) -> Obj:
     name = obj["metadata"].get("name") or ""
     try:
         if content_type == JSON_PATCH:
-            out = apply_json_patch(obj, patch)
+            out = apply_json_patch(obj, patch, lenient=True)
         elif content_type == MERGE_PATCH:
             out = apply_merge_patch(obj, patch)
         else:
@@ -84,14 +84,31 @@ def apply(resource: Resource, obj: Obj, content_type: str, patch: Any) -> Obj:
     except PatchError as err:
         if content_type == JSON_PATCH:
             raise _unprocessable() from err
-        raise bad_request(str(err)) from err
-    if not isinstance(out, dict) or not isinstance(out.get("metadata"), dict):
+        raise StatusError(500, "", str(err)) from err
+    if not isinstance(out, dict):
         raise invalid(resource.kind, resource.group, name, [])
+    out.setdefault("kind", resource.kind)
+    out.setdefault("apiVersion", resource.api_version)
     return out
 
 
 def _unprocessable() -> StatusError:
     return StatusError(422, "Invalid", "the server rejected our request due to an error in our request", {})
+
+
+def _decode_patched(resource: Resource, obj: Obj, namespace: str, name: str, options: Options) -> None:
+    """Decode what a patch made. What is no object of its kind any more is the patch's fault, so a 422."""
+    shown = orjson.dumps(obj).decode()
+    try:
+        if obj.get("kind") != resource.kind or obj.get("apiVersion") != resource.api_version:
+            raise undecodable(resource, f"the patch makes it a {obj.get('kind')} of {obj.get('apiVersion')}")
+        decode(resource, obj, options)
+    except StatusError as err:
+        if err.code != 400:
+            raise
+        why = err.message.partition(f" cannot be handled as a {resource.kind}: ")[2] or err.message
+        raise invalid("", "", "", [invalid_value("patch", shown, why)]) from err
+    check_identity(resource, obj, namespace, name)
 
 
 async def patch_object(
@@ -106,9 +123,8 @@ async def patch_object(
         if old is None:
             raise not_found(resource.plural, resource.group, name)
         obj = apply(resource, obj_of(old, resource), content_type, patch)
-        check_identity(resource, obj, namespace, name)
-        check_version(resource, name, obj["metadata"], old.obj["metadata"])
-        decode(resource, obj, options)
+        _decode_patched(resource, obj, namespace, name, options)
+        check_version(resource, name, obj["metadata"], old.obj["metadata"], patched=True)
         if resource.from_wire is not None:
             obj = resource.from_wire(obj)
         apply_defaults(resource, obj)

@@ -15,11 +15,12 @@ from koord.apiserver.errors import (
     expired,
     field_forbidden,
     invalid,
-    invalid_value,
     not_found,
+    not_supported,
     too_large_resource_version,
 )
 from koord.apiserver.fields import field_matcher
+from koord.apiserver.rest.context import flag
 from koord.apiserver.store import Entry
 from koord.apiserver.watch import Match
 from koord.kube.selectors import SelectorError, parse_label_selector
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from koord.apiserver.resources import Resource
 
 Obj = dict[str, Any]
+
+_MATCHES = ("", "Exact", "NotOlderThan")
 
 
 @dataclass(slots=True)
@@ -56,10 +59,6 @@ class Page:
     remaining: int | None = None
 
 
-def _flag(text: str) -> bool:
-    return text.lower() in ("true", "1", "t")
-
-
 def parse_query(resource: Resource, namespace: str | None, query: dict[str, str]) -> ListQuery:
     """Read the query parameters. Raises StatusError 400 or 422 for what makes no sense."""
     out = ListQuery(namespace, matcher(resource, query.get("labelSelector", ""), query.get("fieldSelector", "")))
@@ -77,9 +76,9 @@ def parse_query(resource: Resource, namespace: str | None, query: dict[str, str]
                 out.limit = number
             else:
                 out.timeout_seconds = number
-    out.allow_bookmarks = _flag(query.get("allowWatchBookmarks", ""))
+    out.allow_bookmarks = flag(query, "allowWatchBookmarks")
     if "sendInitialEvents" in query:
-        out.send_initial_events = _flag(query["sendInitialEvents"])
+        out.send_initial_events = flag(query, "sendInitialEvents")
     return out
 
 
@@ -116,25 +115,21 @@ def get(core: Core, resource: Resource, namespace: str, name: str) -> Entry:
     return entry
 
 
-def _list_options_error(field: str, text: str) -> StatusError:
-    return invalid("ListOptions", "meta.k8s.io", "", [field_forbidden(field, text)])
-
-
 def _check_list(query: ListQuery) -> None:
+    causes = []
+    match = query.rv_match
+    if match and not query.rv:
+        causes.append(field_forbidden("resourceVersionMatch", "resourceVersionMatch is forbidden unless resourceVersion is provided"))
+    if match and query.continue_:
+        causes.append(field_forbidden("resourceVersionMatch", "resourceVersionMatch is forbidden when continue is provided"))
+    if match not in _MATCHES:
+        causes.append(not_supported("resourceVersionMatch", match, _MATCHES))
+    if match == "Exact" and query.rv == "0":
+        causes.append(field_forbidden("resourceVersionMatch", 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'))
     if query.send_initial_events is not None:
-        raise _list_options_error("sendInitialEvents", "sendInitialEvents is forbidden for list")
-    if not query.rv_match:
-        return
-    if query.continue_:
-        raise _list_options_error("resourceVersionMatch", "resourceVersionMatch is forbidden when continue is provided")
-    if not query.rv:
-        raise _list_options_error("resourceVersionMatch", "resourceVersionMatch is forbidden unless resourceVersion is provided")
-    if query.rv_match not in ("Exact", "NotOlderThan"):
-        cause = invalid_value("resourceVersionMatch", query.rv_match, 'supported values: "Exact", "NotOlderThan"')
-        raise invalid("ListOptions", "meta.k8s.io", "", [cause])
-    if query.rv_match == "Exact" and query.rv == "0":
-        text = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
-        raise _list_options_error("resourceVersionMatch", text)
+        causes.append(field_forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"))
+    if causes:
+        raise invalid("ListOptions", "meta.k8s.io", "", causes)
 
 
 def list_page(core: Core, resource: Resource, query: ListQuery) -> Page:
@@ -182,7 +177,7 @@ def _cut(query: ListQuery, entries: Any, rv: int) -> Page:
     match = query.match
     if match is not None:
         entries = (e for e in entries if match(e.obj))
-    if not query.limit:
+    if not query.limit or query.rv == "0":  # any version will do: no need for pages
         return Page(list(entries), rv)
     page: list[Entry] = []
     for entry in entries:

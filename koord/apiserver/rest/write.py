@@ -18,7 +18,7 @@ from koord.apiserver.errors import (
     invalid_value,
     not_found,
 )
-from koord.apiserver.rest.meta import check_identity, check_version, generated_name, prepare_create, prepare_update
+from koord.apiserver.rest.meta import check_identity, check_version, expected_version, generated_name, prepare_create, prepare_update
 from koord.apiserver.schema.builtin import clean, schemas
 from koord.apiserver.store import Entry, make_key
 from koord.apiserver.strategies import strategy
@@ -51,18 +51,22 @@ def decode(resource: Resource, obj: Obj, options: Options) -> None:
         try:
             clean(resource.type, obj, None, unknown)
         except StatusError as err:
-            text = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {err.message}'
-            raise bad_request(text) from err
+            raise undecodable(resource, err.message) from err
         obj.setdefault("metadata", {})
     if unknown:
-        report_unknown(unknown, options)
+        report_unknown(resource, unknown, options)
 
 
-def report_unknown(unknown: list[str], options: Options) -> None:
+def undecodable(resource: Resource, why: str) -> StatusError:
+    """400 for a body that is no object of its kind."""
+    return bad_request(f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {why}')
+
+
+def report_unknown(resource: Resource, unknown: list[str], options: Options) -> None:
     """Refuse, warn of, or ignore unknown fields."""
     texts = [f'unknown field "{field}"' for field in unknown]
     if options.field_validation == "Strict":
-        raise bad_request("strict decoding error: " + ", ".join(texts))
+        raise undecodable(resource, "strict decoding error: " + ", ".join(texts))
     if options.field_validation == "Warn":
         options.warnings.extend(texts)
 
@@ -198,17 +202,13 @@ async def replace(
     for _ in range(_RETRIES):
         old = bucket.get(namespace, name)
         if old is None:
-            if (
-                resource.create_on_update
-                and not subresource
-                and not obj["metadata"].get("uid")
-                and not obj["metadata"].get("resourceVersion")
-            ):
+            if resource.create_on_update and not subresource and not obj["metadata"].get("uid"):
+                obj["metadata"].pop("resourceVersion", None)
                 return await create(core, resource, namespace, obj, options, name), True
             raise not_found(resource.plural, resource.group, name)
         stored = old.obj
         check_version(resource, name, obj["metadata"], stored["metadata"])
-        conditional = bool(obj["metadata"].get("resourceVersion"))
+        conditional = bool(expected_version(obj["metadata"]))
         if not conditional and not resource.unconditional_update:
             cause = invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
             raise invalid(resource.plural, resource.group, name, [cause])

@@ -250,8 +250,13 @@ def decode_patch(resource: Resource, patch: Obj, options: Options) -> None:
             raise invalid(resource.kind, resource.group, patch["metadata"].get("name") or "", causes)
     elif resource.type is not None:
         clean(resource.type, patch, None, unknown)
-    if unknown:
-        report_unknown(unknown, options)
+    if unknown and resource.structural is not None:
+        report_unknown(resource, unknown, options)
+    elif unknown:
+        # What the types do not have cannot be owned: fieldValidation does not matter here.
+        meta = patch["metadata"]
+        what = f"{meta.get('namespace', '')}/{meta.get('name', '')}; {resource.group}/{resource.version}, Kind={resource.kind}"
+        raise StatusError(500, "", f"failed to create typed patch object ({what}): .{unknown[0]}: field not declared in schema")
 
 
 def _check_types(resource: Resource, patch: Obj, causes: list[Cause]) -> None:

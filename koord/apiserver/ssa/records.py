@@ -49,8 +49,6 @@ class Record:
             out += f' with subresource "{self.subresource}"'
         if self.operation == UPDATE:
             out += f" using {self.api_version}"
-            if self.time:
-                out += f" at {self.time}"
         return out
 
 

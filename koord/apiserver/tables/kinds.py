@@ -274,7 +274,7 @@ KINDS: dict[tuple[str, str], tuple[tuple[Column, ...], Row]] = {
     ),
     ("", "configmaps"): (_s("Name", "Data", "Age"), lambda o: [_name(o), len(o.get("data") or ()) + len(o.get("binaryData") or ()), age(o)]),  # noqa: E501
     ("", "secrets"): (_s("Name", "Type", "Data", "Age"), lambda o: [_name(o), o.get("type"), len(o.get("data") or ()), age(o)]),
-    ("", "serviceaccounts"): (_s("Name", "Secrets", "Age"), lambda o: [_name(o), len(o.get("secrets") or ()), age(o)]),
+    ("", "serviceaccounts"): (_s("Name", "Age"), lambda o: [_name(o), age(o)]),
     ("", "services"): (_s("Name", "Type", "Cluster-IP", "External-IP", "Port(s)", "Age", wide=("Selector",)), service),
     ("", "endpoints"): (_s("Name", "Endpoints", "Age"), endpoints),
     ("", "limitranges"): (_CREATED, _created),
@@ -301,7 +301,7 @@ KINDS: dict[tuple[str, str], tuple[tuple[Column, ...], Row]] = {
     ("autoscaling", "horizontalpodautoscalers"): (_s("Name", "Reference", "Targets", "MinPods", "MaxPods", "Replicas", "Age"), hpa),
     ("policy", "poddisruptionbudgets"): (_s("Name", "Min Available", "Max Unavailable", "Allowed Disruptions", "Age"), pdb),
     ("scheduling.k8s.io", "priorityclasses"): (
-        _s("Name", "Value", "Global-Default", "Age", "PreemptionPolicy"),
+        (("Name", "string", 0), ("Value", "integer", 0), ("Global-Default", "boolean", 0), *_s("Age", "PreemptionPolicy")),
         lambda o: [_name(o), o.get("value", 0), bool(o.get("globalDefault")), age(o), o.get("preemptionPolicy")],
     ),
     ("coordination.k8s.io", "leases"): (_s("Name", "Holder", "Age"), lambda o: [_name(o), _spec(o).get("holderIdentity") or "", age(o)]),

@@ -67,15 +67,13 @@ def check_node_update(new: Obj, old: Obj, causes: list[Cause]) -> None:
 
 def _data(obj: Obj, keys: tuple[str, ...], causes: list[Cause]) -> None:
     size = 0
-    seen: set[str] = set()
     for field in keys:
         for key, value in (obj.get(field) or {}).items():
             if not _DATA_KEY.fullmatch(key) or key in (".", "..") or len(key) > 253:
                 text = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"  # noqa: E501
                 causes.append(invalid_value(f"{field}[{key}]", key, text))
-            if key in seen:
-                causes.append(duplicate(f"{field}[{key}]", key))
-            seen.add(key)
+            if field == "data" and key in (obj.get("binaryData") or ()):
+                causes.append(invalid_value(f"data[{key}]", key, "duplicate of key present in binaryData"))
             size += len(value)
     if size > _DATA_LIMIT:
         causes.append(Cause("FieldValueTooLong", "", f"Too long: must have at most {_DATA_LIMIT} bytes"))

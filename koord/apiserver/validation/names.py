@@ -137,21 +137,22 @@ def annotation_map(values: Obj, path: str, causes: list[Cause]) -> None:
 
 def owner_references(refs: list[Obj], causes: list[Cause]) -> None:
     """Check metadata.ownerReferences."""
-    controllers = 0
-    for i, ref in enumerate(refs):
-        path = f"metadata.ownerReferences[{i}]"
-        for key, text in (("apiVersion", "version must not be empty"), ("kind", "kind must not be empty"), ("name", "name must not be empty"),  # noqa: E501
-                          ("uid", "uid must not be empty")):  # fmt: skip
+    controllers = [f"{ref.get('kind', '')}/{ref.get('name', '')}" for ref in refs if ref.get("controller")]
+    for ref in refs:
+        for key in ("apiVersion", "kind", "name", "uid"):
             if not ref.get(key):
-                causes.append(invalid_value(f"{path}.{key}" if key != "kind" else f"{path}.kind", ref.get(key) or "", text))
-        controllers += bool(ref.get("controller"))
-    if controllers > 1:
-        causes.append(invalid_value("metadata.ownerReferences", refs, "Only one reference can have Controller set to true"))
+                text = "version must not be empty" if key == "apiVersion" else "must not be empty"
+                causes.append(invalid_value(f"metadata.ownerReferences.{key}", ref.get(key) or "", text))
+    if len(controllers) > 1:
+        text = f'Only one reference can have Controller set to true. Found "true" in references for {controllers[0]} and {controllers[1]}'
+        causes.append(invalid_value("metadata.ownerReferences", refs, text))
 
 
 def metadata(meta: Obj, *, namespaced: bool, rule: Callable[[str], str], causes: list[Cause]) -> None:
     """Check ObjectMeta."""
-    name = meta.get("name")
+    name, base = meta.get("name"), meta.get("generateName")
+    if base and (wrong := rule(base[:-1] if base.endswith("-") else base)):
+        causes.append(invalid_value("metadata.generateName", base, wrong))
     if not name:
         causes.append(required("metadata.name", "name or generateName is required"))
     else:

@@ -12,7 +12,7 @@ from aiohttp import web
 from koord.apiserver.errors import StatusError, bad_request, forbidden, internal, path_not_found, unauthorized
 from koord.apiserver.impersonation import effective
 from koord.apiserver.rbac import Attributes, selected_name, verb_of
-from koord.apiserver.rest.context import Options
+from koord.apiserver.rest.context import Options, flag
 from koord.apiserver.web import discovery, health
 from koord.apiserver.web.negotiate import JSON, shape
 from koord.apiserver.web.objects import ObjectHandlers
@@ -87,9 +87,9 @@ class Front:
         if (first == "api" and len(segments) > 2) or (first == "apis" and len(segments) > 3):
             target = resolve(self.core.resources, segments)
             if target is None:
-                group, version = ("", segments[1]) if first == "api" else (segments[1], segments[2])
-                if not any(r.version == version for r in self.core.resources.of_group(group)):
-                    return web.Response(status=404, text="404 page not found\n")
+                group = "" if first == "api" else segments[1]
+                if not self.core.resources.of_group(group):
+                    return _page_not_found()
                 raise path_not_found()
             self._authorize(request, options, target, query)
             return await self.objects.dispatch(request, target, query, options)
@@ -104,7 +104,7 @@ class Front:
         if target is None:
             wanted = Attributes(request.method.lower(), path=path)
         else:
-            verb = verb_of(request.method, name=target.name, watch=query.get("watch", "") in ("1", "true"))
+            verb = verb_of(request.method, name=target.name, watch=flag(query, "watch"))
             resource = target.resource
             # A list or watch of one name is about that name, as far as rules with resourceNames go.
             name = target.name or selected_name(query.get("fieldSelector", ""))
@@ -144,8 +144,13 @@ class Front:
         else:
             found = None
         if found is None:
-            raise path_not_found()
+            return _page_not_found()
         return json_response(orjson.dumps(found))
+
+
+def _page_not_found() -> web.Response:
+    """404 for a path that belongs to no API group."""
+    return web.Response(status=404, text="404 page not found\n")
 
 
 def parse_json(body: bytes, *, what: str = "object") -> Obj:

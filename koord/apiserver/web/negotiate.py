@@ -9,6 +9,13 @@ from koord.apiserver.errors import not_acceptable
 
 JSON = "application/json"
 _OFFERED = (JSON, "application/yaml")
+_META_VERSIONS = ("v1", "v1beta1")
+_VERSIONS = {
+    "Table": _META_VERSIONS,
+    "PartialObjectMetadata": _META_VERSIONS,
+    "PartialObjectMetadataList": _META_VERSIONS,
+    "APIGroupDiscoveryList": ("v2", "v2beta1", "v1"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,7 @@ def shape(accept: str) -> Shape:
         if media not in (JSON, "*/*", "application/*", "application/yaml"):
             continue
         if options.get("as"):
-            if options["as"] in ("Table", "PartialObjectMetadata", "PartialObjectMetadataList", "APIGroupDiscoveryList"):
+            if options["as"] in _VERSIONS and options.get("v", "v1") in _VERSIONS[options["as"]]:
                 return Shape(options["as"], options.get("v", ""))
             continue
         return Shape(yaml=media == "application/yaml")

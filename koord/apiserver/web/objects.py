@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from aiohttp import web
 
-from koord.apiserver.errors import StatusError, bad_request, method_not_allowed, path_not_found, unsupported_media_type
+from koord.apiserver.errors import (
+    StatusError,
+    bad_request,
+    invalid,
+    method_not_allowed,
+    not_supported,
+    path_not_found,
+    too_long,
+    unsupported_media_type,
+)
 from koord.apiserver.protobuf import decode as protobuf
 from koord.apiserver.rest import delete as deletion
 from koord.apiserver.rest import patch as patching
 from koord.apiserver.rest import read, subresources, write
-from koord.apiserver.rest.context import Options
+from koord.apiserver.rest.context import Options, flag
 from koord.apiserver.web import logs, reviews
 from koord.apiserver.web.negotiate import JSON, shape
 from koord.apiserver.web.render import Renderer, warn
@@ -28,27 +37,30 @@ if TYPE_CHECKING:
 Obj = dict[str, Any]
 
 _YAML = ("application/yaml", "application/x-yaml", "text/yaml")
-_VALIDATIONS = ("Strict", "Warn", "Ignore")
+_VALIDATIONS = ("", "Ignore", "Strict", "Warn")
+_KINDS = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": "PatchOptions", "DELETE": "DeleteOptions"}
+_MANAGER_LIMIT = 128
 
 
-def read_options(query: dict[str, str], options: Options) -> None:
-    """The options of writes. Raises 400 for values that mean nothing."""
+def read_options(query: dict[str, str], options: Options, method: str) -> None:
+    """The options of writes. Raises 422 for values that mean nothing."""
     if not query:
         return
+    causes = []
     dry = query.get("dryRun")
     if dry is not None:
-        if dry not in ("All", ""):
-            raise bad_request(f'dryRun: Unsupported value: "{dry}": supported values: "All"')
-        options.dry_run = dry == "All"
-    validation = query.get("fieldValidation")
-    if validation:
-        if validation not in _VALIDATIONS:
-            listed = ", ".join(f'"{v}"' for v in _VALIDATIONS)
-            raise bad_request(f'fieldValidation: Unsupported value: "{validation}": supported values: {listed}')
-        options.field_validation = validation
+        if dry != "All":
+            causes.append(not_supported("dryRun", [dry], ("All",)))
+        options.dry_run = True
+    validation = query.get("fieldValidation", "")
+    if validation not in _VALIDATIONS:
+        causes.append(not_supported("fieldValidation", validation, _VALIDATIONS))
     manager = query.get("fieldManager", "")
-    if len(manager) > 128:
-        raise bad_request(f"fieldManager: Too long: may not be more than 128 bytes, got {len(manager)}")
+    if len(manager.encode()) > _MANAGER_LIMIT:
+        causes.append(too_long("fieldManager", manager, _MANAGER_LIMIT))
+    if causes:
+        raise invalid(_KINDS.get(method, "PatchOptions"), "meta.k8s.io", "", causes)
+    options.field_validation = validation or options.field_validation
     options.field_manager = manager
     options.force = query.get("force", "").lower() in ("true", "1")
 
@@ -78,6 +90,8 @@ async def body_object(request: web.BaseRequest, options: Options) -> Obj:
             raise bad_request(f"the object provided is unrecognized (protobuf): {err}") from err
     else:
         raise unsupported_media_type((JSON, "application/yaml", protobuf.MEDIA_TYPE))
+    if found is None:
+        return {}
     if not isinstance(found, dict):
         raise bad_request("the object provided is unrecognized (must be a JSON object)")
     return found
@@ -118,7 +132,7 @@ class ObjectHandlers:
         if target.name:
             if method in ("GET", "HEAD"):
                 return self._one(request, resource, read.get(self.core, resource, target.place, target.name))
-            read_options(query, options)
+            read_options(query, options, method)
             if method == "PUT":
                 return await self._put(request, target, options)
             if method == "PATCH":
@@ -152,7 +166,7 @@ class ObjectHandlers:
     async def _list(self, request: web.BaseRequest, target: Target, query: dict[str, str]) -> web.StreamResponse:
         parsed = read.parse_query(target.resource, target.namespace, query)
         wanted = shape(request.headers.get("Accept", ""))
-        if query.get("watch", "").lower() in ("true", "1"):
+        if flag(query, "watch"):
             return await self.watches.serve(request, target.resource, parsed, wanted, query)
         page = read.list_page(self.core, target.resource, parsed)
         return self.render.page(target.resource, page, wanted, query)
@@ -161,7 +175,7 @@ class ObjectHandlers:
 
     async def _create(self, request: web.BaseRequest, target: Target, query: dict[str, str], options: Options) -> web.StreamResponse:
         resource = target.resource
-        read_options(query, options)
+        read_options(query, options, request.method)
         obj = await body_object(request, options)
         if resource.verbs == ("create",):
             return self.render.plain(await reviews.answer(self.core, target, obj, options), 201)
@@ -190,8 +204,7 @@ class ObjectHandlers:
     async def _delete(self, request: web.BaseRequest, target: Target, query: dict[str, str], options: Options) -> web.StreamResponse:
         body = await request.read()
         wanted = deletion.parse_options(await body_object(request, options) if body else None, query)
-        if "All" in (wanted.wire.get("dryRun") or ()):
-            options.dry_run = True
+        options.dry_run = options.dry_run or wanted.dry_run
         resource = target.resource
         entry, gone = await deletion.delete(self.core, resource, target.place, target.name, options, wanted)
         if gone and not resource.returns_deleted:
@@ -204,21 +217,21 @@ class ObjectHandlers:
     async def _delete_collection(
         self, request: web.BaseRequest, target: Target, query: dict[str, str], options: Options
     ) -> web.StreamResponse:
-        read_options(query, options)
+        resource = target.resource
+        if (resource.namespaced and target.namespace is None) or "deletecollection" not in resource.verbs:
+            raise method_not_allowed()
+        read_options(query, options, request.method)
         body = await request.read()
-        wanted = deletion.parse_options(await body_object(request, options) if body else None, {} if body else query)
+        wanted = deletion.parse_options(await body_object(request, options) if body else None, query)
+        options.dry_run = options.dry_run or wanted.dry_run
         parsed = read.parse_query(target.resource, target.namespace, query)
         page = read.list_page(self.core, target.resource, parsed)
-        left: list[Entry] = []
-        for entry in page.entries:
+        for entry in page.entries:  # the answer shows them as they were found
             try:
-                last, _ = await deletion.delete(self.core, target.resource, entry.namespace, entry.name, options, wanted)
+                await deletion.delete(self.core, target.resource, entry.namespace, entry.name, options, wanted)
             except StatusError as err:
                 if err.code != 404:
                     raise
-                continue
-            left.append(last)
-        page.entries = left
         return self.render.page(target.resource, page, shape(request.headers.get("Accept", "")), query)
 
     # -- subresources ------------------------------------------------------------------------------------------------------------
@@ -227,7 +240,7 @@ class ObjectHandlers:
         core, resource, sub, method = self.core, target.resource, target.subresource, request.method
         if sub not in resource.subresources:
             raise path_not_found()
-        read_options(query, options)
+        read_options(query, options, method)
         if sub in ("status", "resize", "ephemeralcontainers"):
             if method in ("GET", "HEAD"):
                 return self._one(request, resource, read.get(core, resource, target.place, target.name))
@@ -239,7 +252,7 @@ class ObjectHandlers:
         if sub == "scale":
             return await self._scale(request, target, options)
         if sub == "log":
-            if method != "GET":
+            if method not in ("GET", "HEAD"):
                 raise method_not_allowed()
             return await logs.serve(core, request, resource, (target.place, target.name), query)
         if sub == "finalize":

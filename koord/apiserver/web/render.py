@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from aiohttp import web
 
+from koord.apiserver.errors import StatusError, bad_request
 from koord.apiserver.web.negotiate import JSON, PLAIN, Shape
 from koord.apiserver.wire import item_of, list_body, obj_of, raw_of
 
@@ -20,6 +21,7 @@ Obj = dict[str, Any]
 
 _HEADERS = {"Content-Type": JSON, "Cache-Control": "no-cache, private"}
 _META = "meta.k8s.io"
+_INCLUDED = ("", "None", "Metadata", "Object")
 
 
 def warn(response: web.StreamResponse, texts: list[str]) -> None:
@@ -63,6 +65,8 @@ class Renderer:
             from koord.apiserver.tables.table import table
 
             return orjson.dumps(table(resource, [obj_of(entry, resource)], wanted.version or "v1", {"resourceVersion": str(entry.rv)}))
+        if wanted.as_ == "PartialObjectMetadataList":
+            raise StatusError(406, "NotAcceptable", f"you requested {wanted.as_}, but the requested object is not a list ({resource.kind})")
         if wanted.as_.startswith("PartialObjectMetadata"):
             return partial(entry, resource, wanted.version or "v1")
         return raw_of(entry, resource)
@@ -77,8 +81,15 @@ class Renderer:
                 meta["continue"] = page.continue_
             if page.remaining is not None:
                 meta["remainingItemCount"] = page.remaining
+            include = query.get("includeObject", "")
+            if include not in _INCLUDED:
+                raise bad_request(f"unrecognized includeObject value: {include!r}; accepted: None, Metadata, Object")
             objs = [obj_of(e, resource) for e in page.entries]
-            return respond(orjson.dumps(table(resource, objs, wanted.version or "v1", meta, query.get("includeObject", ""))))
+            return respond(orjson.dumps(table(resource, objs, wanted.version or "v1", meta, include)))
+        if wanted.as_ == "PartialObjectMetadata":
+            raise StatusError(
+                406, "NotAcceptable", f"you requested {wanted.as_}, but the requested object is a list ({resource.list_kind})"
+            )
         if wanted.as_.startswith("PartialObjectMetadata"):
             version = wanted.version or "v1"
             items = [partial(e, resource, version) for e in page.entries]

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from .scenarios import SCENARIOS
+from . import reads, scenarios, writes
 from .transcript import Target, Transcript
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
+SCENARIOS = (*scenarios.SCENARIOS, *writes.SCENARIOS, *reads.SCENARIOS)
 GOLDEN = Path(__file__).parent / "golden"
 Scenario = Callable[[Transcript], None]
 

@@ -24,6 +24,8 @@ _VARIANTS = (
     (re.compile(r"^FieldValueTypeInvalid$"), "FieldValueInvalid"),
     (re.compile(r"\(\d+\)"), "(n)"),
     (re.compile(r"/registry/\S+"), "/registry/…"),
+    # an object as a whole, with the names and versions of one run
+    (re.compile(r'Invalid value: "(\{.*\}|map\[.*\])": '), 'Invalid value: "…": '),
 )
 # what depends on the version of Kubernetes, or says nothing
 _DROPPED = {"managedFields", "selfLink", "ipFamilies", "ipFamilyPolicy", "clusterIPs", "storageVersionHash"}
@@ -47,28 +49,46 @@ class Transcript:
         self.target = target
         self.ns = "c" + uuid.uuid4().hex[:8]
         self.lines: list[Any] = []
+        self.warnings: list[str] = []  # of the last call
         self.raw("POST", "/api/v1/namespaces", {"metadata": {"name": self.ns}})
 
     def close(self) -> None:
         self.raw("DELETE", f"/api/v1/namespaces/{self.ns}", {})
 
-    def raw(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> tuple[int, Any]:
+    def raw(self, method: str, path: str, body: Any = None, kind: str = "application/json", accept: str = "") -> tuple[int, Any]:
         """A call that is not written down."""
         headers = {"Content-Type": kind} if body is not None else {}
+        if accept:
+            headers["Accept"] = accept
         data = None if body is None else body if isinstance(body, (str, bytes)) else json.dumps(body)
         path = path.replace("{ns}", self.ns)
         answer = self.target.session.request(method, self.target.url + path, data=data, headers=headers, timeout=30)
+        self.warnings = re.findall(r'299 - "((?:[^"\\]|\\.)*)"', answer.headers.get("Warning", ""))
         try:
             return answer.status_code, answer.json()
         except ValueError:
             return answer.status_code, answer.text
 
-    def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+    def call(self, method: str, path: str, body: Any = None, kind: str = "application/json", accept: str = "") -> Any:
         """A call whose answer is part of the transcript; returns the decoded body."""
+        status, out = self.raw(method, path, body, kind, accept)
+        line = {
+            "request": f"{method} {path.split('?', maxsplit=1)[0]}".replace(self.ns, "{ns}"),
+            "status": status,
+            "answer": self.tidy(out),
+        }
+        if self.warnings:
+            line["warnings"] = self.tidy(self.warnings)
+        self.lines.append(line)
+        return out
+
+    def verdict(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+        """A call of which only the outcome is written down where it fails: the words are those of a Go library."""
         status, out = self.raw(method, path, body, kind)
-        self.lines.append(
-            {"request": f"{method} {path.split('?', maxsplit=1)[0]}".replace(self.ns, "{ns}"), "status": status, "answer": self.tidy(out)}
-        )
+        answer = {"reason": out.get("reason"), "code": out.get("code")} if status >= 400 and isinstance(out, dict) else out
+        if isinstance(answer, dict) and status >= 400 and out.get("details", {}).get("causes"):
+            answer["causes"] = [[c.get("field"), c.get("reason")] for c in out["details"]["causes"]]
+        self.lines.append({"request": f"{method} {path.split('?', maxsplit=1)[0]}", "status": status, "answer": self.tidy(answer)})
         return out
 
     def note(self, **values: Any) -> None:
