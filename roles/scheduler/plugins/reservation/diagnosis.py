@@ -48,13 +48,14 @@ class Diagnosis:
         if ctx.pod.reservation or not wish.required:
             return
         matched = list(owned_by(self._ledger, ctx.pod))
-        items = self._items(ctx, failure, wish, matched)
+        items = self._items(ctx, failure, wish, matched, own=True)
         note = f"0/{len(matched)} reservations are available{': ' if items else ''}{', '.join(items)}."
         pod = ctx.pod
         self._handle.event(ObjectRef("Pod", pod.name, pod.namespace, pod.pod.metadata.uid), "Warning", EVENT, note)
 
-    def _items(self, ctx: CycleContext, failure: FitFailure, wish: Wish, matched: list[Held]) -> list[str]:
-        """How many reservations for which reason: the name, then the pod's wishes, then the nodes."""
+    def _items(self, ctx: CycleContext, failure: FitFailure, wish: Wish, matched: list[Held], *, own: bool = False) -> list[str]:
+        """How many reservations for which reason: the name, then the pod's wishes, then the nodes. `own`: also what the reservations
+        themselves hold too little of, which the message of the pod says by node."""
         objections = [(held, self._matcher.objection(ctx, wish, held)) for held in matched]
         counts = Counter(objection for _, objection in objections)
         items: list[str] = []
@@ -70,7 +71,10 @@ class Diagnosis:
                 items.append(f"{count} Reservation(s) had untolerated taint {objection.removeprefix(TAINT)}")
         slots = Counter(held.slot for held, objection in objections if not objection)
         reasons = self._node_reasons(ctx, failure, slots)
-        items.extend(f"{count} Reservation(s) for node reason that {reason}" for reason, count in sorted(reasons.items()))
+        if own:
+            items.extend(f"{count} {reason}" for reason, count in sorted(reasons.items()) if reason.startswith(_OWN))
+        others = sorted((reason, count) for reason, count in reasons.items() if not reason.startswith(_OWN))
+        items.extend(f"{count} Reservation(s) for node reason that {reason}" for reason, count in others)
         return items
 
     def _node_reasons(self, ctx: CycleContext, failure: FitFailure, slots: Counter[int]) -> Counter[str]:
@@ -82,8 +86,7 @@ class Diagnosis:
             for slot, code in zip(rows.tolist(), codes.tolist(), strict=True):
                 if slot in slots:
                     for reason in plugin.rejection(ctx, int(code)).reasons:
-                        if not reason.startswith(_OWN):
-                            found[reason] += slots[slot]
+                        found[reason] += slots[slot]
         for slot, (_, rejection) in failure.blocked.items():
             for reason in rejection.reasons if slot in slots else ():
                 found[reason] += slots[slot]

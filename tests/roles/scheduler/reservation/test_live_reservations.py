@@ -158,6 +158,24 @@ def test_a_pod_waits_for_its_reservation(scheduler: Any) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.feature("SCH-RSV-15")
+def test_the_event_tells_what_the_reservation_has_too_little_of(scheduler: Any) -> None:
+    async def run() -> None:
+        async with started(scheduler) as live:
+            found = Reservations(live)
+            await live.node("n", cpu="8")
+            await found.make("r", cpu="2", allocatePolicy="Restricted")
+            await found.phase("r", "Available")
+            await live.pod("p", cpu="3", meta=owner_meta(name="r"))
+            await live.refused("p")
+            (event, *_) = await found.events("p", "FailedScheduling-Reservation")
+            named = "1 Reservation(s) exactly matches the requested reservation name"
+            short = "1 Reservation(s) Insufficient cpu, requested: 3000, used: 0, capacity: 2000"
+            assert event["note"] == f"0/1 reservations are available: {named}, {short}."
+
+    asyncio.run(run())
+
+
 @pytest.mark.feature("SCH-RSV-06")
 def test_an_owner_without_affinity_that_waits_is_woken(scheduler: Any) -> None:
     """NodeResourcesFit refused it; a reservation that comes later is what helps."""
