@@ -6,7 +6,7 @@ the machine's version takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -113,3 +113,15 @@ class Batch:
 def sequence(*writes: Write, stop_on_error: bool = False) -> Batch:
     """A batch without levels."""
     return Batch((tuple(writes),), stop_on_error)
+
+
+def in_steps(writes: Iterable[Write]) -> Iterator[Batch]:
+    """Batches that each end with a directory: what is to be written in it can only be looked at when it is there."""
+    step: list[Write] = []
+    for write in writes:
+        step.append(write)
+        if write.kind is Kind.DIRECTORY:
+            yield sequence(*step)
+            step = []
+    if step:
+        yield sequence(*step)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from koord.api.qos import QoSClass
 from roles.koordlet.actuation.executor import Executor, Mode
-from roles.koordlet.actuation.writes import About, Write, sequence
+from roles.koordlet.actuation.writes import About, Write, in_steps, sequence
 from roles.koordlet.hooks.asking import Answers, Asking
 from roles.koordlet.hooks.context import ContainerContext, HostAppContext, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook
@@ -103,8 +103,8 @@ class Reconciler:
             self._carry_out(job, "pod", snapshot, Pass())
         for hook in self._asking.hooks:
             if stage in hook.pod_stages:
-                more = sequence(*hook.at_pod(stage, snapshot, pod, self._asking.rule(hook)))
-                self._carry_out(Job(hook.name, more), "pod", snapshot, Pass())
+                for more in in_steps(hook.at_pod(stage, snapshot, pod, self._asking.rule(hook))):
+                    self._carry_out(Job(hook.name, more), "pod", snapshot, Pass())
 
     # -- what is wanted ------------------------------------------------------------------------------------------------------
 
@@ -181,7 +181,8 @@ class Reconciler:
             rule = self._asking.rule(hook)
             try:
                 if hook.walks_always or hook.name in changed:
-                    self._carry_out(Job(hook.name, sequence(*hook.walk(snapshot, rule, listed))), "allpods", snapshot, done)
+                    for batch in in_steps(hook.walk(snapshot, rule, listed)):
+                        self._carry_out(Job(hook.name, batch), "allpods", snapshot, done)
                 if self._modes(hook.name) is Mode.ENFORCE:
                     hook.act(snapshot, rule, listed, self._metrics)
                 self._gauge(hook, hook.samples(rule, listed))

@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+from koord.api.qos import QoSClass
+from roles.koordlet.hooks.asking import Answers
+from roles.koordlet.hooks.context import PodContext, Stage
+
 KEY = "node.koordinator.sh/resctrl"
 BOTH = {"llc": {"schemata": {"range": [0, 30]}}, "mb": {"schemata": {"percent": 25}}}
 
@@ -90,6 +94,24 @@ def test_group_schemata_and_tasks(groups) -> None:
 def test_only_valid_parts(groups, config, wanted) -> None:
     groups.pod("p", config)
     assert [value for file, value in groups.writes() if file.endswith("schemata")] == wanted
+
+
+@pytest.mark.feature("KA-RDT-02")
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_new_group_has_its_limits_at_once(groups, listed) -> None:
+    """The directory and what is in it: by the runtime's request before a pod starts, and by one pass for a listed pod."""
+    node = groups.node
+    if listed:
+        path = groups.path(groups.pod("p", BOTH, 101))
+        node.run()
+    else:
+        snapshot = node.world.snapshot()
+        node.asking.learn(snapshot)
+        pod = PodContext("d", "p", "u9", {}, {KEY: json.dumps(BOTH)}, "", "Burstable", QoSClass.LS)
+        node.reconciler.pod_now(pod, Answers(), snapshot, Stage.PRE_RUN_POD_SANDBOX)
+        path = groups.base / "koordlet-u9"
+    assert (path / "schemata").read_text().split() == ["L3:0=f;1=f;", "MB:0=30;1=30;"]
+    assert not listed or (path / "tasks").read_text().split() == ["101"]
 
 
 @pytest.mark.feature("KA-RDT-02")
