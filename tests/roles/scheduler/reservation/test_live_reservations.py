@@ -164,7 +164,7 @@ def test_the_event_tells_what_the_reservation_has_too_little_of(scheduler: Any) 
         async with started(scheduler) as live:
             found = Reservations(live)
             await live.node("n", cpu="8")
-            await found.make("r", cpu="2", allocatePolicy="Restricted")
+            await found.make("r", cpu="2", policy="Restricted")
             await found.phase("r", "Available")
             await live.pod("p", cpu="3", meta=owner_meta(name="r"))
             await live.refused("p")
