@@ -7,6 +7,7 @@ command line ends the process with status 1 and one clear line.
 from __future__ import annotations
 
 import difflib
+import ipaddress
 from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any, NamedTuple, TypeVar
 
@@ -127,7 +128,23 @@ class CommaListType(click.ParamType[tuple[str, ...]]):
         return tuple(word.strip() for word in str(value).split(",") if word.strip())
 
 
+class IPType(click.ParamType[str]):
+    """An IP address to listen on."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text, unchanged."""
+        try:
+            ipaddress.ip_address(value)
+        except ValueError:
+            flag = param.opts[0] if param is not None else "the address"
+            raise FlagError(f"{flag}: {value!r} is no IP address", ctx) from None
+        return str(value)
+
+
 Duration = DurationType()
+IPAddress = IPType()
 Bool = BoolType()
 CommaList = CommaListType()
 HostPortAddress = HostPortType()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from koord.process.flags import CommaList, bool_option, common_options, duration_option, gates_option, go_command
+from koord.process.flags import CommaList, IPAddress, bool_option, common_options, duration_option, gates_option, go_command
 from koord.process.inert import COMPONENT_BASE, inert_given, inert_options
 
 if TYPE_CHECKING:
@@ -36,10 +36,12 @@ _LEASE_FLAGS = {
 @click.option("--config", metavar="FILE", help="DeschedulerConfiguration descheduler/v1alpha2; without it the defaults hold.")
 @click.option("--write-config-to", metavar="FILE", help="Write the completed configuration and exit.")
 @bool_option("--validate-config", help="Check the configuration and exit.")
-@click.option("--address", default="0.0.0.0", show_default=True, help="IP address of health and metrics; without --config only.")
+@click.option(
+    "--address", type=IPAddress, default="0.0.0.0", show_default=True, help="IP address of health and metrics; without --config only."
+)
 @click.option("--port", type=click.IntRange(0, 65535), default=10251, show_default=True, help="Their port, 0: none; without --config only.")
 @click.option("--secure-port", type=click.IntRange(0, 65535), default=10258, show_default=True, help="Port of the HTTPS listener; 0: none.")
-@click.option("--bind-address", default="0.0.0.0", show_default=True, help="IP address of the HTTPS listener.")
+@click.option("--bind-address", type=IPAddress, default="0.0.0.0", show_default=True, help="IP address of the HTTPS listener.")
 @click.option("--cert-dir", metavar="DIR", default="", help="Where a certificate made by this process is kept.")
 @click.option("--tls-cert-file", metavar="FILE", default="", help="Certificate to serve HTTPS with; without it one is made.")
 @click.option("--tls-private-key-file", metavar="FILE", default="", help="Its key.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from koord.process.flags import FlagError, bool_option, common_options, duration_option, gates_option, go_command
+from koord.process.flags import IPAddress, bool_option, common_options, duration_option, gates_option, go_command
 from koord.process.inert import inert_given, inert_options
 from roles.scheduler import flags as groups
 
@@ -35,7 +35,7 @@ _LEASE = {
 @click.option("--write-config-to", metavar="FILE", help="Write the completed configuration and exit.")
 @bool_option("--validate-config", help="Check the configuration, plugins and their arguments included, and exit.")
 @click.option("--plugin-path", metavar="PATH", multiple=True, help="Python file or folder with plugins of your own; may be repeated.")
-@click.option("--address", default="0.0.0.0", show_default=True, help="IP address of the plain HTTP listener.")
+@click.option("--address", type=IPAddress, default="0.0.0.0", show_default=True, help="IP address of the plain HTTP listener.")
 @click.option("--port", type=click.IntRange(0, 65535), default=10251, show_default=True, help="Its port; 0 disables it.")
 @groups.serving_options
 @bool_option("--leader-elect", default=True, help="Only the holder of the Lease schedules.")
@@ -71,8 +71,6 @@ def command(
     """Schedule pods: load-aware, with kube-scheduler's plugins, as columns over all nodes at once."""
     from koord.process import life
 
-    for name in ("address", "bind_address"):
-        _check_address(ctx, name, flags[name])
     given = {name: value for name, value in flags.items() if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
     if validate_config or write_config_to:
         sys.exit(_check(config, flags, given, write_config_to))
@@ -89,15 +87,6 @@ def command(
         await _run(running, options, target, flags, reviewers)
 
     sys.exit(life.run(main, name="koord scheduler"))
-
-
-def _check_address(ctx: click.Context, name: str, address: str) -> None:
-    import ipaddress
-
-    try:
-        ipaddress.ip_address(address)
-    except ValueError:
-        raise FlagError(f"--{name.replace('_', '-')}: {address!r} is no IP address", ctx) from None
 
 
 def _warn(given: dict[str, Any], has_config: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from koord.process.flags import Bool, CommaList, Duration, bool_option, duration_option
+from koord.process.flags import Bool, CommaList, Duration, IPAddress, bool_option, duration_option
 from koord.process.inert import COMPONENT_BASE, Inert
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,7 +52,7 @@ def serving_options(function: F) -> F:
             click.option(
                 "--secure-port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port of the HTTPS listener; 0: none."
             ),
-            click.option("--bind-address", default="0.0.0.0", show_default=True, help="IP address of the HTTPS listener."),
+            click.option("--bind-address", type=IPAddress, default="0.0.0.0", show_default=True, help="IP address of the HTTPS listener."),
             click.option("--cert-dir", metavar="DIR", default="", help="Where a certificate made by this process is kept."),
             click.option("--tls-cert-file", metavar="FILE", default="", help="Certificate to serve HTTPS with; without it one is made."),
             click.option("--tls-private-key-file", metavar="FILE", default="", help="Its key."),

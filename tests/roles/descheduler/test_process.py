@@ -172,7 +172,9 @@ def test_how_plugin_sets_are_merged(tmp_path: Path) -> None:
 
 
 @pytest.mark.feature("DS-CFG-02")
-@pytest.mark.parametrize("flags", [["extra"], ["--feature-gates=NoSuch=true"], ["--no-such-flag"], ["--port=-1"]])
+@pytest.mark.parametrize(
+    "flags", [["extra"], ["--feature-gates=NoSuch=true"], ["--no-such-flag"], ["--port=-1"], ["--address=here"], ["--bind-address=::x"]]
+)
 def test_flags_that_cannot_be_end_the_process_with_one_line(flags: list[str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "koord.cli", "descheduler", f"--config={written(tmp_path / 'a.yaml')}", "--validate-config", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
