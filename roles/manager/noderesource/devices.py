@@ -5,7 +5,7 @@ from __future__ import annotations
 from koord.accounting.resources import add_into, parse
 from koord.api import names
 from koord.api.objects import DeviceInfo
-from roles.manager.noderesource.model import Contribution, Inputs, Term
+from roles.manager.noderesource.model import Contribution, Inputs, PluginError, Term
 
 GPU, RDMA = "GPUDeviceResource", "RDMADeviceResource"
 GPU_NAMES = (
@@ -26,7 +26,7 @@ def _healthy(inputs: Inputs, kind: str) -> list[DeviceInfo]:
 
 
 def gpu(inputs: Inputs) -> Contribution:
-    """GPU and NPU resources and labels. Raises QuantityError."""
+    """GPU and NPU resources and labels. Raises QuantityError, and PluginError for amounts that a node cannot have."""
     healthy = _healthy(inputs, names.DEVICE_TYPE_GPU)
     if not healthy or inputs.device is None:
         return Contribution(GPU, "no healthy gpu device", removed=frozenset(GPU_NAMES))
@@ -39,6 +39,10 @@ def gpu(inputs: Inputs) -> Contribution:
     if inputs.sync_gpu_shared:
         total[names.RESOURCE_GPU_SHARED] = 100 * len(healthy)
     resources = {name: total[name] for name in GPU_NAMES if name in total}
+    wrong = {name: amount for name, amount in resources.items() if amount < 0}
+    if wrong:
+        # The API server would refuse the whole write, other resources of the node with it.
+        raise PluginError(f"the healthy gpu devices of the Device sum up to less than 0: {wrong}")
     return Contribution(
         GPU,
         f"{len(healthy)} healthy gpu devices",

@@ -12,6 +12,7 @@ from roles.manager.noderesource.model import Contribution, Inputs, PluginError, 
 
 NAME = "CPUNormalization"
 MIN_RATIO, MAX_RATIO = 1.0, 5.0
+_BASIC_INFO = (("cpuModel", str, "a string"), ("hyperThreadEnabled", bool, "true or false"), ("turboEnabled", bool, "true or false"))
 _BOOL = {**dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True), **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False)}
 
 
@@ -61,6 +62,9 @@ def _basic_info(inputs: Inputs) -> Mapping[str, Any]:
         raise PluginError(f"annotation {names.ANNOTATION_NRT_CPU_BASIC_INFO} is not valid JSON: {error}") from None
     if not isinstance(info, dict):
         raise PluginError(f"annotation {names.ANNOTATION_NRT_CPU_BASIC_INFO} must be an object")
+    for field, kind, accepted in _BASIC_INFO:
+        if not isinstance(info.get(field), kind | None):
+            raise PluginError(f"annotation {names.ANNOTATION_NRT_CPU_BASIC_INFO}: {field} must be {accepted}, got {info[field]!r}")
     return info
 
 

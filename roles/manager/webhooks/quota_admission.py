@@ -40,14 +40,15 @@ _COUNTED = frozenset(
 )
 
 
-def amounts(text: str | None) -> ResourceVector:
+def amounts(quota: ElasticQuota, key: str) -> ResourceVector:
     """A ResourceList annotation; absent or empty is no amount. Raises Refusal when it cannot be read: guessing would let anyone in."""
+    text = quota.metadata.annotations.get(key)
     if not text:
         return {}
     try:
         return parse(orjson.loads(text))
     except (orjson.JSONDecodeError, QuantityError, AttributeError, TypeError) as error:
-        raise Refusal(f"the quota's annotation {text!r} cannot be read: {error}", 500) from None
+        raise Refusal(f"quota {quota.key}: annotation {key} must be a JSON ResourceList, got {text!r}: {error}", 500) from None
 
 
 def counted(quota: ElasticQuota, wanted: ResourceVector) -> ResourceVector:
@@ -60,7 +61,7 @@ def counted(quota: ElasticQuota, wanted: ResourceVector) -> ResourceVector:
 
 def evaluate(quota: ElasticQuota, used: ResourceVector, request: ResourceVector) -> str:
     """Why the request does not fit beside `used`, "" if it does; only exceeded resources are named."""
-    limit = amounts(quota.metadata.annotations.get(names.ANNOTATION_QUOTA_ADMISSION)) or parse(quota.spec.max)
+    limit = amounts(quota, names.ANNOTATION_QUOTA_ADMISSION) or parse(quota.spec.max)
     over = sorted(name for name, amount in request.items() if name in limit and used.get(name, 0) + amount > limit[name])
     if not over:
         return ""
@@ -93,7 +94,7 @@ class QuotaAdmission:
         if not request:
             return
         if dry_run:
-            why = evaluate(quota, amounts(quota.metadata.annotations.get(names.ANNOTATION_QUOTA_CHILD_REQUEST)), request)
+            why = evaluate(quota, amounts(quota, names.ANNOTATION_QUOTA_CHILD_REQUEST), request)
         else:
             waiting = _Waiting(request)
             self._waiting.setdefault(quota.key, []).append(waiting)
@@ -113,10 +114,10 @@ class QuotaAdmission:
                     try:
                         await self._decide(key, batch)
                     except (ApiError, Refusal) as error:
-                        text = error.message if isinstance(error, Refusal) else str(error)
+                        text = error.message if isinstance(error, Refusal) else f"quota {key}: {error}"
                         for one in batch:
                             if not one.answer.done():
-                                one.answer.set_exception(Refusal(f"quota {key}: {text}", 500))
+                                one.answer.set_exception(Refusal(text, 500))
         finally:
             del self._tasks[key]
 
@@ -127,7 +128,7 @@ class QuotaAdmission:
         if quota is None:
             quota = await self._fresh(key)
         for number in range(retries + 1):
-            used = amounts(quota.metadata.annotations.get(names.ANNOTATION_QUOTA_CHILD_REQUEST))
+            used = amounts(quota, names.ANNOTATION_QUOTA_CHILD_REQUEST)
             answers: list[str] = []
             for one in batch:
                 answers.append(evaluate(quota, used, one.request))
@@ -169,7 +170,7 @@ class QuotaAdmission:
         try:
             return convert(await self.client.get(ELASTICQUOTAS, name, namespace), ElasticQuota)
         except NotFound:
-            raise Refusal("it does not exist any more") from None
+            raise Refusal(f"quota {key}: it does not exist any more") from None
 
     async def _write(self, key: str, quota: ElasticQuota, used: ResourceVector) -> None:
         namespace, _, name = key.partition("/")

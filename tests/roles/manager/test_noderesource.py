@@ -358,6 +358,47 @@ def test_unknown_cpu_keeps_the_ratio_that_stands(bed, make):
     bed(test)
 
 
+@pytest.mark.feature("MGR-NR-GPU-01")
+@pytest.mark.feature("MGR-NR-NORM-01")
+@pytest.mark.parametrize(
+    ("basic_info", "wrong"),
+    [
+        ('{"cpuModel":["M"]}', "cpuModel must be a string"),
+        ('{"cpuModel":"M","turboEnabled":"yes"}', "turboEnabled must be true or false"),
+    ],
+)
+def test_what_agents_report_wrongly_costs_only_its_own_plugin(bed, make, basic_info, wrong):
+    async def test(bed):
+        await bed.create(
+            make.config(
+                colocation_config={"enable": True}, cpu_normalization_config={"enable": True, "ratioModel": {"M": {"baseRatio": 2}}}
+            ),
+            {
+                "apiVersion": "topology.node.k8s.io/v1alpha1",
+                "kind": "NodeResourceTopology",
+                "metadata": {"name": "n1", "annotations": {"node.koordinator.sh/cpu-basic-info": basic_info}},
+                "topologyPolicies": ["None"],
+                "zones": [],
+            },
+            {
+                "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+                "kind": "Device",
+                "metadata": {"name": "n1"},
+                "spec": {"devices": [{"type": "gpu", "minor": 0, "health": True, "resources": {"koordinator.sh/gpu-core": "-5"}}]},
+            },
+            make.node("n1"),
+            make.metric("n1", system=("2", "1Gi")),
+        )
+        manager = await bed.start()
+        found = await settled(bed, "n1", BATCH_CPU, 17200)
+        assert "koordinator.sh/gpu-core" not in found["status"]["allocatable"]
+        _, text = await manager.get("/debug/decisions?kind=Node&name=n1")
+        assert wrong in text
+        assert "sum up to less than 0" in text
+
+    bed(test)
+
+
 @pytest.mark.feature("MGR-NR-MID-01")
 def test_mid_dynamic_and_static(bed, make):
     async def test(bed):
