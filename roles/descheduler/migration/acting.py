@@ -16,7 +16,7 @@ from koord.kube import errors
 from roles.descheduler.metrics import Metrics
 from roles.descheduler.migration import evictors, leaving, status, template
 from roles.descheduler.migration.ledger import Ledger
-from roles.descheduler.migration.pairing import made_for, used
+from roles.descheduler.migration.pairing import made_for
 from roles.descheduler.migration.policy import Policy
 from roles.descheduler.migration.step import Act, Step, View, set_condition
 from roles.descheduler.migration.telling import Telling
@@ -190,7 +190,7 @@ class Acting:
         if ref is None:
             return
         found = await self._writing.reservation(ref.name)
-        if found is None or used(found) or found.status.phase in ("Succeeded", "Failed"):
+        if found is None or found.status.phase in ("Succeeded", "Failed"):
             raise Again(0.05, f"{view.about_reservation} is not free any more")  # the cache will say so in a moment
 
     def _take_turn(self, view: View, pod: Pod, policy: Policy) -> Callable[[], None]:

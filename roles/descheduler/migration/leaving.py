@@ -57,7 +57,7 @@ def _no_place(view: View) -> tuple[Reason, str] | None:
     reservation = view.reservation
     if reservation is None:
         return Reason.MISSING_RESERVATION, f"{view.about_reservation} does not exist"
-    if reservation.status.phase == "Succeeded" or used(reservation):
+    if reservation.status.phase == "Succeeded":
         return Reason.FORBIDDEN, f"{view.about_reservation} is already bound by another Pod"
     if view.target_gone:
         return Reason.UNSCHEDULABLE, f'{view.about_reservation} lies on node "{reservation.status.node_name}", which does not exist'

@@ -190,8 +190,8 @@ def free(reservation: Reservation) -> bool:
 
 
 def used(reservation: Reservation) -> bool:
-    """Whether a pod uses it up: nobody else can."""
-    return bool(reservation.status.current_owners) and reservation.spec.allocate_once is not False
+    """Whether a pod has used it up: nobody else can."""
+    return reservation.status.phase == "Succeeded" and bool(reservation.status.current_owners)
 
 
 def made_for(reservation: Reservation) -> set[str]:
@@ -216,14 +216,15 @@ def allocated(pod: Pod) -> str | None:
 
 
 def with_users(reservation: Reservation, pods: Iterable[Pod]) -> Reservation:
-    """The reservation with the pods that are bound to it, when its own status does not tell of them yet."""
-    if reservation.status.current_owners:
-        return reservation
-    bound = [pod for pod in pods if pod.spec.node_name and pod.spec.node_name == reservation.status.node_name]
+    """The reservation with the pods that are bound to it, when its own status does not tell of them yet. Used once, it is used up."""
+    state = reservation.status
+    bound = [pod for pod in pods if pod.spec.node_name and pod.spec.node_name == state.node_name]
     if not bound:
         return reservation
     owners = tuple(ObjectReference(namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.metadata.uid) for pod in bound)
-    return msgspec.structs.replace(reservation, status=msgspec.structs.replace(reservation.status, current_owners=owners))
+    once = reservation.spec.allocate_once is not False and state.phase in _HOLDING
+    shown = msgspec.structs.replace(state, current_owners=state.current_owners or owners, phase="Succeeded" if once else state.phase)
+    return msgspec.structs.replace(reservation, status=shown)
 
 
 def _same(one: Reservation, other: Reservation) -> bool:

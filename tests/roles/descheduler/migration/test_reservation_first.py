@@ -122,6 +122,22 @@ def test_a_place_that_is_of_no_use_ends_the_job_and_is_released(status: dict[str
 
 
 @pytest.mark.feature("DS-MC-03")
+def test_a_place_is_lost_when_it_is_used_up_not_when_it_tells_of_a_user() -> None:
+    """As upstream: what says that nobody else can come is phase Succeeded."""
+
+    async def scenario(world: Cluster) -> None:
+        await world.live()
+        name = await started(world)
+        new = await world.pod("q", "n2")
+        await world.reserve(name, currentOwners=[{"namespace": NS, "name": "q", "uid": new["metadata"]["uid"]}])
+        job = await world.until_job("j", phase="Succeeded", status="Complete")
+        assert job["status"]["podRef"]["name"] == "q"
+        assert await world.get(kinds.PODS, "p") is None
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-03")
 def test_an_unschedulable_reservation_is_reported_and_waited_for() -> None:
     async def scenario(world: Cluster) -> None:
         await world.live()
