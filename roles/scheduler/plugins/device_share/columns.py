@@ -257,13 +257,10 @@ class DeviceColumns(Columns):
         annotations = pod.metadata.annotations
         try:
             allocation = read_allocation(annotations)
-            used = parse_reservation_allocated(annotations)
         except ValueError as error:
             log.warning("pod %s: %s; what it holds of the node's devices is not known", pod.key, error)
             return None
-        if not allocation:
-            return None
-        return holding_of(pod, allocation, used.uid if used is not None else "")
+        return holding_of(pod, allocation, _owner_of(pod)) if allocation else None
 
     # ---------------------------------------------------------------- what-ifs that leave no trace
 
@@ -332,6 +329,16 @@ class DeviceColumns(Columns):
                     total, free = columns.total_and_free(name)
                     total[slot] += amount
                     free[slot] += left
+
+
+def _owner_of(pod: PodInfo) -> str:
+    """UID of the reservation that a pod says it uses; "" for none. What it holds counts also where that cannot be read."""
+    try:
+        used = parse_reservation_allocated(pod.metadata.annotations)
+    except ValueError as error:
+        log.warning("pod %s: %s; it counts as using no reservation", pod.key, error)
+        return ""
+    return used.uid if used is not None else ""
 
 
 def holding_of(pod: PodInfo, allocation: Allocation, owner_of: str = "") -> Holding:

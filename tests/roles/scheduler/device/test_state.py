@@ -216,6 +216,16 @@ def test_annotations_that_change_or_cannot_be_read(caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.feature("SCH-DEV-11")
+def test_devices_are_held_whatever_the_pod_says_of_its_reservation(caplog: pytest.LogCaptureFixture) -> None:
+    found = world()
+    add(found, "n", gpus(2))
+    broken = {"scheduling.koordinator.sh/reservation-allocated": '{"uid"'}
+    found.add_pods(holder("x", "n", {"gpu": [entry(0)]}, annotations=broken))
+    assert "pod default/x: annotation scheduling.koordinator.sh/reservation-allocated" in caplog.text
+    assert minors(found, gpu(100)) == [1]
+
+
+@pytest.mark.feature("SCH-DEV-11")
 def test_a_pod_of_the_same_name_is_another_pod() -> None:
     found = world()
     add(found, "n", gpus(2))
