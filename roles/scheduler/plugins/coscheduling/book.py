@@ -41,7 +41,8 @@ class Group:
         self.representative = ""  # UID of the one pending pod that may be in the queue
         self.told = 0.0  # when members that were not tried were last told why, seconds since the epoch
         self.unplanned = False  # the last plan failed: any node or pod that changes may help
-        self.binding: frozenset[str] = frozenset()  # UIDs of the pods that were let go together last
+        # UIDs of pods that were let go, until all of them are bound; each with those that were let go together with it.
+        self.binding: dict[str, frozenset[str]] = {}
 
 
 class Gang:
@@ -301,12 +302,12 @@ class GangBook(Columns):
             self.activate(rest)
 
     def release(self, gang: Gang) -> list[PodInfo]:
-        """Let all waiting pods of the group go; returns them."""
-        waiting = self.members(gang, WAITING)
+        """Let all waiting pods of the group go; returns them. One that was let go before stays with those of that time."""
+        waiting, binding = self.members(gang, WAITING), gang.group.binding
         for pod in waiting:
             self._gang_of[pod.uid].move(pod.uid, RELEASED)
-        together = self.members(gang, RELEASED)
-        gang.group.binding = frozenset(pod.uid for pod in together)
+        together = frozenset(pod.uid for pod in waiting if pod.uid not in binding)
+        binding.update(dict.fromkeys(together, together))
         return waiting
 
     def withdraw(self, gang: Gang) -> list[PodInfo]:

@@ -297,8 +297,8 @@ class Coscheduling(
         """Notes on the pod with whom it was let go (SCH-GANG-08); old notes, of a template say, are removed."""
         pod = ctx.pod
         gang = self.book.gang_of(pod)
-        together = gang.group.binding if gang is not None else frozenset()
-        if gang is not None and len(together) > 1 and pod.uid in together:
+        together = gang.group.binding.get(pod.uid, ()) if gang is not None else ()
+        if gang is not None and len(together) > 1:
             for group_key, count_key in BINDING_KEYS:
                 draft.annotations[group_key] = gang.group.id
                 draft.annotations[count_key] = str(len(together))

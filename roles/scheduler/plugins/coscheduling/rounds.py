@@ -43,7 +43,8 @@ class Rounds:
     def lost_binding(self, gang: Gang, pod: PodInfo) -> None:
         """A pod of a batch was let go but not bound: it is tried again by itself, without resting."""
         self._lost.append(pod)
-        bound = sum(1 for other in self._book.members(gang, BOUND) if other.uid in gang.group.binding)
+        together = gang.group.binding.get(pod.uid, ())
+        bound = sum(1 for other in self._book.members(gang, BOUND) if other.uid in together)
         self._metrics.batch_lost(bound=bound, first=gang.group.id not in self._partial)
         self._partial.add(gang.group.id)
 
@@ -144,7 +145,7 @@ class Rounds:
         if any(other.count(RELEASED) for other in self._gangs(gang)):
             return
         if not any(uid in other.children and other.stage_of(uid) is not BOUND for uid in group.binding for other in self._gangs(gang)):
-            group.binding = frozenset()
+            group.binding.clear()
             self._partial.discard(group.id)
 
     def _gangs(self, gang: Gang) -> list[Gang]:

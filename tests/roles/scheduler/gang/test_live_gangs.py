@@ -203,6 +203,23 @@ def test_bound_members_tell_with_whom_they_were_let_go(gangs: Any) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.feature("SCH-GANG-08")
+@pytest.mark.parametrize("policy", ["once-satisfied", "waiting-and-running"])
+def test_a_later_member_does_not_count_to_those_that_were_let_go_before(gangs: Any, policy: str) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("8",)) as g:
+            members = [f"p{number}" for number in range(5)]
+            for name in members:
+                await g.member(name, "gang")
+            await g.group("gang", 3, annotations={"match-policy": policy})
+            await g.bound(*members)
+            notes = [(await g.live.get(name))["metadata"].get("annotations") or {} for name in members]
+            counts = [(found.get(ANNOTATION_BIND_GANG_MEMBER_COUNT), found.get(ANNOTATION_BIND_GANG_GROUP_ID)) for found in notes]
+            assert sorted(counts, key=str) == [("3", "default/gang")] * 3 + [(None, None)] * 2
+
+    asyncio.run(run())
+
+
 @pytest.mark.feature("SCH-GANG-05")
 def test_one_pod_of_a_gang_is_in_the_queue_and_another_takes_over(gangs: Any) -> None:
     async def run() -> None:
