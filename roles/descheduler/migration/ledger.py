@@ -121,7 +121,7 @@ class Ledger:
         except WorkloadError as error:
             if not error.missing:
                 raise
-            return Owner(controller.kind, controller.name, controller.uid, 0)
+            return Owner(controller.kind, controller.name, controller.uid, 0, lost=str(error))
         if workload is None:
             return None
         if len(self._workload_of) > REMEMBERED:  # ReplicaSets that are long gone

@@ -40,6 +40,7 @@ class Owner:
     down: frozenset[str] = frozenset()
     coming: frozenset[str] = frozenset()
     missing: int = 0
+    lost: str = ""  # why there is no such workload (any more); it then has 0 replicas
 
     @classmethod
     def of(cls, kind: str, name: str, uid: str, replicas: int, pods: Sequence[Pod], *, watched: bool) -> Owner:
@@ -172,8 +173,12 @@ def expected_replicas(args: MigrationControllerArgs, owner: Owner | None) -> Ref
     away = maximum(replicas, args.max_unavailable_per_workload)
     if replicas == 1 or replicas in (migrating, away):
         about = f"{owner.kind} {owner.name} has {replicas} replicas, of which {migrating} may migrate and {away} may be unavailable"
-        return Refusal("ExpectedReplicas", about, replicas, min(migrating, away))
+        return Refusal("ExpectedReplicas", _nobody_replaces(owner) or about, replicas, min(migrating, away))
     return None
+
+
+def _nobody_replaces(owner: Owner) -> str:
+    return f"{owner.lost}: nobody would replace the pod" if owner.lost else ""
 
 
 def reached(args: MigrationControllerArgs, book: Book, pod: Pod, owner: Owner | None) -> Refusal | None:
@@ -193,6 +198,8 @@ def reached(args: MigrationControllerArgs, book: Book, pod: Pod, owner: Owner | 
 
 def _reached_by_workload(args: MigrationControllerArgs, book: Book, pod: Pod, owner: Owner) -> Refusal | None:
     skipped = args.skip_eviction_gates
+    if owner.lost and "MaxUnavailablePerWorkload" not in skipped:
+        return Refusal("MaxUnavailablePerWorkload", _nobody_replaces(owner), 0, 0)
     others = book.of_workload(pod, owner.uid)
     about = f"of {owner.kind} {owner.name} ({owner.replicas} replicas)"
     limit = maximum(owner.replicas, args.max_migrating_per_workload)

@@ -101,6 +101,9 @@ def test_bare_pods_and_pods_whose_workload_is_gone_or_too_small() -> None:
             await world.job(name, name, mode="EvictDirectly")
         for name in ("bare", "orphan", "only"):
             await world.until_job(name, phase="Failed", reason="ForbiddenMigratePod")
+        job = await world.get(kinds.PODMIGRATIONJOBS, "orphan")
+        assert job is not None
+        assert job["status"]["message"].endswith("does not exist: nobody would replace the pod")
 
     play(scenario)
 
