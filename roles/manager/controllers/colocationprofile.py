@@ -47,7 +47,7 @@ def change(pod: dict[str, Any], profile: Profile) -> dict[str, Any]:
     """What the profile does to a pod that already exists: no scheduler name, no priority class, no translation; pure. Raises Refusal."""
     changed: dict[str, Any] = copy_json(pod)
     spec, metadata = profile.spec, changed.setdefault("metadata", {})
-    profiles.apply_metadata(spec, metadata)
+    profiles.apply_metadata(spec, metadata, again=True)
     if spec.qos_class:
         profiles.set_label(metadata, names.LABEL_POD_QOS, spec.qos_class)
     if spec.koordinator_priority is not None:

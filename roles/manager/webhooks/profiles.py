@@ -91,8 +91,11 @@ def probability(value: int | str | None) -> int | None:
     return int(value[:-1]) if digits.isascii() and digits.isdigit() else None
 
 
-def apply_metadata(spec: ClusterColocationProfileSpec, metadata: dict[str, Any]) -> None:
-    """Labels, annotations, key mappings and suffixes, in that order. A mapping's missing source gives an empty value (upstream)."""
+def apply_metadata(spec: ClusterColocationProfileSpec, metadata: dict[str, Any], *, again: bool = False) -> None:
+    """Labels, annotations, key mappings and suffixes, in that order. A mapping's missing source gives an empty value (upstream).
+
+    `again`: the profile may have been here before, and a value that ends with its suffix gets no second one.
+    """
     for field, values, mapping in (
         ("labels", spec.labels, spec.label_keys_mapping),
         ("annotations", spec.annotations, spec.annotation_keys_mapping),
@@ -106,7 +109,7 @@ def apply_metadata(spec: ClusterColocationProfileSpec, metadata: dict[str, Any])
     if spec.label_suffixes and metadata.get("labels"):
         labels = metadata["labels"] = dict(metadata["labels"])
         for key, suffix in spec.label_suffixes.items():
-            if key in labels:
+            if key in labels and not (again and labels[key].endswith(suffix)):
                 labels[key] += suffix
 
 

@@ -234,6 +234,7 @@ def test_profiles_reach_pods_that_wait(bed, make):
                 True,
                 selector=on,
                 labels={"added": "1"},
+                labelSuffixes={"team": "-be"},
                 koordinatorPriority=9,
                 schedulerName="other",
                 patch={"metadata": {"annotations": {"p": "1"}}},
@@ -245,10 +246,11 @@ def test_profiles_reach_pods_that_wait(bed, make):
             profile(
                 "lost", True, selector=on, namespaceSelector={"matchExpressions": [{"key": "q", "operator": "Like"}]}, labels={"x": "1"}
             ),
-            make.pod("waits", labels={"q": "on"}, phase="Pending"),
+            make.pod("waits", labels={"q": "on", "team": "a"}, phase="Pending"),
             make.pod("runs", "n1", labels={"q": "on"}),
         )
-        await bed.start(gates="ColocationProfileController=true", profile_reconcile_interval=0.2)
+        often = {"profile_reconcile_interval": 0.1, "profile_force_update_duration": 0.1}
+        await bed.start(gates="ColocationProfileController=true", **often)
 
         async def labelled():
             return (await bed.get("Pod", "waits", "default"))["metadata"]["labels"].get("added")
@@ -256,7 +258,7 @@ def test_profiles_reach_pods_that_wait(bed, make):
         await bed.until(labelled)
         await asyncio.sleep(0.5)
         found = await bed.get("Pod", "waits", "default")
-        assert found["metadata"]["labels"] == {"q": "on", "added": "1", "koordinator.sh/priority": "9"}
+        assert found["metadata"]["labels"] == {"q": "on", "team": "a-be", "added": "1", "koordinator.sh/priority": "9"}
         assert found["metadata"]["annotations"] == {"p": "1"}
         assert found["spec"]["schedulerName"] == "default-scheduler"
         assert (await bed.get("Pod", "runs", "default"))["metadata"]["labels"] == {"q": "on"}
