@@ -21,13 +21,17 @@ from roles.manager.controllers.base import Controller, log
 from roles.manager.controllers.world import BY_NODE, World
 from roles.manager.controllers.writer import NotLeading, Writer
 from roles.manager.metrics import Metrics
-from roles.manager.noderesource import batch, zones
+from roles.manager.noderesource import amplification, batch, devices, mid, normalization, zones
 from roles.manager.noderesource.inputs import pod_input, unix_time
 from roles.manager.noderesource.model import Inputs, PodInput
 from roles.manager.noderesource.plan import Plan, decide
 
 KEYS = frozenset({slo_schema.COLOCATION, slo_schema.NORMALIZATION, slo_schema.AMPLIFICATION})
 RECORD_EVERY = 60.0
+_CHECKS = {
+    "NodeStatusCheck": frozenset({mid.NAME, batch.NAME, devices.GPU, devices.RDMA}),
+    "NodeStatusCheckMeta": frozenset({normalization.NAME, amplification.NAME, devices.GPU}),
+}
 _GONE = {"updateNodeStatus": "updateNodeNotFound", "patchNodeMeta": "updateNodeMetaNotFound"}
 FEATURES = ("MGR-NR-01", "MGR-NR-BATCH-01", "MGR-NR-MID-01")
 
@@ -55,6 +59,8 @@ class NodeResourceController(Controller):
         self._written: dict[str, float] = {}
         self._recorded: dict[str, tuple[float, str]] = {}
         self._pods: dict[str, tuple[str, PodInput | None]] = {}
+        for plugin in plugins:
+            metrics.plugin_ran(plugin, True, "Setup")
 
     def attach(self) -> None:
         """Listen."""
@@ -113,23 +119,31 @@ class NodeResourceController(Controller):
         plan = decide(inputs, cluster_enabled=config.cluster_enabled, plugins=self.plugins, last_write=self._written.get(key))
         for plugin, message in plan.errors:
             log.warning("node %s: %s: %s; what stands on the node stays", key, plugin, message)
-            self.metrics.plugin_ran(plugin, False, "ResourceCalculate")
-        for contribution in plan.contributions:
-            self.metrics.plugin_ran(contribution.plugin, True, "ResourceCalculate" if plan.enabled else "ResourceReset")
+        self._count(plan)
         self.metrics.extended_resources(key, plan.resources)
         self._record(inputs, plan)
-        failures = [
-            failure
-            for failure in (
-                await self._try("updateNodeResourceTopology", self._write_zones, inputs, plan),
-                await self._try("updateNodeStatus", self._write_status, inputs, plan),
-                await self._try("patchNodeMeta", self._write_metadata, inputs, plan),
-            )
-            if failure is not None
-        ]
-        if failures:
-            raise failures[0]
+        zones_failed = await self._try("updateNodeResourceTopology", self._write_zones, inputs, plan)
+        if any(contribution.plugin == batch.NAME for contribution in plan.contributions):
+            self.metrics.plugin_ran(batch.NAME, zones_failed is None, "NodePreUpdate")
+        status_failed = await self._try("updateNodeStatus", self._write_status, inputs, plan)
+        metadata_failed = await self._try("patchNodeMeta", self._write_metadata, inputs, plan)
+        for failure in (zones_failed, status_failed, metadata_failed):
+            if failure is not None:
+                raise failure
         return self._degrades_in(inputs)
+
+    def _count(self, plan: Plan) -> None:
+        """Runs of the plugins by step: calculating (or the reset), preparing the node, and looking whether a write is due."""
+        contributed = {contribution.plugin for contribution in plan.contributions}
+        failed = {plugin for plugin, _ in plan.errors}
+        for plugin in failed - contributed:
+            self.metrics.plugin_ran(plugin, False, "ResourceCalculate")
+        for plugin in contributed:
+            self.metrics.plugin_ran(plugin, True, "ResourceCalculate" if plan.enabled else "ResourceReset")
+            self.metrics.plugin_ran(plugin, plugin not in failed, "NodePrepare")
+            for step, plugins in _CHECKS.items():
+                if plugin in plugins:
+                    self.metrics.plugin_ran(plugin, True, step)
 
     def observe(self, node: Node, now: float) -> Inputs:
         """The inputs of a node from the caches."""

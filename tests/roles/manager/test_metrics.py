@@ -46,6 +46,14 @@ def test_writes_parses_plugins_and_what_nodes_offer(bed, make):
         for plugin in ("BatchResource", "MidResource"):
             run = one("slo_controller_node_resource_run_plugin_status", plugin=plugin, status="succeeded", reason="ResourceCalculate")
             assert found[run] >= 1
+        steps = {
+            "BatchResource": "Setup NodePreUpdate NodePrepare NodeStatusCheck",
+            "ResourceAmplification": "Setup NodePrepare NodeStatusCheckMeta",
+        }
+        for plugin, reasons in steps.items():
+            for reason in reasons.split():
+                step = one("slo_controller_node_resource_run_plugin_status", plugin=plugin, status="succeeded", reason=reason)
+                assert found[step] >= 1, reason
         # 32 cores and 60 % of them, less 9 for the system; in cores, as upstream shows batch-cpu
         assert found[one(EXTENDED, node="n1", resource="kubernetes.io/batch-cpu", unit="integer")] == 10.2
         assert found[one(EXTENDED, node="n1", resource="kubernetes.io/batch-memory", unit="byte")] > 2**30
