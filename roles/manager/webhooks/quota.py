@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -121,7 +122,11 @@ def _delete_errors(name: str, view: View) -> Iterator[str]:
     if children:
         yield f"quota {name}: has {len(children)} children, among them {', '.join(child.name for child in children[:2])}; delete them first"
     label_only = view.gates.enabled("DisableDefaultQuota")
-    pods = [pod.key for pod in _pods(view) if resolve(pod.metadata.labels, pod.metadata.namespace, view.quotas, label_only) == name]
+    # A cluster has many pods and few namespaces: what a namespace says is looked up once.
+    by_namespace = cache(lambda namespace: resolve({}, namespace, view.quotas, label_only))
+    pods = [
+        pod.key for pod in _pods(view) if (pod.metadata.labels.get(names.LABEL_QUOTA_NAME) or by_namespace(pod.metadata.namespace)) == name
+    ]
     if pods:
         yield f"quota {name}: has {len(pods)} pods, among them {', '.join(sorted(pods)[:2])}; delete them first"
 
