@@ -61,7 +61,8 @@ class XPUDevice(msgspec.Struct, frozen=True):
     status: XPUStatus | None = None
 
 
-_decode = msgspec.json.Decoder(tuple[XPUDevice, ...]).decode
+# a list of nothing is null where a Go program writes it
+_decode = msgspec.json.Decoder(tuple[XPUDevice, ...] | None).decode
 
 
 def read_devices(directory: str) -> tuple[XPUDevice, ...]:
@@ -84,7 +85,7 @@ def read_devices(directory: str) -> tuple[XPUDevice, ...]:
         if len(data) > _MAX_BYTES:
             raise ParseError(path, f"is larger than {_MAX_BYTES} bytes")
         try:
-            found += _decode(data)
+            found += _decode(data) or ()
         except msgspec.MsgspecError as error:
             raise ParseError(path, f"is not an array of devices: {error}") from None
     return tuple(found)

@@ -167,6 +167,15 @@ class TestDevice:
 
         run(story)
 
+    @pytest.mark.parametrize("nothing", ["[]", "null"])
+    def test_a_file_of_no_devices_does_not_spoil_the_others(self, run, nothing) -> None:
+        async def story(w, device) -> None:
+            w.agent.tree.write("xpu/a", nothing)
+            put(w, "b", entry("0"))
+            assert len((await device())["spec"]["devices"]) == 1
+
+        run(story)
+
     def test_a_node_without_accelerators(self, run) -> None:
         async def story(w, device) -> None:
             assert (await device())["spec"].get("devices", []) == []
