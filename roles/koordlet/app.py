@@ -121,6 +121,7 @@ class App:
         self.parts = Parts(options, client, informers, self.gates.enabled, self.state, self.store, self.metrics)
         self._lock = NodeLock(options.lock_file or os.path.join(self.root.var_run, "koordlet", "koordlet.lock"))
         self._synced = asyncio.Event()
+        self._reportable = asyncio.Event()
         self._trainable = asyncio.Event()
         self._ticked = 0.0
         self._pressed = ""
@@ -196,7 +197,9 @@ class App:
         self.acting.start()
         life.spawn(lambda: self.acting.hooks.run(stopping, self._synced), "runtime hooks", restart=True)
         life.on_stop(self.acting.stop, "acting half")
-        spawn_reports(life, self.parts, root=self.root, book=self.book, kubelet=kubelet, synced=self._synced, trainable=self._trainable)
+        spawn_reports(
+            life, self.parts, root=self.root, book=self.book, kubelet=kubelet, reportable=self._reportable, trainable=self._trainable
+        )
         self._pressure = self._watch_pressure()
         try:
             if options.collect_res_used_interval >= 1.0:
@@ -237,10 +240,12 @@ class App:
     async def _watch_sync(self, stopping: asyncio.Event) -> None:
         """Set the events that later stages wait for, and say in the log what is still missing."""
         complaint = ""
-        while not stopping.is_set() and not (self._synced.is_set() and self._trainable.is_set()):
+        while not stopping.is_set() and not (self._reportable.is_set() and self._trainable.is_set()):
             missing = self._missing()
             if not missing:
                 self._synced.set()
+                if self.book.confirmed:
+                    self._reportable.set()
             waiting = set(self.sensing.waiting_for) & _NEEDED_FOR_TRAINING
             if self._synced.is_set() and not waiting:
                 self._trainable.set()

@@ -129,7 +129,7 @@ def make_models(options: Options) -> Models:
 
 
 def spawn_reports(
-    life: Life, parts: Parts, *, root: HostRoot, book: PodBook, kubelet: KubeletClient, synced: asyncio.Event, trainable: asyncio.Event
+    life: Life, parts: Parts, *, root: HostRoot, book: PodBook, kubelet: KubeletClient, reportable: asyncio.Event, trainable: asyncio.Event
 ) -> None:
     """Prediction and the three reports, each a supervised task."""
     options, state, stopping = parts.options, parts.state, life.stopping
@@ -147,7 +147,7 @@ def spawn_reports(
             export=parts.gate("NodeMetricPromMetrics"),
             cold_memory=lambda: parts.shared.cold_memory,
         )
-        life.spawn(lambda: report.run(stopping, synced), "NodeMetric report", restart=True)
+        life.spawn(lambda: report.run(stopping, reportable), "NodeMetric report", restart=True)
     if parts.gate("PodResourcesProxy") and not options.observe_only:
         directory = on_host(options, "pod_resources_proxy_path", root)
         proxy = PodResourcesProxy(directory, root.kubelet_path(KUBELET_SOCKET), lambda: book.pods)

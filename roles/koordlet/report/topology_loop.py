@@ -82,7 +82,8 @@ class TopologyLoop:
         node = self._state.node
         if node is None:
             return
-        if self._publish and self._state.nrt is None and not await self._create(node):
+        publish = self._publish and self._book.confirmed
+        if publish and self._state.nrt is None and not await self._create(node):
             return
         try:
             data = await self._input(node)
@@ -92,7 +93,7 @@ class TopologyLoop:
         if data is None:
             return
         version = (self._state.nrt or {}).get("metadata", {}).get("resourceVersion")
-        inputs = (data.topology, data.basic, data.numa, data.pods, data.policy, data.cpu_manager_state, node, version)
+        inputs = (data.topology, data.basic, data.numa, data.pods, data.policy, data.cpu_manager_state, node, version, publish)
         if self._done is not None and _same(inputs, self._done):
             return
         try:
@@ -101,7 +102,7 @@ class TopologyLoop:
             self._complain(str(error))
             return
         self._state.publish_topology(TopologyState(wanted.annotations, wanted.labels))
-        if not self._publish or self._state.nrt is None:
+        if not publish or self._state.nrt is None:
             self._done = inputs
             return
         patch = difference(self._state.nrt, wanted)

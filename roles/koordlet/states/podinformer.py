@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 TRIGGERS_PER_SECOND = 5.0
 TRIGGER_BURST = 10
-#: While the kubelet has never answered it is asked again this often (seconds): the agent waits for it, it does not die of it.
+#: While the kubelet has never named a pod it is asked again this often (seconds): the agent waits for it, it does not die of it.
 RETRY_UNSYNCED = 1.0
 
 
@@ -58,7 +58,7 @@ class PodInformer:
         bucket = TokenBucket(TRIGGERS_PER_SECOND, TRIGGER_BURST)
         while not stopping.is_set():
             await self.fetch()
-            pause = self._interval if self.book.synced else min(RETRY_UNSYNCED, self._interval)
+            pause = self._interval if self.book.confirmed else min(RETRY_UNSYNCED, self._interval)
             if await self._sleep(pause, stopping):
                 await self._pause(bucket.reserve(loop.time()), stopping)
 

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 #: A kubelet that has just started answers with an empty list for a moment; so many in a row are believed.
 EMPTY_ANSWERS = 3
+#: … and so many before the cluster is told: pools and usage without pods would be wrong for everybody who reads them.
+EMPTY_ANSWERS_REPORTED = 30
 
 
 class PodListError(ValueError):
@@ -104,6 +106,8 @@ class PodBook:
     """What extensions make of a pod that is new or changed."""
     pods: tuple[PodState, ...] = ()
     synced: bool = False
+    confirmed: bool = False
+    """The kubelet has named pods, or named none for so long that this may be reported."""
     _raw: dict[str, tuple[int, PodState]] = field(default_factory=dict)
     _body: int | None = None
     _empty_answers: int = 0
@@ -122,7 +126,6 @@ class PodBook:
             raise PodListError(f"the kubelet's answer is not a PodList: {error}") from None
         if not listed:
             return self._take_empty()
-        self._empty_answers = 0
         fresh: dict[str, tuple[int, PodState]] = {}
         for raw in listed:
             self._add(bytes(raw), fresh)
@@ -131,14 +134,17 @@ class PodBook:
         self._raw = fresh
         self._body = digest
         before, self.pods = self.pods, tuple(state for _, state in fresh.values())
-        self.synced = True
+        self.synced = self.confirmed = True
         return len(before) != len(self.pods) or any(a is not b for a, b in zip(before, self.pods, strict=True))
 
     def _take_empty(self) -> bool:
         """An empty list leaves known pods untouched; told again and again at the start, it means a node without pods."""
-        if self.synced:
+        if self.confirmed:
             return False
         self._empty_answers += 1
+        self.confirmed = self._empty_answers >= EMPTY_ANSWERS_REPORTED
+        if self.synced:
+            return False
         self.synced = self._empty_answers >= EMPTY_ANSWERS
         return self.synced
 

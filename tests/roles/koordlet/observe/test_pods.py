@@ -54,6 +54,9 @@ class TestBook:
         assert [book.take(empty) for _ in range(4)] == [False, False, True, False]
         assert book.synced
         assert book.pods == ()
+        assert not book.confirmed, "a kubelet that has just started looks the same"
+        assert [book.take(empty) for _ in range(40)] == [False] * 40
+        assert book.confirmed
 
     def test_an_empty_list_leaves_the_pods(self, agent, make_pod) -> None:
         book = agent().book

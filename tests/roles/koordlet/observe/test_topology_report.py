@@ -32,6 +32,7 @@ def run(agent, kubelet, make_node, world) -> Callable[..., None]:
             options.setdefault("threads", 2)
             async with world(agent, kubelet, node or make_node(), **options) as w:
                 w.agent.tick()
+                w.agent.book.confirmed = True
                 await story(w)
 
         asyncio.run(main())
@@ -72,6 +73,19 @@ class TestObject:
             }
             again = await w.nrt()
             assert again["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+
+        run(story)
+
+    def test_nothing_is_told_before_the_kubelet_named_a_pod(self, run, make_pod) -> None:
+        """A kubelet that has just started lists none: pools without the CPUs of its LSR pods would be given to others."""
+
+        async def story(w) -> None:
+            w.agent.book.confirmed = False
+            await w.topology.step()
+            assert (await w.client.list(NODERESOURCETOPOLOGIES)).items == []
+            assert orjson.loads(w.state.local_topology.annotations[LS_POOL])[0]["cpuset"] == "0-3,8-11", "for this machine's own use"
+            w.agent.list(make_pod("lsr", "u-1", **pinned("0,8", "LSR")))
+            assert (await w.annotation(LS_POOL))[0]["cpuset"] == "1-3,9-11"
 
         run(story)
 
