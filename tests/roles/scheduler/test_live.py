@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import aiohttp
 import pytest
 
 from koord.api.kinds import EVENTS, LEASES, NODES, PODS
+from koord.api.times import parse_time
 from koord.process.errors import FatalError
 
 GPU_TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
@@ -212,6 +214,7 @@ def test_what_is_known_of_a_node_can_be_asked(scheduler: Any) -> None:
             assert (await session.get("nodes/none")).status == 404
             load = await (await session.get("plugins/LoadAwareScheduling/node/n")).json()
             assert [entry["pod"] for entry in load["pods"]] == ["default/p"]
+            assert abs(parse_time(load["pods"][0]["timestamp"]) - time.time()) < 3600
             assert load["nodeEstimated"]["cpu"] == 850
             assert await (await session.get("plugins/LoadAwareScheduling/node/none")).json() == {}
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from koord.accounting.resources import parse
 from koord.api.annotations import AnnotationError, node_penalty, parse_raw_allocatable
 from koord.api.objects import NodeMetric
+from koord.api.times import format_micro_time
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Columns, Vector, grown
 from roles.scheduler.cluster.nodeview import NodeView
@@ -200,7 +201,7 @@ class LoadColumns(Columns):
 
         return {
             "pods": [
-                {"timestamp": charge.assigned, "pod": charge.key}
+                {"timestamp": format_micro_time(charge.assigned), "pod": charge.key}
                 for charge in sorted(load.charges.values(), key=lambda charge: (charge.assigned, charge.key))
             ],
             "prodUsage": named(load.prod),
