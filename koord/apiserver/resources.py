@@ -18,7 +18,7 @@ CREATE_ONLY = ("create",)
 ONE_BY_ONE = tuple(verb for verb in ALL_VERBS if verb != "deletecollection")
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Resource:
     """One resource of one group and version."""
 

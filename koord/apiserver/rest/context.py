@@ -43,7 +43,7 @@ class Options:
     field_manager: str = ""
     user_agent: str = ""
     # server-side apply: take fields over from other managers
-    force: bool = False
+    force: bool | None = None
     # the managers of an object that an apply creates
     applied: list[Any] | None = None
     # texts for `Warning` headers

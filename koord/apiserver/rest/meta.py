@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from koord.apiserver.errors import STALE, Cause, StatusError, bad_request, conflict, field_forbidden, invalid_value
+from koord.apiserver.errors import STALE, Cause, StatusError, bad_request, conflict, field_forbidden, invalid, invalid_value
 from koord.apiserver.schema.timeformat import now
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ def check_identity(resource: Resource, obj: Obj, namespace: str, name: str) -> N
     kind, api_version = obj.get("kind"), obj.get("apiVersion")
     if not kind and resource.custom:
         raise bad_request("Object 'Kind' is missing in the request body")
+    if resource.custom and kind != resource.kind and api_version == resource.api_version:
+        raise invalid(str(kind), resource.group, name, [invalid_value("kind", kind, f"must be {resource.kind}")])
     if not resource.custom:  # what a built-in object leaves out is known from the path
         kind, api_version = kind or resource.kind, api_version or resource.api_version
     if kind != resource.kind or api_version != resource.api_version:

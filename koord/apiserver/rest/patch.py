@@ -65,8 +65,8 @@ def _yaml(body: bytes) -> Any:
             patch = yaml.load(body, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         except yaml.YAMLError as err:
             raise bad_request(f"error decoding YAML: {err}") from err
-        # times and other YAML scalars come back as JSON has them
-        return orjson.loads(orjson.dumps(patch))
+        # times, and keys that are no strings, come back as JSON has them
+        return orjson.loads(orjson.dumps(patch, option=orjson.OPT_NON_STR_KEYS))
 
 
 def apply(resource: Resource, obj: Obj, content_type: str, patch: Any) -> Obj:

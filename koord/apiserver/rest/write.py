@@ -64,6 +64,8 @@ def undecodable(resource: Resource, why: str) -> StatusError:
 
 def report_unknown(resource: Resource, unknown: list[str], options: Options) -> None:
     """Refuse, warn of, or ignore unknown fields."""
+    if resource.custom:
+        unknown.sort()
     texts = [f'unknown field "{field}"' for field in unknown]
     if options.field_validation == "Strict":
         raise undecodable(resource, "strict decoding error: " + ", ".join(texts))

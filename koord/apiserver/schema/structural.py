@@ -230,6 +230,9 @@ class Structural:
 
     def _object(self, value: Obj, path: Path_, causes: list[Cause]) -> None:
         raw, where = self.raw, path_text(path)
+        for key in ("apiVersion", "kind") if self.embedded else ():
+            if not value.get(key):
+                causes.append(required(path_text((path, key)), "must not be empty"))
         for key in self.required:
             if key not in value:
                 causes.append(required(path_text((path, key))))

@@ -60,7 +60,7 @@ def difference(a: FieldSet, b: FieldSet) -> FieldSet:
         else:
             rest = difference(mine, other)
             if rest:
-                out[key] = rest
+                out[key] = {} if rest == {SELF: {}} else rest
     return out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import orjson
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
     from koord.apiserver.rest.context import Options
+    from koord.apiserver.schema.structural import Structural
     from koord.apiserver.store import Entry
 
 Obj = dict[str, Any]
@@ -51,7 +53,7 @@ class FieldManagement:
     def __init__(self, core: Core) -> None:
         self.core = core
         self._mode = core.config.managed_fields
-        self._shapes: dict[int, Shape] = {}
+        self._shapes: WeakKeyDictionary[Resource, Shape] = WeakKeyDictionary()
 
     def _lazy(self, resource: Resource) -> bool:
         """Objects of this resource are tracked only once somebody applied them."""
@@ -60,13 +62,13 @@ class FieldManagement:
     def shape(self, resource: Resource) -> Shape:
         """How the objects of a resource merge."""
         source: Any = resource.structural or resource.type
-        found = self._shapes.get(id(resource))
+        found = self._shapes.get(resource)
         if found is None:
             if resource.structural is not None:
                 found = CustomRoot(resource.structural, schemas().type("V1ObjectMeta"))
             else:
                 found = of_type(source) if source is not None else _FREE
-            self._shapes[id(resource)] = found
+            self._shapes[resource] = found
         return found
 
     # -- create and update -------------------------------------------------------------------------------------------------------
@@ -101,10 +103,10 @@ class FieldManagement:
             # an explicit reset
             meta.pop("managedFields", None)
             return
-        if known is None:
+        if not known and not given:
+            # an object without managers is tracked again from the next apply on
             meta.pop("managedFields", None)
-            if self._lazy(resource):
-                return
+            return
         current = records.read({"managedFields": given if given is not None else known})
         changed, removed = typed.compare(stored, obj, self.shape(resource))
         changed, removed = strip(changed), strip(removed)
@@ -132,6 +134,9 @@ class FieldManagement:
     ) -> tuple[Entry, bool]:
         """Server-side apply. Returns the entry and whether it was created. Raises 409 with one cause a conflict."""
         self._check(resource, patch, options)
+        meta = patch.setdefault("metadata", {})
+        if isinstance(meta, dict):
+            meta.setdefault("name", name)
         check_identity(resource, patch, namespace, name)
         frozen = orjson.dumps(patch)
         for _ in range(_RETRIES):
@@ -159,13 +164,14 @@ class FieldManagement:
 
         shape = self.shape(resource)
         old = self.core.store.bucket(resource.bucket).get(namespace, name)
+        wanted = _said(patch, resource, subresource)
         decode_patch(resource, patch, options)
         if subresource == "status":
             patch = {k: v for k, v in patch.items() if k in ("kind", "apiVersion", "metadata", "status")}
         elif resource.status_subresource:
             patch.pop("status", None)
-        wanted = strip(typed.to_set(patch, shape))
-        mine = Record(options.field_manager, APPLY, resource.api_version, subresource, wanted, now(), bare=not wanted)
+        owned = strip(typed.to_set(wanted, shape))
+        mine = Record(options.field_manager, APPLY, resource.api_version, subresource, owned, now())
         if old is None:
             if subresource:
                 raise not_found(resource.plural, resource.group, name)
@@ -192,8 +198,8 @@ class FieldManagement:
         others = self._settle(resource, name, strip(changed), current, mine, options)
         previous = next((r for r in current if r.key == mine.key), None)
         if previous is not None:
-            merged = self._prune(merged, previous.fields, wanted, others, shape)
-            if previous.fields == wanted and previous.api_version == mine.api_version:
+            merged = self._prune(merged, previous.fields, owned, others, shape)
+            if previous.fields == owned and previous.api_version == mine.api_version:
                 mine.time = previous.time
         merged = orjson.loads(orjson.dumps(merged))
         merged["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"]
@@ -234,9 +240,18 @@ class FieldManagement:
         return out
 
 
+def _said(patch: Obj, resource: Resource, subresource: str) -> Obj:
+    """What an applied configuration owns, as it was written: decoding leaves out empty maps and lists, which are owned as well."""
+    if subresource == "status":
+        parts = {k: v for k, v in patch.items() if k in ("kind", "apiVersion", "metadata", "status")}
+    else:
+        parts = {k: v for k, v in patch.items() if k != "status" or not resource.status_subresource}
+    copied: Obj = orjson.loads(orjson.dumps(parts))
+    return copied
+
+
 def decode_patch(resource: Resource, patch: Obj, options: Options) -> None:
     """Check and normalise an applied configuration without defaulting it."""
-    from koord.apiserver.rest.write import report_unknown
     from koord.apiserver.schema.builtin import clean
 
     unknown: list[str] = []
@@ -244,26 +259,48 @@ def decode_patch(resource: Resource, patch: Obj, options: Options) -> None:
     if resource.structural is not None:
         clean(schemas().type("V1ObjectMeta"), patch["metadata"], (None, "metadata"), unknown)
         resource.structural.prune(patch, None, unknown, root=True)
-        causes: list[Cause] = []
-        _check_types(resource, patch, causes)
-        if causes:
-            raise invalid(resource.kind, resource.group, patch["metadata"].get("name") or "", causes)
     elif resource.type is not None:
-        clean(resource.type, patch, None, unknown)
-    if unknown and resource.structural is not None:
-        report_unknown(resource, unknown, options)
-    elif unknown:
+        try:
+            clean(resource.type, patch, None, unknown)
+        except StatusError as err:
+            raise _untyped(resource, patch, err.message) from err
+    if unknown:
         # What the types do not have cannot be owned: fieldValidation does not matter here.
-        meta = patch["metadata"]
-        what = f"{meta.get('namespace', '')}/{meta.get('name', '')}; {resource.group}/{resource.version}, Kind={resource.kind}"
-        raise StatusError(500, "", f"failed to create typed patch object ({what}): .{unknown[0]}: field not declared in schema")
+        raise _untyped(resource, patch, f"{min(unknown)}: field not declared in schema")
+    if resource.structural is not None and (wrong := _type_errors(resource.structural, patch)):
+        raise _untyped(resource, patch, f"{wrong[0].field}: {wrong[0].message}")
 
 
-def _check_types(resource: Resource, patch: Obj, causes: list[Cause]) -> None:
-    assert resource.structural is not None
+def _untyped(resource: Resource, patch: Obj, why: str) -> StatusError:
+    """An applied configuration that does not fit its types: nobody could own its fields. kube-apiserver calls that a 500."""
+    meta = patch["metadata"]
+    what = f"{meta.get('namespace', '')}/{meta.get('name', '')}; {resource.group}/{resource.version}, Kind={resource.kind}"
+    return StatusError(500, "", f"failed to create typed patch object ({what}): .{why}")
+
+
+def _type_errors(structural: Structural, patch: Obj) -> list[Cause]:
+    """Wrong types, items of a list of unique ones that come twice, and items without the keys that tell them apart."""
     found: list[Cause] = []
-    resource.structural.validate({**patch, "metadata": {}}, None, found)
-    causes += [c for c in found if c.kind == "FieldValueTypeInvalid"]
+    structural.validate({**patch, "metadata": {}}, None, found)
+    wrong = [c for c in found if c.kind in ("FieldValueTypeInvalid", "FieldValueDuplicate")]
+    return wrong or _keyless(structural, patch, "")
+
+
+def _keyless(node: Structural, value: Any, path: str) -> list[Cause]:
+    found: list[Cause] = []
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if (prop := node.props.get(key)) is not None:
+                found += _keyless(prop, inner, f"{path}.{key}" if path else key)
+    elif isinstance(value, list) and node.items is not None:
+        keys = node.raw.get("x-kubernetes-list-map-keys") or ()
+        for i, item in enumerate(value):
+            defaults = (k for k in keys if k in node.items.props and node.items.props[k].has_default)
+            if keys and isinstance(item, dict) and not any(k in item for k in keys) and not any(defaults):
+                text = f"element {i}: associative list with keys has an element that omits all key fields"
+                found.append(Cause("FieldValueRequired", path, text))
+            found += _keyless(node.items, item, f"{path}[{i}]")
+    return found
 
 
 def _conflict_error(resource: Resource, clashes: list[tuple[Record, FieldSet]]) -> StatusError:

@@ -25,8 +25,6 @@ class Record:
     subresource: str
     fields: FieldSet
     time: str = ""
-    bare: bool = False
-    """Applied nothing: it stays, while a manager that loses its last field to others goes."""
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -68,7 +66,6 @@ def read(meta: Obj) -> list[Record]:
                     entry.get("subresource") or "",
                     fields,
                     entry.get("time") or "",
-                    not fields,
                 )
             )
     return out
@@ -76,7 +73,7 @@ def read(meta: Obj) -> list[Record]:
 
 def write(meta: Obj, records: list[Record]) -> None:
     """Store the managers: those that apply first, then by age, as kube-apiserver orders them."""
-    kept = _capped([r for r in records if r.fields or r.bare])
+    kept = _capped([r for r in records if r.fields])
     if not kept:
         meta.pop("managedFields", None)
         return

@@ -6,10 +6,12 @@ from typing import Any
 
 from koord.apiserver.errors import Cause, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.validation.names import dns_1035_label
+from koord.apiserver.validation.schemas import check_schema
 
 Obj = dict[str, Any]
 
 _APPROVED = "api-approved.kubernetes.io"
+_COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 
 
 def check_crd(obj: Obj, causes: list[Cause]) -> None:
@@ -28,7 +30,12 @@ def check_crd(obj: Obj, causes: list[Cause]) -> None:
         causes.append(invalid_value("metadata.name", obj["metadata"].get("name"), 'must be spec.names.plural+"."+spec.group'))
     if plural and dns_1035_label(plural):
         causes.append(invalid_value("spec.names.plural", plural, dns_1035_label(plural)))
-    if names.get("kind") and names.get("kind") == names.get("listKind"):
+    kind = names.get("kind") or ""
+    for key, default in (("kind", kind), ("singular", kind.lower()), ("listKind", f"{kind}List")):
+        name = names.get(key) or default
+        if kind and (wrong := dns_1035_label(name.lower())):
+            causes.append(invalid_value(f"spec.names.{key}", name, wrong))
+    if kind and kind == names.get("listKind"):
         causes.append(invalid_value("spec.names.listKind", names["listKind"], "kind and listKind may not be the same"))
     if spec.get("scope") not in ("Cluster", "Namespaced"):
         causes.append(not_supported("spec.scope", spec.get("scope") or "", ("Cluster", "Namespaced")))
@@ -37,7 +44,22 @@ def check_crd(obj: Obj, causes: list[Cause]) -> None:
     ):
         text = 'protected groups must have approval annotation "api-approved.kubernetes.io", see https://github.com/kubernetes/enhancements/pull/1111'
         causes.append(required("metadata.annotations[api-approved.kubernetes.io]", text))
+    if spec.get("preserveUnknownFields"):
+        text = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
+        causes.append(invalid_value("spec.preserveUnknownFields", True, text))
+    _conversion(spec.get("conversion") or {}, causes)
     _versions(spec.get("versions") or [], causes)
+
+
+def _conversion(conversion: Obj, causes: list[Cause]) -> None:
+    strategy = conversion.get("strategy", "None")
+    if strategy not in ("None", "Webhook"):
+        causes.append(not_supported("spec.conversion.strategy", strategy, ("None", "Webhook")))
+    webhook = conversion.get("webhook") or {}
+    if strategy == "Webhook" and not webhook.get("clientConfig"):
+        causes.append(required("spec.conversion.webhookClientConfig", "required when strategy is set to Webhook"))
+    if strategy == "Webhook" and not webhook.get("conversionReviewVersions"):
+        causes.append(required("spec.conversion.conversionReviewVersions", "required when strategy is set to Webhook"))
 
 
 def _versions(versions: list[Obj], causes: list[Cause]) -> None:
@@ -60,37 +82,42 @@ def _versions(versions: list[Obj], causes: list[Cause]) -> None:
         elif not isinstance(schema, dict):
             causes.append(invalid_value(f"{path}.schema.openAPIV3Schema", schema, "must be an object"))
         else:
-            where = f"{path}.schema.openAPIV3Schema"
+            # what one version alone says is shown as said of the whole
+            where = "spec.validation.openAPIV3Schema" if len(versions) == 1 else f"{path}.schema.openAPIV3Schema"
             if schema.get("type") != "object":
                 causes.append(invalid_value(f"{where}.type", schema.get("type", ""), "must be object at the root"))
-            _structural(schema, where, causes)
+            _metadata(schema, where, causes)
+            check_schema(schema, where, causes)
+        _presentation(version, "spec" if len(versions) == 1 else path, causes)
     if versions and stored != 1:
         causes.append(
             invalid_value("spec.versions", [v.get("name") for v in versions], "must have exactly one version marked as storage version")
         )
 
 
-_JUNCTORS = ("allOf", "anyOf", "oneOf")
+def _metadata(schema: Obj, path: str, causes: list[Cause]) -> None:
+    """A schema may restrict the names of its objects, nothing else of their metadata."""
+    inner = ((schema.get("properties") or {}).get("metadata") or {}).get("properties") or {}
+    if not inner.keys() <= {"name", "generateName"}:
+        text = "must not specify anything other than name and generateName, but metadata is implicitly specified"
+        causes.append(field_forbidden(f"{path}.properties[metadata]", text))
 
 
-def _structural(schema: Obj, path: str, causes: list[Cause]) -> None:
-    """Each specified node needs a type (or says that it is free), and lists need the schema of their items."""
-    free = schema.get("x-kubernetes-int-or-string") or schema.get("x-kubernetes-preserve-unknown-fields")
-    kind = schema.get("type")
-    if not kind and not free:
-        causes.append(required(f"{path}.type", "must not be empty for specified object fields"))
-    if kind == "array" and not isinstance(schema.get("items"), dict):
-        causes.append(required(f"{path}.items", "must be specified"))
-    if schema.get("properties") and schema.get("additionalProperties"):
-        causes.append(field_forbidden(f"{path}.additionalProperties", "additionalProperties and properties are mutual exclusive"))
-    if schema.get("x-kubernetes-list-type") == "map" and not schema.get("x-kubernetes-list-map-keys"):
-        causes.append(required(f"{path}.x-kubernetes-list-map-keys", "must not be empty if x-kubernetes-list-type is map"))
-    for name, inner in (schema.get("properties") or {}).items():
-        if isinstance(inner, dict):
-            _structural(inner, f"{path}.properties[{name}]", causes)
-    for key in ("items", "additionalProperties"):
-        if isinstance(schema.get(key), dict):
-            _structural(schema[key], f"{path}.{key}", causes)
+def _presentation(version: Obj, path: str, causes: list[Cause]) -> None:
+    """The paths of the scale subresource, and the columns that kubectl prints."""
+    scale = (version.get("subresources") or {}).get("scale") or {}
+    for key, root in (("specReplicasPath", ".spec."), ("statusReplicasPath", ".status.")):
+        if scale and not str(scale.get(key, "")).startswith(root):
+            text = f"should be a json path under {root[:-1]}"
+            causes.append(invalid_value(f"{path}.subresources.scale.{key}", scale.get(key, ""), text))
+    for i, column in enumerate(version.get("additionalPrinterColumns") or ()):
+        where = f"{path}.additionalPrinterColumns[{i}]"
+        if not column.get("name"):
+            causes.append(required(f"{where}.name"))
+        if column.get("type") not in _COLUMN_TYPES:
+            causes.append(not_supported(f"{where}.type", column.get("type") or "", _COLUMN_TYPES))
+        if not str(column.get("jsonPath", "")).startswith("."):
+            causes.append(invalid_value(f"{where}.JSONPath", column.get("jsonPath", ""), "must be a simple json path starting with ."))
 
 
 def check_crd_update(new: Obj, old: Obj, causes: list[Cause]) -> None:

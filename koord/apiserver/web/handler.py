@@ -88,7 +88,7 @@ class Front:
             target = resolve(self.core.resources, segments)
             if target is None:
                 group = "" if first == "api" else segments[1]
-                if not self.core.resources.of_group(group):
+                if all(r.custom for r in self.core.resources.of_group(group)):
                     return _page_not_found()
                 raise path_not_found()
             self._authorize(request, options, target, query)

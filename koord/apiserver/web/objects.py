@@ -8,13 +8,14 @@ import orjson
 from aiohttp import web
 
 from koord.apiserver.errors import (
+    Cause,
     StatusError,
     bad_request,
+    field_forbidden,
     invalid,
     method_not_allowed,
     not_supported,
     path_not_found,
-    too_long,
     unsupported_media_type,
 )
 from koord.apiserver.protobuf import decode as protobuf
@@ -57,12 +58,12 @@ def read_options(query: dict[str, str], options: Options, method: str) -> None:
         causes.append(not_supported("fieldValidation", validation, _VALIDATIONS))
     manager = query.get("fieldManager", "")
     if len(manager.encode()) > _MANAGER_LIMIT:
-        causes.append(too_long("fieldManager", manager, _MANAGER_LIMIT))
+        causes.append(Cause("FieldValueTooLong", "fieldManager", f"Too long: may not be more than {_MANAGER_LIMIT} bytes"))
     if causes:
         raise invalid(_KINDS.get(method, "PatchOptions"), "meta.k8s.io", "", causes)
     options.field_validation = validation or options.field_validation
     options.field_manager = manager
-    options.force = query.get("force", "").lower() in ("true", "1")
+    options.force = flag(query, "force") if "force" in query else None
 
 
 async def body_object(request: web.BaseRequest, options: Options) -> Obj:
@@ -73,7 +74,8 @@ async def body_object(request: web.BaseRequest, options: Options) -> Obj:
         import yaml
 
         try:
-            found = orjson.loads(orjson.dumps(yaml.load(body, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)), default=str))
+            loaded = yaml.load(body, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+            found = orjson.loads(orjson.dumps(loaded, default=str, option=orjson.OPT_NON_STR_KEYS))
         except yaml.YAMLError as err:
             raise bad_request(f"error parsing YAML: {err}") from err
     elif kind in (JSON, "application/octet-stream"):
@@ -196,6 +198,8 @@ class ObjectHandlers:
     async def _patch(self, request: web.BaseRequest, target: Target, options: Options) -> web.StreamResponse:
         content_type = request.content_type
         patch = patching.parse(target.resource, content_type, await request.read())
+        if options.force is not None and content_type != patching.APPLY_PATCH:
+            raise invalid("PatchOptions", "meta.k8s.io", "", [field_forbidden("force", "may not be specified for non-apply patch")])
         entry, created = await patching.patch_object(
             self.core, target.resource, target.place, target.name, content_type, patch, options, target.subresource
         )

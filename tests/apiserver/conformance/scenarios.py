@@ -348,11 +348,9 @@ def server_side_apply(t: Transcript) -> None:
     t.call("PATCH", path + "two&force=true", config_map(a="9"), APPLY)
     t.call("PATCH", path + "one", config_map(), APPLY)
     t.call("PATCH", MAPS + "/m", config_map(), APPLY)
-    out = t.raw("GET", MAPS + "/m")[1]
-    t.note(managers=[[m["manager"], m["operation"], m["fieldsV1"]] for m in out["metadata"]["managedFields"]])
+    t.managers(MAPS + "/m")
     t.raw("PATCH", MAPS + "/m?fieldManager=editor", {"data": {"a": "10"}}, MERGE)
-    out = t.raw("GET", MAPS + "/m")[1]
-    t.note(managers=[[m["manager"], m["operation"], m["fieldsV1"]] for m in out["metadata"]["managedFields"]])
+    t.managers(MAPS + "/m")
     t.call("PATCH", path + "three", {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", "managedFields": [{}]}}, APPLY)
 
 
@@ -367,8 +365,7 @@ def apply_lists(t: Transcript) -> None:
     t.raw("PATCH", path + "two", deployment(name="side", image="s:1"), APPLY)
     t.call("PATCH", path + "one", deployment(name="c", image="i:2", env=[{"name": "B", "value": "1"}]), APPLY)
     t.call("PATCH", path + "two", deployment(name="c", image="i:3"), APPLY)
-    out = t.raw("GET", DEPLOYMENTS + "/d")[1]
-    t.note(managers=[[m["manager"], m["operation"], m["fieldsV1"]] for m in out["metadata"]["managedFields"]])
+    t.managers(DEPLOYMENTS + "/d")
 
 
 def namespaces(t: Transcript) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from . import reads, scenarios, writes
+from . import applies, customs, reads, scenarios, writes
 from .transcript import Target, Transcript
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
-SCENARIOS = (*scenarios.SCENARIOS, *writes.SCENARIOS, *reads.SCENARIOS)
+SCENARIOS = (*scenarios.SCENARIOS, *writes.SCENARIOS, *reads.SCENARIOS, *customs.SCENARIOS, *applies.SCENARIOS)
 GOLDEN = Path(__file__).parent / "golden"
 Scenario = Callable[[Transcript], None]
 

@@ -87,13 +87,27 @@ class Transcript:
         status, out = self.raw(method, path, body, kind)
         answer = {"reason": out.get("reason"), "code": out.get("code")} if status >= 400 and isinstance(out, dict) else out
         if isinstance(answer, dict) and status >= 400 and out.get("details", {}).get("causes"):
-            answer["causes"] = [[c.get("field"), c.get("reason")] for c in out["details"]["causes"]]
-        self.lines.append({"request": f"{method} {path.split('?', maxsplit=1)[0]}", "status": status, "answer": self.tidy(answer)})
+            causes = [[c.get("field"), c.get("reason")] for c in out["details"]["causes"]]
+            # "<nil>" is what a Go library calls the sum of other causes
+            answer["causes"] = sorted(c for c in causes if c[0] != "<nil>")
+        self.lines.append(
+            {
+                "request": f"{method} {path.split('?', maxsplit=1)[0]}".replace(self.ns, "{ns}"),
+                "status": status,
+                "answer": self.tidy(answer),
+            }
+        )
         return out
 
     def note(self, **values: Any) -> None:
         """Something that the scenario found out itself."""
         self.lines.append(self.tidy(values))
+
+    def managers(self, path: str) -> None:
+        """Who owns which fields of an object, as text: `tidy` would leave out the empty objects that fieldsV1 is made of."""
+        found = self.raw("GET", path)[1]["metadata"].get("managedFields") or []
+        shown = [[m["manager"], m["operation"], m.get("subresource", ""), json.dumps(m["fieldsV1"], sort_keys=True)] for m in found]
+        self.note(managers=sorted(shown))
 
     def watch(self, path: str, *, seconds: int = 1) -> list[Any]:
         """All events of a short watch, written down."""
