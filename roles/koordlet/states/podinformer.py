@@ -20,6 +20,8 @@ TRIGGERS_PER_SECOND = 5.0
 TRIGGER_BURST = 10
 #: While the kubelet has never named a pod it is asked again this often (seconds): the agent waits for it, it does not die of it.
 RETRY_UNSYNCED = 1.0
+#: The Node says where the kubelet is; until it has been seen nothing is asked, and the first question follows at once.
+AWAIT_NODE = 0.1
 
 
 class PodInformer:
@@ -58,7 +60,7 @@ class PodInformer:
         bucket = TokenBucket(TRIGGERS_PER_SECOND, TRIGGER_BURST)
         while not stopping.is_set():
             await self.fetch()
-            pause = self._interval if self.book.confirmed else min(RETRY_UNSYNCED, self._interval)
+            pause = self._interval if self.book.confirmed else min(RETRY_UNSYNCED if self._node() else AWAIT_NODE, self._interval)
             if await self._sleep(pause, stopping):
                 await self._pause(bucket.reserve(loop.time()), stopping)
 
