@@ -128,6 +128,8 @@ class Executor:
         if mode is Mode.OBSERVE:
             self._observe([t for level in levels for t in level], rule, now, applied)
             return
+        for target in (t for level in levels for t in level):
+            target.first = target.write.cached and key_of(target.write) not in self._cache
         allowed = self._on_record([t for level in levels for t in level], applied) - self._not_held(levels, rule, applied)
         self._downwards(levels, allowed, rule, now, applied, stop=batch.stop_on_error)
         for targets in reversed(levels):

@@ -13,7 +13,7 @@ from roles.koordlet.actuation import disklines, kernel
 from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.journal import PROCESS_FILE, Entry, Undo, identity
 from roles.koordlet.actuation.systemfiles import FILES
-from roles.koordlet.actuation.values import merged, same
+from roles.koordlet.actuation.values import merged, other_words, same
 from roles.koordlet.actuation.writes import Kind, Write
 from roles.koordlet.host.errors import CgroupGoneError, FileMissingError, HostError, ResourceUnsupportedError
 from roles.koordlet.host.root import PathEscapeError
@@ -38,6 +38,8 @@ class Target:
     basis: str = ""
     """What merging and comparing look at: the current value, or the effective one of an unset v2 cpuset."""
     first_basis: str = ""
+    first: bool = False
+    """Whether this process has not brought the value about yet; then no limit is written in the words that were asked for."""
 
     def __post_init__(self) -> None:
         self.first_basis = self.basis
@@ -56,7 +58,8 @@ class Target:
             return _has_line(self.write.resource, self.current, self.text)
         if self.write.resource.startswith(disklines.PREFIXES):
             return disklines.says(self.write.resource, self.current, self.text)
-        return same(self.write.resource, self.basis, self.text)
+        resource = self.write.resource
+        return same(resource, self.basis, self.text) and not (self.first and other_words(resource, self.basis, self.text))
 
     def merged_text(self) -> str | None:
         """What may be written on the way down; None to wait. Raises WriteError when the current value is no value."""

@@ -50,6 +50,14 @@ def _same_limit(resource: str, current: str, wanted: str) -> bool:
     return byte_sized and INFINITE not in {have, want} and have > 0 and have == want // _PAGE * _PAGE
 
 
+def other_words(resource: str, current: str, wanted: str) -> bool:
+    """Whether two memory limits that are the same are no limit in different words: the kernel's own (v1) is a large number that depends
+    on its page size, so that a number may also have come from elsewhere."""
+    return (
+        resource.startswith("memory.") and current.strip().isdecimal() and current.strip() != wanted.strip() and number(current) == INFINITE
+    )
+
+
 def merged(rule: Merge, current: str, wanted: str) -> str | None:
     """The value to write on the way down; None when the wanted one is to wait for the children.
 

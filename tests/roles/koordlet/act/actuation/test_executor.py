@@ -95,13 +95,27 @@ def test_quota_that_shrinks_waits_for_the_children(machine, calls):
 
 def test_what_is_so_already_is_not_written(machine, machine_v2, calls):
     machine.put("cpuset.cpus", QOS, "0,1,2")
-    machine.put("memory.limit_in_bytes", QOS, "9223372036854771712")
     machine_v2.put("cpu.cfs_quota_us", QOS, "max 100000")
     machine_v2.put("memory.high", QOS, "max")
     ex, ex2 = machine.executor, machine_v2.executor
-    assert not ex.apply([sequence(cpus(QOS, "0-2"), Write("memory.limit_in_bytes", QOS, "-1"))], rule="r", now=1).written
+    assert not ex.apply([sequence(cpus(QOS, "0-2"))], rule="r", now=1).written
     assert not ex2.apply([sequence(quota(QOS, -1), Write("memory.high", QOS, str(2**63 - 1)))], rule="r", now=1).written
     assert calls == []
+
+
+@pytest.mark.feature("KA-EXE-01")
+def test_no_limit_is_said_once_in_the_words_that_were_asked_for(machine, calls):
+    """What a v1 kernel shows for no limit is a large number, which may as well have been set by somebody."""
+    wanted, clock = Write("memory.limit_in_bytes", QOS, "-1"), [1000.0]
+    machine.executor.clock = lambda: clock[0]
+    machine.put("memory.limit_in_bytes", QOS, "9223372036854771712")
+    assert not machine.executor.apply([sequence(wanted)], rule="r", now=1, mode=Mode.OBSERVE).would, "nothing would change"
+    machine.executor.apply([sequence(wanted)], rule="r", now=1)
+    assert [t for _, t in calls] == ["-1"]
+    machine.put("memory.limit_in_bytes", QOS, "9223372036854771712")  # as the kernel shows it
+    for _ in range(5):
+        clock[0] += 61
+        assert not machine.executor.apply([sequence(wanted)], rule="r", now=1).written
 
 
 def test_v2_values_are_converted_and_cpu_max_keeps_its_period(machine_v2):
