@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
+from koord.accounting.pods import spec_requests
 from koord.api import names
 from koord.api.objects import Pod, PriorityClassObject, convert
-from koord.api.priority import pod_priority_class
+from koord.api.priority import PriorityClass, pod_priority_class
 from koord.api.quantity import QuantityError
 from koord.kube.patch import copy_json
 from roles.manager.recommender import apply
@@ -18,6 +19,8 @@ from roles.manager.webhooks.profiles import Profile
 from roles.manager.webhooks.review import Refusal, Request
 from roles.manager.webhooks.translate import extended_resource_spec, translate
 from roles.manager.webhooks.view import View
+
+_NATIVE = {names.RESOURCE_CPU, names.RESOURCE_MEMORY}
 
 Step = Callable[[dict[str, Any], Request, View], Awaitable[dict[str, Any]]]
 
@@ -42,8 +45,13 @@ async def colocation_profile(pod: dict[str, Any], request: Request, view: View) 
     if not translates:
         request.notes.append("resources not translated: a profile carries skip-update-resources")
     elif not view.gates.enabled("ColocationProfileSkipMutatingResources"):
-        priority = pod_priority_class(convert(pod, Pod))
+        projection = convert(pod, Pod)
+        priority = pod_priority_class(projection)
         translate(pod.get("spec") or {}, priority)
+        if priority is PriorityClass.FREE and _NATIVE & spec_requests(projection.spec).keys():
+            request.warnings.append(
+                "priority class koord-free has no resources of its own: the pod keeps requesting cpu and memory of Prod"
+            )
         request.notes.append(f"resources translated for class {str(priority) or 'none'}")
     return pod
 

@@ -12,7 +12,7 @@ from koord.accounting.pods import spec_requests
 from koord.accounting.resources import ResourceVector
 from koord.api import names
 from koord.api.objects import Pod, convert
-from koord.api.priority import PriorityClass, pod_priority_class_raw
+from koord.api.priority import PriorityClass, PriorityError, pod_priority_class_raw, sub_priority
 from koord.api.qos import QoSClass, pod_qos_raw
 from koord.api.quantity import QuantityError, parse_value
 from roles.manager.noderesource.inputs import unix_time
@@ -43,6 +43,19 @@ async def colocation_rules(pod: Pod, old: Pod | None, request: Request, view: Vi
     failures += _resources(pod)
     if failures:
         raise Refusal("; ".join(failures))
+    request.warnings.extend(_traps(pod))
+
+
+def _traps(pod: Pod) -> Iterator[str]:
+    """What is legal and hardly meant."""
+    key, text = names.LABEL_POD_PRIORITY, pod.metadata.labels.get(names.LABEL_POD_PRIORITY, "")
+    try:
+        value = sub_priority(pod.metadata.labels)
+    except PriorityError as error:
+        yield f"{error}; it counts as 0"
+        return
+    if text.lstrip("+-").startswith("0") and value:
+        yield f'metadata.labels["{key}"]: {text} is read as {value}: a leading 0 means another base than ten'
 
 
 def _immutable(pod: Pod, old: Pod, view: View) -> Iterator[str]:

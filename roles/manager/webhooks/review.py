@@ -42,6 +42,8 @@ class Request:
     api_version: str = VERSIONS[0]
     notes: list[str] = field(default_factory=list)
     """What handlers found worth telling, for the decision record."""
+    warnings: list[str] = field(default_factory=list)
+    """What the user is told although the request is admitted."""
 
 
 @dataclass(slots=True)

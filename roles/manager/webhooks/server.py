@@ -97,6 +97,7 @@ class WebhookServer:
 
         try:
             answer = await webhook.handle(request, self.view, timer)
+            answer.warnings += request.warnings
         except Refusal as refusal:
             answer = Answer(False, refusal.code or (500 if webhook.mutating else 400), refusal.message)
         except Exception as error:  # a defect of ours must answer, or the API server waits for its timeout

@@ -176,6 +176,8 @@ def test_what_is_not_translated(bed):
         for app, name in (("free", "cpu"), ("prod", "cpu"), ("mid", "kubernetes.io/mid-cpu"), ("skip", "cpu"), ("unmatched", "cpu")):
             answer = await manager.review("/mutate-pod", etl({"app": app}, resources=SAMPLE), namespace="default")
             assert name in answer["object"]["spec"]["containers"][0]["resources"]["requests"], app
+            # a Free pod looks like the lowest class and still takes what Prod takes: say so
+            assert ("koord-free" in "".join(answer.get("warnings", ()))) is (app == "free")
         # a match that probability skipped is still a match: translation goes by the class the pod has itself
         answer = await manager.review(
             "/mutate-pod", etl({"app": "never", "koordinator.sh/qosClass": "BE"}, resources=SAMPLE), namespace="default"

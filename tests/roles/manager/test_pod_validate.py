@@ -30,6 +30,25 @@ def quota(name, namespace="lab", minimum=None, maximum=None, labels=None, annota
 LAB = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "lab"}}
 
 
+@pytest.mark.feature("API-PRIO-01")
+@pytest.mark.feature("MGR-POD-V-01")
+def test_sub_priorities_that_are_hardly_meant_are_warned_of(bed):
+    async def test(bed):
+        manager = await bed.start()
+        for text, words in (
+            ("010", "010 is read as 8"),
+            ("0x1f", "is read as 31"),
+            ("ten", "is not an integer; it counts as 0"),
+            ("10", ""),
+        ):
+            answer = await manager.review("/validate-pod", pod({"koordinator.sh/priority": text}))
+            assert answer["allowed"]
+            assert words in "".join(answer.get("warnings", ()))
+            assert bool(words) is bool(answer.get("warnings"))
+
+    bed(test)
+
+
 @pytest.mark.feature("MGR-POD-V-01")
 def test_rules_of_qos_priority_and_resources(bed):
     refused = [
