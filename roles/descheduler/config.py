@@ -162,7 +162,7 @@ class DeschedulerConfiguration(ConfigModel):
     """Address of /healthz."""
     metrics_bind_address: str = f"0.0.0.0:{DEFAULT_PORT}"
     """Address of /metrics; the same as the other one or its own."""
-    descheduling_interval: Seconds = 0.0
+    descheduling_interval: Seconds = Field(0.0, ge=0)
     """Time from the start of a round to the next; 0: one round only, while the process stays and goes on with migrations."""
     dry_run: bool = False
     """Decide and record, evict nothing."""

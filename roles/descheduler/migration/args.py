@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from pydantic import Field, field_validator, model_validator
@@ -101,7 +102,7 @@ class ArbitrationArgs(ConfigModel):
 
     enabled: bool = True
     """Accepted and left alone: jobs are always arbitrated."""
-    interval: Seconds = 0.5
+    interval: Seconds = Field(0.5, ge=0)
     """How often waiting jobs are arbitrated."""
 
 
@@ -184,7 +185,7 @@ class MigrationControllerArgs(ConfigModel):
             _one_of(f"skipEvictionGates[{index}]", gate, GATES)
         if self.default_job_ttl < 0:
             raise ConfigError("defaultJobTTL", "must be 0 or more")
-        if self.evictions_a_second <= 0:
+        if not 0 < self.evictions_a_second < math.inf:
             raise ConfigError("evictQPS", "must be a number above 0")
         threshold = self.priority_threshold
         if threshold is not None and threshold.value is not None and threshold.value > CRITICAL_PRIORITY:

@@ -30,6 +30,12 @@ def migrating(**args: Any) -> dict[str, Any]:
     return {"pluginConfig": [{"name": "MigrationController", "args": args}]}
 
 
+def loaded(**args: Any) -> dict[str, Any]:
+    """A profile that runs LowNodeLoad with these arguments."""
+    enabled = {"balance": {"enabled": [{"name": "LowNodeLoad"}]}}
+    return {"plugins": enabled, "pluginConfig": [{"name": "LowNodeLoad", "args": args}]}
+
+
 def written(path: Path, text: str = FILE) -> str:
     path.write_text(text)
     return str(path)
@@ -86,6 +92,11 @@ def test_which_flags_count_beside_a_file(tmp_path: Path) -> None:
         ({"profiles": [migrating(defaultDeleteOptions={"gracePeriodSeconds": 5, "propagationPolicy": "Orphan"})]}, ""),
         ({"profiles": [migrating(labelSelector={"matchLabel": {"a": "b"}})]}, "labelSelector.matchLabel: unknown field"),
         ({"deschedulingInterval": 5}, "is no duration"),
+        ({"deschedulingInterval": "-5s"}, "deschedulingInterval: input should be greater than or equal to 0"),
+        ({"profiles": [migrating(evictQPS="NaN")]}, "evictQPS: must be a number above 0"),
+        ({"profiles": [migrating(evictQPS="Inf")]}, "evictQPS: must be a number above 0"),
+        ({"profiles": [loaded(lowThresholds={"cpu": float("nan")})]}, "lowThresholds.cpu"),
+        ({"profiles": [loaded(detectorCacheTimeout="-1s")]}, "detectorCacheTimeout: input should be greater than or equal to 0"),
         ({"profiles": [{"plugins": {"evict": {"disabled": [{"name": "*"}]}}}]}, "exactly one plugin must be enabled, found 0"),
         ({"profiles": [{"plugins": {"evict": {"enabled": [{"name": "DefaultEvictor"}]}}}]}, "exactly one plugin must be enabled, found 2"),
         ({"profiles": [{"plugins": {"filter": {"enabled": [{"name": "MigrationController"}] * 2}}}]}, "is already registered"),

@@ -95,7 +95,7 @@ class DefaultEvictorArgs(ConfigModel):
     """A pod may leave only if another node would take it."""
     min_replicas: int = Field(0, ge=0)
     """Pods of owners with fewer replicas stay; below 2: no limit."""
-    min_pod_age: Seconds | None = None
+    min_pod_age: Seconds | None = Field(None, ge=0)
     """Younger pods stay; unset: no limit."""
     no_eviction_policy: str = "Preferred"
     """What the annotation `prefer-no-eviction` does: `Preferred` (such pods go last) or `Mandatory` (they stay)."""

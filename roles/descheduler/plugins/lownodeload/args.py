@@ -20,7 +20,7 @@ DEFAULT_NORMALITIES = 3
 class AnomalyCondition(ConfigModel):
     """When a hot node counts as abnormal. Each field has its default alone; a timeout of 0 means 60 s."""
 
-    timeout: Seconds = DEFAULT_TIMEOUT
+    timeout: Seconds = Field(DEFAULT_TIMEOUT, ge=0)
     """How long a node stays abnormal at most before it is judged afresh; 0 means 1m."""
     consecutive_abnormalities: int = Field(DEFAULT_ABNORMALITIES, ge=0)
     """A node is abnormal after more than so many hot rounds in a row; 1: at once."""
@@ -38,7 +38,7 @@ class AnomalyCondition(ConfigModel):
 class PoolAnomalyCondition(ConfigModel):
     """The same of one pool: what is left out, or 0, comes from the top level."""
 
-    timeout: Seconds = 0.0
+    timeout: Seconds = Field(0.0, ge=0)
     """As above; 0: the top level's."""
     consecutive_abnormalities: int = Field(0, ge=0)
     """As above; 0: the top level's."""
@@ -140,7 +140,7 @@ class LowNodeLoadArgs(Thresholds):
     """Pods that may leave; one matching selector is enough. Empty: all."""
     node_fit: bool = True
     """A pod may leave only if another node would take it."""
-    detector_cache_timeout: Seconds = 300.0
+    detector_cache_timeout: Seconds = Field(300.0, ge=0)
     """How long what was observed of a node is kept."""
     node_pools: list[NodePool] = []
     """Groups of nodes with thresholds of their own; each takes the matching nodes that were not found hot by one before it."""
