@@ -88,7 +88,7 @@ class App:
         self.writer = Writer(client, self._may_write)
         self.view = View(options, options.gates, client)
         self.view.on_binding_decision = self.metrics.binding_decisions.inc
-        self.view.on_shared_weight = lambda quota, resource, amount: self.metrics.quota_shared_weight.labels(quota, resource).set(amount)
+        self.view.on_shared_weight = self.metrics.shared_weight
         self._wire_view()
         self.controllers = build(
             Parts(options, self.world, informers, self.writer, self.metrics, recorder, self.events, draw=lambda: random.randrange(100))
@@ -170,6 +170,7 @@ class App:
         quotas = informers.informer(ELASTICQUOTAS, ElasticQuota, optional=True)
         view.quota_objects = quotas
         quotas.add_handler(view.quotas.on_quota, lambda old, new: view.quotas.on_quota(new), view.quotas.on_quota_gone)
+        quotas.add_handler(on_delete=lambda quota: self.metrics.forget_shared_weights(quota.metadata.name))
         if self.options.gates.enabled("Recommender"):
             view.recommendations = informers.informer(RECOMMENDATIONS, Recommendation, optional=True)
         self.world.config_maps.add_handler(self._on_config_map, lambda old, new: self._on_config_map(new), self._on_config_map_gone)

@@ -77,6 +77,7 @@ class Metrics:
             ("elasticquota_name", "resource_name"),
             registry=registry,
         )
+        self._weighted: dict[str, set[str]] = {}
         self.queues = QueueMetrics(registry)
         self.config_errors = Gauge(
             "koord_manager_config_errors", "Mistakes in the present slo-controller-config; 0 when all of it is in force.", registry=registry
@@ -111,6 +112,16 @@ class Metrics:
                 self._extended.labels(node, name, unit).set(resources[name] / parts)
             else:
                 self.forget_extended(node, name, unit)
+
+    def shared_weight(self, quota: str, resource: str, amount: int) -> None:
+        """The shared weight of a quota was filled in."""
+        self._weighted.setdefault(quota, set()).add(resource)
+        self.quota_shared_weight.labels(quota, resource).set(amount)
+
+    def forget_shared_weights(self, quota: str) -> None:
+        """A quota is gone, and its series with it."""
+        for resource in self._weighted.pop(quota, ()):
+            self.quota_shared_weight.remove(quota, resource)
 
     def forget_extended(self, node: str, resource: str, unit: str) -> None:
         """Drop the series of a resource that is gone."""

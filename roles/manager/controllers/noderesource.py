@@ -113,6 +113,7 @@ class NodeResourceController(Controller):
             return None
         if node is None:
             self.metrics.node_resource_reconciled(False, "reconcileNodeNotFound")
+            self.metrics.extended_resources(key, {})
             return None
         now = self.clock()
         inputs = self.observe(node, now)

@@ -79,3 +79,38 @@ def test_a_mistake_in_the_configuration_and_the_time_of_webhooks(bed, make):
         assert any((row["webhook_type"], row["operation"], row["status"]) == ("validate", "CREATE", "rejected") for row in timed)
 
     bed(test)
+
+
+@pytest.mark.feature("MGR-MET-01")
+def test_what_is_gone_has_no_series(bed, make):
+    from koord.api.kinds import ELASTICQUOTAS, NODES
+
+    quota = {
+        "apiVersion": "scheduling.sigs.k8s.io/v1alpha1",
+        "kind": "ElasticQuota",
+        "metadata": {"name": "q", "namespace": "default"},
+        "spec": {"max": {"cpu": "2"}},
+    }
+
+    async def test(bed):
+        await bed.create(make.config(colocation_config={"enable": True}), make.node("n1"), make.metric("n1", system=("2", "1Gi")))
+        manager = await bed.start()
+        made = await manager.review("/mutate-scheduling-sigs-k8s-io-v1alpha1-elasticquota", quota, namespace="default")
+        await bed.create(made["object"])
+
+        async def told():
+            text = (await manager.get("/metrics"))[1]
+            return 'node="n1"' in text, 'elasticquota_name="q"' in text
+
+        async def both():
+            return await told() == (True, True)
+
+        async def none():
+            return await told() == (False, False)
+
+        await bed.until(both)
+        await bed.client.delete(NODES, "n1")
+        await bed.client.delete(ELASTICQUOTAS, "q", "default")
+        await bed.until(none)
+
+    bed(test)
