@@ -71,7 +71,7 @@ class ClientConnection(ConfigModel):
     for."""
 
     kubeconfig: str = ""
-    """File that says how to reach the API server; the flag --kubeconfig goes before it. Empty: the pod's service account."""
+    """File that says how to reach the API server; it goes before the flag --kubeconfig. Both empty: the pod's service account."""
     content_type: str = "application/vnd.kubernetes.protobuf"
     """Accepted and left alone: JSON is spoken."""
     accept_content_types: str = "application/vnd.kubernetes.protobuf,application/json"
