@@ -209,8 +209,11 @@ class MetricStore:
         return [(kind, key, *points.dump()) for kind, group in self._series.items() for key, points in group.items()]
 
     def load(self, rows: Iterable[tuple[str, tuple[str, ...], bytes, bytes]], now: float) -> int:
-        """Take over what :meth:`dump` gave, without points of the future or beyond the window; returns the series kept."""
-        kept = 0
+        """Take over what :meth:`dump` gave, without points of the future or beyond the window; returns the series kept.
+
+        All or nothing: timestamps and values that do not fit together are a ValueError.
+        """
+        kept: dict[tuple[str, tuple[str, ...]], Points] = {}
         for kind, key, times, values in rows:
             schema = kinds.SCHEMAS.get(kind)
             if schema is None or len(key) != len(schema):
@@ -219,6 +222,7 @@ class MetricStore:
             points.load(times, values)
             points.drop_before(round(now * 1000) - points.window_ms)
             if points.last_time is not None and points.last_time <= round(now * 1000):
-                self._series[kind][key] = points
-                kept += 1
-        return kept
+                kept[kind, key] = points
+        for (kind, key), points in kept.items():
+            self._series[kind][key] = points
+        return len(kept)
