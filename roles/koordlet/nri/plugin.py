@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from koord.protocols import nri_pb2 as nri
@@ -119,8 +120,7 @@ class Plugin:
     # -- containers ----------------------------------------------------------------------------------------------------------
 
     def _create(self, request: nri.CreateContainerRequest) -> nri.CreateContainerResponse:
-        answer = self._ask(Stage.PRE_CREATE_CONTAINER, request.pod, request.container)
-        self._make_directories(answer)
+        answer = self._with_directories(self._ask(Stage.PRE_CREATE_CONTAINER, request.pod, request.container))
         adjust = convert.adjustment(answer)
         return nri.CreateContainerResponse(adjust=adjust) if adjust is not None else nri.CreateContainerResponse()
 
@@ -137,18 +137,29 @@ class Plugin:
         except Exception as error:
             raise _refused(error) from error
 
-    def _make_directories(self, answer: Answer) -> None:
-        """Directories of a container's own that are mounted into it."""
+    def _with_directories(self, answer: Answer) -> Answer:
+        """The answer; mounts of directories of the container's own that cannot be made are left out, or fail the request if strict."""
+        mounts = []
         for mount in answer.mounts:
-            if not mount.recreated:
-                continue
-            path = self._delivery.root.path(mount.source)
-            try:
-                shutil.rmtree(path, ignore_errors=True)
-                os.makedirs(path)
-                os.chmod(path, 0o777)
-            except OSError as error:
-                raise CallError(INTERNAL, f"{path} cannot be made: {error.strerror}") from None
+            problem = self._make(mount.source) if mount.recreated else ""
+            if not problem:
+                mounts.append(mount)
+            elif self._delivery.strict:
+                raise CallError(INTERNAL, problem)
+            else:
+                log.warning("%s; it is not mounted", problem)
+        return replace(answer, mounts=tuple(mounts))
+
+    def _make(self, source: str) -> str:
+        """Make an empty directory that is open to all; what stood against it, or an empty text."""
+        path = self._delivery.root.path(source)
+        try:
+            shutil.rmtree(path, ignore_errors=True)
+            os.makedirs(path)
+            os.chmod(path, 0o777)
+        except OSError as error:
+            return f"{path} cannot be made: {error.strerror}"
+        return ""
 
 
 def _nothing(_: Any) -> nri.Empty:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from typing import Any
 
 import pytest
@@ -119,6 +120,13 @@ def test_containers_are_adjusted_and_pods_written(tmp_path) -> None:
             assert stale.parent.is_dir()
             assert not stale.exists(), "made anew"
             assert stale.parent.stat().st_mode & 0o777 == 0o777
+
+            # a directory that cannot be made fails no container under the failure policy Ignore
+            shutil.rmtree(c.base / "usr/local/vgpu")
+            (c.base / "usr/local/vgpu").write_text("")
+            adjust = (await runtime.call("CreateContainer", nri.CreateContainerRequest(pod=gpu, container=container()))).adjust
+            assert {e.key: e.value for e in adjust.env} == env
+            assert [m.source for m in adjust.mounts] == [library, "/tmp/vgpulock"]
 
             # the record of an answer
             assert any(r.verdict == "Answered" and r.rule == "BatchResource" for r in app.recorder.ring.find("Pod", "default", "batch"))
