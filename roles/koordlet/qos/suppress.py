@@ -222,10 +222,7 @@ class BECPUSuppress(Strategy[SuppressState]):
 
     def _released(self, snapshot: Snapshot, state: SuppressState, now: float, why: str, *, manager: bool = False) -> Outcome[SuppressState]:
         quota, free = self._free_quota(snapshot, state)
-        cpusets: tuple[Batch, ...] = ()
-        if snapshot.pods:
-            # without pods it is not known whose CPUs are whose (a kubelet that has just started lists none)
-            cpusets = self._free_cpuset_unplaced(snapshot) if manager else self._free_cpuset(snapshot)
+        cpusets = self._free_cpuset_unplaced(snapshot) if manager else self._free_cpuset(snapshot)
         told, records = self._record(snapshot, state, now, "Unrestricted", why, None, {})
         return Outcome(
             replace(state, quota_free=free, told=told),

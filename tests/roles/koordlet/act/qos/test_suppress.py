@@ -257,13 +257,13 @@ def test_switching_off_gives_everything_back_once(world, suppress):
 
 
 @pytest.mark.feature("KA-SUP-03")
-def test_switching_off_without_pods_gives_the_quota_back_but_guesses_no_cpus(world, suppress):
+def test_switching_off_on_a_node_without_pods(world, suppress):
     machine = world.machine
     machine.put("cpuset.cpus", QOS, "0-1")
     machine.put("cpu.cfs_quota_us", QOS, "5000")
     world.spec = {}
     world.run(suppress)
-    assert (machine.get("cpu.cfs_quota_us", QOS), machine.get("cpuset.cpus", QOS)) == ("-1", "0-1")
+    assert (machine.get("cpu.cfs_quota_us", QOS), machine.get("cpuset.cpus", QOS)) == ("-1", "0-15")
 
 
 @pytest.mark.parametrize("policy", ["cfsQuota", "cpuset"])
