@@ -36,9 +36,9 @@ class JobPlan:
 
 
 def job_key(pod: PodInfo) -> str:
-    """The job that a pod belongs to, as far as one can tell."""
+    """The job that a pod belongs to, as far as one can tell; pods that belong to nothing are taken for one job, ""."""
     owner = next((owner.uid for owner in pod.pod.metadata.owner_references if owner.uid), "")
-    return pod.labels.get(names.LABEL_QUESTIONED_OBJECT_KEY) or gang_id(pod) or owner or pod.key
+    return pod.labels.get(names.LABEL_QUESTIONED_OBJECT_KEY) or gang_id(pod) or owner
 
 
 def preemptible(pod: PodInfo, below: int) -> bool:

@@ -250,6 +250,9 @@ def test_the_lower_priorities_go_and_of_equal_nodes_the_first() -> None:
     assert case.plan(job).nodes == {job[0].uid: "n1"}
     both = case.job(6, 6)
     assert sorted(case.plan(both).nodes.values()) == ["n1", "n2"]
+    # Pods that belong to nothing are one job: three of a low priority go rather than one of a higher.
+    several = Case([[(3, 2), (3, 2), (2, 2)], [(8, 5)], [(4, 1), (4, 200)]])
+    assert {victim.node_name for victim in several.plan(several.job(8)).victims} == {"n0"}
     # Room that is there already costs nobody his place.
     roomy = Case([[(8, 1)], [(2, 1)]])
     plan = roomy.plan(roomy.job(6, 6))
