@@ -12,7 +12,7 @@ import orjson
 from koord.api import names
 from koord.config.errors import ConfigError, join
 from koord.config.schema import clean, errors, merge
-from koord.config.slo_schema import COLOCATION_STRATEGY, DEFAULTS
+from koord.config.slo_schema import COLOCATION_STRATEGY, DEFAULTS, MEMORY_COLLECT_POLICIES
 
 _POSITIVE = ("metricAggregateDurationSeconds", "metricReportIntervalSeconds", "degradeTimeMinutes", "updateTimeThresholdSeconds")
 _NOT_NEGATIVE = ("cpuReclaimThresholdPercent", "memoryReclaimThresholdPercent", "batchCPUThresholdPercent", "batchMemoryThresholdPercent")
@@ -112,6 +112,11 @@ def validity_errors(strategy: Mapping[str, Any], where: str) -> Iterator[ConfigE
     for name in _PERCENT:
         if name in strategy and not 0 <= strategy[name] <= 100:
             yield ConfigError(join(where, name), f"must be between 0 and 100, got {strategy[name]}")
+    collect = strategy["metricMemoryCollectPolicy"]
+    if collect not in MEMORY_COLLECT_POLICIES:
+        # The NodeMetric CRD knows these only: no node would get a NodeMetric.
+        accepted = ", ".join(MEMORY_COLLECT_POLICIES)
+        yield ConfigError(join(where, "metricMemoryCollectPolicy"), f"{collect!r} is not known; accepted: {accepted}")
     if strategy["resourceDiffThreshold"] <= 0:
         yield ConfigError(join(where, "resourceDiffThreshold"), f"must be greater than 0, got {strategy['resourceDiffThreshold']}")
 

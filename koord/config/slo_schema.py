@@ -10,13 +10,15 @@ PERCENT: Final = (0, 100)
 AT_LEAST_0: Final = (0, None)
 AT_LEAST_1: Final = (1, None)
 
+MEMORY_COLLECT_POLICIES: Final = ("usageWithoutPageCache", "usageWithPageCache", "usageWithHotPageCache")
+
 COLOCATION_STRATEGY: Final = Struct(
     {
         "enable": Bool(),
         "metricAggregateDurationSeconds": Int(cm=AT_LEAST_1),
         "metricReportIntervalSeconds": Int(cm=AT_LEAST_1),
         "metricAggregatePolicy": Struct({"durations": ListOf(Span())}),
-        "metricMemoryCollectPolicy": Str(("usageWithoutPageCache", "usageWithPageCache", "usageWithHotPageCache")),
+        "metricMemoryCollectPolicy": Str(MEMORY_COLLECT_POLICIES),
         "cpuReclaimThresholdPercent": Int(cm=AT_LEAST_0),
         "memoryReclaimThresholdPercent": Int(cm=AT_LEAST_0),
         "cpuCalculatePolicy": Str(),

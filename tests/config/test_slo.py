@@ -128,6 +128,7 @@ def test_half_valid_configmap_keeps_the_last_good_part():
             'cpu-normalization-config.ratioModel["Xeon 8"].baseRatio',
         ),
         ("host_application_config", {"applications": [{"name": 3}]}, "host-application-config.applications[0].name"),
+        ("colocation_config", {"metricMemoryCollectPolicy": "usage"}, "colocation-config.metricMemoryCollectPolicy"),
     ],
 )
 def test_refused_with_the_exact_path(key, value, path):
