@@ -214,8 +214,8 @@ class Reconciler:
         return found
 
     def _forget(self, snapshot: Snapshot) -> None:
-        """Drop what is known about pods that are gone: a static pod comes back under the same uid."""
-        here = {state.uid for state in snapshot.pods}
+        """Drop what is known about pods that are gone or have ended: a static pod comes back with its uid, an address in another pod."""
+        here = {state.uid for state in snapshot.pods if not state.terminated}
         gone = [plan.state for uid, plan in self._plans.items() if uid not in here]
         for state in gone:
             del self._plans[state.uid]

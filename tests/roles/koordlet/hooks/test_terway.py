@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -83,3 +84,17 @@ def test_another_policy_and_bad_values(node) -> None:
     node.run()
     assert list(node.dir.iterdir()) == []
     assert node.run().written == 0
+
+
+@pytest.mark.feature("KA-HK-08")
+@pytest.mark.feature("KA-RH-03")
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_that_ended_counts_no_more(node, phase) -> None:
+    """Its address may be another pod's by now."""
+    node.world.spec = spec()
+    job, other = node.world.pod("job", qos="BE", kube_qos="BestEffort"), node.world.pod("other", qos="LS")
+    node.run()
+    assert set(json.loads((node.dir / "pod.json").read_text())) == {job.uid, other.uid}
+    node.world.pods[0] = replace(job, phase=phase)
+    node.run()
+    assert set(json.loads((node.dir / "pod.json").read_text())) == {other.uid}
