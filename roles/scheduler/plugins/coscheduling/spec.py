@@ -171,11 +171,12 @@ def _choice(text: str | None, accepted: tuple[str, ...], default: str, key: str,
 
 
 def _policy(annotations: Mapping[str, str], defaults: Defaults, problems: list[str]) -> str:
+    default = defaults.match_policy or names.GANG_MATCH_ONCE_SATISFIED
     for key in (names.ANNOTATION_GANG_MATCH_POLICY, names.ANNOTATION_GANG_MATCH_POLICY_ALIAS):
         text = annotations.get(key)
         if text:
-            return _choice(text, _POLICIES, names.GANG_MATCH_ONCE_SATISFIED, key, problems)
-    return defaults.match_policy or names.GANG_MATCH_ONCE_SATISFIED
+            return _choice(text, _POLICIES, default, key, problems)
+    return default
 
 
 def _wait_time(annotations: Mapping[str, str], defaults: Defaults, problems: list[str]) -> float:

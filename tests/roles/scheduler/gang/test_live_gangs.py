@@ -163,6 +163,21 @@ def test_what_counts_when_a_member_comes_later(gangs: Any, policy: str, goes: bo
     asyncio.run(run())
 
 
+@pytest.mark.feature("SCH-GANG-02")
+def test_an_unknown_policy_is_taken_for_the_configured_one(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("8",), defaultMatchPolicy="only-waiting") as g:
+            await g.group("gang", 2, annotations={"match-policy": "sometimes"})
+            await g.member("p0", "gang")
+            await g.member("p1", "gang")
+            await g.bound("p0", "p1")
+            await g.member("late", "gang")
+            await g.said("late", "1 member(s) found nodes, 2 are needed together")
+            assert "'sometimes' is not known: only-waiting holds" in (await g.event("gang", "InvalidGang"))["note"]
+
+    asyncio.run(run())
+
+
 @pytest.mark.feature("SCH-GANG-04")
 def test_a_replacement_needs_the_minimum_again_where_running_members_count(gangs: Any) -> None:
     async def run() -> None:
