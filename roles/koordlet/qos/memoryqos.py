@@ -128,9 +128,11 @@ class MemoryQoS(Strategy[MemoryState]):
 
     def _pod(self, snapshot: Snapshot, slo: SLO, pod: PodState, allocatable: int, tier: _Sums, levels: _Levels) -> None:
         body = config.effective(slo.qos, pod)
-        least, low = config.protection(config.pod_request(pod), body)
+        request = config.pod_request(pod)
+        least, low = config.protection(request, body)
         tier.least += least or 0
-        tier.low += low or 0
+        # as configured: a low that is raised to min adds nothing to what the sum of min protects
+        tier.low += config.percent_of(request, body.low_limit_percent) or 0
         about = About("pod", pod.namespace, pod.name, "", pod.uid)
         values = [("memory.min", least), ("memory.low", low), *_watermarks(body), *_oom(body)]
         if snapshot.host.cgroups.v2:

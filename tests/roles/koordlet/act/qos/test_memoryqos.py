@@ -85,6 +85,7 @@ def test_a_low_that_protects_is_not_below_min(world, strategy):
     tree(world)
     world.run(strategy)
     assert values(world, pod.cgroup_dir, "min", "low") == [GI // 2, GI // 2]
+    assert values(world, TIERS[0], "min", "low") == [GI // 2, GI * 20 // 100], "pods and containers only"
 
 
 def test_disabled_classes_get_neutral_values(world, strategy):
