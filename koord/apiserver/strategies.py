@@ -13,6 +13,7 @@ from koord.apiserver.validation import cluster as check_cluster
 from koord.apiserver.validation import crds as check_crds
 from koord.apiserver.validation import pods as check_pods
 from koord.apiserver.validation import workloads as check_workloads
+from koord.apiserver.validation.pod_parts import check_pod_part
 
 if TYPE_CHECKING:
     from koord.apiserver.errors import Cause
@@ -23,6 +24,7 @@ Prepare = Callable[[Obj], None]
 PrepareUpdate = Callable[[Obj, Obj], None]
 Check = Callable[[Obj, list["Cause"]], None]
 CheckUpdate = Callable[[Obj, Obj, list["Cause"]], None]
+CheckPart = Callable[[str, Obj, Obj, list["Cause"]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class Strategy:
     check: Check | None = None
     # (new, old, causes): immutable fields
     check_update: CheckUpdate | None = None
+    # (subresource, new, old, causes): what a subresource may change
+    check_part: CheckPart | None = None
     # a created object keeps the status that the client sent
     keeps_status: bool = False
 
@@ -47,7 +51,7 @@ NONE = Strategy()
 # (group, kind) -> strategy
 STRATEGIES: dict[tuple[str, str], Strategy] = {
     ("", "Pod"): Strategy(
-        default_pods.default_pod, default_pods.create_pod, None, check_pods.check_pod, check_pods.check_pod_update
+        default_pods.default_pod, default_pods.create_pod, None, check_pods.check_pod, check_pods.check_pod_update, check_pod_part
     ),
     ("", "Node"): Strategy(default_cluster.default_node, None, None, check_cluster.check_node, check_cluster.check_node_update, keeps_status=True),  # noqa: E501
     ("", "Namespace"): Strategy(default_cluster.default_namespace, default_cluster.create_namespace, default_cluster.update_namespace),

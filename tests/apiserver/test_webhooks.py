@@ -63,7 +63,10 @@ def test_mutating_webhook_patches_and_sees_the_request(with_api: Any) -> None:
             assert "uid" not in seen[0]["object"]["metadata"]
             assert "name" not in seen[0]
             assert seen[0]["oldObject"] is None
-            await api.post(PODS + f"/{made['metadata']['name']}/binding", {"target": {"kind": "Node", "name": "n"}})
+            await api.post(
+                PODS + f"/{made['metadata']['name']}/binding",
+                {"metadata": {"name": made["metadata"]["name"]}, "target": {"kind": "Node", "name": "n"}},
+            )
             assert len(seen) == 1
 
     with_api(body)

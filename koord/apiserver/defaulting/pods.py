@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from koord.api.quantity import parse_milli
+from koord.apiserver.schema.timeformat import now
 
 Obj = dict[str, Any]
 
@@ -133,7 +134,12 @@ def _requests_from_limits(spec: Obj) -> None:
 
 def create_pod(pod: Obj) -> None:
     """The status of a new pod."""
-    pod["status"] = {"phase": "Pending", "qosClass": qos_class(pod.get("spec") or {})}
+    spec = pod.get("spec") or {}
+    status = pod["status"] = {"phase": "Pending", "qosClass": qos_class(spec)}
+    if spec.get("schedulingGates"):
+        text = "Scheduling is blocked due to non-empty scheduling gates"
+        gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": text, "lastTransitionTime": now()}
+        status["conditions"] = [gated]
 
 
 def qos_class(spec: Obj) -> str:

@@ -20,7 +20,6 @@ from koord.apiserver.errors import (
     plain,
     too_many_requests,
 )
-from koord.apiserver.rest.context import DeleteOptions
 from koord.apiserver.rest.delete import delete_now, parse_options
 from koord.apiserver.rest.meta import check_preconditions, check_version
 from koord.apiserver.rest.write import commit
@@ -50,6 +49,8 @@ def _pods(core: Core) -> Resource:
 async def bind(core: Core, namespace: str, name: str, body: Obj, options: Options) -> Obj:
     """POST pods/x/binding: set the node of a pod that has none. Answers with a Status."""
     clean(schemas().type("V1Binding"), body, None, [])
+    if (body.get("metadata") or {}).get("name") != name:
+        raise bad_request("name in URL does not match name in Binding object")
     target = body.get("target") or {}
     if target.get("kind") not in (None, "", "Node"):
         raise plain(500, f'target.kind: Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"')
@@ -79,8 +80,9 @@ async def bind(core: Core, namespace: str, name: str, body: Obj, options: Option
         raise conflict("pods/binding", "", name, f"pod {name} has non-empty .spec.schedulingGates")
     obj = entry.copy()
     obj["spec"]["nodeName"] = target["name"]
-    if meta.get("annotations"):
-        obj["metadata"].setdefault("annotations", {}).update(meta["annotations"])
+    for key in ("annotations", "labels"):
+        if meta.get(key):
+            obj["metadata"].setdefault(key, {}).update(meta[key])
     conditions = obj.setdefault("status", {}).setdefault("conditions", [])
     scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now()}
     for i, condition in enumerate(conditions):
@@ -103,7 +105,7 @@ async def evict(core: Core, namespace: str, name: str, body: Obj, options: Optio
     wanted = parse_options(body.get("deleteOptions") or {}, {})
     resource = _pods(core)
     given = (body.get("metadata") or {}).get("name")
-    if given and given != name:
+    if given != name:
         raise bad_request("name in URL does not match name in Eviction object")
     bucket = core.store.bucket(resource.bucket)
     entry = bucket.get(namespace, name)
@@ -122,12 +124,28 @@ async def evict(core: Core, namespace: str, name: str, body: Obj, options: Optio
         _ask_budgets(core, pod, dry_run=dry_run)
     check_preconditions(resource, name, pod["metadata"], wanted.precondition_uid, wanted.precondition_rv)
     if not dry_run:
-        _delete_evicted(core, resource, bucket.get(namespace, name) or entry, wanted)
+        delete_now(core, resource, _told(core, resource, bucket.get(namespace, name) or entry, options), wanted)
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
-def _delete_evicted(core: Core, resource: Resource, entry: Entry, wanted: DeleteOptions) -> None:
-    delete_now(core, resource, entry, wanted)
+def _told(core: Core, resource: Resource, entry: Entry, options: Options) -> Entry:
+    """The pod with the condition that says why it goes."""
+    obj = entry.copy()
+    reason = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
+    _set_condition(obj.setdefault("status", {}), reason)
+    core.managed.on_update(resource, obj, entry.obj, options, "status")
+    return core.store.bucket(resource.bucket).put(entry.namespace, entry.name, obj)
+
+
+def _set_condition(status: Obj, condition: Obj) -> None:
+    """Replace or add a condition; the time of a transition stays where the status does."""
+    conditions = status.setdefault("conditions", [])
+    for i, old in enumerate(conditions):
+        if old.get("type") == condition["type"]:
+            since = old.get("lastTransitionTime") if old.get("status") == condition["status"] else None
+            conditions[i] = {**condition, "lastTransitionTime": since or now()}
+            return
+    conditions.append({**condition, "lastTransitionTime": now()})
 
 
 def _may_ignore_budgets(pod: Obj) -> bool:
@@ -146,9 +164,7 @@ def _ask_budgets(core: Core, pod: Obj, *, dry_run: bool) -> None:
     bucket = core.store.bucket(_PDBS)
     found = [e for e in bucket.select(namespace) if from_label_selector((e.obj.get("spec") or {}).get("selector")).matches(labels)]
     if len(found) > 1:
-        from koord.apiserver.errors import internal
-
-        raise internal("This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")
+        raise plain(500, "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")
     if not found:
         return
     entry = found[0]
@@ -166,12 +182,18 @@ def _ask_budgets(core: Core, pod: Obj, *, dry_run: bool) -> None:
         raise _refused(entry.name, "DisruptedPods map too big - too many evictions not confirmed by PDB controller", 0)
     if allowed <= 0:
         healthy, wanted = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
-        raise _refused(entry.name, f"The disruption budget {entry.name} needs {wanted} healthy pods and has {healthy} currently", 0)
+        text = f"The disruption budget {entry.name} needs {wanted} healthy pods and has {healthy} currently"
+        if healthy > wanted:
+            text = f"The disruption budget {entry.name} does not allow evicting pods currently"
+        raise _refused(entry.name, text, 0)
     if dry_run:
         return
     obj = entry.copy()
     obj["status"]["disruptionsAllowed"] = allowed - 1
     obj["status"].setdefault("disruptedPods", {})[name] = now()
+    if allowed == 1:
+        spent = {"type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods", "message": ""}
+        _set_condition(obj["status"], {**spent, "observedGeneration": status.get("observedGeneration", 0)})
     bucket.put(entry.namespace, entry.name, obj)
 
 

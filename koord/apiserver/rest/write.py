@@ -251,6 +251,9 @@ async def commit(
     check_update = strategy(resource.group, resource.kind).check_update
     if check_update is not None and not resource.custom and not subresource:
         check_update(obj, stored, causes)
+    check_part = strategy(resource.group, resource.kind).check_part
+    if check_part is not None and subresource and not causes:
+        check_part(subresource, obj, stored, causes)
     if causes:
         raise invalid(resource.kind, resource.group, old.name, causes)
     attributes.obj = obj

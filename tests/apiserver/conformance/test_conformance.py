@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from . import applies, customs, reads, scenarios, writes
+from . import applies, customs, reads, scenarios, subresources, writes
 from .transcript import Target, Transcript
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
-SCENARIOS = (*scenarios.SCENARIOS, *writes.SCENARIOS, *reads.SCENARIOS, *customs.SCENARIOS, *applies.SCENARIOS)
+MODULES = (scenarios, writes, reads, customs, applies, subresources)
+SCENARIOS = tuple(scenario for module in MODULES for scenario in module.SCENARIOS)
 GOLDEN = Path(__file__).parent / "golden"
 Scenario = Callable[[Transcript], None]
 
