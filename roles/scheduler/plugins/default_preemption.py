@@ -83,7 +83,7 @@ class DefaultPreemption(PostFilter):
         if party:
             rule = self.for_party(ctx, failure, party)
             return ctx.state.bonds.make_room(ctx, failure, rule) if rule is not None else PostFilterResult(unschedulable())
-        refusal = self._not_eligible(ctx)
+        refusal = self._not_eligible(ctx, failure)
         if refusal:
             return PostFilterResult(_message(refusal))
         slots = self.slots(ctx, failure)
@@ -123,17 +123,23 @@ class DefaultPreemption(PostFilter):
         """Whether the pod fits with some of the victims back."""
         return failure.fits(slot)
 
-    def _not_eligible(self, ctx: CycleContext) -> str:
+    def _not_eligible(self, ctx: CycleContext, failure: FitFailure) -> str:
         """Why the pod may not preempt now, "" when it may."""
         if ctx.pod.shape.preemption_policy == names.PREEMPTION_POLICY_NEVER:
             return "not eligible due to preemptionPolicy=Never."
+        slot = self.nominated_slot(ctx, failure)
+        for other in ctx.cluster.row(slot).pods.values() if slot >= 0 else ():
+            if other.priority < ctx.pod.priority and other.deleting and was_preempted(other):
+                return "not eligible due to a terminating pod on the nominated node."
+        return ""
+
+    def nominated_slot(self, ctx: CycleContext, failure: FitFailure) -> int:
+        """The node that the pod is nominated to; -1 for none, and for one that is of no use any more, whoever leaves it."""
         nominated = ctx.state.nominations.node_of(ctx.pod.uid)
         slot = ctx.cluster.slot_of(nominated) if nominated else -1
-        if slot >= 0 and ctx.cluster.alive[slot]:
-            for other in ctx.cluster.row(slot).pods.values():
-                if other.priority < ctx.pod.priority and other.deleting and was_preempted(other):
-                    return "not eligible due to a terminating pod on the nominated node."
-        return ""
+        if slot < 0 or not ctx.cluster.alive[slot]:
+            return -1
+        return slot if failure.pre_filter is not None or slot in failure.resolvable() else -1
 
     def _candidates(self, ctx: CycleContext, failure: FitFailure, slots: Sequence[int], reasons: Counter[str]) -> list[Candidate]:
         if not slots:

@@ -138,10 +138,9 @@ class QuotaPreemption(DefaultPreemption):
                         return False
         return True
 
-    def _not_eligible(self, ctx: CycleContext) -> str:
-        reason = super()._not_eligible(ctx)
-        quota, nominated = self.quota_of(ctx.pod), ctx.state.nominations.node_of(ctx.pod.uid)
-        slot = ctx.cluster.slot_of(nominated) if nominated else -1
+    def _not_eligible(self, ctx: CycleContext, failure: FitFailure) -> str:
+        reason = super()._not_eligible(ctx, failure)
+        quota, slot = self.quota_of(ctx.pod), self.nominated_slot(ctx, failure)
         if reason or quota is None or slot < 0:
             return reason
         for other in ctx.cluster.row(slot).pods.values():

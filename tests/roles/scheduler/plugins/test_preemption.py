@@ -62,6 +62,24 @@ def test_budgets_and_protected_pods_are_respected() -> None:
 
 
 @pytest.mark.feature("SCH-KS-12")
+def test_a_victim_that_is_leaving_is_waited_for_while_its_node_is_of_use() -> None:
+    world = full()
+    going = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]}
+    leaving, _ = world.add_pods(
+        testing.pod("leaving", node="n0", cpu="2", priority=1, status=going), testing.pod("other", node="n1", cpu="2", priority=1)
+    )
+    leaving.deleting = True
+    waits = world.parser.parse(testing.pod("waits", cpu="2", priority=10))
+    world.state.nominations.add(waits, "n0")
+    decision = world.decide(waits)
+    assert decision.message().endswith("preemption: not eligible due to a terminating pod on the nominated node.")
+    assert decision.victims == ()
+    world.add_nodes(testing.node("n0", cpu="2", unschedulable=True))
+    decision = world.decide(waits)
+    assert (decision.nominate, [victim.name for victim in decision.victims]) == ("n1", ["other"])
+
+
+@pytest.mark.feature("SCH-KS-12")
 def test_without_the_informer_of_budgets_none_is_looked_at() -> None:
     for gates, watched in (({}, True), ({"DisablePodDisruptionBudgetInformer": True}, False), ({"PodDisruptionBudget": False}, False)):
         world = testing.World(gates=gates)
