@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable
 from enum import IntFlag
 from typing import Any, NamedTuple
 
 from roles.scheduler.cluster.podinfo import PodInfo
+
+log = logging.getLogger(__name__)
 
 ASSIGNED_POD = "AssignedPod"
 UNSCHEDULED_POD = "UnscheduledPod"
@@ -62,3 +65,11 @@ class Subscription(NamedTuple):
     def covers(self, event: ClusterEvent) -> bool:
         """Whether the event is one of those."""
         return self.resource in (event.resource, WILDCARD) and bool(self.actions & event.action)
+
+    def helps(self, pod: PodInfo, event: ClusterEvent) -> bool:
+        """Whether the pod is worth another try after such an event. A hint that fails rules nothing out."""
+        try:
+            return self.hint is None or self.hint(pod, event)
+        except Exception:
+            log.exception("queueing hint for %s failed on pod %s: it is tried again", event.label, pod.key)
+            return True

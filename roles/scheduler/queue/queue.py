@@ -352,6 +352,6 @@ class SchedulingQueue:
         plugins = self._subscriptions.get(entry.pod.shape.scheduler_name, {})
         for name in entry.rejected_by:
             for subscription in plugins.get(name, ()):
-                if subscription.covers(event) and (subscription.hint is None or subscription.hint(entry.pod, event)):
+                if subscription.covers(event) and subscription.helps(entry.pod, event):
                     return True
         return False

@@ -60,6 +60,19 @@ def test_errors_back_off_twice_as_long_each_time_up_to_the_limit() -> None:
 
 
 @pytest.mark.feature("SCH-FW-05")
+def test_a_hint_that_fails_rules_nothing_out() -> None:
+    def broken(pod: PodInfo, event: ClusterEvent) -> bool:
+        raise ValueError("no such field")
+
+    found, pod = queue(Fit=(Subscription(NODE, Action.ADD, broken),)), info("p")
+    found.add(pod, 0.0)
+    assert pop(found, 0.0) == "p"
+    found.requeue(pod.uid, 0.0, rejected_by=frozenset({"Fit"}))
+    assert found.on_event(ClusterEvent(NODE, Action.ADD), 20.0) == 1
+    assert pop(found, 20.0) == "p"
+
+
+@pytest.mark.feature("SCH-FW-05")
 def test_only_a_subscribed_event_whose_hint_agrees_brings_a_pod_back() -> None:
     found = queue(Fit=(Subscription(NODE, Action.ADD, lambda pod, event: event.new == "big"),), Silent=())
     fit, silent, unknown = info("fit"), info("silent", labels={"x": "y"}), info("unknown", labels={"x": "z"})
