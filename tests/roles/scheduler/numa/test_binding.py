@@ -61,12 +61,16 @@ def test_an_empty_default_policy_binds_only_who_asks() -> None:
         ({"scoringStrategy": {"type": "BalancedAllocation"}}, "scoringStrategy.type"),
         ({"numaScoringStrategy": {"type": "MostAllocated", "resources": [{"name": "cpu", "weight": 101}]}}, "numaScoringStrategy"),
         ({"scoringStrategy": {"resources": [{"name": "cpu", "weight": 0}]}}, "weight"),
-        ({"scoringStrategy": None}, "scoringStrategy"),
     ],
 )
 def test_wrong_arguments_stop_the_start(args: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidConfig, match=said):
         NumaWorld(profile(**args))
+
+
+@pytest.mark.feature("SCH-CFG-01")
+def test_arguments_that_are_null_are_not_set() -> None:
+    assert one(content=profile(scoringStrategy=None)).cpus(bound_pod()) == one().cpus(bound_pod())
 
 
 @pytest.mark.feature("SCH-NUMA-01")
