@@ -24,11 +24,14 @@ def guarded(body: Callable[[], int], afterwards: Callable[[], None]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
+    # what comes between the fork and the handlers waits for them: it would end the parent, or be lost where it is ignored (nohup)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*FORWARDED, signal.SIGINT))
     child = os.fork()
     if child == 0:
-        os._exit(_child(body, parent))
+        os._exit(_child(body, parent, mask))
     previous = {number: signal.signal(number, _forward(child)) for number in FORWARDED}
     previous[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     try:
         code = os.waitstatus_to_exitcode(_wait(child))
     finally:
@@ -38,7 +41,7 @@ def guarded(body: Callable[[], int], afterwards: Callable[[], None]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _child(body: Callable[[], int], parent: int) -> int:
+def _child(body: Callable[[], int], parent: int, mask: set[int | signal.Signals]) -> int:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         return 128 + signal.SIGTERM
@@ -46,6 +49,7 @@ def _child(body: Callable[[], int], parent: int) -> int:
     signal.signal(signal.SIGHUP, lambda number, frame: None)
     code = 1
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         code = body()
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT

@@ -34,6 +34,8 @@ class Cluster:
         self.base, self.client, self.v2 = base, client, v2
         self.kubeconfig = ""
         self.pods: list[dict[str, Any]] = []
+        self.classes: dict[str, str] = {}
+        """Kubernetes' QoS class by uid."""
         self.kubelet_says: tuple[int, bytes] | None = None
         """What the kubelet answers instead of the pods: status and body."""
         self.use: dict[str, float] = {"node": 1.0}
@@ -193,7 +195,6 @@ class Cluster:
         """As if the kubelet had started a pod that is on the node."""
         status = {
             "phase": "Running",
-            "qosClass": kube_qos,
             "conditions": [{"type": "Ready", "status": "True"}],
             "containerStatuses": [
                 {"name": "main", "containerID": f"containerd://{name}", "image": "i", "imageID": "i", "ready": True, "restartCount": 0,
@@ -201,10 +202,17 @@ class Cluster:
             ],
         }  # fmt: skip
         made = await self.client.patch(PODS, name, {"status": status}, "default", subresource="status")
+        self.classes[made["metadata"]["uid"]] = kube_qos
+        self.classify(made)
         self.pods.append(made)
         for directory in self.dirs(made):
             self.directory(directory, quota, memory)
         return made
+
+    def classify(self, pod: dict[str, Any]) -> None:
+        """The class as the kubelet sees it: stories need not ask for the resources that make it so."""
+        if (kube_qos := self.classes.get(pod["metadata"]["uid"])) is not None:
+            pod["status"]["qosClass"] = kube_qos
 
     async def evicted(self, name: str) -> bool:
         pod = await self.client.get(PODS, name, "default")
@@ -217,6 +225,8 @@ async def kubelet(cluster: Cluster) -> AsyncIterator[int]:
         if cluster.kubelet_says is not None:
             return web.Response(status=cluster.kubelet_says[0], body=cluster.kubelet_says[1])
         listed = [p for p in (await cluster.client.list(PODS)).items if p["spec"].get("nodeName") == "n1"]
+        for pod in listed:
+            cluster.classify(pod)
         return web.Response(body=orjson.dumps({"kind": "PodList", "items": listed}))
 
     async def config(_: web.Request) -> web.Response:

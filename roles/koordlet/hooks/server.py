@@ -98,19 +98,20 @@ class HookServer:
         log.info("hook server listens on %s", self._address)
 
     async def stop(self) -> None:
-        """Let running requests end, and take the sockets away."""
+        """Take the sockets away, and let running requests end."""
         if self._front is not None:
             self._front.close()
+        if self._network == "unix":
+            # before anything is waited for: whoever stops this process may not wait as long
+            for path in (self._address, self._inner):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
         if self._grpc is not None:
             await self._grpc.stop(_GRACE)
         self._front = self._grpc = None
         for pump in list(self._pumps):
             pump.cancel()
         await asyncio.gather(*self._pumps, return_exceptions=True)
-        if self._network == "unix":
-            for path in (self._address, self._inner):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
 
     # -- connections ---------------------------------------------------------------------------------------------------------
 

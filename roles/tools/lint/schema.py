@@ -102,7 +102,7 @@ class Schemas:
                 if error.reason == "AlreadyExists":
                     return None, notes  # a definition or priority class that is koord's own
                 notes += self._findings(error, document, resource)
-                if not error.message.startswith(_STRICT):
+                if _STRICT not in error.message:
                     return None, notes
             except (TypeError, AttributeError, KeyError, ValueError) as error:
                 return None, [*notes, document.finding(f"cannot be read: {error}")]
@@ -128,7 +128,7 @@ class Schemas:
             )
 
     def _findings(self, error: StatusError, document: Document, resource: Resource) -> Iterator[Finding]:
-        unknown = _UNKNOWN.findall(error.message) if error.message.startswith(_STRICT) else []
+        unknown = _UNKNOWN.findall(error.message) if _STRICT in error.message else []
         if unknown:
             for path in unknown:
                 name, known = _siblings(path, resource)

@@ -76,6 +76,7 @@ def test_it_is_in_nobodys_way(tmp_path) -> None:
     async def story(c: Cluster) -> None:
         await c.node({})
         await metric_wanted(c)
+        await c.pod("web", qos="LS", kube_qos="Burstable")
         async with agent(c):
             await until((c.base / "var/run/koordlet/koordlet.lock").exists, "the lock")
             async with agent(c, observe_only=True):
