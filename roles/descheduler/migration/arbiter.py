@@ -119,10 +119,11 @@ class Arbiter:
         if pod is not None and (workload := remember_workload(pod)):
             annotations[names.ANNOTATION_MIGRATION_WORKLOAD] = workload
         self._ledger.passing.add(job.metadata.name)
+        decided = self._clock()  # the migration may have begun by the time the write is answered
         await self._writing.job(job, {"metadata": {"annotations": annotations}})
         self._ledger.passing.discard(job.metadata.name)
         self._said.pop(job.metadata.name, None)
-        self._telling.record(job, "Passed", "arbitration lets the migration begin", self._clock())
+        self._telling.record(job, "Passed", "arbitration lets the migration begin", decided)
 
     async def _forbid(self, ruling: Ruling) -> None:
         job = ruling.waiting.job

@@ -114,7 +114,8 @@ def test_what_a_migration_leaves_to_be_read() -> None:
         assert "Descheduled" in {event["reason"] for event in await world.events("Pod", "p3")}
         labels = {"result": "success", "strategy": "", "namespace": NS, "node": "n1"}
         assert life.metrics.registry.get_sample_value("descheduler_pods_evicted", labels) == 1.0
-        verdicts = [record.verdict for record in life.recorder.ring.find(kind="PodMigrationJob", name="j")]
+        records = sorted(life.recorder.ring.find(kind="PodMigrationJob", name="j"), key=lambda record: record.time)
+        verdicts = [record.verdict for record in records]
         assert verdicts[0] == "Passed"
         assert verdicts.index("Reserving") < verdicts.index("Evicted") < verdicts.index("Complete")
 
