@@ -144,20 +144,24 @@ class Collector(ABC):
     """
 
     name: ClassVar[str]
+    gate: ClassVar[str] = ""
+    """The feature gate that it waits for."""
 
-    def __init__(self, context: SensingContext) -> None:
+    def __init__(self, context: SensingContext, interval: float | None = None) -> None:
+        """``interval`` in seconds; without it the collect interval."""
         self.context = context
+        self._interval = context.interval if interval is None else interval
         self.troubles = Troubles(self.name, context.metrics)
         self.started = False
 
     @property
     def enabled(self) -> bool:
-        return True
+        return not self.gate or self.context.gate(self.gate)
 
     @property
     def interval(self) -> float:
         """Seconds from the end of a round to the start of the next."""
-        return self.context.interval
+        return self._interval
 
     @abstractmethod
     def collect(self, at: Round) -> None:

@@ -28,8 +28,7 @@ class ColdMemoryCollector(Collector):
     name: ClassVar[str] = "cold memory"
 
     def __init__(self, context: SensingContext, interval: float = 5.0) -> None:
-        super().__init__(context)
-        self._interval = interval
+        super().__init__(context, interval)
         self._refused = False
         self._base = context.host.root.sys_path("kernel/mm/kidled")
 
@@ -45,10 +44,6 @@ class ColdMemoryCollector(Collector):
         else:
             return True
         return False
-
-    @property
-    def interval(self) -> float:
-        return self._interval
 
     def collect(self, at: Round) -> None:
         shared = self.context.shared

@@ -19,19 +19,11 @@ class DiskCollector(Collector):
     """
 
     name: ClassVar[str] = "disk"
+    gate: ClassVar[str] = "InterferenceDetection"
 
     def __init__(self, context: SensingContext, interval: float = 10.0) -> None:
-        super().__init__(context)
-        self._interval = interval
+        super().__init__(context, interval)
         self._rates: dict[str, Rate] = {}
-
-    @property
-    def enabled(self) -> bool:
-        return self.context.gate("InterferenceDetection")
-
-    @property
-    def interval(self) -> float:
-        return self._interval
 
     def collect(self, at: Round) -> None:
         samples: list[Sample] = []

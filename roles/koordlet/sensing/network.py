@@ -54,19 +54,11 @@ class NetworkCollector(Collector):
     """Retransmitted segments and dropped packets in percent, traffic in bytes a second, of one collect interval each."""
 
     name: ClassVar[str] = "network"
+    gate: ClassVar[str] = "InterferenceDetection"
 
     def __init__(self, context: SensingContext, interval: float = 10.0) -> None:
-        super().__init__(context)
-        self._interval = interval
+        super().__init__(context, interval)
         self._before: dict[str, tuple[float, Counters]] = {}
-
-    @property
-    def enabled(self) -> bool:
-        return self.context.gate("InterferenceDetection")
-
-    @property
-    def interval(self) -> float:
-        return self._interval
 
     def collect(self, at: Round) -> None:
         samples: list[Sample] = []

@@ -31,13 +31,8 @@ class NodeInfoCollector(Collector):
     name: ClassVar[str] = "node info"
 
     def __init__(self, context: SensingContext, interval: float = 60.0) -> None:
-        super().__init__(context)
-        self._interval = interval
+        super().__init__(context, interval)
         self._numa = NumaReader(context.host.root, context.host.files)
-
-    @property
-    def interval(self) -> float:
-        return self._interval
 
     def collect(self, at: Round) -> None:
         metrics, store = self.context.metrics, self.context.store

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from roles.koordlet.host.errors import HostError, HostFileError
 from roles.koordlet.host.psi import Psi, parse_psi
-from roles.koordlet.sensing.base import Collector, Round, SensingContext
+from roles.koordlet.sensing.base import Collector, Round
 from roles.koordlet.states.model import ContainerState, PodState
 from roles.koordlet.store import kinds
 from roles.koordlet.store.store import Sample
@@ -18,18 +18,7 @@ class PsiCollector(Collector):
     """avg10 of cpu, memory and io go to the store, all averages to the gauges. Needs the files in the kubepods directory."""
 
     name: ClassVar[str] = "psi"
-
-    def __init__(self, context: SensingContext, interval: float = 10.0) -> None:
-        super().__init__(context)
-        self._interval = interval
-
-    @property
-    def enabled(self) -> bool:
-        return self.context.gate("PSICollector")
-
-    @property
-    def interval(self) -> float:
-        return self._interval
+    gate: ClassVar[str] = "PSICollector"
 
     def collect(self, at: Round) -> None:
         cgroups = self.context.host.cgroups

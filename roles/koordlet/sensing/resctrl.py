@@ -31,16 +31,11 @@ class ResctrlCollector(Collector):
     name: ClassVar[str] = "resctrl"
 
     def __init__(self, context: SensingContext, interval: float = 10.0) -> None:
-        super().__init__(context)
-        self._interval = interval
+        super().__init__(context, interval)
 
     @property
     def enabled(self) -> bool:
         return self.context.resctrl_wanted and self.context.gate("ResctrlCollector") and not self._unable()
-
-    @property
-    def interval(self) -> float:
-        return self._interval
 
     def _unable(self) -> str:
         """Why this CPU cannot be monitored, told in the log; "" when it can."""

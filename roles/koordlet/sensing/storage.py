@@ -52,22 +52,14 @@ class StorageCollector(Collector):
     """Keeps the snapshot; a failing tool leaves the previous one."""
 
     name: ClassVar[str] = "local storage"
+    gate: ClassVar[str] = "BlkIOReconcile"
 
     def __init__(self, context: SensingContext, interval: float = 1.0) -> None:
-        super().__init__(context)
-        self._interval = interval
+        super().__init__(context, interval)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="storage") if self.enabled else None
         self._pending: Future[LocalStorage] | None = None
         self._seen: tuple[bytes, bytes] | None = None
         self._next = 0.0
-
-    @property
-    def enabled(self) -> bool:
-        return self.context.gate("BlkIOReconcile")
-
-    @property
-    def interval(self) -> float:
-        return self._interval
 
     def collect(self, at: Round) -> None:
         if self._pending is not None:
