@@ -237,10 +237,21 @@ class Transport:
                         continue
                     if answer.status != 200:
                         raise errors.from_response(answer.status, await answer.read(), retry_after=retry_after(answer.headers))
-                    yield answer.content
+                    try:
+                        yield answer.content
+                    finally:
+                        _abandon(answer)
                     return
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise errors.Unreachable(f"{self.config.server}: {_text(error)}") from error
+
+
+def _abandon(answer: aiohttp.ClientResponse) -> None:
+    """Cut the connection of an answer that was not read to its end: nobody could use it again, and the farewell of TLS, which nobody
+    waits for, would outlive the client and its loop."""
+    connection = answer.connection
+    if connection is not None and connection.transport is not None and not answer.content.at_eof():
+        connection.transport.abort()
 
 
 def _text(error: BaseException) -> str:
