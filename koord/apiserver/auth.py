@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hmac
-import time
 
+from koord import seams
 from koord.apiserver.rest.context import ADMIN, User
 
 
@@ -17,7 +17,7 @@ class Tokens:
 
     def issue(self, token: str, name: str, namespace: str, expires: float) -> None:
         """Remember a service account's token until `expires` (Unix seconds)."""
-        now = time.time()
+        now = seams.now()
         for old in [t for t, (_, until) in self._issued.items() if until < now]:
             del self._issued[old]
         groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
@@ -30,7 +30,7 @@ class Tokens:
             token = authorization[7:].strip()
         if token and self._issued:
             found = self._issued.get(token)
-            if found is not None and found[1] > time.time():
+            if found is not None and found[1] > seams.now():
                 return found[0]
         if not self.admin:
             return ADMIN

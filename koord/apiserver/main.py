@@ -7,7 +7,6 @@ import gc
 import ipaddress
 import logging
 import re
-import secrets
 import signal
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import orjson
 
+from koord import seams
 from koord.apiserver import kubeconfig, manifests
 from koord.apiserver.admission.chain import known_plugins
 from koord.apiserver.config import ServerConfig
@@ -107,12 +107,12 @@ def _token(flags: Flags) -> str:
     if flags.anonymous or not flags.tls:
         return ""
     if flags.data_dir is None:
-        return secrets.token_urlsafe(24)
+        return seams.token_urlsafe(24)
     file = flags.data_dir / "token"
     if not file.exists():
         flags.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         file.touch(mode=0o600)
-        file.write_text(secrets.token_urlsafe(24))
+        file.write_text(seams.token_urlsafe(24))
     return file.read_text().strip()
 
 

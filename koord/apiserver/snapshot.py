@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -11,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from koord import seams
 from koord.apiserver.store import Entry, Store, make_key
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Snapshots:
     async def keep(self, store: Store) -> None:
         """Save now and then, until cancelled."""
         while True:
-            await asyncio.sleep(_EVERY)
+            await seams.sleep(_EVERY)
             with contextlib.suppress(OSError):
                 self._try(store)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -11,6 +10,7 @@ from typing import Any, Literal, Self
 import msgspec
 import orjson
 
+from koord import seams
 from koord.api.kinds import PODS, Kind
 from koord.kube import errors
 from koord.kube.config import ClientConfig
@@ -202,7 +202,7 @@ class Client:
         timeout_seconds: int | None = None,
     ) -> AsyncGenerator[Lines, None]:
         """As `watch`, but as many lines at once as have come. A line cut off by the end of the stream is dropped."""
-        seconds = timeout_seconds if timeout_seconds is not None else random.randint(*WATCH_TIMEOUT)
+        seconds = timeout_seconds if timeout_seconds is not None else seams.rng().randint(*WATCH_TIMEOUT)
         params = {"watch": "true", "timeoutSeconds": str(seconds), **selection(label_selector, field_selector)}
         if resource_version:
             params["resourceVersion"] = resource_version

@@ -6,13 +6,13 @@ import asyncio
 import base64
 import json
 import os
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from koord import seams
 from koord.config.errors import ConfigError
 
 EXEC_TIMEOUT = 30.0  # seconds that a credential plugin may take
@@ -78,7 +78,7 @@ class TokenFile(NoCredentials):
     """A token in a file that somebody else renews. The last token read stays in use while the file cannot be read."""
 
     path: str
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = seams.monotonic
     _header: str = ""
     _read_at: float = float("-inf")
 
@@ -112,7 +112,7 @@ class ExecPlugin:
     cluster: Mapping[str, Any] | None = None
     directory: str = ""
     install_hint: str = ""
-    wall_clock: Callable[[], float] = time.time
+    wall_clock: Callable[[], float] = seams.now
     _header: str | None = None
     _certificate: tuple[bytes, bytes] | None = None
     _expires: float = float("-inf")
@@ -204,10 +204,10 @@ class AuthProvider(NoCredentials):
 
     async def authorization(self, *, renew: bool = False) -> str | None:
         """The loader's header, asked anew every five minutes and after a 401."""
-        now = time.monotonic()
+        now = seams.monotonic()
         if renew or now - self._asked_at > 300:
             try:
-                self._header = await asyncio.to_thread(self._load)
+                self._header = await seams.to_thread(self._load)
             except Exception as error:  # the loader raises whatever its plugins raise
                 raise CredentialError(f"auth-provider of {self.kubeconfig}: {error}") from error
             self._asked_at = now

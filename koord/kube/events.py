@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from koord import seams
 from koord.api.kinds import EVENTS, Kind
 from koord.kube import errors
 from koord.kube.client import Client
@@ -108,12 +106,12 @@ class EventRecorder:
         component: str,
         host: str | None = None,
         *,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = seams.monotonic,
+        wall_clock: Callable[[], float] = seams.now,
     ) -> None:
         self.client = client
         self.component = component
-        self.host = host if host is not None else socket.gethostname()
+        self.host = host if host is not None else seams.hostname()
         self.dropped = 0
         self.sent = 0
         self._clock = clock
@@ -212,7 +210,7 @@ class EventRecorder:
                 if attempt == ATTEMPTS - 1:
                     self._drop("the API server cannot be reached")
                     return
-                await asyncio.sleep(1.0)
+                await seams.sleep(1.0)
             except errors.ApiError as error:  # a namespace that is going away, say: trying again would not help
                 self._drop("refused: %s", error)
                 return
@@ -235,7 +233,7 @@ class EventRecorder:
 
     async def _create(self, event: _Event) -> None:
         namespace = event.about.namespace or "default"
-        name = f"{event.about.name[:200]}.{int(event.time * 1e9):x}{os.urandom(2).hex()}"
+        name = f"{event.about.name[:200]}.{int(event.time * 1e9):x}{seams.token_hex(2)}"
         body: dict[str, Any] = {
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,

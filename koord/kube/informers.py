@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Any, TypeVar, overload
 
+from koord import seams
 from koord.api.kinds import Kind
 from koord.kube.client import Client
 from koord.kube.reflector import Reflector
@@ -105,7 +106,7 @@ class InformerFactory:
                 await reflector.run()
             except Exception:  # a defect of ours must not silently freeze a role's picture of the world
                 log.exception("%s: the watch failed unexpectedly; starting it again", reflector.label)
-                await asyncio.sleep(5.0)
+                await seams.sleep(5.0)
 
     @property
     def synced(self) -> bool:

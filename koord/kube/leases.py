@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-import socket
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from koord import seams
 from koord.api.kinds import LEASES
 from koord.kube import errors
 from koord.kube.client import Client
@@ -30,7 +28,7 @@ def boot_clock() -> float:
 
 def default_identity() -> str:
     """`<hostname>_<uuid>`, as the upstream roles name themselves."""
-    return f"{socket.gethostname()}_{uuid.uuid4()}"
+    return f"{seams.hostname()}_{seams.uid()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ class LeaderElector:
         timing: Timing | None = None,
         release_on_cancel: bool = True,
         clock: Callable[[], float] = boot_clock,
-        wall_clock: Callable[[], float] = time.time,
+        wall_clock: Callable[[], float] = seams.now,
         on_new_leader: Callable[[str], object] | None = None,
         events: EventRecorder | None = None,
     ) -> None:
@@ -174,7 +172,7 @@ class LeaderElector:
                 log.info("leading: took the lease %s/%s", self.namespace, self.name)
                 self._tell("became leader")
                 return leadership
-            await asyncio.sleep(self.timing.retry_period * (1.0 + (JITTER - 1.0) * random.random()))
+            await seams.sleep(self.timing.retry_period * (1.0 + (JITTER - 1.0) * seams.rng().random()))
 
     async def _lead(self, leadership: Leadership, on_started: Callable[[Leadership], Awaitable[object]]) -> bool:
         work = asyncio.ensure_future(on_started(leadership))
@@ -197,7 +195,7 @@ class LeaderElector:
     async def _renew(self, leadership: Leadership) -> None:
         """Renew until it fails for longer than the deadline, or somebody else holds the lease."""
         while True:
-            await asyncio.sleep(min(self.timing.retry_period, max(0.0, leadership.remaining)))
+            await seams.sleep(min(self.timing.retry_period, max(0.0, leadership.remaining)))
             left = leadership.remaining
             if left <= 0.0:
                 return

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable
+
+from koord import seams
 
 
 class TokenBucket:
@@ -62,16 +63,16 @@ class RateLimiter:
             return 0.0
         delay = self._bucket.reserve(asyncio.get_running_loop().time())
         if delay > 0.0:
-            await asyncio.sleep(delay)
+            await seams.sleep(delay)
         return delay
 
 
 class Backoff:
     """Growing pauses: `first` seconds, times `factor` up to `limit`, each shortened by up to half at random."""
 
-    def __init__(self, first: float = 0.1, limit: float = 30.0, factor: float = 2.0, jitter: Callable[[], float] = random.random) -> None:
+    def __init__(self, first: float = 0.1, limit: float = 30.0, factor: float = 2.0, jitter: Callable[[], float] | None = None) -> None:
         self.first, self.limit, self.factor = first, limit, factor
-        self._jitter = jitter
+        self._jitter = jitter or (lambda: seams.rng().random())
         self._next = first
 
     def next(self) -> float:

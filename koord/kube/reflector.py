@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
 from contextlib import aclosing
 from typing import Any
 
 import msgspec
 
+from koord import seams
 from koord.api.kinds import Kind
 from koord.api.objects import RawList, decoder
 from koord.kube import errors
@@ -94,16 +93,16 @@ class Reflector:
                 if list_needed:
                     await self._list()
                     list_needed = False
-                began = time.monotonic()
+                began = seams.monotonic()
                 await self._watch()
-                if time.monotonic() - began < STEADY:  # a server that ends watches at once must not be hammered
-                    await asyncio.sleep(self._backoff.next())
+                if seams.monotonic() - began < STEADY:  # a server that ends watches at once must not be hammered
+                    await seams.sleep(self._backoff.next())
                 else:
                     self._recovered()
             except errors.ApiError as error:
                 list_needed = list_needed or _must_list(error)
                 self._was_away = self._was_away or isinstance(error, errors.Unreachable)
-                await asyncio.sleep(self._pause(error))
+                await seams.sleep(self._pause(error))
 
     def _pause(self, error: errors.ApiError) -> float:
         pause = self._backoff.next()
@@ -166,7 +165,7 @@ class Reflector:
                 for number, raw in enumerate(content.items or ()):
                     self._listed(raw, seen)
                     if number % SLICE == SLICE - 1:
-                        await asyncio.sleep(0)
+                        await seams.sleep(0)
         self._delete_missing(seen)
         self._version = listed
         self.lists += 1
@@ -228,7 +227,7 @@ class Reflector:
                 for number, line in enumerate(lines):
                     self._event(line)
                     if number % SLICE == SLICE - 1:
-                        await asyncio.sleep(0)
+                        await seams.sleep(0)
                 self._recovered()
 
     def _event(self, line: bytes) -> None:

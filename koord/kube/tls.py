@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import ssl
-import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from koord import seams
 from koord.kube.credentials import KubeConfigError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _memory_file(data: bytes) -> Iterator[str]:
 class TlsSource:
     """Gives the TLS context of a client: the same object until a file or the plugin's certificate changes."""
 
-    def __init__(self, config: ClientConfig, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, config: ClientConfig, clock: Callable[[], float] = seams.monotonic) -> None:
         self._config = config
         self._clock = clock
         self._context: ssl.SSLContext | None = None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import ssl
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,6 +12,7 @@ from urllib.parse import urlencode
 import aiohttp
 from yarl import URL
 
+from koord import seams
 from koord.kube import errors
 from koord.kube.config import ClientConfig, KubeConfigError
 from koord.kube.credentials import CredentialError
@@ -168,11 +167,11 @@ class Transport:
                     return response
                 pause = wait or backoff.next()
             renew = False
-            await asyncio.sleep(pause)
+            await seams.sleep(pause)
         raise AssertionError("unreachable")
 
     async def _once(self, method: str, target: str, body: bytes | None, content_type: str, *, timeout: float, renew: bool) -> Response:
-        began, status = time.monotonic(), 0
+        began, status = seams.monotonic(), 0
         send = self._send_proxied if self.config.proxy else self._send
         try:
             response = await send(method, target, body, content_type, timeout=timeout, renew=renew)
@@ -180,7 +179,7 @@ class Transport:
             return response
         finally:
             if self._observer is not None:
-                self._observer(method, status, time.monotonic() - began)
+                self._observer(method, status, seams.monotonic() - began)
 
     async def _send(self, method: str, target: str, body: bytes | None, content_type: str, *, timeout: float, renew: bool) -> Response:
         """The usual way: one of our own connections."""

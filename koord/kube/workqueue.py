@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from time import monotonic
 from typing import Protocol
+
+from koord.seams import monotonic
 
 FIRST_DELAY, MAX_DELAY = 0.005, 1000.0
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
-import socket
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+
+from koord import seams
 
 _YEARS = 10
 
@@ -55,7 +56,7 @@ def _names(host: str) -> set[str]:
         "127.0.0.1",
         "::1",
         "localhost",
-        socket.gethostname(),
+        seams.hostname(),
         "kubernetes",
         "kubernetes.default",
         "kubernetes.default.svc",
@@ -70,7 +71,7 @@ def _make(hosts: set[str]) -> tuple[bytes, bytes, bytes]:
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-    start = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=5)
+    start = seams.utcnow() - datetime.timedelta(minutes=5)
     end = start + datetime.timedelta(days=365 * _YEARS)
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "koord-apiserver-ca")])

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from koord import seams
 from koord.config.errors import ConfigError
 from koord.process import tuning
 from koord.process.errors import ConfigurationError, FatalError
@@ -75,7 +76,7 @@ class Life:
                 log.exception("task %s failed; it is started again in %.1f s", name, pause)
             if asyncio.get_running_loop().time() - began > 60.0:
                 pause = RESTART_PAUSE[0]
-            await asyncio.sleep(pause)
+            await seams.sleep(pause)
             pause = min(pause * 2, RESTART_PAUSE[1])
 
     def on_stop(self, cleanup: Callable[[], Awaitable[object]], name: str = "") -> None:

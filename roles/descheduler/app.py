@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable
 from typing import Any
 
+from koord import seams
 from koord.config.gates import DESCHEDULER, FeatureGates
 from koord.config.model import wire
 from koord.decisions.recorder import Recorder
@@ -48,7 +48,7 @@ class App:
         informers: InformerFactory,
         recorder: Recorder,
         ops: OpsServer | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = seams.now,
     ) -> None:
         self._config = options.config
         self._recorder = recorder

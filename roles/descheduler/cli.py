@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from koord import seams
 from koord.process.flags import CommaList, IPAddress, bool_option, common_options, duration_option, gates_option, go_command
 from koord.process.inert import COMPONENT_BASE, inert_given, inert_options
 
@@ -218,7 +218,7 @@ async def _run(life: Life, options: Options, config: ClientConfig, serving: Serv
     observer = metrics.client_observer(servers[0].registry, config.server)
     async with Client(config, role="descheduler", observer=observer, **limits) as client:
         informers = InformerFactory(client)
-        app = App(options, client=client, informers=informers, recorder=recorder, ops=servers[0], clock=time.time)
+        app = App(options, client=client, informers=informers, recorder=recorder, ops=servers[0], clock=seams.now)
         for server in servers:
             if server is not servers[0]:
                 app.install(server)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 
+from koord import seams
 from koord.api.objects import Pod
 from koord.api.quantity import QuantityError
 from roles.descheduler.framework.evicting import KnowsLeaving
@@ -35,7 +35,7 @@ class Observer:
         views = []
         for number, node in enumerate(sorted(self._world.nodes.list(), key=lambda node: node.metadata.name)):
             if number % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
+                await seams.sleep(0)
             name = node.metadata.name
             try:
                 views.append(self._pictures.node(node, self._world.pods_on(name), self._world.node_metrics.get(name), now=now))

@@ -5,13 +5,13 @@ Asked in dry runs only, where nothing else answers: a real eviction is followed 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from koord import seams
 from koord.api import kinds
 from koord.api.objects import Namespace, Pod, Reservation
 from koord.kube.informers import InformerFactory
@@ -45,7 +45,7 @@ class Placements:
             if self._simulation is None:
                 await self._namespaces.wait_synced()
                 await self._reservations.wait_synced()
-                self._simulation = await asyncio.to_thread(self._make, now)
+                self._simulation = await seams.to_thread(self._make, now)
             return self._ask(self._simulation, pod)
         except Exception:  # an explanation is not worth a round
             log.exception("the scheduler could not be asked where pods would go")

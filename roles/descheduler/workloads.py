@@ -7,12 +7,12 @@ subresource, ahead of time (`refresh`), so that `of` can answer at once.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import orjson
 
+from koord import seams
 from koord.api import kinds
 from koord.api.kinds import Kind
 from koord.api.objects import Object, OwnerReference, Pod, Projection
@@ -87,7 +87,7 @@ def controller_of(pod: Pod) -> OwnerReference | None:
 class Workloads:
     """Looks workloads up in caches. Made before the informers start."""
 
-    def __init__(self, client: Client, informers: InformerFactory, world: World, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, client: Client, informers: InformerFactory, world: World, clock: Callable[[], float] = seams.monotonic) -> None:
         self._client = client
         self._world = world
         self._clock = clock

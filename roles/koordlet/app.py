@@ -6,10 +6,10 @@ import asyncio
 import logging
 import os
 import sys
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from koord import seams
 from koord.config.gates import KOORDLET, FeatureGates
 from koord.process.errors import ConfigurationError
 from koord.process.flags import HostPort, parse_host_port
@@ -138,7 +138,7 @@ class App:
             await self.ops.start()
             notify("READY=1")
             life.spawn(stay_watched(life.stopping, lambda: self.ops.health.report("livez")[0]), "signs of life")
-            self.metrics.start(time.time())
+            self.metrics.start(seams.now())
             profiling = await self._profiling()
             try:
                 await self._live(life)
@@ -167,7 +167,7 @@ class App:
         self.book = PodBook(cgroups, self.extensions.with_policies)
         options = self.options
         if options.tsdb_path:
-            persist.load(self.store, options.tsdb_path, time.time())
+            persist.load(self.store, options.tsdb_path, seams.now())
         self.informers.start()
         kubelet = make_kubelet(self.parts)
         pods = PodInformer(self.book, kubelet, lambda: self.state.node, options.kubelet_sync_interval, self._on_pods)
@@ -189,7 +189,7 @@ class App:
             metrics=self.metrics,
             audit=self.audit,
             gate=self.gates.enabled,
-            snapshot=lambda: self.snapshot(time.time()),
+            snapshot=lambda: self.snapshot(seams.now()),
             callbacks=self.callbacks,
             extensions=self.extensions,
             publish=lambda findings: self.store.put_snapshot(FINDINGS, findings),
@@ -213,7 +213,7 @@ class App:
                 self._pressure.close()
             await kubelet.close()
             if options.tsdb_path:
-                persist.save(self.store, options.tsdb_path, time.time())
+                persist.save(self.store, options.tsdb_path, seams.now())
 
     async def _find_driver(self, stopping: asyncio.Event) -> None:
         """Find out the cgroup driver while no kubepods directory tells it: by the kubelet's configuration, systemd after a minute."""
@@ -226,7 +226,7 @@ class App:
                 break
             if attempt == _DRIVER_ATTEMPTS:
                 log.warning("the cgroup driver is not known: neither kubepods directories nor the kubelet tell it; systemd is taken")
-            await asyncio.sleep(_DRIVER_PAUSE)
+            await seams.sleep(_DRIVER_PAUSE)
         if driver is not None and driver is not cgroups.driver:
             log.info("the cgroup driver is %s", driver)
             cgroups.use(driver)
@@ -254,7 +254,7 @@ class App:
                 log.info("waiting for %s", text) if text else log.info("all states are synced")
             complaint = text
             self.ops.health.set("states", not missing, f"waiting for {text}" if text else "")
-            await asyncio.sleep(0.2)
+            await seams.sleep(0.2)
 
     def _missing(self) -> list[str]:
         rows = (
@@ -366,7 +366,7 @@ class App:
     def _sensing_alive(self) -> tuple[bool, str]:
         if not self._ticked:
             return True, "not started yet"
-        age = time.monotonic() - self._ticked
+        age = seams.monotonic() - self._ticked
         return age < max(_STALE_TICK, 5 * self.options.collect_res_used_interval), f"last tick {age:.1f} s ago"
 
 

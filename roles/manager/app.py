@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-import time
 from typing import Any
 
+from koord import seams
 from koord.api.kinds import (
     BY_PLURAL,
     CLUSTERCOLOCATIONPROFILES,
@@ -91,7 +90,7 @@ class App:
         self.view.on_shared_weight = self.metrics.shared_weight
         self._wire_view()
         self.controllers = build(
-            Parts(options, self.world, informers, self.writer, self.metrics, recorder, self.events, draw=lambda: random.randrange(100))
+            Parts(options, self.world, informers, self.writer, self.metrics, recorder, self.events, draw=lambda: seams.rng().randrange(100))
         )
         self.world.on_parsed(self._on_parsed)
         self.webhooks: WebhookLifecycle | None = None
@@ -227,7 +226,7 @@ class App:
             Record(
                 role="manager",
                 subject=Subject(kind, request.namespace, name),
-                time=time.time(),
+                time=seams.now(),
                 verdict=verdict,
                 rule=webhook.path,
                 message="; ".join([*request.notes, answer.message] if answer.message else request.notes),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc.aio
 
+from koord import seams
 from koord.process.life import Life
 from koord.process.notify import notify, stay_watched
 from roles.runtime_proxy import metrics, sockets
@@ -127,7 +128,7 @@ class App:
                     log.error("the engine does not tell what it runs: %s; until it does, that is forwarded without hooks", _text(error))
                     return
                 log.warning("the engine at %s does not answer yet: %s", self._options.engine, _text(error))
-                await asyncio.sleep(pause)
+                await seams.sleep(pause)
                 pause = min(pause * 2, _ENGINE_RETRY[1])
                 continue
             log.info("engine: %s; %d pods, %d containers", engine, len(backend.store.pods), len(backend.store.containers))
@@ -144,7 +145,7 @@ class App:
 
     async def _watch_registrations(self) -> None:
         while True:
-            await asyncio.sleep(self._options.rescan)
+            await seams.sleep(self._options.rescan)
             if self.registrations.refresh():
                 self.metrics.reloaded()
                 await self.hooks.keep_only(self._endpoints())
@@ -153,7 +154,7 @@ class App:
     async def _relist(self, backend: Backend) -> None:
         """Drop what was killed or removed behind the proxy's back; sooner again after a list that failed."""
         while True:
-            await asyncio.sleep(self._options.relist if self._listed else min(self._options.relist, _ENGINE_RETRY[1]))
+            await seams.sleep(self._options.relist if self._listed else min(self._options.relist, _ENGINE_RETRY[1]))
             try:
                 await self._rebuild(backend)
             except backend.errors as error:

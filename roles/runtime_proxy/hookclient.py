@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from koord import seams
 from koord.protocols import runtimehook_pb2 as hook
 from roles.runtime_proxy.hooktypes import HOOK_METHODS, POD_HOOKS
 from roles.runtime_proxy.registration import HookServer
@@ -69,7 +69,7 @@ class HookClient:
 
     async def call(self, server: HookServer, hook_type: str, request: Any, deadline: float | None) -> Any:
         """Ask one server. `deadline` is what is left of the kubelet's own, in seconds. Raises HookError."""
-        now = time.monotonic()
+        now = seams.monotonic()
         breaker = self._breakers.setdefault(server.endpoint, _Breaker())
         if not server.fails and breaker.open(now):
             raise HookError(f"{server.source} at {server.endpoint} did not answer {_BREAK_AFTER} times in a row; it is asked again later")
@@ -77,7 +77,7 @@ class HookClient:
         try:
             raw = await self._method(server.endpoint, hook_type)(request.SerializeToString(), timeout=timeout)
         except grpc.aio.AioRpcError as error:
-            breaker.note(error.code() == grpc.StatusCode.DEADLINE_EXCEEDED, time.monotonic())
+            breaker.note(error.code() == grpc.StatusCode.DEADLINE_EXCEEDED, seams.monotonic())
             raise HookError(f"{error.code().name}: {error.details()}") from None
         breaker.note(False, now)
         return decode_answer(hook_type, raw)

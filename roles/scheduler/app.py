@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from koord import seams
 from koord.config.scheduler import KubeSchedulerConfiguration, LeaderElection
 from koord.decisions.recorder import Recorder
 from koord.kube.events import EventRecorder
@@ -73,7 +72,7 @@ class App:
         self.ops = ops
         config = options.config
         self._leadership: Leadership | None = None
-        self._clock: Callable[[], float] = time.time
+        self._clock: Callable[[], float] = seams.now
         self.waiting = WaitingPods()
         self.engine = Engine(
             config,
@@ -261,5 +260,5 @@ class App:
     async def _watch_time(self) -> None:
         """Report pods that take too long, every period."""
         while self.options.monitor_period > 0:
-            await asyncio.sleep(self.options.monitor_period)
+            await seams.sleep(self.options.monitor_period)
             self.monitor.check(self._clock())

@@ -6,7 +6,6 @@ A workload is a gang group, or a pod by itself. Decides and counts only; time is
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from koord import seams
 from roles.scheduler.cluster.podinfo import PodInfo
 
 log = logging.getLogger(__name__)
@@ -127,13 +127,13 @@ class Audit:
         found = self._workloads.get(workload) if self.enabled else None
         if found is None:
             return
-        started = time.perf_counter()
+        started = seams.perf_counter()
         gap, found.last = now - found.last, now
         found.events[event] += 1
         self._metrics.interval.labels(*found.labels).observe(max(0.0, gap))
         if gap > self._limits.interval:
             self._alert(workload, f"nothing happened for {gap:.0f} s before {event}")
-        self._metrics.took.labels(event.value).observe(time.perf_counter() - started)
+        self._metrics.took.labels(event.value).observe(seams.perf_counter() - started)
 
     def scheduled(self, pod: PodInfo, now: float) -> None:
         """A pod was bound."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from koord import seams
 from koord.api import names
 from koord.api.times import format_time
 from roles.scheduler.cycle.decision import Decision, FitFailure
@@ -139,7 +140,7 @@ class Dump:
     async def _work(self) -> None:
         while True:
             self._write(await self._queue.get())
-            await asyncio.sleep(0)  # a burst of failures must not hold the loop
+            await seams.sleep(0)  # a burst of failures must not hold the loop
 
 
 def install(ops: Any, debug: Debug, dump: Dump) -> None:

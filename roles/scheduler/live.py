@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from time import perf_counter
 from typing import Any
 
+from koord import seams
 from koord.decisions.recorder import Recorder
+from koord.seams import perf_counter
 from roles.scheduler.auditor import Audit
 from roles.scheduler.binding.binder import Binder, Outcome, Task
 from roles.scheduler.binding.preemption import Evictor
@@ -107,7 +108,7 @@ class Scheduler:
             else:
                 self.attempt(entry)
             if loop.time() >= turn_ends:
-                await asyncio.sleep(0)
+                await seams.sleep(0)
                 turn_ends = loop.time() + _SLICE
 
     async def _rest(self) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 
+from koord import seams
 from koord.kube.errors import ApiError
 from koord.process.errors import ConfigurationError
 
@@ -86,7 +86,7 @@ class Kept:
 class Gate:
     """Lets requests through, or answers 401, 403 or (when the API server cannot be asked) 503."""
 
-    def __init__(self, options: Serving, tokens: Any, access: Any, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, options: Serving, tokens: Any, access: Any, clock: Callable[[], float] = seams.monotonic) -> None:
         self._options = options
         self._tokens = tokens
         self._access = access

@@ -6,6 +6,7 @@ import calendar
 import time
 from typing import TYPE_CHECKING, Any
 
+from koord import seams
 from koord.apiserver.controllers.queue import WorkQueue
 from koord.apiserver.schema.timeformat import now
 from koord.apiserver.store import DELETED, Event
@@ -121,7 +122,7 @@ class DisruptionController:
             pod = pods.get(name)
             if pod is None or pod["metadata"].get("deletionTimestamp"):
                 continue
-            if time.time() - calendar.timegm(time.strptime(moment, "%Y-%m-%dT%H:%M:%SZ")) < _CONFIRMATION:
+            if seams.now() - calendar.timegm(time.strptime(moment, "%Y-%m-%dT%H:%M:%SZ")) < _CONFIRMATION:
                 kept[name] = moment
         return kept
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from koord import seams
 from koord.apiserver.admission.attributes import DELETE, Attributes
 from koord.apiserver.errors import bad_request, invalid, invalid_value, not_found, not_supported
 from koord.apiserver.rest.context import DeleteOptions
@@ -165,10 +166,10 @@ def _mark(resource: Resource, obj: Obj, grace: int) -> bool:
         if grace >= before:
             return False
         started = calendar.timegm(time.strptime(meta["deletionTimestamp"], "%Y-%m-%dT%H:%M:%SZ")) - before
-        meta["deletionTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(max(started + grace, time.time())))
+        meta["deletionTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(max(started + grace, seams.now())))
         meta["deletionGracePeriodSeconds"] = grace
         return True
-    meta["deletionTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + grace))
+    meta["deletionTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seams.now() + grace))
     if resource.kind != "Namespace":
         meta["deletionGracePeriodSeconds"] = grace
     if meta.get("generation"):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING, Any
 
+from koord import seams
 from koord.apiserver.errors import STALE, Cause, StatusError, bad_request, conflict, field_forbidden, invalid, invalid_value
 from koord.apiserver.schema.timeformat import now
 
@@ -20,14 +20,13 @@ _IMMUTABLE = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestam
 
 
 def new_uid() -> str:
-    """A random (version 4) UUID; four times as quick as `uuid.uuid4`."""
-    digits = secrets.token_hex(16)
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{'89ab'[int(digits[16], 16) & 3]}{digits[17:20]}-{digits[20:]}"
+    """A random (version 4) UUID."""
+    return seams.uid()
 
 
 def generated_name(base: str) -> str:
     """`base` (cut to fit) with a suffix of five random characters."""
-    noise = secrets.randbits(40)
+    noise = int(seams.token_hex(5), 16)
     suffix = ""
     for _ in range(5):
         noise, index = divmod(noise, len(_ALPHABET))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from koord import seams
 from koord.apiserver.admission.attributes import CREATE, Attributes
 from koord.apiserver.errors import (
     STALE,
@@ -306,13 +306,13 @@ def token(core: Core, namespace: str, name: str, body: Obj) -> Obj:
         cause = invalid_value("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")
         raise invalid("TokenRequest", "authentication.k8s.io", name, [cause])
     spec["expirationSeconds"] = seconds
-    expires = time.time() + seconds
+    expires = seams.now() + seconds
     payload = (
         base64.urlsafe_b64encode(orjson.dumps({"sub": f"system:serviceaccount:{namespace}:{name}", "exp": int(expires)}))
         .decode()
         .rstrip("=")
     )
-    issued = f"koord.{payload}.{secrets.token_urlsafe(24)}"
+    issued = f"koord.{payload}.{seams.token_urlsafe(24)}"
     core.tokens.issue(issued, f"system:serviceaccount:{namespace}:{name}", namespace, expires)
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(expires))
     return {

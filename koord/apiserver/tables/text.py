@@ -6,6 +6,8 @@ import calendar
 import time
 from typing import Any
 
+from koord import seams
+
 Obj = dict[str, Any]
 
 UNKNOWN, NONE, UNSET = "<unknown>", "<none>", "<unset>"
@@ -19,7 +21,7 @@ def seconds_since(stamp: str | None, at: float | None = None) -> float | None:
         moment = calendar.timegm(time.strptime(stamp[:19], "%Y-%m-%dT%H:%M:%S"))
     except ValueError:
         return None
-    return (time.time() if at is None else at) - moment
+    return (seams.now() if at is None else at) - moment
 
 
 def human(seconds: float | None) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from aiohttp import web
 
+from koord import seams
 from koord.apiserver.errors import StatusError, bad_request, not_found
 
 if TYPE_CHECKING:
@@ -102,6 +102,6 @@ async def _follow(
         if not piece:
             if over:
                 break
-            await asyncio.sleep(_LOOK_EVERY)
+            await seams.sleep(_LOOK_EVERY)
     await response.write_eof()
     return response

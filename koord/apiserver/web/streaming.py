@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import TYPE_CHECKING
 
 import orjson
 from aiohttp import web
 
+from koord import seams
 from koord.apiserver.errors import StatusError, expired, field_forbidden, invalid, too_large_resource_version
 from koord.apiserver.rest.read import ListQuery
 from koord.apiserver.watch import Encode, Watcher, frame
@@ -113,7 +113,7 @@ class WatchStreams:
 
     async def _pump(self, response: web.StreamResponse, watcher: Watcher, query: ListQuery) -> None:
         loop = asyncio.get_running_loop()
-        end = loop.time() + (query.timeout_seconds or random.randint(_MIN_LIFE, 2 * _MIN_LIFE))
+        end = loop.time() + (query.timeout_seconds or seams.rng().randint(_MIN_LIFE, 2 * _MIN_LIFE))
         mark = min(loop.time() + _BOOKMARK_EVERY, max(loop.time(), end - _BOOKMARK_BEFORE_END)) if query.allow_bookmarks else end
         while not self._stopping:
             chunk = watcher.take()

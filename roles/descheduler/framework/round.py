@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from koord import seams
 from koord.api.objects import Node, Pod
 from koord.config.selectors import LabelSelector
 from koord.decisions.record import Record
@@ -151,7 +152,7 @@ class _Turn:
         try:
             effect = next(generator, None)
             while effect is not None:
-                await asyncio.sleep(0)  # deciding takes its time; renewing the lease must have its turn
+                await seams.sleep(0)  # deciding takes its time; renewing the lease must have its turn
                 answer = await self._perform(effect)
                 try:
                     effect = generator.send(answer)

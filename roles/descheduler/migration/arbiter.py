@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 
+from koord import seams
 from koord.api import names
 from koord.api.objects import PodMigrationJob
 from koord.kube import errors
@@ -58,7 +58,7 @@ class Arbiter:
                 return
             except errors.ApiError as error:
                 log.warning("arbitration: %s", error)
-            await asyncio.sleep(interval)
+            await seams.sleep(interval)
 
     async def tick(self) -> list[Ruling]:
         """One round of arbitration over all jobs that wait."""

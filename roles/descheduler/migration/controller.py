@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from koord import seams
 from koord.api import kinds, names
 from koord.api.objects import Pod, PodDisruptionBudget, PodMigrationJob, Reservation, find_condition
 from koord.api.times import TimeError, parse_time
@@ -107,7 +108,7 @@ class Migrations:
                 return
             except errors.ApiError as error:
                 log.warning("the API server cannot be asked whether it offers evictions: %s", error)
-                await asyncio.sleep(1.0)
+                await seams.sleep(1.0)
 
     async def _work(self) -> None:
         policies = self.policies.values()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from koord import seams
 from koord.api import kinds, names
 from koord.api.objects import Pod
 from koord.api.times import format_time
@@ -59,7 +59,7 @@ async def _annotate(client: Client, pod: Pod, value: str | None) -> None:
         except (errors.Conflict, errors.TooManyRequests):
             if attempt == ATTEMPTS - 1:
                 raise
-        await asyncio.sleep(PAUSE * 2**attempt)
+        await seams.sleep(PAUSE * 2**attempt)
 
 
 async def take_back(client: Client, pod: Pod) -> None:

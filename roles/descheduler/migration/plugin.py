@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from koord import seams
 from koord.api import kinds, names
 from koord.api.objects import Pod
 from koord.api.times import format_duration
@@ -28,7 +28,7 @@ class MigrationController:
     def __init__(self, args: MigrationControllerArgs, setup: Setup) -> None:
         self._setup = setup
         self._migrations = setup.once(self.name, lambda: Migrations(setup))
-        self._instance = setup.once("MigrationController instance", lambda: str(uuid.uuid4()))
+        self._instance = setup.once("MigrationController instance", seams.uid)
         self._policy = self._migrations.join(setup.profile, args, setup)
         effective = self._policy.args
         self._nodes = OtherNodes(setup.world, effective.node_selector) if effective.node_fit else None
@@ -99,7 +99,7 @@ class MigrationController:
         }
         kind = kinds.PODMIGRATIONJOBS
         head = {"apiVersion": kind.api_version, "kind": kind.kind}
-        return {**head, "metadata": {"name": str(uuid.uuid4()), "annotations": annotations}, "spec": spec}
+        return {**head, "metadata": {"name": seams.uid(), "annotations": annotations}, "spec": spec}
 
     def controllers(self) -> Sequence[Controller]:
         """One for the process, whichever profile is asked first."""

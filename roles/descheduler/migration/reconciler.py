@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 
+from koord import seams
 from koord.api.objects import Pod, PodMigrationJob, Reservation
 from koord.kube import errors
 from koord.kube.informers import Informer
@@ -87,7 +87,7 @@ class Reconciler:
             await self._writing.reread(name)
         except errors.ApiError as error:
             log.warning("PodMigrationJob %s cannot be read: %s", name, error)
-            await asyncio.sleep(0.1)
+            await seams.sleep(0.1)
 
     async def reconcile(self, name: str) -> float | None:
         """Take a job as far as it gets. Seconds after which to look again without an event, None for never."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from koord import seams
 from koord.api import kinds, names
 from koord.api.objects import PodMigrationJob, Reservation
 from koord.kube import errors
@@ -52,7 +52,7 @@ class Scavenger:
                 await self.sweep()
             except NotLeading:
                 return
-            await asyncio.sleep(INTERVAL)
+            await seams.sleep(INTERVAL)
 
     async def sweep(self) -> None:
         """One sweep; what cannot be deleted now is met again by the next one."""

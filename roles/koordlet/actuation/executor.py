@@ -8,12 +8,12 @@ never stops at an error.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from koord import seams
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation import kernel
 from roles.koordlet.actuation.errors import Trouble, WriteError
@@ -75,7 +75,7 @@ class Executor:
     """``--resource-force-update-seconds``."""
     observe_only: bool = False
     """Whatever mode is asked for, nothing is written."""
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = seams.monotonic
     holds: Holds = field(default_factory=Holds)
     _cache: dict[Key, tuple[str, float]] = field(default_factory=dict)
     _would: dict[Key, str] = field(default_factory=dict)
@@ -251,7 +251,7 @@ class Executor:
         return {id(t) for t in targets} - refused
 
     def _put(self, target: Target, text: str) -> None:
-        begun = time.perf_counter()
+        begun = seams.perf_counter()
         status = "failed"
         reset = reset_by(target, self.host)
         # until the wanted value stands there, the cache vouches for nothing
@@ -264,7 +264,7 @@ class Executor:
         finally:
             self.host.files.invalidate(target.path)
             if self.metrics is not None:
-                self.metrics.resource_update.observe((time.perf_counter() - begun) * 1000, _metric_type(target.write), status)
+                self.metrics.resource_update.observe((seams.perf_counter() - begun) * 1000, _metric_type(target.write), status)
 
     def _put_back(self, entry: Entry) -> None:
         """Give a file that the kernel has just set anew the value that is on record. An idle group does not take one; that is no error."""

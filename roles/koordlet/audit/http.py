@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import orjson
 
+from koord import seams
 from roles.koordlet.audit.reader import BadRequestError, Readers, TokenGoneError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class EventsHandler:
         query = request.query
         try:
             size = self._readers.size_of(query.get("size"))
-            events, token = self._readers.page(query.get("pageToken"), size, time.monotonic())
+            events, token = self._readers.page(query.get("pageToken"), size, seams.monotonic())
         except BadRequestError as error:
             return web.Response(status=400, text=f"{error}\n")
         except TokenGoneError as error:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
 import orjson
+
+from koord import seams
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class AuditLog:
     """
 
     def __init__(
-        self, directory: str, *, verbosity: int = 3, max_megabytes: int = 16, enabled: bool = True, clock: Callable[[], float] = time.time
+        self, directory: str, *, verbosity: int = 3, max_megabytes: int = 16, enabled: bool = True, clock: Callable[[], float] = seams.now
     ) -> None:
         self.directory = directory
         self.enabled = enabled

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
 import orjson
 
+from koord import seams
 from roles.koordlet.audit.log import log_files
 
 _BLOCK = 1 << 16
@@ -106,7 +106,7 @@ class Readers:
                 raise TokenGoneError(f"page token {token[:64]!r} is unknown or has expired; start again without one")
             _, reader = self._open[token]
         else:
-            token, reader = str(uuid.uuid4()), Reader(self._directory)
+            token, reader = seams.uid(), Reader(self._directory)
             while len(self._open) >= self._max_readers:
                 self._open.popitem(last=False)
         events, more = reader.page(size)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from koord import seams
 from roles.koordlet.devices.families import detect
 from roles.koordlet.devices.tools import DetectError, Host
 
@@ -58,7 +59,7 @@ async def run(read_settings: Callable[[], Settings]) -> int:
     try:
         while not ended.is_set():
             try:
-                devices = await asyncio.to_thread(detect, Host(settings.host_root))
+                devices = await seams.to_thread(detect, Host(settings.host_root))
                 if settings.output:
                     write(settings.output, devices)
                 log.info("%d accelerators described in %s", len(devices), settings.output or "nothing")

@@ -8,10 +8,10 @@ budget (429) is a refusal in both cases.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
+from koord import seams
 from koord.kube import errors
 from roles.koordlet.states.model import PodState
 
@@ -53,7 +53,7 @@ class PodEvictor:
         stop_containers: StopContainers | None,
         tell: Tell,
         metrics: Metrics | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = seams.monotonic,
     ) -> None:
         self._client = client
         self._only_api = only_api

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from koord import seams
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.executor import Mode
 from roles.koordlet.eviction.evictor import Evictor
@@ -35,7 +35,7 @@ class EvictionRunner:
         mode_of: Callable[[str], Mode],
         *,
         metrics: Metrics | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = seams.now,
     ) -> None:
         self._metrics = metrics
         self._evictor = evictor

@@ -6,11 +6,11 @@ A hook that fails is logged once a text and left out; what others answered stays
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from koord import seams
 from roles.koordlet.hooks.context import NOTHING, Answer, ContainerContext, HostAppContext, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook, PartialAnswerError, RuleError
 from roles.koordlet.states.model import Snapshot
@@ -116,7 +116,7 @@ class Asking:
     def _ask(self, hooks: list[Hook[Any]], about: str, stage: Stage | None, question: Callable[[Hook[Any]], Answer | None]) -> Answers:
         answers = Answers()
         for hook in hooks:
-            begun = time.perf_counter()
+            begun = seams.perf_counter()
             worked = True
             try:
                 answer = question(hook)
@@ -132,7 +132,7 @@ class Asking:
                     raise HookError(hook.name, about, text) from None
             finally:
                 if self._observe is not None and stage is not None:
-                    self._observe(hook.name, stage, time.perf_counter() - begun, worked)
+                    self._observe(hook.name, stage, seams.perf_counter() - begun, worked)
         return answers
 
     def trouble(self, hook: str, about: str, error: Exception) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
+from koord import seams
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.executor import Executor, Mode
 from roles.koordlet.hooks.asking import Answers, Asking
@@ -67,7 +67,7 @@ class Delivery:
         if stage in self._disabled:
             return NOTHING
         answers = self._asking.container(container, stage)
-        self._record(stage, container.pod, container.name, answers, time.time())
+        self._record(stage, container.pod, container.name, answers, seams.now())
         return answers.only(self._enforced).answer
 
     def _enforced(self, hook: str) -> bool:

@@ -5,13 +5,12 @@ Plans of pods are kept while neither the pod nor a rule changes: a quiet pass co
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from koord import seams
 from koord.api.qos import QoSClass
 from roles.koordlet.actuation.executor import Executor, Mode
 from roles.koordlet.actuation.writes import About, Write, in_steps, sequence
@@ -93,7 +92,7 @@ class Reconciler:
             for job in self._pod_jobs(state, snapshot, hooks):
                 self._carry_out(job, "pod", snapshot, done)
             if number % _PODS_A_SLICE == _PODS_A_SLICE - 1:
-                await asyncio.sleep(0)
+                await seams.sleep(0)
         self._walk(snapshot, hooks, changed, done)
         return done
 
@@ -227,7 +226,7 @@ class Reconciler:
     # -- acting --------------------------------------------------------------------------------------------------------------
 
     def _carry_out(self, job: Job, level: str, snapshot: Snapshot, done: Pass) -> None:
-        begun = time.perf_counter()
+        begun = seams.perf_counter()
         applied = self._executor.apply((job.batch,), rule=job.hook, now=snapshot.time, mode=self._modes(job.hook))
         handled = len(applied.written) + len(applied.would) + len(applied.failed) + applied.skipped
         done.written += len(applied.written)
@@ -242,7 +241,7 @@ class Reconciler:
                 self._notify(Notice("Normal", write.event, write.target, about.namespace, about.name, about.uid))
         if self._metrics is None:
             return
-        spent = (time.perf_counter() - begun) * 1000
+        spent = (seams.perf_counter() - begun) * 1000
         for write in applied.written:
             self._metrics.reconciler_duration.observe(spent, _level(write, level), write.resource, "succeeded")
         for _ in applied.failed:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from koord import seams
 from roles.koordlet.hooks import tcplan
 from roles.koordlet.hooks.tcplan import Command, NetworkPlan
 
@@ -54,7 +54,7 @@ async def run_command(command: Command) -> Result:
 class NetworkApplier:
     """One change at a time; the newest wanted plan wins. A failed one is tried again when it is wanted again."""
 
-    def __init__(self, runner: Runner = run_command, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, runner: Runner = run_command, clock: Callable[[], float] = seams.monotonic) -> None:
         self._run = runner
         self._clock = clock
         self._wanted: NetworkPlan | None = None

@@ -9,10 +9,10 @@ from __future__ import annotations
 import gc
 import os
 import resource
-import time
 from collections.abc import Iterable
 from typing import TypeVar
 
+from koord import seams
 from roles.koordlet.metrics.series import Counter, Family, Gauge, Histogram, exponential_buckets, format_labels, format_value
 
 F = TypeVar("F", bound=Family)
@@ -38,7 +38,7 @@ class Metrics:
         self._declare_external()
 
     def _add(self, registry: list[Family], family: F) -> F:
-        family.clock = time.monotonic
+        family.clock = seams.monotonic
         registry.append(family)
         return family
 
@@ -226,7 +226,7 @@ class Metrics:
 
     def sweep(self) -> None:
         """Drop expired series; once a minute."""
-        now = time.monotonic()
+        now = seams.monotonic()
         for family in (*self._internal, *self._external):
             family.sweep(now)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from koord import seams
 from roles.koordlet.hooks.delivery import Delivery
 from roles.koordlet.options import Options
 
@@ -73,7 +73,7 @@ class NRIRunner:
                 log.error("NRI: given up after %d attempts", attempt)
                 return
             pause = self._backoff.pause(attempt)
-            await _sleep(stopping, pause * (1 + JITTER * random.random()))
+            await _sleep(stopping, pause * (1 + JITTER * seams.rng().random()))
 
     def _there(self) -> bool:
         return os.path.exists(self._path)

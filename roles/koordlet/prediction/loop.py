@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 
+from koord import seams
 from roles.koordlet.prediction.models import Models
 from roles.koordlet.states.model import PodState
 from roles.koordlet.store.store import MetricStore
@@ -25,12 +25,12 @@ class PredictionLoop:
     async def run(self, stopping: asyncio.Event, ready: asyncio.Event) -> None:
         """Wait until ``ready`` (usage is collected), load checkpoints, then train until stopped; checkpoints are written at the end."""
         await ready.wait()
-        self._models.restore({p.uid for p in self._pods()}, time.time())
+        self._models.restore({p.uid for p in self._pods()}, seams.now())
         loop = asyncio.get_running_loop()
         next_training = loop.time()
         next_housekeeping = next_training + HOUSEKEEPING
         while not stopping.is_set():
-            now = time.time()
+            now = seams.now()
             if loop.time() >= next_training:
                 self._models.train(MetricsView(self._store, now), self._pods(), now)
                 next_training = loop.time() + self._models.options.training_interval
@@ -42,4 +42,4 @@ class PredictionLoop:
                 await asyncio.wait_for(stopping.wait(), max(min(next_training, next_housekeeping) - loop.time(), 0.01))
             except TimeoutError:
                 continue
-        self._models.checkpoint(time.time())
+        self._models.checkpoint(seams.now())

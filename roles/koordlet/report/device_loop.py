@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from typing import TYPE_CHECKING, Any
 
+from koord import seams
 from koord.api.kinds import DEVICES
 from koord.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from roles.koordlet.report.device import difference, rdma_device, stamp, wanted_object
@@ -46,7 +46,7 @@ class DeviceLoop:
 
     async def run(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
-            await self.step(time.time())
+            await self.step(seams.now())
             try:
                 await asyncio.wait_for(stopping.wait(), self._interval)
             except TimeoutError:

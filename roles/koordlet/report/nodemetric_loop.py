@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from koord import seams
 from koord.api.kinds import NODEMETRICS
 from koord.kube.errors import ApiError, Conflict, NotFound
 from koord.kube.ratelimit import TokenBucket
@@ -62,7 +62,7 @@ class NodeMetricLoop:
                 await asyncio.wait_for(stopping.wait(), self._state.policy.interval)
                 return
             except TimeoutError:
-                await self.report(time.time())
+                await self.report(seams.now())
 
     async def report(self, now: float) -> None:
         """Build and write one report; without a NodeMetric object nothing is written."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
 
+from koord import seams
 from roles.koordlet.host.files import HostFiles
 from roles.koordlet.metrics.registry import Metrics
 from roles.koordlet.sensing.base import Collector, Round
@@ -71,7 +71,7 @@ class SensingLoop:
     def tick(self, now: float, mono: float, clock: Callable[[], float] | None = None) -> None:
         """Run what is due at this moment. ``clock`` tells how late in the tick a collector runs; None: time stands still meanwhile."""
         self._watch_clock(now, mono)
-        begun = time.perf_counter()
+        begun = seams.perf_counter()
         self._files.begin_tick()
         at = Round(now, mono)
         for collector in self._collectors:
@@ -86,7 +86,7 @@ class SensingLoop:
             self._store.expire(now)
             self._metrics.sweep()
             self._next_expiry = mono + 60.0
-        took = time.perf_counter() - begun
+        took = seams.perf_counter() - begun
         self.ticks += 1
         self.longest_tick = max(self.longest_tick, took)
         self._metrics.tick_seconds.set(took, "last")
@@ -106,7 +106,7 @@ class SensingLoop:
         loop = asyncio.get_running_loop()
         while not stopping.is_set():
             begun = loop.time()
-            self.tick(time.time(), time.monotonic(), time.perf_counter)
+            self.tick(seams.now(), seams.monotonic(), seams.perf_counter)
             await self._pause(max(self._interval - (loop.time() - begun), 0.05), stopping)
 
     async def _pause(self, seconds: float, stopping: asyncio.Event) -> None:
@@ -123,4 +123,4 @@ class SensingLoop:
         self._woken.clear()
         left = min(earliest, until) - loop.time()
         if left > 0 and not stopping.is_set():
-            await asyncio.sleep(left)
+            await seams.sleep(left)

@@ -10,11 +10,11 @@ import logging
 import os
 import re
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from koord import seams
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.root import HostRoot
 from roles.koordlet.sensing.gpu import GPUCard, GPUProcess
@@ -58,7 +58,7 @@ def _text(value: Any) -> str:
 class Health:
     """What is wrong with which card. Written by the event thread, read by the tick."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = seams.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._problems: dict[str, tuple[str, float]] = {}
@@ -223,7 +223,7 @@ class NVML:
         return [uuid] if uuid in self._handles else list(self._handles)
 
 
-def load(root: HostRoot, clock: Callable[[], float] = time.monotonic) -> NVML | None:
+def load(root: HostRoot, clock: Callable[[], float] = seams.monotonic) -> NVML | None:
     """NVML with its event thread, or None with the reason in the log: no package, no driver, no card."""
     if not driver_addresses(root):
         return None

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import ssl
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from koord import seams
 from roles.koordlet.metrics.registry import Metrics
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ class KubeletClient:
         import aiohttp
 
         url = kubelet_url(node, self._options) + path
-        begun = time.monotonic()
+        begun = seams.monotonic()
         code = "error"
         try:
             session = await self._open()
@@ -111,7 +110,7 @@ class KubeletClient:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise KubeletError(f"{url}: {error or type(error).__name__}") from None
         finally:
-            self._metrics.kubelet_request.observe(time.monotonic() - begun, "get", path, code)
+            self._metrics.kubelet_request.observe(seams.monotonic() - begun, "get", path, code)
         if len(body) > MAX_ANSWER_BYTES:
             raise KubeletError(f"{url}: the answer is larger than {MAX_ANSWER_BYTES} bytes")
         return body
@@ -148,4 +147,4 @@ class KubeletClient:
         if self._session is not None:
             session, self._session = self._session, None
             await session.close()
-            await asyncio.sleep(0)
+            await seams.sleep(0)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 
 import orjson
 
+from koord import seams
 from koord.api.annotations import node_penalty
 from koord.api.kinds import NODES
 from koord.api.names import ANNOTATION_NODE_ABNORMAL
@@ -40,7 +40,7 @@ class AbnormalNodeController(Controller):
         events: EventRecorder,
         *,
         interval: float = INTERVAL,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = seams.now,
     ) -> None:
         super().__init__()
         self.world, self.writer, self.recorder, self.events = world, writer, recorder, events

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 from cachetools import TTLCache
 
+from koord import seams
 from koord.api import names
 from koord.api.kinds import CLUSTERCOLOCATIONPROFILES, NAMESPACES, PODS
 from koord.api.objects import ClusterColocationProfile, Namespace, Pod
@@ -68,8 +68,8 @@ class ColocationProfileController(Controller):
         )
         self.namespaces: Informer[Namespace] = informers.informer(NAMESPACES, Namespace)
         self._handled: TTLCache[tuple[str, str, str], bool] = TTLCache(_REMEMBERED, max(options.profile_force_update_duration, 0.001))
-        self._swept = time.monotonic()
-        self._bucket = Bucket(options.profile_update_qps, options.profile_update_burst, time.monotonic)
+        self._swept = seams.monotonic()
+        self._bucket = Bucket(options.profile_update_qps, options.profile_update_burst, seams.monotonic)
 
     def attach(self) -> None:
         """Listen."""
@@ -83,9 +83,9 @@ class ColocationProfileController(Controller):
         obj = self.profiles.get(key)
         if obj is None:
             return None
-        if time.monotonic() - self._swept >= self.options.profile_expire_cache_duration:
+        if seams.monotonic() - self._swept >= self.options.profile_expire_cache_duration:
             self._handled.expire()
-            self._swept = time.monotonic()
+            self._swept = seams.monotonic()
         profile = compile_profile(obj)
         if profile.managed or self.options.profile_reconcile_by_default:
             for pod in self._candidates(profile):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
+from koord import seams
 from koord.api import names
 from koord.api.kinds import NODERESOURCETOPOLOGIES, NODES
 from koord.api.objects import Device, Node, NodeMetric, NodeResourceTopology, Pod
@@ -51,7 +51,7 @@ class NodeResourceController(Controller):
         plugins: tuple[str, ...],
         gates: FeatureGates,
         smoothing: float = 0.0,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = seams.now,
     ) -> None:
         super().__init__()
         self.world, self.writer, self.metrics, self.recorder = world, writer, metrics, recorder

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from koord import seams
 from koord.api.kinds import CONFIGMAPS, RECOMMENDATIONS
 from koord.api.objects import Pod, Recommendation
 from koord.api.v1alpha1.recommendation import CONDITION_CONFIG_UNSUPPORTED, CONDITION_FETCHING_HISTORY, CONDITION_NO_OBJECTS_MATCHED
@@ -58,7 +58,7 @@ class RecommenderController(Controller):
         recorder: Recorder,
         policy: Policy,
         namespace: str,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = seams.now,
     ) -> None:
         super().__init__()
         self.world, self.writer, self.recorder = world, writer, recorder
@@ -143,7 +143,7 @@ class RecommenderController(Controller):
             pattern = history.pods_pattern(recommendation, [pod.metadata.name for pod in pods])
             fetching = history.fetch(self.policy.prometheus, recommendation.metadata.namespace, pattern, self.clock())
             learnt.loading = asyncio.create_task(fetching, name=f"history of {recommendation.key}")
-            await asyncio.sleep(0)
+            await seams.sleep(0)
         if learnt.loading is None or learnt.stored:
             return
         if not learnt.loading.done():

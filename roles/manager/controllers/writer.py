@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from koord import seams
 from koord.api.kinds import Kind
 from koord.kube.client import Client
 from koord.kube.errors import Conflict, TooManyRequests
@@ -38,7 +37,7 @@ class Writer:
             except (Conflict, TooManyRequests) as error:
                 if number == ATTEMPTS - 1 or (isinstance(error, Conflict) and error.reason == "AlreadyExists"):
                     raise
-            await asyncio.sleep(pause * (1 + random.random() * JITTER))
+            await seams.sleep(pause * (1 + seams.rng().random() * JITTER))
             pause *= GROWTH
         raise AssertionError("unreachable")
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
 import orjson
 
+from koord import seams
 from koord.api.objects import NodeMetric, Pod, ResourceMap
 from koord.api.quantity import QuantityError, parse_milli, parse_value
 from koord.api.times import TimeError, parse_time
@@ -28,7 +28,7 @@ _FRESH = 10.0  # one list of a namespace serves all Recommendations that look wi
 class MetricsAPI:
     """The resource metrics API, if the cluster serves it."""
 
-    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, client: Client, clock: Callable[[], float] = seams.monotonic) -> None:
         self._client, self._clock = client, clock
         self._absent_until = 0.0
         self._listed: dict[str, tuple[float, dict[str, Any]]] = {}

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import logging
 import os
-import secrets
 import shutil
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from koord import seams
 from koord.api.kinds import SECRETS
 from koord.kube.client import Client
 from koord.kube.errors import AlreadyExists, Conflict, NotFound
@@ -42,7 +41,7 @@ class SecretStore:
         try:
             secret = await self.client.get(SECRETS, self.name, self.namespace)
         except NotFound:
-            made = await asyncio.to_thread(renew, None, dns_name, now)
+            made = await seams.to_thread(renew, None, dns_name, now)
             try:
                 await self.client.create(SECRETS, self._object(made, {}), self.namespace)
             except AlreadyExists:
@@ -54,7 +53,7 @@ class SecretStore:
         why = problem(present, dns_name, now) if present else "a part is missing"
         if present is not None and not why:
             return present
-        made = await asyncio.to_thread(renew, Certs.remains(files), dns_name, now)
+        made = await seams.to_thread(renew, Certs.remains(files), dns_name, now)
         try:
             await self.client.replace(SECRETS, self._object(made, secret), self.namespace)
         except Conflict:
@@ -95,7 +94,7 @@ class FileStore:
         present = self.folder.read()
         if present is not None and not problem(present, dns_name, now):
             return present
-        made = await asyncio.to_thread(renew, present, dns_name, now)
+        made = await seams.to_thread(renew, present, dns_name, now)
         self.folder.write(made)
         return made
 
@@ -136,7 +135,7 @@ class CertFolder:
         owner = self.path.stat().st_uid
         if owner not in (0, os.geteuid()):
             raise PermissionError(f"{self.path} belongs to another user (uid {owner}); private keys are not kept there")
-        version = self.path / f"..{datetime.now():%Y_%m_%d_%H_%M_%S}.{secrets.token_hex(4)}"
+        version = self.path / f"..{seams.utcnow():%Y_%m_%d_%H_%M_%S}.{seams.token_hex(4)}"
         version.mkdir(mode=0o700)
         for name, content in certs.files().items():
             with open(os.open(version / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -154,6 +153,6 @@ class CertFolder:
 
 
 def _relink(link: Path, target: str) -> None:
-    temporary = link.with_name(f"{link.name}.{secrets.token_hex(4)}")
+    temporary = link.with_name(f"{link.name}.{seams.token_hex(4)}")
     temporary.symlink_to(target)
     os.replace(temporary, link)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from datetime import UTC, datetime
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 
+from koord import seams
 from koord.kube.client import Client
 from koord.kube.errors import ApiError
 from koord.process.errors import FatalError
@@ -65,11 +65,11 @@ class WebhookLifecycle:
             await asyncio.wait_for(self._poked.wait(), seconds)
         except TimeoutError:
             return
-        await asyncio.sleep(0.2)  # changes come in groups
+        await seams.sleep(0.2)  # changes come in groups
 
     async def sync(self) -> None:
         """Certificates into the folder, server up with them, both configurations right. Raises ApiError, OSError or ValueError."""
-        certs = await self.store.ensure(self.options.dns_name, datetime.now(UTC))
+        certs = await self.store.ensure(self.options.dns_name, seams.utcnow())
         changed = self.folder.write(certs)
         if not self.server.port:
             await self.server.start(self.options.address, self.options.port, self.folder.cert_file, self.folder.key_file)
@@ -89,7 +89,7 @@ class WebhookLifecycle:
                 self.health.set(READY, True)
             except (ClientError, OSError, TimeoutError, ssl.SSLError) as error:
                 self.health.set(READY, False, f"{type(error).__name__}: {error}")
-            await asyncio.sleep(PROBE_PERIOD)
+            await seams.sleep(PROBE_PERIOD)
 
     async def _get_health(self) -> None:
         # Read anew each time: the CA file is replaced when certificates are renewed.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
 from msgspec import structs
 
+from koord import seams
 from koord.accounting.pods import spec_requests
 from koord.accounting.resources import ResourceVector
 from koord.api import names
@@ -150,7 +150,7 @@ async def quota_admission(pod: Pod, old: Pod | None, request: Request, view: Vie
 
 def _past_grace(pod: Pod) -> bool:
     deleted = unix_time(pod.metadata.deletion_timestamp)
-    return deleted is not None and time.time() > deleted + (pod.metadata.deletion_grace_period_seconds or 0)
+    return deleted is not None and seams.now() > deleted + (pod.metadata.deletion_grace_period_seconds or 0)
 
 
 def replace_resources(wanted: ResourceVector, text: str) -> ResourceVector:
@@ -169,7 +169,7 @@ async def enhanced_rules(pod: Pod, old: Pod | None, request: Request, view: View
         return
     if pod.metadata.labels.get(names.LABEL_POD_SKIP_ENHANCED_VALIDATION) == "true":
         return
-    rules = await view.enhanced.current(time.monotonic())
+    rules = await view.enhanced.current(seams.monotonic())
     why = enhanced.failure(rules, pod.metadata.labels, pod.metadata.namespace or request.namespace)
     if why:
         raise Refusal(f"pod {request.namespace}/{request.name or pod.metadata.name}: {why}")

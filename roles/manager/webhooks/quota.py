@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import msgspec
 import orjson
 
+from koord import seams
 from koord.accounting.resources import parse
 from koord.api import names
 from koord.api.objects import ElasticQuota, Pod, convert
@@ -74,7 +74,7 @@ def _shared_weight(quota: dict[str, Any], metadata: dict[str, Any]) -> bool:
 
 async def validate(request: Request, view: View) -> None:
     """Raises Refusal with everything that is wrong. An admitted quota is known to this replica at once."""
-    now = time.time()
+    now = seams.now()
     view.quotas.expire(now)
     try:
         new = convert(request.object, ElasticQuota) if request.object else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import orjson
 from cachetools import LRUCache
 
+from koord import seams
 from koord.accounting.resources import ResourceVector, format, format_value, parse
 from koord.api import names
 from koord.api.kinds import ELASTICQUOTAS
@@ -152,10 +152,10 @@ class QuotaAdmission:
 
     async def _pause(self, slept: float) -> float:
         jitter = self.options.quota_update_retry_jitter
-        pause = random.uniform(jitter / 2, jitter) if jitter > 0 else 0.0
+        pause = seams.rng().uniform(jitter / 2, jitter) if jitter > 0 else 0.0
         if not pause or slept + pause > self.options.quota_update_max_total_jitter:
             return 0.0
-        await asyncio.sleep(pause)
+        await seams.sleep(pause)
         return pause
 
     def _latest(self, key: str) -> ElasticQuota | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import ssl
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
 from aiohttp import web
 
+from koord import seams
 from roles.manager.webhooks.registry import WEBHOOKS, Webhook
 from roles.manager.webhooks.review import Answer, BadReview, Refusal, Request, decode, encode
 from roles.manager.webhooks.view import View
@@ -86,14 +86,14 @@ class WebhookServer:
         """The answer to one request: a refusal or a failure becomes an answer too, never an exception."""
 
         async def timer(plugin: str, work: Awaitable[Any]) -> Any:
-            started, allowed = time.perf_counter(), False
+            started, allowed = seams.perf_counter(), False
             try:
                 result = await work
                 allowed = True
                 return result
             finally:
                 if self._observe is not None:
-                    self._observe(webhook, request.operation, plugin, allowed, (time.perf_counter() - started) * 1000)
+                    self._observe(webhook, request.operation, plugin, allowed, (seams.perf_counter() - started) * 1000)
 
         try:
             answer = await webhook.handle(request, self.view, timer)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+from koord import seams
 from koord.api.kinds import NAMESPACES, PRIORITYCLASSES
 from koord.api.objects import ClusterColocationProfile, ElasticQuota, Namespace, PriorityClassObject, convert
 from koord.config.gates import FeatureGates
@@ -32,7 +32,7 @@ class View:
         self.options = options
         self.gates = gates
         self.client = client
-        self.draw = draw or (lambda: random.randrange(100))
+        self.draw = draw or (lambda: seams.rng().randrange(100))
         self.profiles: dict[str, Profile] = {}
         self.quotas = QuotaTopology(guarantee_usage=gates.enabled("ElasticQuotaGuaranteeUsage"))
         self.admission = QuotaAdmission(client, options, lambda key: self.quota_objects.get(key) if self.quota_objects else None)

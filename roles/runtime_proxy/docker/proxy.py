@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable
 from http import HTTPStatus
 
+from koord import seams
 from roles.runtime_proxy.docker.http1 import (
     CHUNK,
     UNTIL_CLOSE,
@@ -101,11 +101,11 @@ class _Connection:
             if head is None:
                 return
             to = route(head.start[1])
-            started = time.monotonic()
+            started = seams.monotonic()
             try:
                 going_on = await (self._pass(head, framing) if to is None else self._intercept(head, framing, to))
             except EngineUnreachable as error:
-                self._proxy._observe(to.call if to else "other", "502", time.monotonic() - started)
+                self._proxy._observe(to.call if to else "other", "502", seams.monotonic() - started)
                 await self.refuse(refusal(str(error), 502))
                 return
             await self._to_caller.drain()
@@ -149,14 +149,14 @@ class _Connection:
         engine, to_engine = await self._connect()
         to_engine.write(head.raw)
         upward = asyncio.create_task(copy_body(self._caller, to_engine, framing))
-        started = time.monotonic()
+        started = seams.monotonic()
         try:
             while True:
                 answer = await self._answer_head(engine)
                 self._to_caller.write(answer.raw)
                 if answer.status >= 200 or answer.status == 101:
                     break
-            self._proxy._observe("other", str(answer.status), time.monotonic() - started)
+            self._proxy._observe("other", str(answer.status), seams.monotonic() - started)
             body = response_framing(answer, head.start[0])
             if answer.status == 101 or body == UNTIL_CLOSE:
                 await upward
@@ -207,7 +207,7 @@ class _Connection:
         except TooLarge as error:
             await self.refuse(refusal(str(error), 413))
             return False
-        started = time.monotonic()
+        started = seams.monotonic()
 
         async def forward(changed: bytes) -> Reply:
             engine, to_engine = await self._connect()
@@ -217,7 +217,7 @@ class _Connection:
             return Reply(answer.status, await read_body(engine, response_framing(answer, head.start[0]), _MAX_BODY), answer)
 
         reply = await self._proxy._interceptor.handle(to, body, forward)
-        self._proxy._observe(to.call, str(reply.status), time.monotonic() - started)
+        self._proxy._observe(to.call, str(reply.status), seams.monotonic() - started)
         if reply.head is None:
             self.answer(reply)
             return True

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
-from time import perf_counter
 
 from koord.kube.errors import ApiError, Conflict, Invalid, NotFound
+from koord.seams import perf_counter
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import Decision
 from roles.scheduler.extenders.chain import Extenders

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from koord import seams
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.hypothesis import Hypothesis
 from roles.scheduler.cluster.podinfo import PodInfo
@@ -86,7 +87,7 @@ class State:
         self.bonds: Bonds = NoBonds()
         self.namespaces: dict[str, dict[str, str]] = {}
         self.now = now
-        self.random = random.Random(seed)
+        self.random = random.Random(seams.rng().getrandbits(64) if seed is None else seed)
         self.next_start = 0
 
     def suppose(self) -> Hypothesis:

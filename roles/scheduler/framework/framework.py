@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from time import perf_counter
 from typing import Any, TypeVar
 
 from koord.config.errors import InvalidConfig, did_you_mean
 from koord.config.loader import validate_model
 from koord.config.scheduler import Profile as ProfileConfig
+from koord.seams import perf_counter
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework import interfaces as api
 from roles.scheduler.framework.context import CycleContext

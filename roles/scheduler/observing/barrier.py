@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import logging
 from dataclasses import dataclass
 from typing import Any
 
+from koord import seams
 from koord.api.kinds import PODS
 from koord.kube.errors import NotFound
 
@@ -37,7 +37,7 @@ async def wait(barrier: Barrier, client: Any, pods: Any, lease: str) -> bool:
     Informer handlers run before the store is seen, so whatever was assigned before the patch is in the caches then. A missing pod
     ends the wait at once, the timeout with a warning.
     """
-    stamp = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "000Z")
+    stamp = seams.utcnow().isoformat(timespec="microseconds").replace("+00:00", "000Z")
     body = {"metadata": {"annotations": {_ANNOTATION + lease: stamp}}}
     try:
         patched = await client.patch(PODS, barrier.name, body, barrier.namespace)
@@ -52,7 +52,7 @@ async def wait(barrier: Barrier, client: Any, pods: Any, lease: str) -> bool:
                 seen = pods.get(key)
                 if seen is not None and version_key(str(seen.metadata.resource_version)) >= wanted:
                     return True
-                await asyncio.sleep(_POLL)
+                await seams.sleep(_POLL)
     except TimeoutError:
         log.warning("sync barrier: pod %s did not show up within %.0f s; scheduling starts without it", key, barrier.timeout)
         return False

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
 
+from koord import seams
 from koord.api import names
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import FitFailure
@@ -94,11 +94,11 @@ class Jobs:
         refusal = self._not_eligible(ctx, failure, pods, rule)
         if refusal:
             return f"{_SAID}{refusal}", None
-        started = time.perf_counter()
+        started = seams.perf_counter()
         plan = self._plan(pods, gang, rule)
         done = not plan.refusal and bool(plan.victims)
         job = gang.group.id if gang is not None else ctx.pod.key
-        self._book.metrics.preempted(job, "success" if done else "failure", time.perf_counter() - started)
+        self._book.metrics.preempted(job, "success" if done else "failure", seams.perf_counter() - started)
         return "" if done else f"{_SAID}{plan.refusal or 'nobody has to go, but the pod found no node'}", plan
 
     def best(self, gang: Gang, failed: PodInfo, current: Round) -> int:

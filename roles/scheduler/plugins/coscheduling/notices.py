@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+from koord import seams
 from koord.api.kinds import PODGROUPS
 from koord.api.names import ANNOTATION_GANG_MIN_AVAILABLE
 from koord.kube.events import ObjectRef, reference
@@ -71,7 +72,7 @@ class Notices:
         for identity in self._book.gangs:
             self._due.setdefault(identity, loop.time() + _QUIET)
         while True:
-            await asyncio.sleep(_LOOK)
+            await seams.sleep(_LOOK)
             now = loop.time()
             self._book.metrics.waiting(sum(1 for gang in self._book.gangs.values() if gang.stages[WAITING]))
             for identity in [identity for identity, due in self._due.items() if due <= now]:

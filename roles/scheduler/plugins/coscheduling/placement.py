@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from koord import seams
 from koord.api.annotations import AnnotationError, parse_gang_network_topology_index
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.cycle import Cycle, Survey
@@ -74,7 +74,7 @@ class Placement:
         if all(pod.uid != ctx.pod.uid for pod in pods):
             return error(f"gang {gang.id}: pod {ctx.pod.key} is not among its pending pods")
         gang.group.unplanned = False
-        started = time.perf_counter()
+        started = seams.perf_counter()
         layout, first = self.layout(tree, gang, pods, candidates)
         if not layout.counts:
             fewest = self._fewest(gang, pods, ctx.pod)
@@ -88,7 +88,7 @@ class Placement:
         nodes = [name for name, count in layout.counts for _ in range(count)]
         current.batch = self._handle.gates.get("EnableInlineBatchSchedule", False)
         if current.batch:
-            self._book.metrics.batch_planned(time.perf_counter() - started)
+            self._book.metrics.batch_planned(seams.perf_counter() - started)
         current.offered = dict(layout.counts)
         current.follow({pod.uid: node for pod, node in zip(pods, nodes, strict=True)})
         return SUCCESS

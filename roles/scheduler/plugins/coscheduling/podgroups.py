@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterator
 
+from koord import seams
 from koord.api.kinds import PODGROUPS
 from koord.api.objects import Pod
 from koord.kube.errors import ApiError, NotFound
@@ -51,7 +51,7 @@ def ended_member(pod: Pod) -> Ended | None:
 class PodGroups:
     """The controller: gangs that changed are looked at by `workers` tasks, one step a time."""
 
-    def __init__(self, handle: Handle, book: GangBook, workers: int, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, handle: Handle, book: GangBook, workers: int, clock: Callable[[], float] = seams.now) -> None:
         self._handle = handle
         self._book = book
         self._workers = workers

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import orjson
 
+from koord import seams
 from koord.accounting.resources import ResourceVector, format
 from koord.api import names
 from roles.scheduler.framework.context import BindDraft, CycleContext
@@ -61,12 +61,12 @@ class Writer:
         pod = ctx.pod
         provider = pod.labels.get(names.LABEL_GPU_ISOLATION_PROVIDER, "")
         try:
-            found = adapt(holding.allocation, Machine(node, inventory.vendor, inventory.model, ids), provider, time.time_ns())
+            found = adapt(holding.allocation, Machine(node, inventory.vendor, inventory.model, ids), provider, seams.now_ns())
         except NotAdaptable as refusal:
             return unschedulable(str(refusal))
         if found.lock:
             whose = (pod.namespace, pod.name)
-            obstacle = await acquire(self._handle.client, node, found.lock, whose, time.time())
+            obstacle = await acquire(self._handle.client, node, found.lock, whose, seams.now())
             if obstacle:
                 return error(obstacle)
             self._locked[pod.uid] = (node, found.lock, whose)

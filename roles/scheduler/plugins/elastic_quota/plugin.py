@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from koord import seams
 from koord.accounting.resources import ResourceVector, parse
 from koord.api.kinds import ELASTICQUOTAS
 from koord.api.objects import ElasticQuota as ElasticQuotaObject
@@ -106,22 +106,22 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
         return work
 
     def _quota(self, old: ElasticQuotaObject | None, new: ElasticQuotaObject | None) -> None:
-        started = time.perf_counter()
+        started = seams.perf_counter()
         self.book.quota_event(old, new)
-        self._took("UpdateQuota" if new is not None else "DeleteQuota", time.perf_counter() - started)
+        self._took("UpdateQuota" if new is not None else "DeleteQuota", seams.perf_counter() - started)
 
     def pod_seen(self, pod: PodInfo) -> None:
         if self._keeper:
-            started = time.perf_counter()
+            started = seams.perf_counter()
             known = self.book.member(pod.uid) is not None
             self.book.pod_seen(pod)
-            self._took("OnPodUpdate" if known else "OnPodAdd", time.perf_counter() - started)
+            self._took("OnPodUpdate" if known else "OnPodAdd", seams.perf_counter() - started)
 
     def pod_gone(self, uid: str) -> None:
         if self._keeper:
-            started = time.perf_counter()
+            started = seams.perf_counter()
             self.book.pod_gone(uid)
-            self._took("OnPodDelete", time.perf_counter() - started)
+            self._took("OnPodDelete", seams.perf_counter() - started)
 
     # ---------------------------------------------------------------- admission
 

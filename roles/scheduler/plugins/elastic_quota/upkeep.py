@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
+from koord import seams
 from koord.api import names
 from koord.api.kinds import ELASTICQUOTAS
 from koord.api.objects import ElasticQuota
@@ -55,7 +55,7 @@ class Upkeep:
             for name in (ROOT, SYSTEM, DEFAULT):
                 if self._book.shown(name) is None and self._handle.may_write():
                     await self._create(name, told)
-            await asyncio.sleep(_RETRY)
+            await seams.sleep(_RETRY)
 
     async def _create(self, name: str, told: dict[str, str]) -> None:
         found = self._book.quota(name)
@@ -88,24 +88,24 @@ class Upkeep:
         """Every second: bring the books and the objects together; every ten seconds the metrics."""
         metrics_at = 0.0
         while True:
-            started = time.perf_counter()
+            started = seams.perf_counter()
             self.refresh()
             if started >= metrics_at:
                 metrics_at = started + _METRICS_EVERY
                 self._metrics.show(self._book.quotas())
             if self._handle.may_write():
                 await self._write()
-                self._metrics.wrote(time.perf_counter() - started)
-            await asyncio.sleep(max(0.05, _ROUND - (time.perf_counter() - started)))
+                self._metrics.wrote(seams.perf_counter() - started)
+            await seams.sleep(max(0.05, _ROUND - (seams.perf_counter() - started)))
 
     def refresh(self) -> None:
         """Bring all runtimes up to date."""
-        started = time.perf_counter()
-        self._book.sweep(time.time())
+        started = seams.perf_counter()
+        self._book.sweep(seams.now())
         self._book.settle()
         for tree in self._book.trees.values():
             tree.refresh_all()
-        self._metrics.took("RefreshRuntime", time.perf_counter() - started)
+        self._metrics.took("RefreshRuntime", seams.perf_counter() - started)
 
     async def _write(self) -> None:
         due = [(quota, shown, patch) for quota, shown, patch in self._due()]
@@ -162,11 +162,11 @@ class Upkeep:
         """Evict pods of quotas that were over their runtime for too long (monitorAllQuotas)."""
         revoker = Revoker(self._args.delay_evict_time)
         while True:
-            await asyncio.sleep(max(0.05, self._args.revoke_pod_interval))
+            await seams.sleep(max(0.05, self._args.revoke_pod_interval))
             self.refresh()
             if self._handle.may_write():
                 bonds = self._handle.state.bonds
-                due = revoker.due(self._book, time.time(), bonds)
+                due = revoker.due(self._book, seams.now(), bonds)
                 what = what_goes([pod for _, pod in due], bonds)
                 for quota, pod in due:
                     await self._evict(quota, pod, what[pod.uid])
@@ -183,7 +183,7 @@ class Upkeep:
         message = f"quota {quota} has been over its runtime for more than {self._args.delay_evict_time:g} s; the pod goes {what}"
         subject = Subject("Pod", pod.namespace, pod.name, pod.pod.metadata.uid)
         record = Record(
-            "scheduler", subject, time.time(), "Evicted", "ElasticQuota", message, {"quota": quota}, tuple(terms), ("SCH-EQ-09",)
+            "scheduler", subject, seams.now(), "Evicted", "ElasticQuota", message, {"quota": quota}, tuple(terms), ("SCH-EQ-09",)
         )
         self._handle.record(record)
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Any
 
+from koord import seams
 from koord.api.kinds import CLUSTERNETWORKTOPOLOGIES
 from koord.kube.errors import ApiError, NotFound
 from koord.kube.events import reference
@@ -34,7 +35,7 @@ class NetworkManager:
         while True:
             if self._handle.may_write():
                 await self.sync()
-            await asyncio.sleep(_REST)
+            await seams.sleep(_REST)
             try:
                 async with asyncio.timeout(_PERIOD):
                     await self._wake.wait()

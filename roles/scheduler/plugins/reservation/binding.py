@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
+from koord import seams
 from koord.api import names
 from koord.api.annotations import parse_reservation_allocated
 from koord.api.kinds import PODS, RESERVATIONS
@@ -74,7 +73,7 @@ class Writer:
                 return error("reservation is not active")
             body = {
                 "metadata": {"uid": pod.uid, "resourceVersion": meta["resourceVersion"]},
-                "status": bound(list(status.get("conditions") or ()), self._amounts(pod, meta), node, time.time()),
+                "status": bound(list(status.get("conditions") or ()), self._amounts(pod, meta), node, seams.now()),
             }
             try:
                 await client.patch(RESERVATIONS, pod.reservation, body, subresource="status")
@@ -119,8 +118,8 @@ class Writer:
                 except ApiError as failure:
                     log.warning("pod %s: annotation %s could not be removed: %s", orphan.pod.key, _KEY, failure)
                     orphans.append(orphan)
-                    await asyncio.sleep(1.0)
-            await asyncio.sleep(_POLL)
+                    await seams.sleep(1.0)
+            await seams.sleep(_POLL)
 
     async def _remove(self, orphan: Orphan) -> None:
         """Only the pod itself, only an annotation that names this reservation, and not one that is in use after all."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-import time
 from collections.abc import Callable
 from typing import Any
 
+from koord import seams
 from koord.api.kinds import RESERVATIONS
 from koord.api.objects import Reservation
 from koord.kube.errors import ApiError, Conflict, NotFound
@@ -48,7 +48,7 @@ class Controller:
     """`clock` gives seconds since the epoch."""
 
     def __init__(
-        self, args: ReservationArgs, handle: Handle, book: Book, metrics: ReservationMetrics, clock: Callable[[], float] = time.time
+        self, args: ReservationArgs, handle: Handle, book: Book, metrics: ReservationMetrics, clock: Callable[[], float] = seams.now
     ) -> None:
         self._args = args
         self._handle = handle
@@ -78,7 +78,7 @@ class Controller:
                 touched = list(self._ledger.touched)
                 self._ledger.touched.clear()
                 await asyncio.gather(*(self._one(uid, now) for uid in touched))
-            await asyncio.sleep(_ROUND)
+            await seams.sleep(_ROUND)
 
     async def _one(self, uid: str, now: float) -> None:
         found = self._ledger.objects.get(uid)
@@ -121,7 +121,7 @@ class Controller:
     async def collect(self) -> None:
         """Delete Reservations that have been over for long enough, or whose node is gone."""
         while True:
-            await asyncio.sleep(max(1.0, self._args.gc_interval_seconds))
+            await seams.sleep(max(1.0, self._args.gc_interval_seconds))
             if self._handle.may_write():
                 for reservation in self.garbage(self._clock()):
                     await self._delete(reservation)
@@ -160,5 +160,5 @@ class Controller:
                 shown, since = self._ledger.shown, period
                 self._metrics.show(self._ledger.objects.values())
             pause = min(_METRICS_EVERY, since)
-            await asyncio.sleep(pause)
+            await seams.sleep(pause)
             since -= pause

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from koord import seams
 from koord.api.kinds import (
     CSIDRIVERS,
     CSINODES,
@@ -218,6 +219,6 @@ class VolumeBinding(PreFilter, Filter, Reserve, PreBind):
                                 return error(f"binding volumes: provisioning failed for persistentvolumeclaim {key}")
                     if not waiting:
                         return SUCCESS
-                    await asyncio.sleep(_POLL)
+                    await seams.sleep(_POLL)
         except TimeoutError:
             return error(f"binding volumes: timed out after {self.args.bind_timeout_seconds} s")

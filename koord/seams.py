@@ -1,0 +1,143 @@
+"""Where a process meets its surroundings: clocks, sleep, randomness, threads, the name of its host.
+
+Nothing else in koord reads a clock, draws a random number or leaves the event loop for a thread; the linter says so. A process has
+the machine's own (`System`). A composition root may hand it others by `use`: the tasks and callbacks started in that context then
+live by them. So many processes can share one event loop, each with its own clock, and a run can be repeated from a seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import datetime
+import random
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class System:
+    """The machine's own clocks and randomness."""
+
+    def __init__(self) -> None:
+        self.random = random.Random()
+
+    def now(self) -> float:
+        """Wall clock, seconds since 1970; it may jump."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds since an unknown moment; never goes back."""
+        return time.monotonic()
+
+    def perf_counter(self) -> float:
+        """Seconds, finest resolution, for durations."""
+        return time.perf_counter()
+
+    def cpu_time(self) -> float:
+        """CPU seconds of this process."""
+        return time.process_time()
+
+    def token_bytes(self, count: int) -> bytes:
+        """Random bytes that nobody can guess."""
+        return secrets.token_bytes(count)
+
+    def hostname(self) -> str:
+        """The name of this host."""
+        return socket.gethostname()
+
+    async def sleep(self, seconds: float) -> None:
+        """Suspend the task."""
+        await asyncio.sleep(seconds)
+
+    async def to_thread(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a blocking function off the loop."""
+        return await asyncio.to_thread(function, *args, **kwargs)
+
+
+_SYSTEM = System()
+_current: contextvars.ContextVar[System] = contextvars.ContextVar("koord.seams", default=_SYSTEM)
+
+
+def current() -> System:
+    """The surroundings of whoever asks."""
+    return _current.get()
+
+
+def use(surroundings: System) -> contextvars.Token[System]:
+    """Live by these from now on, in this context and in what it starts; `leave` undoes it."""
+    return _current.set(surroundings)
+
+
+def leave(token: contextvars.Token[System]) -> None:
+    """Undo a `use`."""
+    _current.reset(token)
+
+
+def now() -> float:
+    """Wall clock, seconds since 1970. It may jump: measure durations and ages by `monotonic`."""
+    return _current.get().now()
+
+
+def now_ns() -> int:
+    """Wall clock, nanoseconds since 1970."""
+    return int(_current.get().now() * 1e9)
+
+
+def utcnow() -> datetime.datetime:
+    """Wall clock as an aware datetime."""
+    return datetime.datetime.fromtimestamp(_current.get().now(), datetime.UTC)
+
+
+def monotonic() -> float:
+    """Seconds since an unknown moment; never goes back."""
+    return _current.get().monotonic()
+
+
+def perf_counter() -> float:
+    """Seconds, finest resolution: how long something took."""
+    return _current.get().perf_counter()
+
+
+def rng() -> random.Random:
+    """The random numbers of this process: jitter, choices, sampling. Not for secrets."""
+    return _current.get().random
+
+
+def uid() -> str:
+    """A random (version 4) UUID."""
+    digits = _current.get().token_bytes(16).hex()
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{'89ab'[int(digits[16], 16) & 3]}{digits[17:20]}-{digits[20:]}"
+
+
+def token_hex(count: int) -> str:
+    """`count` random bytes that nobody can guess, as hexadecimal text."""
+    return _current.get().token_bytes(count).hex()
+
+
+def token_urlsafe(count: int) -> str:
+    """`count` random bytes that nobody can guess, as text that a URL can carry."""
+    import base64
+
+    return base64.urlsafe_b64encode(_current.get().token_bytes(count)).rstrip(b"=").decode("ascii")
+
+
+def hostname() -> str:
+    """The name of this host."""
+    return _current.get().hostname()
+
+
+async def sleep(seconds: float) -> None:
+    """Suspend the task for so many seconds."""
+    await _current.get().sleep(seconds)
+
+
+async def to_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a blocking function off the event loop and return its result."""
+    result: T = await _current.get().to_thread(function, *args, **kwargs)
+    return result
