@@ -1,4 +1,4 @@
-"""The life of a process: event loop, signals, supervised tasks, an end within five seconds, an exit status that means something."""
+"""The life of a process: event loop, signals, supervised tasks, an end in order and in time, an exit status that means something."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 from koord import seams
@@ -19,11 +21,40 @@ from koord.process.errors import ConfigurationError, FatalError
 
 log = logging.getLogger("koord.process")
 
-GRACE = 4.0  # seconds that the main function and cleanups have to end by themselves after a signal
-LIMIT = 5.0  # seconds after which the process ends in any case
+GRACE = 4.0  # seconds that the main function and the steps of the end have after a signal
+LIMIT = 5.0  # seconds after which the process ends in any case; a lame duck adds its own
+LAST = 0.5  # seconds at least for closing what is left, whatever came before
 RESTART_PAUSE = (0.5, 30.0)  # seconds, first and longest, before a crashed task is started again
 
 Work = Coroutine[Any, Any, Any] | Callable[[], Coroutine[Any, Any, Any]]
+
+
+class Phase(IntEnum):
+    """When a step of the end is taken: each phase ends before the next one begins, within one the step registered last goes first.
+
+    Before any of them the process says "not ready". `LAME_DUCK` is the exception to the order: it begins at once, runs beside the
+    others, and only `CLOSE` waits for it. So a server of admission answers until its endpoint is out of every load balancer,
+    while the controllers stop and the next leader begins.
+    """
+
+    LAME_DUCK = 0
+    """Servers that must answer for some seconds more, then close."""
+    WORK = 1
+    """What acts on the world: it stops. Supervised tasks are cancelled first."""
+    LEASE = 2
+    """The lease is released: nothing of this process writes any more."""
+    EVENTS = 3
+    """What was done is told: events and records that wait are written."""
+    CLOSE = 4
+    """Servers, informers, clients. Register first what others need to the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    name: str
+    cleanup: Callable[[], Awaitable[object]]
+    phase: Phase
+    seconds: float
 
 
 class Life:
@@ -33,7 +64,12 @@ class Life:
         self.stopping = asyncio.Event()
         self.failure: str = ""
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._cleanups: list[tuple[str, Callable[[], Awaitable[object]]]] = []
+        self._steps: list[_Step] = []
+        self._ducks: list[asyncio.Task[None]] = []
+
+    def ready(self) -> tuple[bool, str]:
+        """A readiness probe: not ready from the moment the process is asked to end."""
+        return (False, "ending") if self.stopping.is_set() else (True, "")
 
     def stop(self) -> None:
         """Ask for an orderly end with status 0."""
@@ -79,31 +115,73 @@ class Life:
             await seams.sleep(pause)
             pause = min(pause * 2, RESTART_PAUSE[1])
 
-    def on_stop(self, cleanup: Callable[[], Awaitable[object]], name: str = "") -> None:
-        """Call `cleanup` at the end, last registered first. All of them together have the grace period."""
-        self._cleanups.append((name or getattr(cleanup, "__qualname__", "cleanup"), cleanup))
+    def on_stop(
+        self, cleanup: Callable[[], Awaitable[object]], name: str = "", *, phase: Phase = Phase.CLOSE, seconds: float = 0.0
+    ) -> None:
+        """Call `cleanup` at the end, in its phase.
 
-    async def finish(self) -> None:
-        """Cancel the supervised tasks, then clean up."""
+        All steps share the grace period, except lame ducks: each declares how many `seconds` it may take after the signal.
+        A step that fails is logged, and the next one follows.
+        """
+        self._steps.append(_Step(name or getattr(cleanup, "__qualname__", "cleanup"), cleanup, phase, seconds))
+
+    @property
+    def lame_duck(self) -> float:
+        """Seconds after the signal for which some server goes on."""
+        return max((step.seconds for step in self._steps if step.phase is Phase.LAME_DUCK), default=0.0)
+
+    def begin_end(self) -> None:
+        """Start the lame ducks: their time counts from the moment the process is asked to end."""
+        loop = asyncio.get_running_loop()
+        self.stopping.set()
+        for step in self._of(Phase.LAME_DUCK):
+            self._steps.remove(step)
+            self._ducks.append(loop.create_task(self._limited([step], step.seconds), name=step.name))
+
+    async def finish(self, seconds: float = GRACE) -> None:
+        """Take the steps of the end, within so many seconds (lame ducks have their own)."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        self.begin_end()
+        await self._cancel_tasks()
+        acting = [step for phase in (Phase.WORK, Phase.LEASE, Phase.EVENTS) for step in self._of(phase)]
+        await self._limited(acting, seconds - LAST - (loop.time() - began))
+        if self._ducks:
+            await asyncio.wait(self._ducks)
+        await self._limited(self._of(Phase.CLOSE), seconds - (loop.time() - began))
+        self._steps.clear()
+
+    def _of(self, phase: Phase) -> list[_Step]:
+        return [step for step in reversed(self._steps) if step.phase is phase]
+
+    async def _cancel_tasks(self) -> None:
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
-        for name, cleanup in reversed(self._cleanups):
-            try:
-                await cleanup()
-            except Exception:
-                log.exception("cleanup %s failed", name)
-        self._cleanups.clear()
+
+    @staticmethod
+    async def _limited(steps: list[_Step], seconds: float) -> None:
+        """One step after the other; what is not done in time is left."""
+        step = None
+        try:
+            async with asyncio.timeout(max(LAST, seconds)):
+                for step in steps:
+                    try:
+                        await step.cleanup()
+                    except Exception:
+                        log.exception("cleanup %s failed", step.name)
+        except TimeoutError:
+            log.error("cleaning up (%s) took longer than %.1f s; the rest is left", step.name if step else "", seconds)
 
 
 def run(main: Callable[[Life], Awaitable[object]], *, name: str = "koord") -> int:
     """Run a role and return the exit status: 0 when it ended by itself or was asked to, 1 after any failure.
 
-    On SIGTERM or SIGINT `life.stopping` is set; `main` is cancelled if it has not returned four seconds later, and the process
-    is gone after five, whatever hangs. A second signal ends it at once. Configuration errors (`ConfigurationError`, `ConfigError`)
-    become one line on stderr.
+    On SIGTERM or SIGINT `life.stopping` is set; `main` is cancelled if it has not returned soon after, the steps of the end are
+    taken (see `Phase`), and the process is gone after five seconds, whatever hangs; later by as much as its lame duck was given.
+    A second signal ends it at once. Configuration errors (`ConfigurationError`, `ConfigError`) become one line on stderr.
     """
     tuning.single_numeric_thread()
     tuning.relax_collector()
@@ -140,7 +218,7 @@ async def _live(main: Callable[[Life], Awaitable[object]], name: str) -> int:
             os._exit(128 + number)
         log.info("%s: ending", signal.Signals(number).name)
         with suppress(RuntimeError, ValueError, OSError):  # no stderr to write to
-            faulthandler.dump_traceback_later(LIMIT, exit=True)
+            faulthandler.dump_traceback_later(LIMIT + life.lame_duck, exit=True)
         life.stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -160,18 +238,14 @@ async def _live(main: Callable[[Life], Awaitable[object]], name: str) -> int:
 async def _end(life: Life, task: asyncio.Future[object], name: str) -> int:
     """Let main and the cleanups end within the grace period, then say how it went."""
     began = asyncio.get_running_loop().time()
+    life.begin_end()
     if not task.done():
         await asyncio.wait({task}, timeout=GRACE - 1.5)
     if not task.done():
         log.warning("%s has not ended by itself; it is cancelled", name)
         task.cancel()
         await asyncio.wait({task}, timeout=0.5)
-    life.stopping.set()
-    left = max(0.5, GRACE - (asyncio.get_running_loop().time() - began))
-    try:
-        await asyncio.wait_for(life.finish(), left)
-    except TimeoutError:
-        log.error("cleaning up took longer than %.1f s; the rest is left", left)
+    await life.finish(max(LAST, GRACE - (asyncio.get_running_loop().time() - began)))
     if task.done() and not task.cancelled():
         error = task.exception()
         if isinstance(error, (ConfigurationError, ConfigError)):

@@ -39,7 +39,7 @@ from koord.kube.events import EventRecorder, ObjectRef
 from koord.kube.informers import InformerFactory
 from koord.kube.leases import LeaderElector, Leadership, Timing
 from koord.process.http import OpsServer
-from koord.process.life import Life
+from koord.process.life import Life, Phase
 from roles.manager.controllers.registry import Parts, build
 from roles.manager.controllers.world import World
 from roles.manager.controllers.writer import Writer
@@ -104,7 +104,7 @@ class App:
     async def run(self, life: Life) -> None:
         """Live until `life.stopping`."""
         self.events.start()
-        life.on_stop(self.events.stop, "events")
+        life.on_stop(self.events.stop, "events", phase=Phase.EVENTS)
         self.informers.start()
         await self._until_stopping(life, self.informers.wait_synced())
         if life.stopping.is_set():

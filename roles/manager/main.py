@@ -95,17 +95,18 @@ async def serve(life: Life, flags: dict[str, Any], gates: FeatureGates) -> None:
         role="koordinator-manager",
         observer=observer,
     )
-    async with client:
-        informers = InformerFactory(client)
-        life.on_stop(informers.stop, "informers")
-        servers = _servers(flags, registry, recorder)
-        ops = servers[0]
-        app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
-        for server in servers:
-            life.on_stop(server.stop, "ops")
-            await server.start()
-        tuning.keep_memory()
-        await app.run(life)
+    life.on_stop(client.close, "client")  # first registered, closed last: releasing the lease and flushing events need it
+    informers = InformerFactory(client)
+    life.on_stop(informers.stop, "informers")
+    servers = _servers(flags, registry, recorder)
+    ops = servers[0]
+    ops.health.register("shutdown", probe=life.ready)
+    app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
+    for server in servers:
+        life.on_stop(server.stop, "ops")
+        await server.start()
+    tuning.keep_memory()
+    await app.run(life)
 
 
 def _servers(flags: dict[str, Any], registry: Any, recorder: Recorder) -> list[OpsServer]:

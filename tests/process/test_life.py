@@ -172,3 +172,62 @@ def test_runs_on_uvloop_with_a_relaxed_collector_and_one_numeric_thread() -> Non
 def test_tuning() -> None:
     code = "from koord.process import tuning as t; print(t.keep_memory(), t.freeze() > 0)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "True True\n"
+
+
+PHASES = """
+        from koord.process.life import Phase
+        async def main(life):
+            def step(word, seconds=0.0):
+                async def cleanup():
+                    print(word, life.ready(), flush=True)
+                    await asyncio.sleep(seconds)
+                    if seconds: print(word, "ends", flush=True)
+                return cleanup
+            async def work():
+                try: await asyncio.sleep(100)
+                finally: print("task", flush=True)
+            life.on_stop(step("client"))
+            life.on_stop(step("events"), phase=Phase.EVENTS)
+            life.on_stop(step("lease"), phase=Phase.LEASE)
+            life.on_stop(step("controllers"), phase=Phase.WORK)
+            life.on_stop(step("informers"))
+            life.on_stop(step("webhooks", 1.0), phase=Phase.LAME_DUCK, seconds={limit})
+            life.spawn(work(), "work")
+            print("ready", life.ready(), flush=True)
+            await life.stopping.wait()
+            print("main", flush=True)
+        """
+
+
+def test_the_end_has_an_order_and_a_lame_duck_outlives_all_but_the_last() -> None:
+    process = start(PHASES.format(limit=3.0))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready (True, '')\n"
+    process.terminate()
+    code, out, _ = finish(process)
+    no = "(False, 'ending')"
+    expected = ["main", f"webhooks {no}", "task", f"controllers {no}", f"lease {no}", f"events {no}", "webhooks ends", f"informers {no}"]
+    assert code == 0
+    assert out.splitlines() == [*expected, f"client {no}"]
+
+
+def test_a_lame_duck_has_its_own_seconds_and_no_more() -> None:
+    process = start(PHASES.format(limit=0.5))
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.terminate()
+    code, out, err = finish(process)
+    assert code == 0
+    assert "webhooks ends" not in out
+    assert out.splitlines()[-1].startswith("client")
+    assert "took longer" in err
+
+
+def test_a_lame_duck_may_last_longer_than_the_grace_period() -> None:
+    process = start(PHASES.replace('"webhooks", 1.0', '"webhooks", 5.5').format(limit=6.0))
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.terminate()
+    code, out, _ = finish(process, 12.0)
+    assert code == 0
+    assert "webhooks ends" in out
