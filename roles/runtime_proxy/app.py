@@ -55,6 +55,8 @@ class App:
         self.registrations = RegistrationDirectory(options.hook_directory)
         self.hooks = HookClient(options.hook_timeout)
         self.metrics = metrics.Metrics(ops.registry if ops is not None else None)
+        rules = HookRules(options.skip_key, options.skip_value, options.hook_annotations)
+        self._stages = Stages(self.hooks, lambda: self.registrations.servers, rules, self.metrics.hook)
         self.backend: Backend | None = None
         self._listed = False  # whether the last comparison with the engine succeeded
 
@@ -66,15 +68,13 @@ class App:
 
     def _backend(self) -> Backend:
         options = self._options
-        rules = HookRules(options.skip_key, options.skip_value, options.hook_annotations)
-        stages = Stages(self.hooks, lambda: self.registrations.servers, rules, self.metrics.hook)
         if options.mode == DOCKER:
             from roles.runtime_proxy.docker.backend import DockerBackend
 
-            return DockerBackend(str(options.engine), stages, self.metrics.request, options.concurrency)
+            return DockerBackend(str(options.engine), self._stages, self.metrics.request, options.concurrency)
         from roles.runtime_proxy.cri_backend import CRIBackend
 
-        return CRIBackend(str(options.engine), stages, self.metrics.request, options.concurrency)
+        return CRIBackend(str(options.engine), self._stages, self.metrics.request, options.concurrency)
 
     async def run(self, life: Life) -> None:
         """Serve until `life.stopping`; calls in flight then have two seconds to end."""
@@ -107,6 +107,7 @@ class App:
             if self.listening.is_set():
                 options.endpoint.unlink(missing_ok=True)
             await backend.close()
+            await self._stages.close()
             await self.hooks.close()
 
     async def _greet(self, backend: Backend) -> None:

@@ -57,20 +57,23 @@ class CRIBackend:
         await each([i for i in added if i in store.containers], self._complete_container)
 
     async def _complete_pod(self, sandbox_id: str) -> None:
-        response = await self._forwarder.sandbox_status(sandbox_id)
         record = self.store.pods.get(sandbox_id)
+        response = await self._forwarder.sandbox_status(sandbox_id)
         if response is not None and record is not None:
             recovery.complete_pod(record, response)
 
     async def _complete_container(self, container_id: str) -> None:
-        response = await self._forwarder.container_status(container_id)
-        record = self.store.containers.get(container_id)
-        if record is None:
-            return
-        if (pod := self.store.pods.get(self.store.sandbox_of(container_id))) is not None:
-            record.pod_cgroup_parent = pod.cgroup_parent
-        if response is not None:
-            recovery.complete_container(record, response)
+        # In its turn: an update between the engine's answer and the writing of it would be forgotten. And the same record as
+        # before: one that a call has put in its place meanwhile knows more than the engine tells.
+        async with self.interceptor.lanes.of(container_id):
+            record = self.store.containers.get(container_id)
+            response = await self._forwarder.container_status(container_id)
+            if record is None or record is not self.store.containers.get(container_id):
+                return
+            if (pod := self.store.pods.get(self.store.sandbox_of(container_id))) is not None:
+                record.pod_cgroup_parent = pod.cgroup_parent
+            if response is not None:
+                recovery.complete_container(record, response)
 
     async def listen(self, path: Path) -> None:
         self._server.add_generic_rpc_handlers((self._forwarder,))

@@ -18,6 +18,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from koord.protocols import cri_pb2 as cri
+from roles.runtime_proxy.deadline import Deadline
 from roles.runtime_proxy.hookclient import CHANNEL_OPTIONS
 from roles.runtime_proxy.hooktypes import RUNTIME_SERVICE, STREAM_METHODS, UNARY_METHODS
 from roles.runtime_proxy.interceptor import Engine, Interceptor
@@ -27,7 +28,10 @@ from roles.runtime_proxy.stages import HookRefusal
 log = logging.getLogger(__name__)
 log.addFilter(Sparing())
 
-_OWN_METADATA = ("grpc-", ":", "user-agent", "content-type", "te")
+# What belongs to one hop, by exact name. All else, `grpc-status-details-bin` too, is a caller's or the engine's own.
+_HOP = frozenset(
+    {"grpc-timeout", "grpc-encoding", "grpc-accept-encoding", "grpc-status", "grpc-message", "content-type", "te", "user-agent"}
+)
 _OPENING = 0.05  # seconds within which the end of a caller's only message is there; all of it comes at once
 _NO_DEADLINE = 1e8  # seconds; grpc reports a missing deadline as a huge one
 Observe = Callable[[str, str, float], None]
@@ -35,7 +39,7 @@ Observe = Callable[[str, str, float], None]
 
 def forwarded_metadata(metadata: Any) -> list[tuple[str, str | bytes]]:
     """What is passed on: all but the headers that each hop writes itself."""
-    return [(key, value) for key, value in metadata or () if not key.startswith(_OWN_METADATA)]
+    return [(key, value) for key, value in metadata or () if key not in _HOP and not key.startswith(":")]
 
 
 def remaining(context: Any) -> float | None:
@@ -89,7 +93,7 @@ class Forwarder(grpc.GenericRpcHandler):  # type: ignore[misc]
                 if hooked is None:
                     return await forward(request)
                 try:
-                    return await hooked(request, Engine(forward, self.sandbox_status), remaining(context))
+                    return await hooked(request, Engine(forward, self.sandbox_status), Deadline(remaining(context)))
                 except DecodeError as error:
                     # No valid message: the engine, which was not asked yet, says so in its own words.
                     log.warning("%s: the request cannot be decoded (%s); forwarded as it came", method, error)

@@ -14,9 +14,13 @@ from roles.runtime_proxy.hooktypes import HOOK_METHODS, POD_HOOKS
 from roles.runtime_proxy.registration import HookServer
 
 MAX_MESSAGE = 64 << 20  # bytes: kubelet and runtimes stop at 16 MiB; it is theirs to say so, in their own words
+MAX_METADATA = 4 << 20  # bytes of headers or trailers of one call
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE),
     ("grpc.max_send_message_length", MAX_MESSAGE),
+    # Error texts and typed details travel as metadata. gRPC's own limit is 8 KiB, and above it drops calls at random.
+    ("grpc.max_metadata_size", MAX_METADATA),
+    ("grpc.absolute_max_metadata_size", MAX_METADATA),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2000),
@@ -68,7 +72,7 @@ class HookClient:
         self._breakers: dict[str, _Breaker] = {}
 
     async def call(self, server: HookServer, hook_type: str, request: Any, deadline: float | None) -> Any:
-        """Ask one server. `deadline` is what is left of the kubelet's own, in seconds. Raises HookError."""
+        """Ask one server. `deadline` is the part of the caller's time that it may take, in seconds. Raises HookError."""
         now = seams.monotonic()
         breaker = self._breakers.setdefault(server.endpoint, _Breaker())
         if not server.fails and breaker.open(now):

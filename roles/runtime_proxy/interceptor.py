@@ -6,6 +6,7 @@ failure policy says; what the engine answers is never changed.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -15,12 +16,16 @@ from google.protobuf.message import DecodeError
 
 from koord.protocols import cri_pb2 as cri
 from roles.runtime_proxy import merge, recovery, store
+from roles.runtime_proxy.deadline import Deadline, share
 from roles.runtime_proxy.hooktypes import CALLS, HookedCall
+from roles.runtime_proxy.lanes import Lanes
 from roles.runtime_proxy.sparing import Sparing
 from roles.runtime_proxy.stages import Stages
 
 log = logging.getLogger(__name__)
 log.addFilter(Sparing())
+
+_RECOVERY = 0.25  # part of what is left of the caller's time that asking for a sandbox which is not known may take
 
 
 @dataclass(slots=True)
@@ -40,7 +45,8 @@ class Interceptor:
     def __init__(self, stages: Stages) -> None:
         self.store = store.Store()
         self._stages = stages
-        self.handlers: dict[str, Callable[[bytes, Engine, float | None], Awaitable[bytes]]] = {
+        self.lanes = Lanes()  # changes of one object, by its id
+        self.handlers: dict[str, Callable[[bytes, Engine, Deadline | None], Awaitable[bytes]]] = {
             "RunPodSandbox": self._run_pod,
             "StopPodSandbox": self._stop_pod,
             "CreateContainer": self._create,
@@ -52,15 +58,15 @@ class Interceptor:
         }
         self._calls: dict[str, HookedCall] = {call.method: call for call in CALLS}
 
-    async def _pre(self, method: str, record: Any, labels: Any, deadline: float | None) -> Any:
+    async def _pre(self, method: str, record: Any, labels: Any, deadline: Deadline | None) -> Any:
         return await self._stages.pre(self._calls[method].pre, record, labels, deadline)
 
-    async def _post(self, method: str, record: Any, labels: Any, deadline: float | None) -> None:
-        await self._stages.post(self._calls[method].post, record, labels, deadline)
+    async def _post(self, method: str, sandbox_id: str, record: Any, labels: Any, deadline: Deadline | None) -> None:
+        await self._stages.post(self._calls[method].post, record, labels, sandbox_id, deadline)
 
     # -- pods -----------------------------------------------------------------------------------------------------------
 
-    async def _run_pod(self, raw: bytes, engine: Engine, deadline: float | None) -> bytes:
+    async def _run_pod(self, raw: bytes, engine: Engine, deadline: Deadline | None) -> bytes:
         request = cri.RunPodSandboxRequest.FromString(raw)
         record = store.requested_pod(request)
         answer = await self._pre("RunPodSandbox", record, record.labels, deadline)
@@ -73,19 +79,19 @@ class Interceptor:
             self.store.pods[sandbox_id] = record
         return response
 
-    async def _stop_pod(self, raw: bytes, engine: Engine, deadline: float | None) -> bytes:
+    async def _stop_pod(self, raw: bytes, engine: Engine, deadline: Deadline | None) -> bytes:
         sandbox_id = cri.StopPodSandboxRequest.FromString(raw).pod_sandbox_id
         record = self.store.pods.get(sandbox_id)
         try:
             response = await engine.forward(raw)
         finally:
             if record is not None:
-                await self._post("StopPodSandbox", record, record.labels, deadline)
+                await self._post("StopPodSandbox", sandbox_id, record, record.labels, deadline)
         # Only now: kubelet retries a failed stop, and its retry deserves the hook as well. Containers go with their own calls.
         self.store.pods.pop(sandbox_id, None)
         return response
 
-    async def _remove_pod(self, raw: bytes, engine: Engine, deadline: float | None) -> bytes:
+    async def _remove_pod(self, raw: bytes, engine: Engine, deadline: Deadline | None) -> bytes:
         sandbox_id = cri.RemovePodSandboxRequest.FromString(raw).pod_sandbox_id
         response = await engine.forward(raw)
         self.store.remove_pod(sandbox_id)
@@ -93,11 +99,11 @@ class Interceptor:
 
     # -- containers -----------------------------------------------------------------------------------------------------
 
-    async def _create(self, raw: bytes, engine: Engine, deadline: float | None) -> bytes:
+    async def _create(self, raw: bytes, engine: Engine, deadline: Deadline | None) -> bytes:
         request = cri.CreateContainerRequest.FromString(raw)
         pod = self.store.pods.get(request.pod_sandbox_id)
         if pod is None:
-            pod = await self._recover_pod(request.pod_sandbox_id, engine)
+            pod = await self._recover_pod(request.pod_sandbox_id, engine, deadline)
         if pod is None:
             log.warning("CreateContainer for sandbox %s, which is not known: forwarded without hooks", request.pod_sandbox_id)
             return await engine.forward(raw)
@@ -112,30 +118,47 @@ class Interceptor:
             self.store.add_container(container_id, request.pod_sandbox_id, record)
         return response
 
-    async def _recover_pod(self, sandbox_id: str, engine: Engine) -> Any:
-        response = await engine.sandbox_status(sandbox_id)
+    async def _recover_pod(self, sandbox_id: str, engine: Engine, deadline: Deadline | None) -> Any:
+        try:
+            async with asyncio.timeout(share(deadline, _RECOVERY)):
+                response = await engine.sandbox_status(sandbox_id)
+        except TimeoutError:
+            return None
         if response is None or not response.status.metadata.uid:
             return None
         status = response.status
         record = store.pod_record(status.metadata, status.runtime_handler, status.labels, status.annotations)
         recovery.complete_pod(record, response)
-        self.store.pods[sandbox_id] = record
-        return record
+        return self.store.pods.setdefault(sandbox_id, record)
 
-    async def _start(self, raw: bytes, engine: Engine, deadline: float | None) -> bytes:
-        record = self.store.containers.get(cri.StartContainerRequest.FromString(raw).container_id)
+    async def _start(self, raw: bytes, engine: Engine, deadline: Deadline | None) -> bytes:
+        container_id = cri.StartContainerRequest.FromString(raw).container_id
+        record = self.store.containers.get(container_id)
         if record is None:
             return await engine.forward(raw)
-        answer = await self._pre("StartContainer", record, record.pod_labels, deadline)
-        if answer is not None:
-            merge.apply_answer(record, answer)
+        sandbox_id = self.store.sandbox_of(container_id)
+        if self._stages.asks(self._calls["StartContainer"].pre, record.pod_labels):
+            async with self.lanes.of(container_id):
+                answer = await self._pre("StartContainer", record, record.pod_labels, deadline)
+                if answer is not None:
+                    merge.apply_answer(record, answer)
         try:
             return await engine.forward(raw)
         finally:
-            await self._post("StartContainer", record, record.pod_labels, deadline)
+            await self._post("StartContainer", sandbox_id, record, record.pod_labels, deadline)
 
-    async def _update(self, raw: bytes, engine: Engine, deadline: float | None) -> bytes:
+    async def _update(self, raw: bytes, engine: Engine, deadline: Deadline | None) -> bytes:
         request = cri.UpdateContainerResourcesRequest.FromString(raw)
+        if request.container_id not in self.store.containers:
+            return await engine.forward(raw)
+        # From reading the record to writing it no other update of the container may come in between: the engine and the next hook
+        # would be told values from before that update.
+        async with self.lanes.of(request.container_id):
+            return await self._update_in_turn(raw, request, engine, deadline)
+
+    async def _update_in_turn(
+        self, raw: bytes, request: cri.UpdateContainerResourcesRequest, engine: Engine, deadline: Deadline | None
+    ) -> bytes:
         record = self.store.containers.get(request.container_id)
         if record is None:
             return await engine.forward(raw)
@@ -157,18 +180,18 @@ class Interceptor:
             record.CopyFrom(proposed)
         return response
 
-    async def _stop(self, raw: bytes, engine: Engine, deadline: float | None) -> bytes:
+    async def _stop(self, raw: bytes, engine: Engine, deadline: Deadline | None) -> bytes:
         container_id = cri.StopContainerRequest.FromString(raw).container_id
-        record = self.store.containers.get(container_id)
+        record, sandbox_id = self.store.containers.get(container_id), self.store.sandbox_of(container_id)
         try:
             response = await engine.forward(raw)
         finally:
             if record is not None:
-                await self._post("StopContainer", record, record.pod_labels, deadline)
+                await self._post("StopContainer", sandbox_id, record, record.pod_labels, deadline)
         self.store.remove_container(container_id)
         return response
 
-    async def _remove(self, raw: bytes, engine: Engine, deadline: float | None) -> bytes:
+    async def _remove(self, raw: bytes, engine: Engine, deadline: Deadline | None) -> bytes:
         container_id = cri.RemoveContainerRequest.FromString(raw).container_id
         response = await engine.forward(raw)
         self.store.remove_container(container_id)

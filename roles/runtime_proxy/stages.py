@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
+from roles.runtime_proxy.afterwards import Afterwards
+from roles.runtime_proxy.deadline import Deadline, share
 from roles.runtime_proxy.hookclient import HookError
 from roles.runtime_proxy.hooktypes import POD_HOOKS
 from roles.runtime_proxy.registration import HookServer, first_for
@@ -15,6 +17,10 @@ from roles.runtime_proxy.sparing import Sparing
 
 log = logging.getLogger(__name__)
 log.addFilter(Sparing())
+
+_OPTIONAL = 0.25  # part of what is left of the caller's time that a hook may take when the call goes on without it
+_BINDING = 0.75  # the same for a hook whose failure ends the call
+_FAREWELL = 1.0  # seconds that post hooks have to end when the process does
 
 
 class HookCaller(Protocol):
@@ -54,14 +60,23 @@ class Stages:
         self._servers = servers
         self._rules = rules
         self._count = count
+        self._afterwards = Afterwards()
 
-    async def pre(self, hook_type: str, record: Any, labels: Any, deadline: float | None = None) -> Any:
-        """The answer of the server asked before the engine, or None. Raises HookRefusal."""
+    def asks(self, hook_type: str, labels: Any) -> bool:
+        """Whether a server is asked at this stage."""
+        return first_for(self._servers(), hook_type) is not None and not self._rules.skips(labels)
+
+    async def pre(self, hook_type: str, record: Any, labels: Any, deadline: Deadline | None = None) -> Any:
+        """The answer of the server asked before the engine, or None. Raises HookRefusal.
+
+        A server whose policy is not Fail gets a quarter of what is left of the caller's time: if it hangs, enough is left for the
+        engine. One whose policy is Fail gets three quarters: the rest is for saying why the call was refused.
+        """
         server = first_for(self._servers(), hook_type)
         if server is None or self._rules.skips(labels):
             return None
         try:
-            answer = await self._hooks.call(server, hook_type, record, deadline)
+            answer = await self._hooks.call(server, hook_type, record, share(deadline, _BINDING if server.fails else _OPTIONAL))
         except HookError as error:
             self._count(hook_type, server.source, "error")
             if server.fails:
@@ -75,14 +90,31 @@ class Stages:
             del annotations[key]
         return answer
 
-    async def post(self, hook_type: str, record: Any, labels: Any, deadline: float | None = None) -> None:
-        """Tell the server after the engine; an error changes nothing."""
+    async def post(self, hook_type: str, record: Any, labels: Any, sandbox_id: str, deadline: Deadline | None = None) -> None:
+        """Tell the server after the engine; an error changes nothing.
+
+        A server whose policy is Fail is told before the caller has its answer. Others are told afterwards, those of one
+        pod in order.
+        """
         server = first_for(self._servers(), hook_type)
         if server is None or self._rules.skips(labels):
             return
+        told = type(record)()
+        told.CopyFrom(record)
+        if server.fails:
+            await self._tell(server, hook_type, told, share(deadline, _OPTIONAL))
+        elif not self._afterwards.put(sandbox_id, lambda: self._tell(server, hook_type, told, None)):
+            self._count(hook_type, server.source, "dropped")
+            log.warning("%s: %s is too slow; it is not told of pod %s", hook_type, server.source, sandbox_id)
+
+    async def _tell(self, server: HookServer, hook_type: str, record: Any, timeout: float | None) -> None:
         try:
-            await self._hooks.call(server, hook_type, record, deadline)
+            await self._hooks.call(server, hook_type, record, timeout)
             self._count(hook_type, server.source, "ok")
         except HookError as error:
             self._count(hook_type, server.source, "error")
             log.warning("%s: %s answered with an error: %s", hook_type, server.source, error)
+
+    async def close(self) -> None:
+        """Let post hooks under way end, for a second at most."""
+        await self._afterwards.close(_FAREWELL)

@@ -14,6 +14,7 @@ import orjson
 from koord.protocols import runtimehook_pb2 as hook
 from roles.runtime_proxy import merge
 from roles.runtime_proxy.docker import messages
+from roles.runtime_proxy.lanes import Lanes
 from roles.runtime_proxy.stages import HookRefusal, Stages
 from roles.runtime_proxy.store import Store
 
@@ -74,6 +75,7 @@ class DockerInterceptor:
         self.store = Store()
         self.driver = ""
         self._stages = stages
+        self._lanes = Lanes()
         self._inspect = inspect
         self._calls = {"create": self._create, "start": self._start, "stop": self._stop, "update": self._update}
 
@@ -158,25 +160,29 @@ class DockerInterceptor:
         record = self.store.containers.get(to.container)
         if record is None:
             return await forward(body)
-        answer = await self._stages.pre("PreStartContainer", record, record.pod_labels)
-        if answer is not None:
-            _apply(record, answer)
+        sandbox = self.store.sandbox_of(to.container)
+        if self._stages.asks("PreStartContainer", record.pod_labels):
+            async with self._lanes.of(to.container):
+                answer = await self._stages.pre("PreStartContainer", record, record.pod_labels)
+                if answer is not None:
+                    _apply(record, answer)
         try:
             return await forward(body)
         finally:
-            await self._stages.post("PostStartContainer", record, record.pod_labels)
+            await self._stages.post("PostStartContainer", record, record.pod_labels, sandbox)
 
     async def _stop(self, to: Route, body: bytes, forward: Forward) -> Reply:
         container, pod = self.store.containers.get(to.container), self.store.pods.get(to.container)
         if container is None and pod is None and await self._inspect(to.container) is None:
             return refusal(f"No such container: {to.container}")
+        sandbox = self.store.sandbox_of(to.container)
         try:
             reply = await forward(body)
         finally:
             if container is not None:
-                await self._stages.post("PostStopContainer", container, container.pod_labels)
+                await self._stages.post("PostStopContainer", container, container.pod_labels, sandbox)
             elif pod is not None:
-                await self._stages.post("PostStopPodSandbox", pod, pod.labels)
+                await self._stages.post("PostStopPodSandbox", pod, pod.labels, to.container)
         if reply.ok or reply.status == 404:  # a stop that failed is tried again, and deserves its hook again
             if container is not None:
                 self.store.remove_container(to.container)
@@ -185,6 +191,12 @@ class DockerInterceptor:
         return reply
 
     async def _update(self, to: Route, body: bytes, forward: Forward) -> Reply:
+        if to.container not in self.store.containers:
+            return await forward(body)
+        async with self._lanes.of(to.container):  # updates of one container have an order, in the engine and in the store
+            return await self._update_in_turn(to, body, forward)
+
+    async def _update_in_turn(self, to: Route, body: bytes, forward: Forward) -> Reply:
         record, document = self.store.containers.get(to.container), _object(body)
         if record is None or document is None:
             return await forward(body)

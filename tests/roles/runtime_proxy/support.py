@@ -29,6 +29,13 @@ class Handlers(grpc.GenericRpcHandler):
         return self._handler(details.method)
 
 
+async def until(condition: Callable[[], Any], what: str = "the condition", limit: float = 10.0) -> None:
+    """Wait for a condition: post hooks run after the caller has its answer."""
+    async with asyncio.timeout(limit):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
 @dataclass
 class Engine:
     """Answers RuntimeService: ids from the request, scripted errors, events as a stream; keeps the raw bytes of each call."""

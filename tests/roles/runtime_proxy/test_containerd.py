@@ -17,7 +17,7 @@ import grpc.aio
 import pytest
 
 from koord.protocols import runtimehook_pb2 as hook
-from tests.roles.runtime_proxy.support import Handlers, HookServer
+from tests.roles.runtime_proxy.support import Handlers, HookServer, until
 from tests.roles.runtime_proxy.support_containerd import Client, Containerd, cgroup_file, running_containerd
 from tests.support.processes import KOORD
 
@@ -203,6 +203,7 @@ def test_what_hooks_say_stands_in_the_kernels_files(containerd: Containerd, prox
             assert cgroup_file("cpu", parent, sandbox, "cpu.shares") == "2"  # the sandbox itself is in the hook's parent
             container = await through.create(sandbox, pod, "main", cpu_period=100000, cpu_quota=80000, memory_limit_in_bytes=32 * MEBIBYTE)
             await through.start(container)
+            await until(lambda: len(server.asked) == 4)  # post hooks run after the answer
 
             def kernel() -> tuple[str, ...]:
                 return tuple(
@@ -222,6 +223,7 @@ def test_what_hooks_say_stands_in_the_kernels_files(containerd: Containerd, prox
             await through.stop(container)
             await through.raw("StopPodSandbox", m.PodSandboxRequest(pod_sandbox_id=sandbox))
             await through.raw("RemovePodSandbox", m.PodSandboxRequest(pod_sandbox_id=sandbox))
+            await until(lambda: len(server.asked) == 7)
             assert [name for name, _ in server.asked] == [
                 "PreRunPodSandboxHook",
                 "PreCreateContainerHook",

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from koord.protocols import runtimehook_pb2 as hook
-from tests.roles.runtime_proxy.support import HookServer
+from tests.roles.runtime_proxy.support import HookServer, until
 from tests.roles.runtime_proxy.support_docker import FakeDocker, container, docker_proxied, sandbox
 
 POD_PARENT = "kubepods-burstable-podu1.slice"
@@ -221,6 +221,7 @@ def test_start_update_and_stop_reach_hooks_in_order() -> None:
                 await stack.call("POST", *container(**RESOURCES))
                 assert (await stack.call("POST", "/v1.40/containers/sb1/start"))[0] == 204  # a sandbox: plain
                 assert (await stack.call("POST", "/v1.40/containers/ct1/start"))[0] == 204
+                await until(lambda: len(server.asked) == 4)  # post hooks run after the answer
                 body = {"CpuQuota": -1, "Memory": 0, "CpusetCpus": "", "RestartPolicy": {"Name": "no"}}
                 assert (await stack.call("POST", "/containers/ct1/update", body))[0] == 200
                 seen = server.asked[4][1].container_resources
@@ -230,9 +231,12 @@ def test_start_update_and_stop_reach_hooks_in_order() -> None:
                 assert "OomScoreAdj" not in sent
                 stack.engine.errors["/containers/ct1/stop"] = (500, "busy")
                 assert await stack.call("POST", "/v1.40/containers/ct1/stop?t=3") == (500, {"message": "busy"})
+                await until(lambda: len(server.asked) == 6)
                 stack.engine.errors.clear()
                 assert (await stack.call("POST", "/v1.40/containers/ct1/stop?t=3"))[0] == 204
+                await until(lambda: len(server.asked) == 7)
                 assert (await stack.call("POST", "/v1.40/containers/sb1/stop"))[0] == 204
+                await until(lambda: len(server.asked) == 8)
                 assert [name.removesuffix("Hook") for name, _ in server.asked] == [
                     "PreRunPodSandbox",
                     "PreCreateContainer",

@@ -18,7 +18,7 @@ import grpc.aio
 import pytest
 
 from koord.protocols import runtimehook_pb2 as hook
-from tests.roles.runtime_proxy.support import Handlers, HookServer
+from tests.roles.runtime_proxy.support import Handlers, HookServer, until
 from tests.roles.runtime_proxy.support_containerd import CGROUPS, cgroup_file, image_tar, remove_groups, unmount_below
 from tests.support.processes import KOORD
 
@@ -160,6 +160,7 @@ def test_a_pods_life_on_a_real_docker(docker: Docker) -> None:
         await asyncio.sleep(0.8)
         try:
             await asyncio.to_thread(drive)
+            await until(lambda: len(server.asked) == len(types))  # post hooks run after the answer
         finally:
             await listener.stop(0)
         assert [name.removesuffix("Hook") for name, _ in server.asked] == types

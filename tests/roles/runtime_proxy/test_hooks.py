@@ -10,7 +10,7 @@ import pytest
 
 from koord.protocols import cri_pb2 as cri
 from koord.protocols import runtimehook_pb2 as hook
-from tests.roles.runtime_proxy.support import HookServer, create, proxied, run_pod
+from tests.roles.runtime_proxy.support import HookServer, create, proxied, run_pod, until
 
 
 def answer_pod(**keys: object) -> HookServer:
@@ -41,6 +41,7 @@ def test_a_pod_hook_sees_the_pod_and_its_answer_reaches_the_engine() -> None:
             assert bytes.fromhex("b83e07") in raw
             server.answers["PostStopPodSandboxHook"] = hook.PodSandboxHookResponse()
             await stack.call("StopPodSandbox", cri.StopPodSandboxRequest(pod_sandbox_id="sb-u-1"))
+            await until(lambda: len(server.asked) == 2)
             assert server.asked[1][0] == "PostStopPodSandboxHook"
             assert server.asked[1][1].annotations["b"] == "3"
             assert not stack.app.store.pods

@@ -12,7 +12,7 @@ import pytest
 from koord.protocols import cri_pb2 as cri
 from koord.protocols import runtimehook_pb2 as hook
 from roles.runtime_proxy.sparing import Sparing
-from tests.roles.runtime_proxy.support import Engine, HookServer, create, proxied, run_pod
+from tests.roles.runtime_proxy.support import Engine, HookServer, create, proxied, run_pod, until
 
 
 @pytest.mark.feature("RP-STO-02")
@@ -71,7 +71,7 @@ def test_containers_of_a_stopped_sandbox_are_known_until_their_own_stop() -> Non
             await stack.call("CreateContainer", create())
             await stack.call("StopPodSandbox", cri.StopPodSandboxRequest(pod_sandbox_id="sb-u-1"))
             await stack.call("StopContainer", cri.StopContainerRequest(container_id="ct-main"))
-            assert [name for name, _ in server.asked] == ["PostStopContainerHook"]
+            await until(lambda: [name for name, _ in server.asked] == ["PostStopContainerHook"])
             await stack.call("CreateContainer", create())  # a sandbox that is gone: the engine says so, nothing is stored
             assert not stack.app.store.known()
 
@@ -134,7 +134,7 @@ def test_a_failed_stop_keeps_the_record_for_the_retry() -> None:
                 await stack.call("StopContainer", cri.StopContainerRequest(container_id="ct-main"))
             del stack.engine.errors["StopContainer"]
             await stack.call("StopContainer", cri.StopContainerRequest(container_id="ct-main"))
-            assert [name for name, _ in server.asked] == ["PostStopContainerHook"] * 2
+            await until(lambda: [name for name, _ in server.asked] == ["PostStopContainerHook"] * 2)
             assert not stack.app.store.containers
 
     asyncio.run(scenario())
