@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import datetime
+import gc
 import random
 import secrets
 import socket
@@ -35,6 +36,10 @@ class System:
         """Seconds since an unknown moment; never goes back."""
         return time.monotonic()
 
+    def boottime(self) -> float:
+        """As monotonic, but it goes on while the machine is suspended."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
     def perf_counter(self) -> float:
         """Seconds, finest resolution, for durations."""
         return time.perf_counter()
@@ -50,6 +55,11 @@ class System:
     def hostname(self) -> str:
         """The name of this host."""
         return socket.gethostname()
+
+    def settle(self) -> None:
+        """What is in memory now stays: spare the collector from looking at it again."""
+        gc.collect()
+        gc.freeze()
 
     async def sleep(self, seconds: float) -> None:
         """Suspend the task."""
@@ -99,6 +109,11 @@ def monotonic() -> float:
     return _current.get().monotonic()
 
 
+def boottime() -> float:
+    """Seconds since the machine was started, suspension included; never goes back."""
+    return _current.get().boottime()
+
+
 def perf_counter() -> float:
     """Seconds, finest resolution: how long something took."""
     return _current.get().perf_counter()
@@ -130,6 +145,11 @@ def token_urlsafe(count: int) -> str:
 def hostname() -> str:
     """The name of this host."""
     return _current.get().hostname()
+
+
+def settle() -> None:
+    """Tell the garbage collector that what is in memory now is there to stay."""
+    _current.get().settle()
 
 
 async def sleep(seconds: float) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,7 +22,7 @@ JITTER = 1.2  # a retry comes after the retry period times a random number up to
 
 def boot_clock() -> float:
     """Seconds since boot, including time asleep: a machine that was suspended must not believe that it still leads."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return seams.boottime()
 
 
 def default_identity() -> str:

@@ -7,6 +7,8 @@ import gc
 import os
 import sys
 
+from koord import seams
+
 GC_THRESHOLDS = (50_000, 50, 1000)  # with the defaults, decoding 5,000 pods takes more than three times as long
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
@@ -38,8 +40,6 @@ def relax_collector() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-def freeze() -> int:
-    """After the first sync: what is there now is there to stay, so the collector need not look at it again. Returns how many objects."""
-    gc.collect()
-    gc.freeze()
-    return gc.get_freeze_count()
+def freeze() -> None:
+    """After the first sync: what is there now is there to stay, so the collector need not look at it again."""
+    seams.settle()

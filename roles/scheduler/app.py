@@ -211,11 +211,11 @@ class App:
             self.extenders.attach(self.informers)
         self.informers.start()
         await self.informers.wait_synced()
-        frozen = tuning.freeze()
+        tuning.freeze()
         self.ops.health.set("caches", True, f"{self.engine.cluster.live} nodes, {self.engine.cluster.pod_count} assigned pods")
         log.info(
-            "caches are synced: %d nodes, %d assigned pods, %d pending pods (%d objects frozen)",
-            self.engine.cluster.live, self.engine.cluster.pod_count, len(self.queue), frozen,
+            "caches are synced: %d nodes, %d assigned pods, %d pending pods",
+            self.engine.cluster.live, self.engine.cluster.pod_count, len(self.queue),
         )  # fmt: skip
 
     async def _led(self, life: Any, leadership: Leadership) -> None:

@@ -6,6 +6,8 @@ import re
 import time
 from datetime import UTC, datetime
 
+from koord import seams
+
 _TIME = re.compile(r"^(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)$")
 _PLAIN_TIME = re.compile(r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ$")
 
@@ -30,4 +32,4 @@ def canonical_time(text: str, *, micro: bool) -> str | None:
 
 def now() -> str:
     """The wall clock as a metav1.Time: UTC, whole seconds."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seams.now()))

@@ -52,7 +52,8 @@ def problem(certs: Certs, dns_name: str, now: datetime) -> str:
     try:
         cert = x509.load_pem_x509_certificate(certs.cert)
         ca = x509.load_pem_x509_certificate(certs.ca_cert)
-        key = serialization.load_pem_private_key(certs.key, None)
+        # the numbers are ours: checking them anew takes a fifteenth of a second
+        key = serialization.load_pem_private_key(certs.key, None, unsafe_skip_rsa_key_validation=True)
     except ValueError as error:
         return f"it cannot be read: {error}"
     if key.public_key() != cert.public_key():

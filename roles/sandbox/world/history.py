@@ -1,0 +1,119 @@
+"""What happened in a world: every write to the API server with its author, and what the world itself did."""
+
+from __future__ import annotations
+
+import contextvars
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from koord.apiserver.store import Event
+
+Obj = dict[str, Any]
+
+AUTHOR: contextvars.ContextVar[tuple[str, str]] = contextvars.ContextVar("koord.world.author", default=("apiserver", ""))
+"""Who sent the request that is being served, and the request ("PATCH /api/v1/…")."""
+HEADER = "X-Koord-World"
+
+_NOISE = ("managedFields",)
+# keys and certificates are made by a library with randomness of its own
+_KEYS = frozenset(
+    {
+        "secret",
+        "mutatingwebhookconfiguration.admissionregistration.k8s.io",
+        "validatingwebhookconfiguration.admissionregistration.k8s.io",
+    }
+)
+
+
+@dataclass(slots=True)
+class Entry:
+    """One thing that happened. `bucket` is a stored resource ("pods"), or "" for what the world did.
+
+    `old` and `new` are the object before and after; None where there is none.
+    """
+
+    number: int
+    time: float
+    author: str
+    request: str
+    bucket: str
+    verb: str  # ADDED, MODIFIED, DELETED; or what the world did
+    key: str  # namespace/name
+    old: Obj | None = None
+    new: Obj | None = None
+    text: str = ""
+
+    @property
+    def obj(self) -> Obj:
+        """The object as it is now, or as it was last."""
+        return self.new if self.new is not None else (self.old or {})
+
+
+@dataclass(slots=True)
+class History:
+    """The entries in order, and the objects as they are now by bucket and key."""
+
+    clock: Callable[[], float]
+    entries: list[Entry] = field(default_factory=list)
+    objects: dict[str, dict[str, Obj]] = field(default_factory=dict)
+    watchers: list[Callable[[Entry], None]] = field(default_factory=list)
+    _digest: Any = field(default_factory=hashlib.sha256)
+
+    def of(self, bucket: str) -> dict[str, Obj]:
+        """Objects of a stored resource by "namespace/name"."""
+        return self.objects.setdefault(bucket, {})
+
+    def on_store(self, event: Event) -> None:
+        """One write to the store, as a listener of it."""
+        author, request = AUTHOR.get()
+        entry = event.entry
+        bucket = entry_bucket(entry.obj)
+        key = f"{entry.namespace}/{entry.name}" if entry.namespace else entry.name
+        table = self.of(bucket)
+        old = table.get(key)
+        new = None if event.type == "DELETED" else entry.obj
+        if new is None:
+            table.pop(key, None)
+        else:
+            table[key] = new
+        self._add(Entry(len(self.entries), self.clock(), author, request, bucket, event.type, key, old, new))
+
+    def tell(self, verb: str, key: str, text: str = "") -> None:
+        """What the world does: faults, crashes, phases."""
+        self._add(Entry(len(self.entries), self.clock(), "world", "", "", verb, key, text=text))
+
+    def _add(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        self._digest.update(self.line(entry))
+        for watcher in self.watchers:
+            watcher(entry)
+
+    @staticmethod
+    def line(entry: Entry) -> bytes:
+        """An entry as a line of the history: the same bytes for the same seed."""
+        body: Any = None
+        if entry.new is not None and entry.bucket not in _KEYS:
+            meta = {k: v for k, v in entry.new.get("metadata", {}).items() if k not in _NOISE}
+            body = {**entry.new, "metadata": meta}
+        return orjson.dumps(
+            [entry.number, round(entry.time, 6), entry.author, entry.request, entry.bucket, entry.verb, entry.key, body, entry.text],
+            option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS,
+        )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all lines so far."""
+        return str(self._digest.hexdigest())
+
+
+def entry_bucket(obj: Obj) -> str:
+    """`pods`, `nodes`, `nodemetrics.slo.koordinator.sh` …: the kind in small letters with its group."""
+    group, _, _version = str(obj.get("apiVersion", "v1")).rpartition("/")
+    kind = str(obj.get("kind", "")).lower()
+    return f"{kind}.{group}" if group else kind

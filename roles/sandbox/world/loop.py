@@ -1,0 +1,223 @@
+"""An event loop on virtual time: it never waits, and it knows which process each callback belongs to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import socket
+from asyncio import base_events, events
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from roles.sandbox.world.network import Network
+    from roles.sandbox.world.process import Process
+
+PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("koord.world.process", default=None)
+"""The process that a task or callback belongs to; None: the world itself."""
+
+_STUCK = 2_000_000  # callbacks within one instant after which the world is taken for an endless loop
+
+
+class Stuck(RuntimeError):
+    """Nothing is left to run although somebody waits, or time stands still."""
+
+
+class _Task(asyncio.Task[Any]):
+    """A task that sets and dicts keep in the order of creation, not of addresses."""
+
+    _made = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        _Task._made += 1
+        self._order = _Task._made
+        super().__init__(*args, **kwargs)
+
+    def __hash__(self) -> int:
+        return self._order
+
+
+class _Future(asyncio.Future[Any]):
+    """As _Task."""
+
+    _made = 0
+
+    def __init__(self, *, loop: asyncio.AbstractEventLoop) -> None:
+        _Future._made += 1
+        self._order = _Future._made
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._order
+
+
+class VirtualLoop(base_events.BaseEventLoop):
+    """Runs callbacks in the order of (time, order of scheduling). Time passes only when nothing is left to do at the present moment.
+
+    A callback of a dead process is dropped; one of a frozen process waits until the process goes on. Connections are those of
+    `network`. There are no threads, signals and descriptors.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._virtual = 0.0
+        self._order = 0
+        self._timers: list[tuple[float, int, events.TimerHandle]] = []
+        self._callbacks = 0
+        self.network: Network | None = None
+        self._addresses: dict[int, tuple[str, int]] = {}
+        self._clock_resolution = 1e-9
+        _Task._made = _Future._made = 0
+        self.set_task_factory(lambda loop, work, **options: _Task(work, loop=loop, **options))
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return _Future(loop=self)
+
+    # -- time ----------------------------------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self._virtual
+
+    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
+        timer = events.TimerHandle(when, callback, args, self, context)
+        self._order += 1
+        heapq.heappush(self._timers, (max(when, self._virtual), self._order, timer))
+        return timer
+
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
+        return self.call_at(self._virtual + delay, callback, *args, context=context)
+
+    def _timer_handle_cancelled(self, handle: Any) -> None:
+        """Cancelled timers stay in the heap until their time has come."""
+
+    def run_forever(self) -> None:
+        if self.is_running():
+            raise RuntimeError("this loop runs already")
+        before = events._get_running_loop()
+        events._set_running_loop(self)
+        self._thread_id = -1  # type: ignore[assignment]
+        self._stopping = False
+        try:
+            while not self._stopping:
+                self._turn()
+        finally:
+            self._stopping = False
+            self._thread_id = None  # type: ignore[assignment]
+            events._set_running_loop(before)
+
+    def is_running(self) -> bool:
+        return self._thread_id is not None  # type: ignore[attr-defined]
+
+    def _turn(self) -> None:
+        """Everything that is due now; if nothing is, the next moment."""
+        ready = self._ready  # type: ignore[attr-defined]
+        timers = self._timers
+        if not ready:
+            while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
+                heapq.heappop(timers)
+            if not timers:
+                raise Stuck("nothing is left to run")
+            if timers[0][0] > self._virtual:
+                self._virtual = timers[0][0]
+                self._callbacks = 0
+        while timers and timers[0][0] <= self._virtual:
+            timer = heapq.heappop(timers)[2]
+            if not timer._cancelled:  # type: ignore[attr-defined]
+                ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            process = handle._context.get(PROCESS)
+            if process is not None:
+                if process.dead:
+                    process.buried.append(handle)
+                    continue
+                if process.frozen:
+                    process.held.append(handle)
+                    continue
+            self._callbacks += 1
+            handle._run()
+            if self._stopping:
+                break
+        if self._callbacks > _STUCK:
+            raise Stuck(f"{self._callbacks} callbacks without time passing at {self._virtual:.3f}")
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    def thaw(self, process: Process) -> None:
+        """Let everything go on that waited for a frozen process."""
+        self._ready.extend(process.held)  # type: ignore[attr-defined]
+        process.held.clear()
+
+    # -- what asyncio asks of a loop and is not there ------------------------------------------------------------------------
+
+    def _check_running(self) -> None:
+        return
+
+    def _process_events(self, event_list: Any) -> None:
+        return
+
+    def _write_to_self(self) -> None:
+        return
+
+    def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]
+        """No descriptor ever becomes readable here."""
+
+    def remove_reader(self, fd: Any) -> bool:
+        return False
+
+    def add_signal_handler(self, sig: int, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]
+        """Processes of a world are ended by the world."""
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        return False
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
+        """There are no threads: it is done at once."""
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        return
+
+    async def getaddrinfo(self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0) -> Any:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, int(port)))]
+
+    # -- connections ---------------------------------------------------------------------------------------------------------
+
+    async def sock_connect(self, sock: socket.socket, address: Any) -> None:
+        """Remember where this socket leads to; `create_connection` then goes there over the network of the world."""
+        self._addresses[sock.fileno()] = (address[0], address[1])
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, *, sock: Any = None, **options: Any
+    ) -> tuple[Any, Any]:
+        assert self.network is not None
+        if sock is not None:
+            host, port = self._addresses.pop(sock.fileno())
+            sock.close()
+        return await self.network.connect(protocol_factory, host, port)
+
+    async def create_server(self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, **options: Any) -> Any:  # type: ignore[override]
+        assert self.network is not None
+        return self.network.listen(protocol_factory, host, port or 0)
+
+    async def create_unix_server(self, protocol_factory: Callable[[], Any], path: Any = None, **options: Any) -> Any:  # type: ignore[override]
+        assert self.network is not None
+        return self.network.listen(protocol_factory, str(path), 0)
+
+
+def run(loop: VirtualLoop, main: Any) -> Any:
+    """Run a coroutine to its end on this loop."""
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        asyncio.set_event_loop(None)

@@ -1,0 +1,350 @@
+"""The network of the world: byte streams between processes, with the faults that real ones have.
+
+Nothing knows HTTP but the rules of a fault plan: these look at the head of what a client sends, to hurt a certain request or its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from roles.sandbox.world.loop import PROCESS
+
+if TYPE_CHECKING:
+    from roles.sandbox.world.loop import VirtualLoop
+    from roles.sandbox.world.process import Process
+
+HIGH_WATER = 256 * 1024
+"""Bytes on the way to a reader that does not read, after which the writer is asked to pause."""
+
+
+class Verdict:
+    """What becomes of one request. `answer`: bytes that the client gets instead of the server's."""
+
+    __slots__ = ("answer", "delay", "lose_answer", "lose_request", "reset", "stall")
+
+    def __init__(
+        self,
+        *,
+        delay: float = 0.0,
+        lose_request: bool = False,
+        lose_answer: bool = False,
+        reset: bool = False,
+        stall: bool = False,
+        answer: bytes = b"",
+    ) -> None:
+        self.delay = delay
+        self.lose_request = lose_request
+        self.lose_answer = lose_answer
+        self.reset = reset
+        self.stall = stall
+        self.answer = answer
+
+
+PASS = Verdict()
+
+
+class Rules:
+    """Faults of connections; the base class has none."""
+
+    latency = 0.0005  # seconds one way
+
+    def request(self, client: str, head: bytes) -> Verdict:
+        """Of the head of a request that `client` sends."""
+        return PASS
+
+    def refuse(self, client: str, host: str, port: int) -> str:
+        """Why a connection cannot be made now: "refused", "timeout", or "" where it can."""
+        return ""
+
+
+class FakeSocket:
+    """What a transport shows of its socket."""
+
+    family = -1
+
+    def __init__(self, own: tuple[str, int], peer: tuple[str, int]) -> None:
+        self._own, self._peer = own, peer
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._own
+
+    def getpeername(self) -> tuple[str, int]:
+        return self._peer
+
+    def setsockopt(self, *_: Any) -> None:
+        return
+
+    def fileno(self) -> int:
+        return -1
+
+
+class End(asyncio.Transport):
+    """One end of a connection."""
+
+    def __init__(self, network: Network, own: tuple[str, int], peer: tuple[str, int], context: contextvars.Context) -> None:
+        super().__init__({"sockname": own, "peername": peer, "socket": FakeSocket(own, peer)})
+        self.network = network
+        self.loop = network.loop
+        self.process: Process | None = context.get(PROCESS)
+        self.context = context
+        self.other: End
+        self.protocol: Any = None
+        self.client = ""
+        self.closing = False
+        self.lost = False
+        self.paused = False
+        self.stalled = False  # what this end sends is swallowed from now on
+        self.drop_answer = False
+        self._arrives = 0.0
+        self._inbox: deque[bytes | None] = deque()
+        self._inbox_bytes = 0
+        self._writer_paused = False
+        if self.process is not None:
+            self.process.connections.append(self)
+
+    # -- writing -------------------------------------------------------------------------------------------------------------
+
+    def write(self, data: Any) -> None:
+        if self.closing or self.lost or not data:
+            return
+        process = self.process
+        if process is not None and process.dead:
+            return
+        data = bytes(data)
+        delay = 0.0
+        if self.client and not self.stalled:
+            verdict = self.network.rules.request(self.client, data)
+            if verdict is not PASS:
+                delay = verdict.delay
+                if verdict.stall:
+                    self.stalled = self.other.stalled = True
+                if verdict.answer:
+                    self.loop.call_later(self.network.rules.latency, self._deliver, verdict.answer, context=self.context)
+                    return
+                if verdict.reset:
+                    self.network.at(self.network.rules.latency, self._reset)
+                    return
+                if verdict.lose_request:
+                    self.stalled = True
+                    self.network.at(self.network.lost_for, self._reset)
+                    return
+                if verdict.lose_answer:
+                    self.other.drop_answer = True
+        elif self.drop_answer:
+            self.drop_answer = False
+            self.stalled = True
+            self.network.at(self.network.lost_for, self._reset)
+        if self.stalled:
+            return
+        self._send(data, delay)
+
+    def _send(self, data: bytes | None, delay: float = 0.0) -> None:
+        """Bytes arrive in the order in which they were sent."""
+        other = self.other
+        self._arrives = max(self._arrives, self.loop.time() + self.network.rules.latency + delay)
+        if data is not None:
+            other._inbox_bytes += len(data)
+            if other._inbox_bytes > HIGH_WATER and not self._writer_paused and (other.paused or other._frozen()):
+                self._writer_paused = True
+                self.protocol.pause_writing()
+        self.loop.call_at(self._arrives, other._arrive, data, context=other.context)
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.write(b"".join(bytes(part) for part in list_of_data))
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        if not (self.closing or self.lost or self.stalled):
+            self._send(None)
+
+    def get_write_buffer_size(self) -> int:
+        return self.other._inbox_bytes if self.other.paused else 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        return
+
+    # -- reading -------------------------------------------------------------------------------------------------------------
+
+    def _frozen(self) -> bool:
+        return self.process is not None and self.process.frozen
+
+    def _arrive(self, data: bytes | None) -> None:
+        if self.lost or self.closing:
+            return
+        if self.paused or self._inbox:
+            self._inbox.append(data)
+            return
+        self._deliver(data)
+
+    def _deliver(self, data: bytes | None) -> None:
+        if self.lost or self.closing:
+            return
+        if data is None:
+            if not self.protocol.eof_received():
+                self.close()
+            return
+        self._inbox_bytes = max(0, self._inbox_bytes - len(data))
+        other = self.other
+        if other._writer_paused and self._inbox_bytes < HIGH_WATER // 4:
+            other._writer_paused = False
+            self.loop.call_soon(other.protocol.resume_writing, context=other.context)
+        self.protocol.data_received(data)
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        if not self.paused:
+            return
+        self.paused = False
+        self.loop.call_soon(self._drain, context=self.context)
+
+    def _drain(self) -> None:
+        while self._inbox and not self.paused and not self.lost:
+            self._deliver(self._inbox.popleft())
+
+    def is_reading(self) -> bool:
+        return not self.paused
+
+    # -- the end -------------------------------------------------------------------------------------------------------------
+
+    def is_closing(self) -> bool:
+        return self.closing or self.lost
+
+    def close(self) -> None:
+        """In order: the other side sees the end of what was sent."""
+        if self.closing or self.lost:
+            return
+        if not self.stalled:
+            self._send(None)
+        self.closing = True
+        self.loop.call_soon(self._gone, None, context=self.context)
+
+    def abort(self) -> None:
+        """At once: the other side is reset."""
+        self._reset()
+
+    def _reset(self) -> None:
+        for end in (self, self.other):
+            if not end.lost and not end.closing:
+                end.closing = True
+                error = ConnectionResetError("Connection reset by peer")
+                self.loop.call_soon(end._gone, error if end is not self else None, context=end.context)
+
+    def _gone(self, error: Exception | None) -> None:
+        if self.lost:
+            return
+        self.lost = True
+        if self.process is not None and self in self.process.connections:
+            self.process.connections.remove(self)
+        self.protocol.connection_lost(error)
+
+    def get_protocol(self) -> Any:
+        return self.protocol
+
+    def set_protocol(self, protocol: Any) -> None:
+        self.protocol = protocol
+
+
+class Listener:
+    """A listening port, as asyncio's Server."""
+
+    def __init__(self, network: Network, factory: Callable[[], Any], address: tuple[str, int]) -> None:
+        self.network, self.factory, self.address = network, factory, address
+        self.context = contextvars.copy_context()
+        self.process = PROCESS.get()
+        self.sockets: tuple[FakeSocket, ...] = (FakeSocket(address, ("", 0)),)
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def close(self) -> None:
+        if self.network.listeners.get(self.address) is self:
+            del self.network.listeners[self.address]
+        self.sockets = ()
+
+    def is_serving(self) -> bool:
+        return bool(self.sockets)
+
+    def get_loop(self) -> Any:
+        return self.network.loop
+
+    async def start_serving(self) -> None:
+        return
+
+    async def wait_closed(self) -> None:
+        return
+
+
+class Network:
+    """Who listens where, and what connects them. `lost_for`: seconds until a connection that lost something is given up by TCP."""
+
+    lost_for = 12.0
+
+    def __init__(self, loop: VirtualLoop, rules: Rules | None = None) -> None:
+        self.loop = loop
+        self.rules = rules or Rules()
+        self.listeners: dict[tuple[str, int], Listener] = {}
+        self.services: dict[tuple[str, int], Callable[[], tuple[str, int] | None]] = {}
+        self._port = 30_000
+        self._world = contextvars.copy_context()
+        loop.network = self
+
+    def at(self, delay: float, callback: Callable[..., Any], *args: Any) -> None:
+        """Do something as the network itself, whoever is running now."""
+        self.loop.call_later(delay, callback, *args, context=self._world)
+
+    def listen(self, factory: Callable[[], Any], host: str, port: int) -> Listener:
+        """A listener. Raises OSError where somebody listens already."""
+        if not host or host in ("0.0.0.0", "::", "127.0.0.1"):
+            process = PROCESS.get()
+            host = process.address if process is not None else "127.0.0.1"
+        if not port and "/" not in host:
+            self._port += 1
+            port = self._port
+        address = (host, port)
+        if address in self.listeners and not self._is_dead(self.listeners[address]):
+            raise OSError(98, f"address in use: {address}")
+        listener = self.listeners[address] = Listener(self, factory, address)
+        return listener
+
+    @staticmethod
+    def _is_dead(listener: Listener) -> bool:
+        return listener.process is not None and (listener.process.dead or bool(listener.process.ended))
+
+    def serves(self, address: tuple[str, int]) -> bool:
+        """Whether somebody alive listens there."""
+        listener = self.listeners.get(address)
+        return listener is not None and not self._is_dead(listener)
+
+    async def connect(self, factory: Callable[[], Any], host: str, port: int) -> tuple[End, Any]:
+        """Connect the process that is running now. Raises ConnectionRefusedError; waits for ever where nobody answers."""
+        process = PROCESS.get()
+        if host in ("127.0.0.1", "localhost") and process is not None:
+            host = process.address
+        name = process.name if process is not None else "world"
+        service = self.services.get((host, port))
+        if service is not None:
+            host, port = service() or (host, port)
+        trouble = self.rules.refuse(name, host, port)
+        if trouble == "timeout":
+            await asyncio.Event().wait()
+        await asyncio.sleep(2 * self.rules.latency)
+        if trouble or not self.serves((host, port)):
+            raise ConnectionRefusedError(111, f"Connect call failed ('{host}', {port})")
+        listener = self.listeners[(host, port)]
+        self._port += 1
+        own = (process.address if process is not None else "10.255.0.1", self._port)
+        ours = End(self, own, (host, port), contextvars.copy_context())
+        theirs = End(self, (host, port), own, listener.context.copy())
+        ours.other, theirs.other = theirs, ours
+        ours.client = name
+        ours.protocol = factory()
+        theirs.protocol = listener.context.copy().run(listener.factory)
+        self.loop.call_soon(theirs.protocol.connection_made, theirs, context=theirs.context)
+        ours.protocol.connection_made(ours)
+        return ours, ours.protocol

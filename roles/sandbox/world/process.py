@@ -1,0 +1,126 @@
+"""A process of the world: what it runs belongs to it, lives by its host's clock, and dies with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from koord import seams
+from roles.sandbox.world.loop import PROCESS
+
+if TYPE_CHECKING:
+    from roles.sandbox.world.loop import VirtualLoop
+
+log = logging.getLogger(__name__)
+
+EPOCH = 1_767_225_600.0  # wall clock at the beginning of every world: 2026-01-01T00:00:00Z
+
+
+class Clock:
+    """The clocks of one host. `offset`: seconds by which its wall clock is wrong."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self.offset = 0.0
+
+    def now(self) -> float:
+        return EPOCH + self._loop.time() + self.offset
+
+    def monotonic(self) -> float:
+        return self._loop.time() + 1000.0
+
+
+class Surroundings(seams.System):
+    """The seams of a process in a world."""
+
+    def __init__(self, clock: Clock, host: str, seed: str) -> None:
+        self._clock = clock
+        self._host = host
+        self.random = random.Random(seed)
+        self._secrets = random.Random(f"{seed}/secrets")
+        self.now = clock.now  # type: ignore[method-assign]
+        self.monotonic = clock.monotonic  # type: ignore[method-assign]
+        self.boottime = clock.monotonic  # type: ignore[method-assign]
+        self.perf_counter = clock.monotonic  # type: ignore[method-assign]
+
+    def cpu_time(self) -> float:
+        return self._clock.monotonic()
+
+    def token_bytes(self, count: int) -> bytes:
+        return self._secrets.randbytes(count)
+
+    def hostname(self) -> str:
+        return self._host
+
+    def settle(self) -> None:
+        """The interpreter is not this process' alone."""
+
+    async def to_thread(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        await asyncio.sleep(0)
+        return function(*args, **kwargs)
+
+
+class Process:
+    """One life of one program. A restart is another Process of the same name with the next number."""
+
+    def __init__(self, loop: VirtualLoop, name: str, number: int, clock: Clock, seed: str, address: str) -> None:
+        self.name = name
+        self.number = number
+        self.address = address
+        self.dead = False
+        self.frozen = False
+        self.ended = ""  # how it ended by itself
+        self.held: list[Any] = []
+        self.buried: list[Any] = []
+        self.connections: list[Any] = []
+        self.surroundings = Surroundings(clock, name, f"{seed}/{name}/{number}")
+        self._loop = loop
+        self.context = contextvars.copy_context()
+        self.context.run(PROCESS.set, self)
+        self.context.run(seams.use, self.surroundings)
+        self.task: asyncio.Task[Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"{self.name}#{self.number}"
+
+    def start(self, main: Callable[[], Awaitable[Any]]) -> None:
+        """Begin to live."""
+
+        async def live() -> None:
+            try:
+                await main()
+                self.ended = "ended"
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                self.ended = f"{type(error).__name__}: {error}"
+                log.debug("%s ended", self, exc_info=True)
+            for connection in list(self.connections):
+                connection.abort()
+
+        self.task = self._loop.create_task(live(), context=self.context)
+
+    def kill(self) -> None:
+        """As kill -9: nothing of it runs again, not even a `finally`; its connections are reset by its host."""
+        self.dead = True
+        for connection in list(self.connections):
+            connection.abort()
+
+    def freeze(self) -> None:
+        """As SIGSTOP: connections stay."""
+        self.frozen = True
+
+    def thaw(self) -> None:
+        """Go on."""
+        self.frozen = False
+        self._loop.thaw(self)
+
+
+def author() -> str:
+    """The name of the process that is running now."""
+    process = PROCESS.get()
+    return process.name if process is not None else "world"

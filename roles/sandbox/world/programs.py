@@ -1,0 +1,116 @@
+"""The programs of a world: each role as it is composed in production, on what the world hands it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from koord.config.gates import MANAGER, FeatureGates
+from koord.decisions.recorder import Recorder
+from koord.kube.client import Client
+from koord.kube.config import ClientConfig
+from koord.kube.informers import InformerFactory
+from koord.process import life as lives
+from koord.process.http import OpsServer
+from koord.process.life import Life
+from roles.sandbox.world.history import HEADER
+
+if TYPE_CHECKING:
+    from roles.sandbox.world.world import World
+
+API_SERVER = ("10.0.0.1", 6443)
+Main = Callable[[], Awaitable[None]]
+
+
+def connection(name: str) -> ClientConfig:
+    """How a process reaches the API server; it names itself, so that the history knows who wrote."""
+    return ClientConfig(server=f"http://{API_SERVER[0]}:{API_SERVER[1]}", headers=((HEADER, name),))
+
+
+async def live(life: Life, main: Callable[[Life], Awaitable[object]], name: str) -> None:
+    """A role's life, with the orderly end that SIGTERM brings. Raises RuntimeError for an end with status 1."""
+    task = asyncio.ensure_future(main(life))
+    stopping = asyncio.get_running_loop().create_task(life.stopping.wait())
+    await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
+    status = await lives._end(life, task, name)
+    stopping.cancel()
+    if status:
+        raise RuntimeError(life.failure or f"{name} ended with status {status}")
+
+
+def scheduler(world: World, name: str, life: Life, config: Path) -> Main:
+    """A scheduler with leader election."""
+    from koord.config.scheduler import load
+    from roles.scheduler.app import App, Options
+
+    async def main(life: Life) -> None:
+        recorder = Recorder("scheduler", [world.sink(name)])
+        ops = OpsServer(recorder=recorder, role="scheduler")
+        async with Client(connection(name), role="scheduler") as client:
+            informers = InformerFactory(client)
+            options = Options(load(str(config)), seed=world.number(name))
+            app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
+            life.on_stop(informers.stop, "informers")
+            await app.run(life)
+
+    return lambda: live(life, main, name)
+
+
+def manager(world: World, name: str, life: Life, certificates: Path) -> Main:
+    """A manager with leader election and webhooks."""
+    from roles.manager.app import App
+    from roles.manager.options import Options, WebhookOptions
+
+    async def main(life: Life) -> None:
+        recorder = Recorder("manager", [world.sink(name)])
+        ops = OpsServer(recorder=recorder, role="manager")
+        webhook = WebhookOptions(cert_dir=str(certificates))
+        gates = FeatureGates(MANAGER)
+        gates.set("WebhookFramework", world.spec.webhooks)
+        async with Client(connection(name), qps=30, burst=50, role="koordinator-manager") as client:
+            informers = InformerFactory(client)
+            options = Options(
+                enable_leader_election=True,
+                leader_election_namespace="koordinator-system",
+                gates=gates,
+                webhook=webhook,
+                qps=30,
+                burst=50,
+                lease_duration=15,
+                renew_deadline=10,
+                retry_period=2,
+            )
+            app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
+            life.on_stop(informers.stop, "informers")
+            await app.run(life)
+
+    return lambda: live(life, main, name)
+
+
+def descheduler(world: World, name: str, life: Life, config: Path) -> Main:
+    """A descheduler with leader election."""
+    from roles.descheduler.app import App
+    from roles.descheduler.cli import read
+
+    async def main(life: Life) -> None:
+        recorder = Recorder("descheduler", [world.sink(name)])
+        ops = OpsServer(recorder=recorder, role="descheduler")
+        async with Client(connection(name), qps=50, burst=100, role="descheduler") as client:
+            informers = InformerFactory(client)
+            app = App(read(str(config), {}), client=client, informers=informers, recorder=recorder, ops=ops)
+            life.on_stop(informers.stop, "informers")
+            await app.run(life)
+
+    return lambda: live(life, main, name)
+
+
+def write_configurations(folder: Path, scheduler_config: dict[str, Any], descheduler_config: dict[str, Any]) -> tuple[Path, Path]:
+    """The component configurations as files (JSON is YAML)."""
+    first, second = folder / "scheduler.yaml", folder / "descheduler.yaml"
+    first.write_bytes(orjson.dumps(scheduler_config))
+    second.write_bytes(orjson.dumps(descheduler_config))
+    return first, second

@@ -1,0 +1,213 @@
+"""The users of a world: what they run, and the controllers that keep it running."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from koord import seams
+from koord.api.kinds import PODS, REPLICASETS
+from koord.kube.client import Client
+from koord.kube.errors import AlreadyExists, ApiError
+from koord.kube.informers import InformerFactory
+from roles.sandbox.nodes.fleet import CURVE_ANNOTATION, RUN_SECONDS_ANNOTATION, USAGE_PERCENT_ANNOTATION
+from roles.sandbox.objects import SCHEDULER
+from roles.sandbox.world.programs import connection
+
+if TYPE_CHECKING:
+    from roles.sandbox.world.world import World
+
+Obj = dict[str, Any]
+NAMESPACE = "apps"
+FINISHED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A ReplicaSet. CPU in milli-CPU, memory in MiB; `run_seconds` 0 runs for ever; `min_available` 0 has no disruption budget."""
+
+    name: str
+    replicas: int
+    cpu: int
+    memory: int
+    qos: str = "LS"
+    priority: str = "koord-prod"
+    usage: int = 50
+    curve: str = "steady"
+    run_seconds: int = 0
+    min_available: int = 0
+    gang: int = 0
+    quota: str = ""
+    batch: bool = False
+    gpu: int = 0  # percent of a card
+    at: float = 0.0  # when its user creates it
+    until: float = 0.0  # when its user deletes it; 0: never
+
+
+def pod_template(work: Workload) -> Obj:
+    """Labels, annotations and spec of its pods."""
+    labels = {"app": work.name, "koordinator.sh/qosClass": work.qos}
+    annotations = {CURVE_ANNOTATION: work.curve, USAGE_PERCENT_ANNOTATION: str(work.usage)}
+    if work.run_seconds:
+        annotations[RUN_SECONDS_ANNOTATION] = str(work.run_seconds)
+    if work.gang:
+        annotations |= {"gang.scheduling.koordinator.sh/name": work.name, "gang.scheduling.koordinator.sh/min-available": str(work.gang)}
+    if work.quota:
+        labels["quota.scheduling.koordinator.sh/name"] = work.quota
+    cpu, memory = ("kubernetes.io/batch-cpu", "kubernetes.io/batch-memory") if work.batch else ("cpu", "memory")
+    amounts = {cpu: str(work.cpu) if work.batch else f"{work.cpu}m", memory: f"{work.memory}Mi"}
+    if work.gpu:
+        amounts |= {"koordinator.sh/gpu-core": str(work.gpu), "koordinator.sh/gpu-memory-ratio": str(work.gpu)}
+    resources = {"requests": amounts, "limits": dict(amounts)}
+    spec: Obj = {
+        "schedulerName": SCHEDULER,
+        "priorityClassName": work.priority,
+        "terminationGracePeriodSeconds": 5,
+        "containers": [{"name": "main", "image": "app", "resources": resources}],
+    }
+    return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
+
+
+class Controllers:
+    """What a controller manager does for ReplicaSets: pods that left are replaced. Deciding from its own list, as the real one."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._made = 0
+
+    async def main(self) -> None:
+        """Live for ever."""
+        async with Client(connection("controllers"), role="controllers") as client:
+            informers = InformerFactory(client)
+            sets = informers.informer(REPLICASETS)
+            pods = informers.informer(PODS)
+            pods.index("owner", lambda pod: [o["uid"] for o in pod["metadata"].get("ownerReferences") or []])
+            informers.start()
+            await informers.wait_synced()
+            expected: dict[str, float] = {}
+            while True:
+                for owner in sorted(sets.list(), key=lambda one: str(one["metadata"]["name"])):
+                    if owner["metadata"].get("deletionTimestamp"):
+                        continue
+                    uid = owner["metadata"]["uid"]
+                    mine = list(pods.by_index("owner", uid))
+                    alive = [
+                        p
+                        for p in mine
+                        if not p["metadata"].get("deletionTimestamp") and (p.get("status") or {}).get("phase") not in FINISHED
+                    ]
+                    done = [p for p in mine if (p.get("status") or {}).get("phase") == "Succeeded"]
+                    expected = {
+                        name: at for name, at in expected.items() if seams.monotonic() - at < 5 and pods.get(f"{NAMESPACE}/{name}") is None
+                    }
+                    waiting = sum(1 for name in expected if name.startswith(owner["metadata"]["name"] + "-"))
+                    for _ in range(owner["spec"]["replicas"] - len(alive) - len(done) - waiting):
+                        name = await self._create(client, owner)
+                        if name:
+                            expected[name] = seams.monotonic()
+                await seams.sleep(0.5)
+
+    async def _create(self, client: Client, owner: Obj) -> str:
+        self._made += 1
+        meta, template = owner["metadata"], owner["spec"]["template"]
+        name = f"{meta['name']}-{self._made:04d}"
+        reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": meta["name"], "uid": meta["uid"], "controller": True}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {**template["metadata"], "name": name, "namespace": NAMESPACE, "ownerReferences": [reference]},
+            "spec": template["spec"],
+        }
+        try:
+            await client.create(PODS, body, NAMESPACE)
+        except AlreadyExists:
+            return name
+        except ApiError:
+            return ""
+        return name
+
+
+class Users:
+    """Create and delete workloads at their time."""
+
+    def __init__(self, world: World, workloads: list[Workload]) -> None:
+        self.world = world
+        self.workloads = workloads
+
+    async def main(self) -> None:
+        """Live until everything is done."""
+        steps = sorted(
+            [(work.at, 0, work.name, work) for work in self.workloads]
+            + [(work.until, 1, work.name, work) for work in self.workloads if work.until],
+            key=lambda step: step[:3],
+        )
+        async with Client(connection("users"), role="users") as client:
+            begun = seams.monotonic()
+            for at, kind, _, work in steps:
+                await seams.sleep(max(0.0, at - (seams.monotonic() - begun)))
+                await self._patiently(self._delete if kind else self._create, client, work)
+
+    async def _patiently(self, step: Callable[[Client, Workload], Awaitable[None]], client: Client, work: Workload) -> None:
+        while True:
+            try:
+                return await step(client, work)
+            except AlreadyExists:
+                return None
+            except ApiError as error:
+                if error.status in (404, 422):
+                    return None
+                await seams.sleep(1.0)
+
+    async def _create(self, client: Client, work: Workload) -> None:
+        labels = {"app": work.name}
+        template = pod_template(work)
+        spec = {"replicas": work.replicas, "selector": {"matchLabels": labels}, "template": template}
+        body = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": work.name, "namespace": NAMESPACE}, "spec": spec}
+        await client.create(REPLICASETS, body, NAMESPACE)
+        if work.min_available:
+            from koord.api.kinds import PODDISRUPTIONBUDGETS
+
+            budget = {"minAvailable": work.min_available, "selector": {"matchLabels": labels}}
+            made = {
+                "apiVersion": "policy/v1",
+                "kind": "PodDisruptionBudget",
+                "metadata": {"name": work.name, "namespace": NAMESPACE},
+                "spec": budget,
+            }
+            await client.create(PODDISRUPTIONBUDGETS, made, NAMESPACE)
+
+    async def _delete(self, client: Client, work: Workload) -> None:
+        await client.delete(REPLICASETS, work.name, NAMESPACE, propagation="Background")
+
+
+def draw(rng: random.Random, pods: int, minutes: float) -> list[Workload]:
+    """Workloads of about so many pods, for so many minutes, of every sort."""
+    made: list[Workload] = []
+    left = pods
+    while left > 0:
+        sort = rng.choice(("service", "service", "service", "batch", "batch", "gang", "big"))
+        at = round(rng.uniform(0, minutes * 30), 1)
+        until = round(at + rng.uniform(30, minutes * 60), 1) if rng.random() < 0.3 else 0.0
+        work = _draw_one(rng, sort, f"{sort}-{len(made) + 1}", left)
+        made.append(replace(work, at=at, until=until))
+        left -= work.replicas
+    return made
+
+
+def _draw_one(rng: random.Random, sort: str, name: str, most: int) -> Workload:
+    replicas = min(most, rng.randint(1, 6))
+    curve = rng.choice(("steady", "diurnal", "bursty"))
+    if sort == "service":
+        budget = max(0, replicas - 1) if rng.random() < 0.4 else 0
+        cpu, memory = rng.choice((250, 500, 1000, 2000)), rng.choice((128, 512, 1024))
+        return Workload(name, replicas, cpu, memory, usage=rng.randint(10, 120), curve=curve, min_available=budget)
+    if sort == "batch":
+        seconds, cpu = rng.choice((0, 20, 60)), rng.choice((500, 1000, 2000))
+        usage = rng.randint(50, 100)
+        return Workload(name, replicas, cpu, 256, qos="BE", priority="koord-batch", usage=usage, batch=True, run_seconds=seconds)
+    if sort == "gang":
+        replicas = min(most, rng.randint(2, 5))
+        return Workload(name, replicas, rng.choice((500, 1000, 2000)), 256, priority=rng.choice(("koord-prod", "koord-mid")), gang=replicas)
+    return Workload(name, 1, rng.choice((3000, 4000)), 2048, usage=rng.randint(30, 90))

@@ -1,0 +1,374 @@
+"""A world: the whole product on one loop and virtual time, from a seed."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from koord.api.kinds import CLUSTERCOLOCATIONPROFILES, CONFIGMAPS, NAMESPACES, NODES, PRIORITYCLASSES, SECRETS
+from koord.apiserver import manifests
+from koord.apiserver.config import ServerConfig
+from koord.apiserver.server import ApiServer
+from koord.kube.client import Client
+from koord.process.life import Life
+from roles.sandbox import objects, profile
+from roles.sandbox.bootstrap import ensure
+from roles.sandbox.nodes import fleet
+from roles.sandbox.process_kubelet.node import LEASE_NAMESPACE
+from roles.sandbox.world import faults as fault_plans
+from roles.sandbox.world import kubelet, programs, workloads
+from roles.sandbox.world.faults import Fault, FaultRules
+from roles.sandbox.world.history import AUTHOR, HEADER, History
+from roles.sandbox.world.loop import VirtualLoop, run
+from roles.sandbox.world.network import Network
+from roles.sandbox.world.process import EPOCH, Clock, Process
+from roles.sandbox.world.programs import API_SERVER
+from roles.sandbox.world.workloads import NAMESPACE, Workload
+
+if TYPE_CHECKING:
+    from koord.decisions.record import Record
+
+log = logging.getLogger(__name__)
+
+_COLOCATION = """
+{"enable": true, "metricReportIntervalSeconds": 20, "metricAggregateDurationSeconds": 60, "updateTimeThresholdSeconds": 60}
+"""
+WEBHOOKS = ("10.96.0.10", 443)
+_CRDS: list[dict[str, Any]] = []
+_SECRETS: list[dict[str, Any]] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a world consists of. `minutes` of virtual time with workloads and faults; `calm` seconds after the last fault."""
+
+    seed: int = 0
+    nodes: int = 3
+    pods: int = 20
+    minutes: float = 2.0
+    faults: int = 6
+    calm: float = 90.0
+    cpus: int = 8
+    memory_gib: int = 16
+    schedulers: int = 2
+    managers: int = 2
+    deschedulers: int = 2
+    webhooks: bool = True
+    kinds: tuple[str, ...] = ()
+    workloads: tuple[Workload, ...] = ()
+    plan: tuple[Fault, ...] | None = None
+
+
+@dataclass(slots=True)
+class Seat:
+    """A program and its present process. `number` counts its lives."""
+
+    name: str
+    make: Callable[[Seat], Callable[[], Awaitable[None]]]
+    process: Process | None = None
+    number: int = 0
+    wanted: bool = True
+    life: Life | None = None
+    ends: list[str] = field(default_factory=list)
+
+
+class _Sink:
+    """Keeps the decision records of a role for the story."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world, self._name = world, name
+
+    def write(self, record: Record) -> None:
+        self._world.records.append((self._world.loop.time(), self._name, record))
+
+
+class World:
+    """Everything of one run."""
+
+    def __init__(self, spec: Spec, scratch: Path) -> None:
+        self.spec = spec
+        self.scratch = scratch
+        self.seed = f"world/{spec.seed}"
+        self.rng = random.Random(self.seed)
+        self.loop = VirtualLoop()
+        self.history = History(self.loop.time)
+        self.rules = FaultRules(self.loop, self.history, random.Random(f"{self.seed}/faults"))
+        self.network = Network(self.loop, self.rules)
+        self.addresses: dict[str, str] = {"apiserver": API_SERVER[0]}
+        self.clocks: dict[str, Clock] = {}
+        self.seats: dict[str, Seat] = {}
+        self.records: list[tuple[float, str, Record]] = []
+        self.server: ApiServer
+        self.graveyard: list[Process] = []
+        self.faulty_until = 0.0
+
+    # -- names ---------------------------------------------------------------------------------------------------------------
+
+    def sink(self, name: str) -> Any:
+        """A sink for the decision records of a process."""
+        return _Sink(self, name)
+
+    def number(self, name: str) -> int:
+        """A number of its own for each life of a program."""
+        return random.Random(f"{self.seed}/{name}/{self.seats[name].number}").getrandbits(32)
+
+    def clock(self, host: str) -> Clock:
+        """The clocks of a host."""
+        return self.clocks.setdefault(host, Clock(self.loop))
+
+    # -- processes -----------------------------------------------------------------------------------------------------------
+
+    def add(self, name: str, make: Callable[[Seat], Callable[[], Awaitable[None]]], host: str = "") -> None:
+        """A program that runs from now on, whatever ends it."""
+        self.addresses.setdefault(name, f"10.0.{len(self.addresses) // 200}.{len(self.addresses) % 200 + 10}")
+        self.clocks.setdefault(name, self.clock(host or name))
+        self.seats[name] = Seat(name, make)
+        self.start(name)
+
+    def start(self, name: str) -> None:
+        """Start the next life of a program."""
+        seat = self.seats[name]
+        seat.number += 1
+        seat.life = Life()
+        seat.process = Process(self.loop, name, seat.number, self.clocks[name], self.seed, self.addresses[name])
+        seat.process.start(seat.make(seat))
+
+    async def _keep_running(self) -> None:
+        """What a kubelet does for the pods of the roles: who ended is started again after a second."""
+        while True:
+            await asyncio.sleep(1.0)
+            for seat in self.seats.values():
+                process = seat.process
+                if process is not None and process.ended and not process.dead:
+                    seat.ends.append(process.ended)
+                    self.history.tell("ended", seat.name, process.ended)
+                    self.graveyard.append(process)
+                    seat.process = None
+                    if seat.wanted:
+                        self.start(seat.name)
+
+    # -- the API server ------------------------------------------------------------------------------------------------------
+
+    async def _api(self) -> None:
+        service = f"{objects.SYSTEM_NAMESPACE}/koordinator-webhook-service"
+        self.network.services[WEBHOOKS] = self._manager
+        self.server = ApiServer(ServerConfig(webhook_services={service: f"{WEBHOOKS[0]}:{WEBHOOKS[1]}"}))
+        handle = self.server.front.handle
+
+        async def named(request: web.BaseRequest) -> web.StreamResponse:
+            AUTHOR.set((request.headers.get(HEADER, ""), f"{request.method} {request.raw_path}"))
+            return await handle(request)
+
+        self.server.front.handle = named  # type: ignore[method-assign]
+        self.server.core.store.listeners.append(self.history.on_store)
+        await self.server.start(*API_SERVER)
+        await manifests.install(self.server.core, _crds())
+
+    def _manager(self) -> tuple[str, int] | None:
+        """The manager behind the webhooks' Service: any that listens."""
+        ready = [(self.addresses[name], 9876) for name in self.seats if name.startswith("manager-")]
+        ready = [address for address in ready if self.network.serves(address)]
+        return ready[self.rules.rng.randrange(len(ready))] if ready else None
+
+    async def _bootstrap(self) -> None:
+        """What the roles count on."""
+        async with Client(programs.connection("admin")) as client:
+            for name in ("default", "kube-system", LEASE_NAMESPACE, objects.SYSTEM_NAMESPACE, NAMESPACE):
+                await ensure(client, NAMESPACES, objects.namespace(name))
+            for name, value in objects.PRIORITY_CLASSES:
+                await ensure(client, PRIORITYCLASSES, objects.priority_class(name, value))
+            await ensure(client, CLUSTERCOLOCATIONPROFILES, objects.profile())
+            if self.spec.webhooks:
+                await ensure(client, SECRETS, _secret(), objects.SYSTEM_NAMESPACE)
+            await ensure(client, CONFIGMAPS, objects.slo_config({"colocation-config": _COLOCATION}), objects.SYSTEM_NAMESPACE)
+            for index in range(self.spec.nodes):
+                body = fleet.node(index, cpus=self.spec.cpus, memory=self.spec.memory_gib * 2**30, now=self.clock("apiserver").now())
+                made = await client.create(NODES, body)
+                await client.patch(NODES, made["metadata"]["name"], {"status": body["status"]}, subresource="status")
+
+    # -- faults --------------------------------------------------------------------------------------------------------------
+
+    async def _hurt(self, plan: list[Fault]) -> None:
+        begun = self.loop.time()
+        for fault in plan:
+            await asyncio.sleep(max(0.0, begun + fault.at - self.loop.time()))
+            self.apply(fault)
+
+    def apply(self, fault: Fault) -> None:
+        """Let one fault happen now."""
+        self.history.tell("fault", fault.kind, str(fault))
+        self.faulty_until = max(self.faulty_until, self.loop.time() + fault.seconds)
+        seat = self.seats.get(fault.target)
+        later = self.network.at
+        if fault.kind in fault_plans.NETWORK:
+            self.rules.active.append(fault)
+
+            def over() -> None:
+                self.rules.active.remove(fault)
+
+            later(fault.seconds, over)
+            if fault.kind == "stall" and seat is not None and seat.process is not None:
+                ends = [end for end in seat.process.connections if not end.stalled]
+                for end in ends:
+                    end.stalled = end.other.stalled = True
+            return
+        if fault.kind == "compact":
+            self.server.core.store.compact()
+        elif fault.kind == "cut":
+            for other in self.seats.values():
+                if other.process is not None and fault.target in ("", other.name):
+                    for end in list(other.process.connections):
+                        end.abort()
+        if seat is None or seat.process is None:
+            return
+        process = seat.process
+        if fault.kind == "kill":
+            process.kill()
+            self.graveyard.append(process)
+            later(fault.seconds, self.start, fault.target)
+        elif fault.kind == "freeze":
+            process.freeze()
+            later(fault.seconds, process.thaw)
+        elif fault.kind == "terminate":
+            assert seat.life is not None
+            process.context.run(self.loop.call_soon, seat.life.begin_end)
+        elif fault.kind == "clock":
+            self.clocks[fault.target].offset += fault.amount
+
+    # -- the run -------------------------------------------------------------------------------------------------------------
+
+    def _replicas(self) -> tuple[tuple[str, int], ...]:
+        spec = self.spec
+        return (("scheduler", spec.schedulers), ("manager", spec.managers), ("descheduler", spec.deschedulers))
+
+    def drawn(self) -> tuple[list[Workload], list[Fault]]:
+        """Workloads and faults of the seed."""
+        spec = self.spec
+        works = list(spec.workloads) or workloads.draw(random.Random(f"{self.seed}/workloads"), spec.pods, spec.minutes)
+        names = [f"{role}-{letter}" for role, count in self._replicas() for letter in "ab"[:count]]
+        names += [f"kubelet-{fleet.node_name(i)}" for i in range(spec.nodes)]
+        plan = list(spec.plan) if spec.plan is not None else fault_plans.draw(
+            random.Random(f"{self.seed}/plan"), spec.minutes * 60, spec.faults, names, spec.kinds
+        )  # fmt: skip
+        return works, plan
+
+    async def _main(self) -> None:
+        spec = self.spec
+        works, plan = self.drawn()
+        api = Process(self.loop, "apiserver", 1, self.clock("apiserver"), self.seed, API_SERVER[0])
+        await self.loop.create_task(self._api(), context=api.context)
+        await self._bootstrap()
+        scheduler_config, descheduler_config = configurations()
+        first, second = programs.write_configurations(self.scratch, scheduler_config, descheduler_config)
+        certificates = self.scratch / "certificates"
+        for index in range(spec.nodes):
+            node = fleet.node_name(index)
+            self.add(f"kubelet-{node}", partial(_kubelet, self, node), host=node)
+        for letter in "ab"[: spec.managers]:
+            self.add(f"manager-{letter}", lambda seat: programs.manager(self, seat.name, _life(seat), certificates / seat.name))
+        for letter in "ab"[: spec.schedulers]:
+            self.add(f"scheduler-{letter}", lambda seat: programs.scheduler(self, seat.name, _life(seat), first))
+        for letter in "ab"[: spec.deschedulers]:
+            self.add(f"descheduler-{letter}", lambda seat: programs.descheduler(self, seat.name, _life(seat), second))
+        self.add("controllers", lambda seat: workloads.Controllers(self).main)
+        keeper = asyncio.ensure_future(self._keep_running())
+        await asyncio.sleep(5.0)
+        self.history.tell("phase", "begin")
+        users = workloads.Users(self, works)
+        self.add("users", lambda seat: users.main)
+        self.seats["users"].wanted = False
+        hurting = asyncio.ensure_future(self._hurt(plan))
+        await asyncio.sleep(spec.minutes * 60)
+        await hurting
+        await asyncio.sleep(max(0.0, self.faulty_until - self.loop.time()))
+        self.history.tell("phase", "calm")
+        await asyncio.sleep(spec.calm)
+        self.history.tell("phase", "end")
+        keeper.cancel()
+
+    def run(self) -> History:
+        """Live the whole history."""
+        run(self.loop, self._main())
+        return self.history
+
+    def bury(self) -> None:
+        """End everything without running anything again; the world cannot be used after it."""
+        for seat in self.seats.values():
+            if seat.process is not None:
+                seat.process.dead = True
+
+
+def _kubelet(world: World, node: str, seat: Seat) -> Callable[[], Awaitable[None]]:
+    return kubelet.program(world, node)
+
+
+def _life(seat: Seat) -> Life:
+    assert seat.life is not None
+    return seat.life
+
+
+def _crds() -> list[dict[str, Any]]:
+    if not _CRDS:
+        from koord.api.crdgen import all_crds
+
+        _CRDS.extend(all_crds())
+    return _CRDS
+
+
+def _secret() -> dict[str, Any]:
+    """The webhooks' certificates: making them takes a second, so that all worlds of this process share them."""
+    if not _SECRETS:
+        from roles.manager.options import WebhookOptions
+        from roles.manager.webhooks.certs import renew
+
+        options = WebhookOptions()
+        made = renew(None, options.dns_name, datetime.fromtimestamp(EPOCH, UTC))
+        data = {name: base64.b64encode(content).decode() for name, content in made.files().items()}
+        metadata = {"name": options.secret, "namespace": options.namespace}
+        _SECRETS.append({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
+    return _SECRETS[0]
+
+
+def configurations() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The scheduler's and the descheduler's configuration: what koord is installed with, leader election on."""
+    scheduler = profile.configuration(profile.plugin_config())
+    scheduler["leaderElection"] = {"leaderElect": True, "resourceName": "koord-scheduler", "resourceNamespace": objects.SYSTEM_NAMESPACE}
+    descheduler = {
+        "apiVersion": "descheduler/v1alpha2",
+        "kind": "DeschedulerConfiguration",
+        "leaderElection": {"leaderElect": True, "resourceName": "koord-descheduler", "resourceNamespace": objects.SYSTEM_NAMESPACE},
+        "deschedulingInterval": "20s",
+        "profiles": [
+            {
+                "name": "koord-descheduler",
+                "plugins": {
+                    "deschedule": {"disabled": [{"name": "*"}]},
+                    "balance": {"enabled": [{"name": "LowNodeLoad"}]},
+                    "evict": {"disabled": [{"name": "*"}], "enabled": [{"name": "MigrationController"}]},
+                },
+            }
+        ],
+    }
+    return scheduler, descheduler
+
+
+@contextlib.contextmanager
+def quiet() -> Any:
+    """No log lines but those of the world itself."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
