@@ -49,7 +49,7 @@ from roles.manager.webhooks.lifecycle import WebhookLifecycle
 from roles.manager.webhooks.registry import Webhook
 from roles.manager.webhooks.review import Answer, Request
 from roles.manager.webhooks.server import WebhookServer
-from roles.manager.webhooks.view import View
+from roles.manager.webhooks.view import BY_NAME, View
 
 log = logging.getLogger("koord.manager")
 
@@ -99,7 +99,7 @@ class App:
             self.server = WebhookServer(self.view, observe=self._observe, on_answer=self._on_answer)
             self.webhooks = WebhookLifecycle(client, self.server, options.webhook, ops.health)
             self._wire_pokes(self.webhooks)
-        self.metrics.queues.watch(controller.queue for controller in self.controllers)
+        self.metrics.queues.watch(queue for controller in self.controllers for queue in controller.queues)
 
     async def run(self, life: Life) -> None:
         """Live until `life.stopping`."""
@@ -168,6 +168,9 @@ class App:
         profiles.add_handler(view.on_profile, lambda old, new: view.on_profile(new), view.on_profile_gone)
         quotas = informers.informer(ELASTICQUOTAS, ElasticQuota, optional=True)
         view.quota_objects = quotas
+        quotas.index(BY_NAME, lambda quota: quota.metadata.name)
+        pods = view.quota_pods
+        self.world.pods.add_handler(pods.on_pod, lambda old, new: pods.on_pod(new), pods.on_pod_gone)
         quotas.add_handler(view.quotas.on_quota, lambda old, new: view.quotas.on_quota(new), view.quotas.on_quota_gone)
         quotas.add_handler(on_delete=lambda quota: self.metrics.forget_shared_weights(quota.metadata.name))
         if self.options.gates.enabled("Recommender"):

@@ -51,6 +51,11 @@ class Plan:
     ratio: float | None = None
 
     @property
+    def body(self) -> dict[str, Any]:
+        """Both patches as one; empty when nothing is to be written."""
+        return {**(self.status_patch or {}), **(self.metadata_patch or {})}
+
+    @property
     def terms(self) -> list[Term]:
         """Every term of every plugin."""
         return [term for contribution in self.contributions for term in contribution.terms]
@@ -178,6 +183,22 @@ def _status(inputs: Inputs, plan: Plan, last_write: float | None) -> None:
         if changes:
             patch[section] = changes
     plan.status_patch = {"status": patch} if patch else None
+
+
+def rank(node: Node, plan: Plan) -> tuple[int, float]:
+    """How urgent the writes of a plan are, lowest first: what shrinks before what grows, and of each what moves most.
+
+    Until a promise that does not hold any more is taken back, pods are placed on it; one that grows can wait.
+    """
+    shrinks = grows = 0.0
+    for name, text in ((plan.status_patch or {}).get("status") or {}).get("allocatable", {}).items():
+        try:
+            before, after = parse_milli(node.status.allocatable.get(name, 0)), parse_milli(text or 0)
+        except QuantityError:
+            continue  # what stands there is no amount: any order will do
+        moved = (after - before) / max(after, before, 1)
+        shrinks, grows = max(shrinks, -moved), max(grows, moved)
+    return (0, -shrinks) if shrinks else (1, -grows)
 
 
 def _needs(present: Mapping[str, str | int | float], name: str, amount: int | None, threshold: float) -> bool:

@@ -15,7 +15,10 @@ from roles.manager.options import Options
 from roles.manager.webhooks.enhanced import EnhancedValidator
 from roles.manager.webhooks.profiles import Profile, compile_profile
 from roles.manager.webhooks.quota_admission import QuotaAdmission
+from roles.manager.webhooks.quota_pods import QuotaPods
 from roles.manager.webhooks.quota_topology import QuotaTopology
+
+BY_NAME = "name"
 
 
 class Store(Protocol):
@@ -23,6 +26,7 @@ class Store(Protocol):
 
     def get(self, key: str) -> Any: ...
     def list(self) -> Any: ...
+    def by_index(self, name: str, value: str) -> Any: ...
 
 
 class View:
@@ -34,6 +38,7 @@ class View:
         self.client = client
         self.draw = draw or (lambda: seams.rng().randrange(100))
         self.profiles: dict[str, Profile] = {}
+        self.quota_pods = QuotaPods()
         self.quotas = QuotaTopology(guarantee_usage=gates.enabled("ElasticQuotaGuaranteeUsage"))
         self.admission = QuotaAdmission(client, options, lambda key: self.quota_objects.get(key) if self.quota_objects else None)
         self.enhanced = EnhancedValidator(client, options)
@@ -78,7 +83,7 @@ class View:
 
     def quotas_named(self, name: str) -> list[ElasticQuota]:
         """ElasticQuotas with a name, of all namespaces."""
-        return [quota for quota in (self.quota_objects.list() if self.quota_objects else ()) if quota.metadata.name == name]
+        return self.quota_objects.by_index(BY_NAME, name) if self.quota_objects else []
 
     def node_objects(self) -> Iterable[Any]:
         """All nodes."""
