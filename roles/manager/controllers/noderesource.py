@@ -63,6 +63,7 @@ class NodeResourceController(Controller):
         self._written: dict[str, float] = {}
         self._recorded: dict[str, tuple[float, str]] = {}
         self._pods: dict[str, tuple[str, PodInput | None]] = {}
+        self._without_device: set[str] = set()  # nodes whose Device was deleted
         self.due = RankedQueue(f"{self.name}-writes")
         self._turn = asyncio.Lock()
         for plugin in plugins:
@@ -78,9 +79,9 @@ class NodeResourceController(Controller):
         # A NodeMetric that was only created says nothing yet; it is in the picture all the same once its status comes.
         self.world.node_metrics.add_handler(on_update=self._on_metric, on_delete=lambda metric: self.queue.add(metric.metadata.name))
         self.world.devices.add_handler(
-            on_add=lambda device: self.queue.add(device.metadata.name),
+            on_add=self._on_device_there,
             on_update=self._on_device,
-            on_delete=lambda device: self.queue.add(device.metadata.name),
+            on_delete=self._on_device_gone,
         )
         self.world.topologies.add_handler(on_add=self._on_topology, on_update=self._on_topology_change)
         self.world.pods.add_handler(on_delete=lambda pod: self._pods.pop(pod.key, None))
@@ -89,10 +90,19 @@ class NodeResourceController(Controller):
     def _on_node_gone(self, node: Node) -> None:
         for memory in (self._written, self._recorded):
             memory.pop(node.metadata.name, None)
+        self._without_device.discard(node.metadata.name)
 
     def _on_metric(self, old: NodeMetric, new: NodeMetric) -> None:
         if old.status != new.status:
             self.queue.add(new.metadata.name)
+
+    def _on_device_there(self, device: Device) -> None:
+        self._without_device.discard(device.metadata.name)
+        self.queue.add(device.metadata.name)
+
+    def _on_device_gone(self, device: Device) -> None:
+        self._without_device.add(device.metadata.name)
+        self.queue.add(device.metadata.name)
 
     def _on_device(self, old: Device, new: Device) -> None:
         if old.spec != new.spec or old.metadata.labels != new.metadata.labels:
@@ -228,6 +238,7 @@ class NodeResourceController(Controller):
             metric=self.world.node_metrics.get(name),
             topology=self.world.topologies.get(name),
             device=self.world.devices.get(name),
+            device_gone=name in self._without_device,
             normalization=config.cpu_normalization_for(node),
             amplification=config.resource_amplification_for(node),
             count_pods_without_metric=self.gates.enabled("BatchCountPodsWithoutMetric"),

@@ -70,6 +70,7 @@ def decide(inputs: Inputs, *, cluster_enabled: bool, plugins: Collection[str], l
     else:
         why = "the cluster's enable is off" if not cluster_enabled else "the node's enable is off"
         _reset(plugins, plan, why)
+        _calculate(inputs, [name for name in plugins if name in (devices.GPU, devices.RDMA)] if _reports_devices(inputs) else (), plan)
     annotations, labels = _collect(inputs, plan)
     since = None if last_write is None else inputs.now - last_write
     plan.resources = smoothed(plan.resources, inputs.node.status.allocatable, inputs.smoothing, since)
@@ -92,8 +93,13 @@ def _calculate(inputs: Inputs, plugins: Collection[str], plan: Plan) -> None:
             plan.ratio = contribution.ratio
 
 
+def _reports_devices(inputs: Inputs) -> bool:
+    """Whether the node's devices are known: they do not hang on co-location. What others offer without a Device is theirs."""
+    return inputs.device is not None or inputs.device_gone
+
+
 def _reset(plugins: Collection[str], plan: Plan, why: str) -> None:
-    """Co-location is off: Mid, Batch and amplification go, device resources and the normalization annotation stay."""
+    """Co-location is off: Mid, Batch and amplification go, the normalization annotation stays."""
     if mid.NAME in plugins:
         plan.contributions.append(Contribution(mid.NAME, why, removed=frozenset(mid.NAMES)))
     if batch.NAME in plugins:
