@@ -78,8 +78,8 @@ def roles(directory: Path, kubeconfig: Path) -> list[tuple[str, list[str], str, 
         (
             "manager",
             [
-                "manager", "--shutdown-delay-duration=0s", f"--metrics-addr=127.0.0.1:{free_port()}", f"--health-probe-addr=127.0.0.1:{manager}",
-                "--enable-leader-election=false", "--enable-pprof=false",
+                "manager", f"--metrics-addr=127.0.0.1:{free_port()}", f"--health-probe-addr=127.0.0.1:{manager}",
+                "--enable-leader-election=false", "--enable-pprof=false", "--shutdown-delay-duration=0s",
             ],
             f"http://127.0.0.1:{manager}/healthz",
             webhook,

@@ -27,6 +27,11 @@ class Store(Protocol):
 
     def get(self, key: str) -> Any: ...
     def list(self) -> Any: ...
+
+
+class IndexedStore(Store, Protocol):
+    """An informer that keeps objects by name, too."""
+
     def by_index(self, name: str, value: str) -> Any: ...
 
 
@@ -43,7 +48,7 @@ class View:
         self.quotas = QuotaTopology(guarantee_usage=gates.enabled("ElasticQuotaGuaranteeUsage"))
         self.admission = QuotaAdmission(lanes.quotas, options, lambda key: self.quota_objects.get(key) if self.quota_objects else None)
         self.enhanced = EnhancedValidator(lanes.reviews, options)
-        self.quota_objects: Store | None = None
+        self.quota_objects: IndexedStore | None = None
         self.namespaces: Store | None = None
         self.priority_classes: Store | None = None
         self.nodes: Store | None = None
