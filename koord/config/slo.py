@@ -137,8 +137,9 @@ def parse(data: Mapping[str, str] | None, *, previous: SLOConfig | None) -> Pars
     keys: dict[str, KeyConfig] = {}
     for key in s.KEYS:
         text = data.get(key)
-        if text is None or (key == s.COLOCATION and not text):
-            keys[key] = _default(key)
+        if text is None or not text.strip():
+            # An emptied key is a feature rolled back: what it had written is taken back, as with `{}`.
+            keys[key] = _default(key) if text is None else KeyConfig(key, s.DEFAULTS[key], given=True)
             continue
         parsed, bad = _parse_key(key, text, notes)
         problems += bad

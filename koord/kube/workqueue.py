@@ -74,7 +74,7 @@ class WorkQueue:
         while not self._ready:
             self._wake.clear()
             await self._wake.wait()
-        key = next(iter(self._ready))
+        key = self._first()
         del self._ready[key]
         self._working.add(key)
         now = monotonic()
@@ -82,6 +82,10 @@ class WorkQueue:
             self.waited.observe(now - self._since[key])
         self._since[key] = now
         return key
+
+    def _first(self) -> str:
+        """The ready key that comes next: the one that waits longest."""
+        return next(iter(self._ready))
 
     def done(self, key: str) -> None:
         """The key is worked off."""

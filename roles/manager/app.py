@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 from koord import seams
@@ -43,13 +44,14 @@ from koord.process.life import Life, Phase
 from roles.manager.controllers.registry import Parts, build
 from roles.manager.controllers.world import World
 from roles.manager.controllers.writer import Writer
+from roles.manager.lanes import Lanes
 from roles.manager.metrics import Metrics
 from roles.manager.options import Options
 from roles.manager.webhooks.lifecycle import WebhookLifecycle
 from roles.manager.webhooks.registry import Webhook
 from roles.manager.webhooks.review import Answer, Request
-from roles.manager.webhooks.server import WebhookServer
-from roles.manager.webhooks.view import View
+from roles.manager.webhooks.server import CLOSING, WebhookServer
+from roles.manager.webhooks.view import BY_NAME, View
 
 log = logging.getLogger("koord.manager")
 
@@ -71,12 +73,13 @@ _EVENT_REASONS = {
 
 
 class App:
-    """One manager. Uses the client and the informer factory that it is handed; `ops` is started by the caller."""
+    """One manager. Uses the clients and the informer factory that it is handed; `ops` is started by the caller."""
 
-    def __init__(self, options: Options, *, client: Client, informers: InformerFactory, recorder: Recorder, ops: OpsServer) -> None:
-        self.options, self.client, self.informers, self.recorder, self.ops = options, client, informers, recorder, ops
+    def __init__(self, options: Options, *, client: Client | Lanes, informers: InformerFactory, recorder: Recorder, ops: OpsServer) -> None:
+        self.options, self.informers, self.recorder, self.ops = options, informers, recorder, ops
+        self.lanes = client if isinstance(client, Lanes) else Lanes.one(client)
         self.metrics = Metrics(ops.registry)
-        self.events = EventRecorder(client, "koordinator-manager")
+        self.events = EventRecorder(self.lanes.bulk, "koordinator-manager")
         self.leadership: Leadership | None = None
         self._parsed: ParseResult | None = None
         try:
@@ -84,8 +87,8 @@ class App:
         except ValueError as error:
             raise ConfigError("--leader-elect-*", str(error)) from None
         self.world = World(informers, options)
-        self.writer = Writer(client, self._may_write)
-        self.view = View(options, options.gates, client)
+        self.writer = Writer(self.lanes.bulk, self._may_write)
+        self.view = View(options, options.gates, self.lanes)
         self.view.on_binding_decision = self.metrics.binding_decisions.inc
         self.view.on_shared_weight = self.metrics.shared_weight
         self._wire_view()
@@ -97,9 +100,9 @@ class App:
         ops.health.register(CACHES, gate=True)
         if options.gates.enabled("WebhookFramework"):
             self.server = WebhookServer(self.view, observe=self._observe, on_answer=self._on_answer)
-            self.webhooks = WebhookLifecycle(client, self.server, options.webhook, ops.health)
+            self.webhooks = WebhookLifecycle(self.lanes.reviews, self.server, options.webhook, ops.health)
             self._wire_pokes(self.webhooks)
-        self.metrics.queues.watch(controller.queue for controller in self.controllers)
+        self.metrics.queues.watch(queue for controller in self.controllers for queue in controller.queues)
 
     async def run(self, life: Life) -> None:
         """Live until `life.stopping`."""
@@ -112,7 +115,8 @@ class App:
         self.world.config_synced()
         self.ops.health.set(CACHES, True)
         if self.webhooks is not None:
-            life.on_stop(self.webhooks.stop, "webhooks")
+            delay = self.options.shutdown_delay
+            life.on_stop(partial(self.webhooks.drain, delay), "webhooks", phase=Phase.LAME_DUCK, seconds=delay + CLOSING + 0.5)
             life.spawn(self.webhooks.run(), "webhooks")
             life.spawn(self.webhooks.probe, "webhook-probe", restart=True)
         if self.options.enable_leader_election:
@@ -131,13 +135,12 @@ class App:
     def _may_write(self) -> bool:
         return not self.options.enable_leader_election or (self.leadership is not None and self.leadership.held)
 
-    def _start_controllers(self, life: Life) -> None:
-        for controller in self.controllers:
-            life.spawn(controller.run(), f"controller {controller.name}")
+    def _start_controllers(self, life: Life) -> list[asyncio.Task[Any]]:
+        return [life.spawn(controller.run(), f"controller {controller.name}") for controller in self.controllers]
 
     async def _elect(self, life: Life) -> None:
         elector = LeaderElector(
-            self.client,
+            self.lanes.reviews,
             self.options.leader_election_namespace,
             LEASE,
             timing=self._timing,
@@ -150,8 +153,13 @@ class App:
             self.metrics.is_leader.set(1)
             self._tell_mistakes()  # what was read before leading
             log.info("this replica leads; controllers start: %s", ", ".join(c.name for c in self.controllers))
-            self._start_controllers(life)
-            await life.stopping.wait()
+            controllers = self._start_controllers(life)
+            try:
+                await asyncio.Event().wait()  # until cancelled: the lease is released after this
+            finally:
+                for controller in controllers:
+                    controller.cancel()
+                await asyncio.wait(controllers)
 
         await elector.run(lead)
         self.metrics.is_leader.set(0)
@@ -168,6 +176,9 @@ class App:
         profiles.add_handler(view.on_profile, lambda old, new: view.on_profile(new), view.on_profile_gone)
         quotas = informers.informer(ELASTICQUOTAS, ElasticQuota, optional=True)
         view.quota_objects = quotas
+        quotas.index(BY_NAME, lambda quota: quota.metadata.name)
+        pods = view.quota_pods
+        self.world.pods.add_handler(pods.on_pod, lambda old, new: pods.on_pod(new), pods.on_pod_gone)
         quotas.add_handler(view.quotas.on_quota, lambda old, new: view.quotas.on_quota(new), view.quotas.on_quota_gone)
         quotas.add_handler(on_delete=lambda quota: self.metrics.forget_shared_weights(quota.metadata.name))
         if self.options.gates.enabled("Recommender"):

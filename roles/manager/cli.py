@@ -29,6 +29,11 @@ _PLUGINS = ("CPUNormalization", "ResourceAmplification", "MidResource", "BatchRe
 @duration_option("--leader-elect-lease-duration", default=15.0, help="How long a Lease holds without renewal.")
 @duration_option("--leader-elect-renew-deadline", default=10.0, help="How long the leader tries to renew before it gives up.")
 @duration_option("--leader-elect-retry-period", default=2.0, help="Time between tries.")
+@duration_option(
+    "--shutdown-delay-duration",
+    default=5.0,
+    help="Longest time that webhooks are still answered after a signal to end, while the endpoint goes out of the Service.",
+)
 @click.option("--namespace", default="", help="Look at the pods of one namespace only.")
 @bool_option("--enable-pprof", default=True, help="Serve /debug/tasks and /debug/flags on --pprof-addr.")
 @click.option("--pprof-addr", type=HostPortAddress, default=":8090", show_default=True, help="Where the profiling pages are served.")

@@ -9,12 +9,12 @@ from koord.config.durations import parse_duration
 from koord.config.gates import FeatureGates
 from koord.decisions.recorder import Recorder
 from koord.kube import config as kubeconfig
-from koord.kube.client import Client
 from koord.kube.informers import InformerFactory
 from koord.process import metrics, tuning
 from koord.process.http import OpsServer
 from koord.process.life import Life
 from roles.manager.app import App
+from roles.manager.lanes import Lanes
 from roles.manager.noderesource.plan import PLUGIN_NAMES
 from roles.manager.options import CONTROLLERS, Options, check_list, webhook_options
 from roles.manager.recommender.policy import Policy, checked
@@ -24,6 +24,7 @@ log = logging.getLogger("koord.manager")
 _RENAMED = {
     "rest_config_qps": "qps",
     "rest_config_burst": "burst",
+    "shutdown_delay_duration": "shutdown_delay",
     "leader_elect_lease_duration": "lease_duration",
     "leader_elect_renew_deadline": "renew_deadline",
     "leader_elect_retry_period": "retry_period",
@@ -87,21 +88,14 @@ async def serve(life: Life, flags: dict[str, Any], gates: FeatureGates) -> None:
     metrics.watch_recorder(registry, recorder)
     config = kubeconfig.load(flags["kubeconfig"], context=flags["context"], master=flags["master"])
     observer = metrics.client_observer(registry, config.server)
-    paced = options.qps > 0
-    client = Client(
-        config,
-        qps=options.qps if paced else None,
-        burst=options.burst if paced and options.burst > 0 else None,
-        role="koordinator-manager",
-        observer=observer,
-    )
-    life.on_stop(client.close, "client")  # first registered, closed last: releasing the lease and flushing events need it
-    informers = InformerFactory(client)
+    lanes = Lanes.of(config, options, observer)
+    life.on_stop(lanes.close, "clients")  # first registered, closed last: releasing the lease and flushing events need them
+    informers = InformerFactory(lanes.watches)
     life.on_stop(informers.stop, "informers")
     servers = _servers(flags, registry, recorder)
     ops = servers[0]
     ops.health.register("shutdown", probe=life.ready)
-    app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
+    app = App(options, client=lanes, informers=informers, recorder=recorder, ops=ops)
     for server in servers:
         life.on_stop(server.stop, "ops")
         await server.start()

@@ -55,6 +55,8 @@ class Options:
     lease_duration: float = 15.0
     renew_deadline: float = 10.0
     retry_period: float = 2.0
+    shutdown_delay: float = 5.0
+    """How long webhooks are answered at most after the process was asked to end."""
     namespace: str = ""
     qps: float = 30.0
     burst: int = 50

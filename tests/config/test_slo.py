@@ -91,7 +91,7 @@ def test_bad_node_annotation_is_ignored_and_named(bad):
 def test_half_valid_configmap_keeps_the_last_good_part():
     good = slo.parse(data(colocation_config={"enable": True}, cpu_burst_config={"clusterStrategy": {"policy": "auto"}}), previous=None)
     half = slo.parse(
-        data(colocation_config="{broken", cpu_burst_config={"clusterStrategy": {"policy": "cpuBurstOnly"}}, system_config=""),
+        data(colocation_config="{broken", cpu_burst_config={"clusterStrategy": {"policy": "cpuBurstOnly"}}, system_config="{"),
         previous=good.config,
     )
     assert half.config.cluster_enabled
@@ -134,6 +134,18 @@ def test_half_valid_configmap_keeps_the_last_good_part():
 def test_refused_with_the_exact_path(key, value, path):
     result = slo.parse(data(**{key: value}), previous=None)
     assert [e.path for e in result.errors] == [path]
+
+
+@pytest.mark.feature("MGR-CFG-01")
+@pytest.mark.parametrize("empty", ["", " \n"])
+@pytest.mark.parametrize("key", sorted(slo_schema.KEYS))
+def test_an_emptied_key_is_not_set(key, empty):
+    text = {"enable": True} if key in slo_schema.FLAT else {"clusterStrategy": {"enable": True}}
+    before = slo.parse({key: json.dumps(text)}, previous=None)
+    after = slo.parse({key: empty}, previous=before.config)
+    assert after.errors == []
+    assert after.config.keys[key].cluster == slo_schema.DEFAULTS[key]
+    assert not after.config.stale(key)
 
 
 @pytest.mark.feature("MGR-CFG-01")

@@ -79,7 +79,7 @@ def roles(directory: Path, kubeconfig: Path) -> list[tuple[str, list[str], str, 
             "manager",
             [
                 "manager", f"--metrics-addr=127.0.0.1:{free_port()}", f"--health-probe-addr=127.0.0.1:{manager}",
-                "--enable-leader-election=false", "--enable-pprof=false",
+                "--enable-leader-election=false", "--enable-pprof=false", "--shutdown-delay-duration=0s",
             ],
             f"http://127.0.0.1:{manager}/healthz",
             webhook,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,21 +99,56 @@ def _numbers(found: Any) -> dict[str, float]:
 
 def cpi_outliers(metrics: Iterable[NodeMetric], workload_of: Mapping[str, str]) -> dict[str, list[str]]:
     """Pods ("namespace/name") by node whose CPI is far above their workload's. `workload_of` maps pods to the uid of their controller."""
-    families: dict[str, list[tuple[str, str, float]]] = {}
+    families = Families(workload_of.get)
     for metric in metrics:
+        families.add(metric)
+    return families.outliers()
+
+
+class Families:
+    """The CPI of replicas by workload. `workload_of` gives the uid of a pod's controller, None for a pod without one."""
+
+    def __init__(self, workload_of: Callable[[str], str | None]) -> None:
+        self._workload_of = workload_of
+        self._members: dict[str, list[tuple[str, str, float]]] = {}
+
+    def add(self, metric: NodeMetric) -> None:
+        """What a node reports."""
         for entry in metric.status.pods_metric:
-            key = f"{entry.namespace}/{entry.name}"
-            cpi = _numbers(entry.extensions or {}).get("cpi")
-            if cpi and key in workload_of:
-                families.setdefault(workload_of[key], []).append((metric.metadata.name, key, cpi))
-    found: dict[str, list[str]] = {}
-    for members in families.values():
-        if len(members) < MIN_REPLICAS:
+            if not entry.extensions:
+                continue
+            key, cpi = f"{entry.namespace}/{entry.name}", _numbers(entry.extensions).get("cpi")
+            workload = self._workload_of(key) if cpi else None
+            if cpi and workload is not None:
+                self._members.setdefault(workload, []).append((metric.metadata.name, key, cpi))
+
+    def outliers(self) -> dict[str, list[str]]:
+        """The pods that stand out, by node."""
+        found: dict[str, list[str]] = {}
+        for members in self._members.values():
+            if len(members) >= MIN_REPLICAS:
+                _stand_out(members, found)
+        return found
+
+
+def _stand_out(members: list[tuple[str, str, float]], found: dict[str, list[str]]) -> None:
+    """Compare each replica with the others: one that is far off would hide itself in a mean that it takes part in.
+
+    Mean and deviation of the others are the sums of all less its own part, so that the cost is linear. Sums are of distances from the
+    mean: their squares are small, and taking one away loses no digits.
+    """
+    centre = statistics.fmean(cpi for _, _, cpi in members)
+    own: dict[str, list[float]] = {}
+    for _, key, cpi in members:
+        own.setdefault(key, []).append(cpi - centre)
+    everything = [distance for distances in own.values() for distance in distances]
+    total, squares = math.fsum(everything), math.fsum(distance * distance for distance in everything)
+    for node, key, cpi in members:
+        rest = len(members) - len(own[key])
+        if not rest:
             continue
-        for node, key, cpi in members:
-            # Each is compared with the others: one that is far off would hide itself in a mean that it takes part in.
-            rest = [other for _, name, other in members if name != key]
-            mean = statistics.fmean(rest)
-            if cpi > max(mean + SIGMAS * statistics.pstdev(rest), mean * LEAST_EXCESS):
-                found.setdefault(node, []).append(key)
-    return found
+        shift = (total - math.fsum(own[key])) / rest
+        variance = (squares - math.fsum(distance * distance for distance in own[key])) / rest - shift * shift
+        mean = centre + shift
+        if cpi > max(mean + SIGMAS * math.sqrt(max(variance, 0.0)), mean * LEAST_EXCESS):
+            found.setdefault(node, []).append(key)

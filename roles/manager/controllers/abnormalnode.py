@@ -17,7 +17,7 @@ from koord.decisions.recorder import Recorder
 from koord.kube.errors import NotFound
 from koord.kube.events import EventRecorder, ObjectRef
 from roles.manager.abnormal.level import Level, moved
-from roles.manager.abnormal.signs import WINDOW, Signs, cpi_outliers, judge
+from roles.manager.abnormal.signs import WINDOW, Families, Signs, judge
 from roles.manager.controllers.base import Controller
 from roles.manager.controllers.world import World
 from roles.manager.controllers.writer import Writer
@@ -68,8 +68,13 @@ class AbnormalNodeController(Controller):
         now = self.clock()
         seconds = 0.0 if self._judged is None else now - self._judged
         self._judged = now
-        outliers = cpi_outliers(self.world.node_metrics.list(), self._workloads())
+        families = Families(self._workload_of)
+        for metric in self.world.node_metrics.list():
+            families.add(metric)
+            await self.turns.pause()
+        outliers = families.outliers()
         for node in self.world.nodes.list():
+            await self.turns.pause()
             name = node.metadata.name
             signs = judge(
                 self.world.node_metrics.get(name), now=now, outliers=outliers.get(name, ()), evictions=self._evicted_lately(name, now)
@@ -81,14 +86,11 @@ class AbnormalNodeController(Controller):
                 await self._write(node, before, level, signs, now)
         return self.interval
 
-    def _workloads(self) -> dict[str, str]:
-        return {
-            pod.key: owner.uid
-            for pod in self.world.pods.list()
-            if pod.spec.node_name
-            for owner in pod.metadata.owner_references
-            if owner.controller
-        }
+    def _workload_of(self, key: str) -> str | None:
+        pod = self.world.pods.get(key)
+        if pod is None or not pod.spec.node_name:
+            return None
+        return next((owner.uid for owner in pod.metadata.owner_references if owner.controller), None)
 
     def _evicted_lately(self, node: str, now: float) -> int:
         times = self._evictions.get(node)

@@ -1,25 +1,51 @@
-"""What all controllers share: a queue, one worker, and how a failure is told."""
+"""What all controllers share: a queue, one worker that lets others have the event loop, and how a failure is told."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 
+from koord import seams
 from koord.kube.errors import ApiError
 from koord.kube.workqueue import WorkQueue
 from roles.manager.controllers.writer import NotLeading
 
 log = logging.getLogger("koord.manager")
 
+EVERYTHING = "*"
+"""The key that stands for all keys: they are queued one after the other, with pauses, and no object can have this name."""
+
+SLICE = 0.002
+"""Seconds that a controller computes before others get the event loop, which answers webhooks and renews the lease."""
+
+
+class Turns:
+    """Lets others have the event loop after each slice of computing."""
+
+    def __init__(self, slice: float = SLICE, clock: Callable[[], float] = seams.perf_counter) -> None:
+        self._slice, self._clock = slice, clock
+        self._began = clock()
+
+    async def pause(self) -> None:
+        """Give the loop away if the slice is used up."""
+        if self._clock() - self._began >= self._slice:
+            await seams.sleep(0)
+            self._began = self._clock()
+
 
 class Controller(ABC):
-    """Keys come into `queue` from informer handlers; `reconcile` makes the world right for one key."""
+    """Keys come into `queue` from informer handlers; `reconcile` makes the world right for one key.
+
+    Neither taking a key nor reconciling without a write suspends: `turns` does, between keys, and in every loop over many objects.
+    """
 
     name: str
 
     def __init__(self) -> None:
         self.queue = WorkQueue(self.name)
+        self.turns = Turns()
 
     @abstractmethod
     def attach(self) -> None:
@@ -29,27 +55,54 @@ class Controller(ABC):
     async def reconcile(self, key: str) -> float | None:
         """Make one key right. Seconds after which to look again, or None. Raising means: again, with back-off."""
 
+    @property
+    def queues(self) -> tuple[WorkQueue, ...]:
+        """What metrics are kept of."""
+        return (self.queue,)
+
+    def keys(self) -> Iterable[str]:
+        """Every key there is, for EVERYTHING."""
+        return ()
+
     async def run(self) -> None:
         """One worker, for ever. Ends when leadership is gone."""
         try:
             while True:
                 key = await self.queue.get()
-                try:
-                    again = await self.reconcile(key)
-                except NotLeading:
-                    log.info("controller %s stops: this replica does not lead any more", self.name)
+                if key == EVERYTHING:
+                    await self._queue_everything()
+                elif not await self._work(key):
                     return
-                except asyncio.CancelledError:
-                    raise
-                except Exception as error:  # one bad object must not stop the others
-                    delay = self.queue.failed(key)
-                    if isinstance(error, ApiError):
-                        log.warning("%s %s: %s; again in %.3fs", self.name, key, error, delay)
-                    else:
-                        log.exception("%s %s failed; again in %.3fs", self.name, key, delay)
-                    continue
-                self.queue.done(key)
-                if again is not None:
-                    self.queue.add_after(key, max(again, 0.001))
+                await self.turns.pause()
         finally:
             self.queue.close()
+
+    async def _queue_everything(self) -> None:
+        self.queue.done(EVERYTHING)  # first: what changes from here on makes another round necessary
+        for key in list(self.keys()):
+            self.queue.add(key)
+            await self.turns.pause()
+
+    async def _work(self, key: str) -> bool:
+        """One key, whatever comes of it. False when this replica does not lead any more."""
+        try:
+            again = await self.reconcile(key)
+        except NotLeading:
+            log.info("controller %s stops: this replica does not lead any more", self.name)
+            return False
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # one bad object must not stop the others
+            self._failed(self.queue, key, error)
+            return True
+        self.queue.done(key)
+        if again is not None:
+            self.queue.add_after(key, max(again, 0.001))
+        return True
+
+    def _failed(self, queue: WorkQueue, key: str, error: Exception) -> None:
+        delay = queue.failed(key)
+        if isinstance(error, ApiError):
+            log.warning("%s %s: %s; again in %.3fs", self.name, key, error, delay)
+        else:
+            log.error("%s %s failed; again in %.3fs", self.name, key, delay, exc_info=error)

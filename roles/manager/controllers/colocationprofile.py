@@ -23,6 +23,8 @@ from roles.manager.webhooks.profiles import Profile, compile_profile
 from roles.manager.webhooks.review import Refusal
 
 _REMEMBERED = 100_000
+WAITING = "waiting"
+"""Index of the pods that have no node yet."""
 
 
 class Bucket:
@@ -73,6 +75,7 @@ class ColocationProfileController(Controller):
 
     def attach(self) -> None:
         """Listen."""
+        self.world.pods.index(WAITING, lambda pod: WAITING if not pod.spec.node_name and pod.status.phase == "Pending" else None)
         self.profiles.add_handler(
             on_add=lambda profile: self.queue.add(profile.metadata.name),
             on_update=lambda old, new: self.queue.add(new.metadata.name),
@@ -92,17 +95,14 @@ class ColocationProfileController(Controller):
                 # A pod beyond the rate waits for the next round.
                 if not await self._update(profile, pod):
                     break
+                await self.turns.pause()
         return self.options.profile_reconcile_interval
 
     def _candidates(self, profile: Profile) -> list[Pod]:
         # A nil or unreadable selector matches no pod here: nobody means to rewrite every pending pod of the cluster by a mistake.
         if not profile.selects:
             return []
-        return [
-            pod
-            for pod in self.world.pods.list()
-            if not pod.spec.node_name and pod.status.phase == "Pending" and self._matches(profile, pod)
-        ]
+        return [pod for pod in self.world.pods.by_index(WAITING, WAITING) if self._matches(profile, pod)]
 
     def _matches(self, profile: Profile, pod: Pod) -> bool:
         if profile.selector is not None and not profile.selector.matches(pod.metadata.labels):

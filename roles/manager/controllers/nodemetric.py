@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from koord.api.kinds import NODEMETRICS, NODES
@@ -10,7 +11,7 @@ from koord.config import slo_schema
 from koord.config.colocation import DEFAULT_STRATEGY, ColocationStrategy
 from koord.config.durations import format_duration, parse_duration
 from koord.kube.errors import AlreadyExists, ApiError, NotFound
-from roles.manager.controllers.base import Controller
+from roles.manager.controllers.base import EVERYTHING, Controller
 from roles.manager.controllers.world import World
 from roles.manager.controllers.writer import Writer
 from roles.manager.metrics import Metrics
@@ -71,7 +72,11 @@ class NodeMetricController(Controller):
 
     def _on_config(self, changed: frozenset[str]) -> None:
         if slo_schema.COLOCATION in changed:
-            self.queue.add_all(node.metadata.name for node in self.world.nodes.list())
+            self.queue.add(EVERYTHING)
+
+    def keys(self) -> Iterable[str]:
+        """All nodes."""
+        return (name for name, _ in self.world.nodes.items())
 
     async def reconcile(self, key: str) -> float | None:
         """Create, correct or delete the node's NodeMetric."""

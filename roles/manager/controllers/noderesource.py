@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -17,17 +18,20 @@ from koord.config.gates import FeatureGates
 from koord.decisions.record import Record, Subject
 from koord.decisions.recorder import Recorder
 from koord.kube.errors import ApiError, NotFound
-from roles.manager.controllers.base import Controller, log
+from koord.kube.workqueue import WorkQueue
+from roles.manager.controllers.base import EVERYTHING, Controller, log
+from roles.manager.controllers.ranked import RankedQueue
 from roles.manager.controllers.world import BY_NODE, World
 from roles.manager.controllers.writer import NotLeading, Writer
 from roles.manager.metrics import Metrics
 from roles.manager.noderesource import amplification, batch, devices, mid, normalization, zones
 from roles.manager.noderesource.inputs import pod_input, unix_time
 from roles.manager.noderesource.model import Inputs, PodInput
-from roles.manager.noderesource.plan import Plan, decide
+from roles.manager.noderesource.plan import Plan, decide, rank
 
 KEYS = frozenset({slo_schema.COLOCATION, slo_schema.NORMALIZATION, slo_schema.AMPLIFICATION})
 RECORD_EVERY = 60.0
+WRITERS = 16  # nodes that are written at the same time
 _CHECKS = {
     "NodeStatusCheck": frozenset({mid.NAME, batch.NAME, devices.GPU, devices.RDMA}),
     "NodeStatusCheckMeta": frozenset({normalization.NAME, amplification.NAME, devices.GPU}),
@@ -59,6 +63,9 @@ class NodeResourceController(Controller):
         self._written: dict[str, float] = {}
         self._recorded: dict[str, tuple[float, str]] = {}
         self._pods: dict[str, tuple[str, PodInput | None]] = {}
+        self._without_device: set[str] = set()  # nodes whose Device was deleted
+        self.due = RankedQueue(f"{self.name}-writes")
+        self._turn = asyncio.Lock()
         for plugin in plugins:
             metrics.plugin_ran(plugin, True, "Setup")
 
@@ -72,9 +79,9 @@ class NodeResourceController(Controller):
         # A NodeMetric that was only created says nothing yet; it is in the picture all the same once its status comes.
         self.world.node_metrics.add_handler(on_update=self._on_metric, on_delete=lambda metric: self.queue.add(metric.metadata.name))
         self.world.devices.add_handler(
-            on_add=lambda device: self.queue.add(device.metadata.name),
+            on_add=self._on_device_there,
             on_update=self._on_device,
-            on_delete=lambda device: self.queue.add(device.metadata.name),
+            on_delete=self._on_device_gone,
         )
         self.world.topologies.add_handler(on_add=self._on_topology, on_update=self._on_topology_change)
         self.world.pods.add_handler(on_delete=lambda pod: self._pods.pop(pod.key, None))
@@ -83,10 +90,19 @@ class NodeResourceController(Controller):
     def _on_node_gone(self, node: Node) -> None:
         for memory in (self._written, self._recorded):
             memory.pop(node.metadata.name, None)
+        self._without_device.discard(node.metadata.name)
 
     def _on_metric(self, old: NodeMetric, new: NodeMetric) -> None:
         if old.status != new.status:
             self.queue.add(new.metadata.name)
+
+    def _on_device_there(self, device: Device) -> None:
+        self._without_device.discard(device.metadata.name)
+        self.queue.add(device.metadata.name)
+
+    def _on_device_gone(self, device: Device) -> None:
+        self._without_device.add(device.metadata.name)
+        self.queue.add(device.metadata.name)
 
     def _on_device(self, old: Device, new: Device) -> None:
         if old.spec != new.spec or old.metadata.labels != new.metadata.labels:
@@ -103,35 +119,99 @@ class NodeResourceController(Controller):
 
     def _on_config(self, changed: frozenset[str]) -> None:
         if KEYS & changed:
-            self.queue.add_all(node.metadata.name for node in self.world.nodes.list())
+            self.queue.add(EVERYTHING)
+
+    @property
+    def queues(self) -> tuple[WorkQueue, ...]:
+        """What is to be decided, and what is to be written."""
+        return (self.queue, self.due)
+
+    def keys(self) -> Iterable[str]:
+        """All nodes."""
+        return (name for name, _ in self.world.nodes.items())
+
+    async def run(self) -> None:
+        """Decide for one node after the other; what is due is written by WRITERS tasks, the most urgent first."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(super().run(), name=f"{self.name} decides")
+            for number in range(WRITERS):
+                tasks.create_task(self._write_for_ever(), name=f"{self.name} writes {number}")
+
+    async def _write_for_ever(self) -> None:
+        try:
+            while True:
+                key = await self.due.get()
+                try:
+                    again = await self.reconcile(key)
+                except NotLeading:
+                    return
+                except asyncio.CancelledError:
+                    raise
+                except Exception as error:  # one bad node must not stop the others
+                    self._failed(self.due, key, error)
+                    continue
+                self.due.done(key)
+                if again is not None:
+                    self.queue.add_after(key, max(again, 0.001))
+        finally:
+            self.due.close()
+
+    async def _work(self, key: str) -> bool:
+        """Decide for one node; a write is queued by its rank."""
+        try:
+            inputs, plan = await self._decided(key)
+        except Exception as error:  # one bad node must not stop the others
+            self._failed(self.queue, key, error)
+            return True
+        self.queue.done(key)
+        if inputs is None or plan is None:
+            return True
+        if plan.body or self._zones_change(inputs, plan) is not None:
+            self.due.put(key, rank(inputs.node, plan))
+            return True
+        if plan.status_due:
+            self._written[key] = inputs.now
+        again = self._degrades_in(inputs)
+        if again is not None:
+            self.queue.add_after(key, max(again, 0.001))
+        return True
 
     async def reconcile(self, key: str) -> float | None:
         """Calculate and write one node's resources; the time until its metrics would be too old, if that comes first."""
+        inputs, plan = await self._decided(key)
+        if inputs is None or plan is None:
+            return None
+        zones_failed = await self._try(("updateNodeResourceTopology",), self._write_zones, inputs, plan)
+        if any(contribution.plugin == batch.NAME for contribution in plan.contributions):
+            self.metrics.plugin_ran(batch.NAME, zones_failed is None, "NodePreUpdate")
+        parts = (("updateNodeStatus", plan.status_patch), ("patchNodeMeta", plan.metadata_patch))
+        node_failed = await self._try(tuple(reason for reason, patch in parts if patch), self._write_node, inputs, plan)
+        for failure in (zones_failed, node_failed):
+            if failure is not None:
+                raise failure
+        return self._degrades_in(inputs)
+
+    async def _decided(self, key: str) -> tuple[Inputs, Plan] | tuple[None, None]:
+        """What one node is to be told now; one decision at a time, so that the tasks together do not hold the loop."""
         config = self.world.config
-        node = self.world.nodes.get(key)
         if not config.available:
-            return None
-        if node is None:
-            self.metrics.node_resource_reconciled(False, "reconcileNodeNotFound")
-            self.metrics.extended_resources(key, {})
-            return None
-        now = self.clock()
-        inputs = self.observe(node, now)
-        plan = decide(inputs, cluster_enabled=config.cluster_enabled, plugins=self.plugins, last_write=self._written.get(key))
+            return None, None
+        async with self._turn:
+            await self.turns.pause()
+            node = self.world.nodes.get(key)
+            if node is None:
+                self.metrics.node_resource_reconciled(False, "reconcileNodeNotFound")
+                self.metrics.extended_resources(key, {})
+                return None, None
+            now = self.clock()
+            inputs = self.observe(node, now)
+            plan = decide(inputs, cluster_enabled=config.cluster_enabled, plugins=self.plugins, last_write=self._written.get(key))
         for plugin, message in plan.errors:
             log.warning("node %s: %s: %s; what stands on the node stays", key, plugin, message)
         self._count(plan)
         self.metrics.extended_resources(key, plan.resources)
         self._record(inputs, plan)
-        zones_failed = await self._try("updateNodeResourceTopology", self._write_zones, inputs, plan)
-        if any(contribution.plugin == batch.NAME for contribution in plan.contributions):
-            self.metrics.plugin_ran(batch.NAME, zones_failed is None, "NodePreUpdate")
-        status_failed = await self._try("updateNodeStatus", self._write_status, inputs, plan)
-        metadata_failed = await self._try("patchNodeMeta", self._write_metadata, inputs, plan)
-        for failure in (zones_failed, status_failed, metadata_failed):
-            if failure is not None:
-                raise failure
-        return self._degrades_in(inputs)
+        return inputs, plan
 
     def _count(self, plan: Plan) -> None:
         """Runs of the plugins by step: calculating (or the reset), preparing the node, and looking whether a write is due."""
@@ -158,6 +238,7 @@ class NodeResourceController(Controller):
             metric=self.world.node_metrics.get(name),
             topology=self.world.topologies.get(name),
             device=self.world.devices.get(name),
+            device_gone=name in self._without_device,
             normalization=config.cpu_normalization_for(node),
             amplification=config.resource_amplification_for(node),
             count_pods_without_metric=self.gates.enabled("BatchCountPodsWithoutMetric"),
@@ -178,48 +259,53 @@ class NodeResourceController(Controller):
         self._pods[pod.key] = (version, made)
         return made
 
-    async def _try(self, reason: str, write: Callable[[Inputs, Plan], Any], inputs: Inputs, plan: Plan) -> ApiError | None:
+    async def _try(
+        self, reasons: tuple[str, ...], write: Callable[[Inputs, Plan], Awaitable[bool]], inputs: Inputs, plan: Plan
+    ) -> ApiError | None:
         """Writes are independent of one another: the failure of one is told after the others have been tried."""
         try:
             if await write(inputs, plan):
-                self.metrics.node_resource_reconciled(True, reason)
+                for reason in reasons:
+                    self.metrics.node_resource_reconciled(True, reason)
         except NotFound:
             # The node (or its topology) went away meanwhile.
-            self.metrics.node_resource_reconciled(False, _GONE.get(reason, reason))
+            for reason in reasons:
+                self.metrics.node_resource_reconciled(False, _GONE.get(reason, reason))
             return None
         except NotLeading:
             raise
         except ApiError as error:
-            self.metrics.node_resource_reconciled(False, reason)
+            for reason in reasons:
+                self.metrics.node_resource_reconciled(False, reason)
             return error
         return None
 
-    async def _write_status(self, inputs: Inputs, plan: Plan) -> bool:
-        name = inputs.node.metadata.name
-        if plan.status_patch is not None:
-            await self.writer.patch(NODES, name, plan.status_patch, subresource="status")
+    async def _write_node(self, inputs: Inputs, plan: Plan) -> bool:
+        """Status and metadata in one request: the status sub-resource takes both."""
+        name, body = inputs.node.metadata.name, plan.body
+        if body:
+            await self.writer.patch(NODES, name, body, subresource="status" if plan.status_patch else None)
         if plan.status_due:
             self._written[name] = inputs.now
-        return plan.status_patch is not None
+        return bool(body)
 
-    async def _write_metadata(self, inputs: Inputs, plan: Plan) -> bool:
-        if plan.metadata_patch is None:
-            return False
-        await self.writer.patch(NODES, inputs.node.metadata.name, plan.metadata_patch)
-        return True
-
-    async def _write_zones(self, inputs: Inputs, plan: Plan) -> bool:
+    def _zones_change(self, inputs: Inputs, plan: Plan) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]] | None] | None:
+        """How the zones of the node's topology change; None when they stay as they are."""
         topology = inputs.topology
         contribution = next((item for item in plan.contributions if item.plugin == batch.NAME), None)
         if topology is None or contribution is None:
-            return False
+            return None
 
         def change(raw: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
             if contribution.clear_zones:
                 return zones.clear(raw)
             return zones.write(raw, contribution.zones, plan.ratio, inputs.strategy.resource_diff_threshold)
 
-        if change(msgspec.to_builtins(topology.zones)) is None:
+        return change if change(msgspec.to_builtins(topology.zones)) is not None else None
+
+    async def _write_zones(self, inputs: Inputs, plan: Plan) -> bool:
+        topology, change = inputs.topology, self._zones_change(inputs, plan)
+        if topology is None or change is None:
             return False
 
         async def write() -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from koord.api import names
@@ -13,7 +13,7 @@ from koord.config import slo_schema as s
 from koord.config.slo import SLOConfig
 from koord.kube.errors import AlreadyExists, ApiError, NotFound
 from koord.kube.patch import copy_json, diff_merge_patch
-from roles.manager.controllers.base import Controller
+from roles.manager.controllers.base import EVERYTHING, Controller
 from roles.manager.controllers.nodemetric import node_is_gone
 from roles.manager.controllers.world import World
 from roles.manager.controllers.writer import Writer
@@ -96,7 +96,11 @@ class NodeSLOController(Controller):
 
     def _on_config(self, changed: frozenset[str]) -> None:
         if KEYS & changed:
-            self.queue.add_all(node.metadata.name for node in self.world.nodes.list())
+            self.queue.add(EVERYTHING)
+
+    def keys(self) -> Iterable[str]:
+        """All nodes."""
+        return (name for name, _ in self.world.nodes.items())
 
     async def reconcile(self, key: str) -> float | None:
         """Create, correct or delete the node's NodeSLO."""

@@ -40,6 +40,8 @@ class Inputs:
     metric: NodeMetric | None = None
     topology: NodeResourceTopology | None = None
     device: Device | None = None
+    device_gone: bool = False
+    """There was a Device, and it was deleted."""
     normalization: Mapping[str, Any] = field(default_factory=dict)
     amplification: Mapping[str, Any] = field(default_factory=dict)
     count_pods_without_metric: bool = False

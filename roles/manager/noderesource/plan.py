@@ -51,6 +51,11 @@ class Plan:
     ratio: float | None = None
 
     @property
+    def body(self) -> dict[str, Any]:
+        """Both patches as one; empty when nothing is to be written."""
+        return {**(self.status_patch or {}), **(self.metadata_patch or {})}
+
+    @property
     def terms(self) -> list[Term]:
         """Every term of every plugin."""
         return [term for contribution in self.contributions for term in contribution.terms]
@@ -65,6 +70,7 @@ def decide(inputs: Inputs, *, cluster_enabled: bool, plugins: Collection[str], l
     else:
         why = "the cluster's enable is off" if not cluster_enabled else "the node's enable is off"
         _reset(plugins, plan, why)
+        _calculate(inputs, [name for name in plugins if name in (devices.GPU, devices.RDMA)] if _reports_devices(inputs) else (), plan)
     annotations, labels = _collect(inputs, plan)
     since = None if last_write is None else inputs.now - last_write
     plan.resources = smoothed(plan.resources, inputs.node.status.allocatable, inputs.smoothing, since)
@@ -87,8 +93,13 @@ def _calculate(inputs: Inputs, plugins: Collection[str], plan: Plan) -> None:
             plan.ratio = contribution.ratio
 
 
+def _reports_devices(inputs: Inputs) -> bool:
+    """Whether the node's devices are known: they do not hang on co-location. What others offer without a Device is theirs."""
+    return inputs.device is not None or inputs.device_gone
+
+
 def _reset(plugins: Collection[str], plan: Plan, why: str) -> None:
-    """Co-location is off: Mid, Batch and amplification go, device resources and the normalization annotation stay."""
+    """Co-location is off: Mid, Batch and amplification go, the normalization annotation stays."""
     if mid.NAME in plugins:
         plan.contributions.append(Contribution(mid.NAME, why, removed=frozenset(mid.NAMES)))
     if batch.NAME in plugins:
@@ -178,6 +189,22 @@ def _status(inputs: Inputs, plan: Plan, last_write: float | None) -> None:
         if changes:
             patch[section] = changes
     plan.status_patch = {"status": patch} if patch else None
+
+
+def rank(node: Node, plan: Plan) -> tuple[int, float]:
+    """How urgent the writes of a plan are, lowest first: what shrinks before what grows, and of each what moves most.
+
+    Until a promise that does not hold any more is taken back, pods are placed on it; one that grows can wait.
+    """
+    shrinks = grows = 0.0
+    for name, text in ((plan.status_patch or {}).get("status") or {}).get("allocatable", {}).items():
+        try:
+            before, after = parse_milli(node.status.allocatable.get(name, 0)), parse_milli(text or 0)
+        except QuantityError:
+            continue  # what stands there is no amount: any order will do
+        moved = (after - before) / max(after, before, 1)
+        shrinks, grows = max(shrinks, -moved), max(grows, moved)
+    return (0, -shrinks) if shrinks else (1, -grows)
 
 
 def _needs(present: Mapping[str, str | int | float], name: str, amount: int | None, threshold: float) -> bool:

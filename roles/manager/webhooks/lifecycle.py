@@ -24,6 +24,7 @@ PERIOD = 60.0
 FIRST_SYNC = 20.0
 RETRY = (0.5, 30.0)
 PROBE_PERIOD = 5.0
+QUIET = 0.75  # share of the time of the end without a review after which the endpoint counts as gone
 READY = "webhook-ready"
 SERVING = "webhook-serving"
 
@@ -101,6 +102,13 @@ class WebhookLifecycle:
         ):
             response.raise_for_status()
 
-    async def stop(self) -> None:
-        """Close the server."""
+    async def drain(self, seconds: float) -> None:
+        """The end: answer until no load balancer names this replica any longer, then close.
+
+        That is so after `seconds`, and earlier when nobody has asked for three quarters of that time.
+        """
+        self.server.part_with_clients()
+        began = seams.monotonic()
+        while (now := seams.monotonic()) - began < seconds and now - max(began, self.server.asked) < seconds * QUIET:
+            await seams.sleep(min(0.05, seconds))
         await self.server.stop()

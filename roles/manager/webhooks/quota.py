@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import msgspec
@@ -12,10 +12,10 @@ import orjson
 from koord import seams
 from koord.accounting.resources import parse
 from koord.api import names
-from koord.api.objects import ElasticQuota, Pod, convert
+from koord.api.objects import ElasticQuota, convert
 from koord.api.quantity import Quantity, QuantityError, parse_value
 from roles.manager.webhooks import quota_rules
-from roles.manager.webhooks.quota_topology import Quota, read_quota, resolve, string_list
+from roles.manager.webhooks.quota_topology import Quota, read_quota, string_list
 from roles.manager.webhooks.review import Refusal, Request
 from roles.manager.webhooks.view import View
 
@@ -121,14 +121,9 @@ def _delete_errors(name: str, view: View) -> Iterator[str]:
     children = view.quotas.children(name)
     if children:
         yield f"quota {name}: has {len(children)} children, among them {', '.join(child.name for child in children[:2])}; delete them first"
-    label_only = view.gates.enabled("DisableDefaultQuota")
-    # A cluster has many pods and few namespaces: what a namespace says is looked up once.
-    by_namespace = cache(lambda namespace: resolve({}, namespace, view.quotas, label_only))
-    pods = [
-        pod.key for pod in _pods(view) if (pod.metadata.labels.get(names.LABEL_QUOTA_NAME) or by_namespace(pod.metadata.namespace)) == name
-    ]
+    pods = list(view.quota_pods.of(name, view.quotas, view.gates.enabled("DisableDefaultQuota")))
     if pods:
-        yield f"quota {name}: has {len(pods)} pods, among them {', '.join(sorted(pods)[:2])}; delete them first"
+        yield f"quota {name}: has {len(pods)} pods, among them {', '.join(heapq.nsmallest(2, pods))}; delete them first"
 
 
 def _write_errors(obj: ElasticQuota, quota: Quota, request: Request, view: View) -> Iterator[str]:
@@ -146,7 +141,7 @@ def _write_errors(obj: ElasticQuota, quota: Quota, request: Request, view: View)
     yield from quota_rules.self_errors(quota)
     yield from _object_errors(obj, quota)
     becomes_parent = known is not None and not known.is_parent and quota.is_parent
-    has_pods = becomes_parent and known is not None and _has_pods(known, view)
+    has_pods = becomes_parent and known is not None and view.quota_pods.any_of(known)
     subset = view.gates.enabled("ElasticQuotaEnableUpdateResourceKey")
     yield from quota_rules.tree_errors(quota, known, view.quotas, has_pods, subset_of_parent=subset)
 
@@ -173,12 +168,3 @@ def _object_errors(obj: ElasticQuota, quota: Quota) -> Iterator[str]:
     for key in keys:
         if key in used and quota.max.get(key, -1) < used[key]:
             yield f"quota {quota.name}: spec.max[{key}] must be at least what is used ({parse_value(obj.status.used[key])})"
-
-
-def _pods(view: View) -> list[Pod]:
-    return list(view.pods.list()) if view.pods else []
-
-
-def _has_pods(quota: Quota, view: View) -> bool:
-    spaces = {quota.name, *quota.namespaces}
-    return any(pod.metadata.labels.get(names.LABEL_QUOTA_NAME) == quota.name or pod.metadata.namespace in spaces for pod in _pods(view))

@@ -21,6 +21,9 @@ log = logging.getLogger("koord.manager.webhooks")
 MAX_BODY = 7 * 1024 * 1024
 """More than the largest review of two objects of the API server's own limit."""
 
+CLOSING = 1.5
+"""Seconds that requests in flight have when the server closes."""
+
 Observe = Callable[[Webhook, str, str, bool, float], None]
 """Told of each plugin run: webhook, operation, plugin, allowed, milliseconds."""
 
@@ -39,6 +42,8 @@ class WebhookServer:
         self._on_answer = on_answer
         self._context: ssl.SSLContext | None = None
         self._runner: web.AppRunner | None = None
+        self._parting = False
+        self.asked = float("-inf")  # when the last review came, by the monotonic clock
         self.port = 0
 
     async def start(self, address: str, port: int, cert_file: str, key_file: str) -> None:
@@ -52,7 +57,8 @@ class WebhookServer:
         app.router.add_get("/healthz", _healthz)
         app.router.add_get("/elasticQuota", self._quotas)
         app.router.add_post("/convert", _convert)
-        self._runner = web.AppRunner(app, access_log=None)
+        app.on_response_prepare.append(self._say_goodbye)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=CLOSING)
         await self._runner.setup()
         site = web.TCPSite(self._runner, address, port, ssl_context=self._context, reuse_address=True)
         await site.start()
@@ -63,6 +69,14 @@ class WebhookServer:
         if self._context is not None:
             self._context.load_cert_chain(cert_file, key_file)
 
+    def part_with_clients(self) -> None:
+        """Close each connection with its next answer: whoever asks again connects anew, by then to another replica."""
+        self._parting = True
+
+    async def _say_goodbye(self, request: web.Request, response: web.StreamResponse) -> None:
+        if self._parting:
+            response.force_close()
+
     async def stop(self) -> None:
         """Finish requests in flight and close."""
         if self._runner is not None:
@@ -71,6 +85,7 @@ class WebhookServer:
 
     def _route(self, webhook: Webhook) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def serve(http: web.Request) -> web.Response:
+            self.asked = seams.monotonic()
             try:
                 request = decode(await http.read())
             except web.HTTPRequestEntityTooLarge:

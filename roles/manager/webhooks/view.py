@@ -9,13 +9,17 @@ from koord import seams
 from koord.api.kinds import NAMESPACES, PRIORITYCLASSES
 from koord.api.objects import ClusterColocationProfile, ElasticQuota, Namespace, PriorityClassObject, convert
 from koord.config.gates import FeatureGates
-from koord.kube.client import Client
-from koord.kube.errors import ApiError, NotFound
+from koord.kube.errors import ApiError
+from roles.manager.lanes import Lanes
 from roles.manager.options import Options
 from roles.manager.webhooks.enhanced import EnhancedValidator
+from roles.manager.webhooks.live import LiveReads
 from roles.manager.webhooks.profiles import Profile, compile_profile
 from roles.manager.webhooks.quota_admission import QuotaAdmission
+from roles.manager.webhooks.quota_pods import QuotaPods
 from roles.manager.webhooks.quota_topology import QuotaTopology
+
+BY_NAME = "name"
 
 
 class Store(Protocol):
@@ -25,19 +29,26 @@ class Store(Protocol):
     def list(self) -> Any: ...
 
 
+class IndexedStore(Store, Protocol):
+    """An informer that keeps objects by name, too."""
+
+    def by_index(self, name: str, value: str) -> Any: ...
+
+
 class View:
     """The world of the webhooks. Everything that an informer tells arrives by the `on_…` methods."""
 
-    def __init__(self, options: Options, gates: FeatureGates, client: Client, draw: Callable[[], int] | None = None) -> None:
+    def __init__(self, options: Options, gates: FeatureGates, lanes: Lanes, draw: Callable[[], int] | None = None) -> None:
         self.options = options
         self.gates = gates
-        self.client = client
+        self.live = LiveReads(lanes.reviews)
         self.draw = draw or (lambda: seams.rng().randrange(100))
         self.profiles: dict[str, Profile] = {}
+        self.quota_pods = QuotaPods()
         self.quotas = QuotaTopology(guarantee_usage=gates.enabled("ElasticQuotaGuaranteeUsage"))
-        self.admission = QuotaAdmission(client, options, lambda key: self.quota_objects.get(key) if self.quota_objects else None)
-        self.enhanced = EnhancedValidator(client, options)
-        self.quota_objects: Store | None = None
+        self.admission = QuotaAdmission(lanes.quotas, options, lambda key: self.quota_objects.get(key) if self.quota_objects else None)
+        self.enhanced = EnhancedValidator(lanes.reviews, options)
+        self.quota_objects: IndexedStore | None = None
         self.namespaces: Store | None = None
         self.priority_classes: Store | None = None
         self.nodes: Store | None = None
@@ -62,23 +73,22 @@ class View:
         if namespace is not None:
             return namespace.metadata.labels
         try:
-            return convert(await self.client.get(NAMESPACES, name), Namespace).metadata.labels if name else None
+            found = await self.live.get(NAMESPACES, name) if name else None
+            return convert(found, Namespace).metadata.labels if found is not None else None
         except (ApiError, ValueError):
             return None
 
     async def priority_class(self, name: str) -> PriorityClassObject | None:
         """A PriorityClass, None if there is none. Raises ApiError when the API server cannot tell."""
-        found: PriorityClassObject | None = self.priority_classes.get(name) if self.priority_classes else None
-        if found is not None:
-            return found
-        try:
-            return convert(await self.client.get(PRIORITYCLASSES, name), PriorityClassObject)
-        except NotFound:
-            return None
+        known: PriorityClassObject | None = self.priority_classes.get(name) if self.priority_classes else None
+        if known is not None:
+            return known
+        found = await self.live.get(PRIORITYCLASSES, name)
+        return convert(found, PriorityClassObject) if found is not None else None
 
     def quotas_named(self, name: str) -> list[ElasticQuota]:
         """ElasticQuotas with a name, of all namespaces."""
-        return [quota for quota in (self.quota_objects.list() if self.quota_objects else ()) if quota.metadata.name == name]
+        return self.quota_objects.by_index(BY_NAME, name) if self.quota_objects else []
 
     def node_objects(self) -> Iterable[Any]:
         """All nodes."""

@@ -22,6 +22,7 @@ async def start(sandbox: Sandbox) -> None:
         metrics_addr="127.0.0.1:0",
         health_probe_addr="127.0.0.1:0",
         enable_leader_election=False,
+        shutdown_delay=0.0,  # nothing balances load here
         webhook=webhook,
     )
     app = App(options, client=sandbox.client, informers=sandbox.informers, recorder=sandbox.recorders["manager"], ops=ops)
@@ -43,5 +44,6 @@ def arguments(sandbox: Sandbox) -> list[str]:
         f"--metrics-addr=127.0.0.1:{port}",
         f"--health-probe-addr=127.0.0.1:{sandbox.port('manager-health')}",
         "--enable-leader-election=false",
+        "--shutdown-delay-duration=0s",
         "--enable-pprof=false",
     ]

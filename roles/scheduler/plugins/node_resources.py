@@ -27,6 +27,9 @@ from roles.scheduler.framework.status import SKIP, SUCCESS, Status
 
 _TOO_MANY_PODS = 1
 _NEVER_FITS = 1 << 60
+# Over how many cards a request is spread: DeviceShare finds them in the node's Device. What a node offers of it is no amount that is
+# used up, and only nodes of managers with a gate that is off by default offer it at all.
+_COUNTED_BY_CARD = frozenset({names.RESOURCE_GPU_SHARED})
 
 
 def is_scalar(resource: str) -> bool:
@@ -72,7 +75,7 @@ class NodeResourcesFit(PreFilter, Filter, Score):
 
     def __init__(self, args: NodeResourcesFitArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._ignored = frozenset(args.ignored_resources) | handle.extended
+        self._ignored = frozenset(args.ignored_resources) | handle.extended | _COUNTED_BY_CARD
         self._ignored_prefixes = tuple(f"{group}/" for group in args.ignored_resource_groups)
         self._strategy = args.scoring_strategy.type
         ratio = args.scoring_strategy.requested_to_capacity_ratio

@@ -128,7 +128,7 @@ class Bed:
         number = len(self.managers)
         webhook = WebhookOptions(port=0, address="127.0.0.1", cert_dir=str(self.tmp_path / f"certs{number}"), host=options.pop("host", ""))
         webhook = dataclasses.replace(webhook, **options.pop("webhook", {}))
-        settings = Options(**{"enable_leader_election": False, "gates": switches, "webhook": webhook, **options})
+        settings = Options(**{"enable_leader_election": False, "shutdown_delay": 0.0, "gates": switches, "webhook": webhook, **options})
         client = await self.stack.enter_async_context(self.server.client())
         informers, recorder = InformerFactory(client), Recorder("manager")
         ops = OpsServer(recorder=recorder, role="manager")

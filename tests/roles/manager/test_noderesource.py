@@ -509,3 +509,66 @@ def test_devices_come_change_and_go(bed, make):
         assert found["metadata"]["labels"]["node.koordinator.sh/gpu-model"] == "A100"
 
     bed(test)
+
+
+@pytest.mark.feature("MGR-NR-GPU-01")
+def test_devices_are_offered_while_colocation_is_off(bed, make):
+    from koord.api.kinds import DEVICES
+
+    def cards(count):
+        resources = {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100"}
+        return [{"type": "gpu", "minor": minor, "health": True, "resources": resources} for minor in range(count)]
+
+    async def test(bed):
+        foreign = {"koordinator.sh/gpu-core": "300"}
+        device = {"apiVersion": DEVICES.api_version, "kind": "Device", "metadata": {"name": "n1"}, "spec": {"devices": cards(2)}}
+        await bed.create(make.node("n1"), make.node("n2", allocatable=foreign, extra=foreign), device)
+        await bed.start()
+        await settled(bed, "n1", "koordinator.sh/gpu", 200)
+        await bed.client.patch(DEVICES, "n1", {"spec": {"devices": cards(1)}})
+        await settled(bed, "n1", "koordinator.sh/gpu-core", 100)
+        await bed.client.delete(DEVICES, "n1")
+        await settled(bed, "n1", "koordinator.sh/gpu-core", None)
+        # nobody has ever reported a Device of the other node: what stands there is somebody else's
+        assert amounts(await bed.get("Node", "n2"))["koordinator.sh/gpu-core"] == 300
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-CFG-01")
+@pytest.mark.feature("MGR-NR-NORM-01")
+def test_emptying_a_key_takes_back_what_its_feature_wrote(bed, make):
+    from koord.api.kinds import CONFIGMAPS
+
+    async def test(bed):
+        await bed.create(
+            make.config(
+                colocation_config={"enable": True},
+                cpu_normalization_config={"enable": True, "defaultRatio": 1.2},
+                cpu_burst_config={"clusterStrategy": {"policy": "auto"}},
+            ),
+            {
+                "apiVersion": "topology.node.k8s.io/v1alpha1",
+                "kind": "NodeResourceTopology",
+                "metadata": {"name": "n1", "annotations": {"node.koordinator.sh/cpu-basic-info": '{"cpuModel":"M"}'}},
+                "topologyPolicies": ["None"],
+                "zones": [],
+            },
+            make.node("n1"),
+            make.metric("n1", system=("1", "1Gi")),
+        )
+        manager = await bed.start()
+        batch = 19200 - 1000
+        await settled(bed, "n1", BATCH_CPU, batch * 12 // 10)
+        empty = {"data": {"cpu-normalization-config": "", "cpu-burst-config": " "}}
+        await bed.client.patch(CONFIGMAPS, "slo-controller-config", empty, "koordinator-system")
+
+        async def taken_back():
+            node, slo = await bed.get("Node", "n1"), await bed.get("NodeSLO", "n1")
+            return node["metadata"]["annotations"][RATIO] == "1.00" and slo["spec"]["cpuBurstStrategy"]["policy"] == "none"
+
+        await bed.until(taken_back)
+        await settled(bed, "n1", BATCH_CPU, batch)
+        assert "koord_manager_config_errors 0.0" in (await manager.get("/metrics"))[1]
+
+    bed(test)
