@@ -63,7 +63,7 @@ class Acting:
         self._observe_only = options.observe_only
         self._events = EventRecorder(client, COMPONENT, options.node_name)
         self._root = host.root
-        self.journal = Journal(journal_path(host.root))
+        self.journal = Journal(journal_path(host.root), host.root)
         self.executor = Executor(
             host=host,
             journal=self.journal,
@@ -72,7 +72,7 @@ class Acting:
             recorder=recorder,
             force_after=float(options.resource_force_update_seconds),
             observe_only=options.observe_only,
-            holds=Holds(Journal(holds_path(host.root))),
+            holds=Holds(Journal(holds_path(host.root), host.root)),
         )
         evictor: Evictor = PodEvictor(
             client,
@@ -80,6 +80,8 @@ class Acting:
             stop_containers=None if options.only_evict_by_api else ContainerKiller(Endpoints.of(host.root, options)),
             tell=self._tell,
             metrics=metrics,
+            recorder=recorder,
+            audit=audit,
         )
         if extensions.evictor is not None:
             evictor = extensions.evictor(client, evictor)
@@ -120,7 +122,7 @@ class Acting:
             return
         if left.restored:
             log.info("given back after a run that did not end in order: %s", ", ".join(left.restored))
-        for failed in left.failed:
+        for failed in (*left.failed, *left.lost):
             log.error("cannot be given back: %s", failed)
 
     def tick(self, snapshot: Snapshot, mono: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,9 +13,8 @@ from koord.config.gates import KOORDLET, FeatureGates
 from koord.process.errors import ConfigurationError
 from koord.process.flags import HostPort, parse_host_port
 from koord.process.notify import notify, stay_watched
+from roles.koordlet import restoring
 from roles.koordlet.acting import Acting
-from roles.koordlet.actuation.journal import JournalError
-from roles.koordlet.actuation.restore import restore as put_back
 from roles.koordlet.audit.http import EventsHandler
 from roles.koordlet.audit.log import AuditLog
 from roles.koordlet.audit.reader import Readers
@@ -378,17 +376,5 @@ def _text(body: str) -> web.Response:
 
 def restore(options: Options) -> int:
     """Put back what koordlet changed on this machine, from its journal; the exit status."""
-    root = host_root(options)
-    lock = NodeLock(options.lock_file or os.path.join(root.var_run, "koordlet", "koordlet.lock"))
-    try:
-        lock.acquire()
-        result = put_back(root)
-    except (ConfigurationError, JournalError) as error:
-        print(f"koord koordlet: error: {error}", file=sys.stderr)
-        return 1
-    finally:
-        lock.release()
-    for failure in result.failed:
-        print(f"koord koordlet: {failure}", file=sys.stderr)
-    print(result)
-    return 1 if result.failed else 0
+    asked = bool(options.host_root or "agent_mode" in os.environ or any(getattr(options, f.replace("-", "_")) for f, *_ in PATH_FLAGS))
+    return restoring.run(host_root(options), asked=asked, lock_file=options.lock_file)

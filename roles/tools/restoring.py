@@ -16,7 +16,11 @@ from koord.kube.client import Client
 from koord.kube.errors import ApiError, NotFound
 
 NAME, INIT = "koordlet", "restore"
+#: Where the init container leaves its report, which the kubelet shows as its message. Named by koordlet too: tools import no role.
+_REPORT = {"name": "KOORD_RESTORE_REPORT", "value": "/dev/termination-log"}
 _PAUSE = 1.0
+#: Reports are read this often (seconds), and whenever a node is done.
+_LISTEN = 5.0
 _SHOWN = 10
 # Of a container that runs once: what only one that serves can have.
 _SERVING = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "ports")
@@ -34,7 +38,7 @@ def restoring(daemonset: Obj) -> Obj | None:
     if _UNPRIVILEGED in arguments:
         return None
     once = {key: value for key, value in agent.items() if key not in _SERVING}
-    once |= {"name": INIT, "args": [*arguments, "--restore"]}
+    once |= {"name": INIT, "args": [*arguments, "--restore"], "env": [*(agent.get("env") or ()), _REPORT]}
     watching = {**agent, "args": [*arguments, "--mode=observe", "--strategy-modes="]}
     pod = {"initContainers": [once], "containers": [watching if container is agent else container for container in containers]}
     # All nodes at once: nothing is offered or squeezed any more that would have to stay covered.
@@ -61,10 +65,13 @@ async def restore_nodes(client: Client, namespace: str, patience: float, say: Ca
             return True
         await client.patch(DAEMONSETS, NAME, patch, namespace)
         loop = asyncio.get_running_loop()
-        end, told = loop.time() + patience, ""
+        end, told, heard, listened = loop.time() + patience, "", set[str](), 0.0
         while True:
             done, wanted = progress(await client.get(DAEMONSETS, NAME, namespace))
             line = f"nodes put back: {done} of {wanted}"
+            if line != told or loop.time() - listened >= _LISTEN:
+                listened = loop.time()
+                await _listen(client, namespace, say, heard)
             if line != told:
                 say(line)
                 told = line
@@ -122,6 +129,28 @@ async def _late(client: Client, namespace: str, say: Callable[[str], None]) -> N
         say(f"not yet: node {pod['spec'].get('nodeName')}; kubectl -n {namespace} logs {pod['metadata']['name']} -c {INIT}")
     if len(late) > _SHOWN:
         say(f"and {len(late) - _SHOWN} more nodes")
+
+
+async def _listen(client: Client, namespace: str, say: Callable[[str], None], heard: set[str]) -> None:
+    """Say what init containers reported of single files, each line once."""
+    for pod in (await client.list(PODS, namespace, label_selector=f"koord-app={NAME}")).items:
+        for line in reports(pod):
+            if line not in heard:
+                heard.add(line)
+                say(line)
+
+
+def reports(pod: Obj) -> list[str]:
+    """What a pod's restore says was not put back, with its node: file and reason. Empty while all is well."""
+    lines: list[str] = []
+    for status in (pod.get("status") or {}).get("initContainerStatuses") or ():
+        if status.get("name") != INIT:
+            continue
+        for state in (status.get("state") or {}, status.get("lastState") or {}):
+            ended = state.get("terminated") or {}
+            first, *rest = (ended.get("message") or "").strip().splitlines() or [""]
+            lines += [first] * bool(first and ended.get("exitCode")) + rest
+    return [f"node {pod['spec'].get('nodeName')}: {line}" for line in dict.fromkeys(lines)]
 
 
 def _ready(pod: Obj) -> bool:

@@ -18,8 +18,9 @@ from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation import kernel
 from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.holds import Holds, text_before
-from roles.koordlet.actuation.journal import Entry, Journal
-from roles.koordlet.actuation.target import Target, key_of, reset_by, resolve
+from roles.koordlet.actuation.journal import Entry, Journal, Undo
+from roles.koordlet.actuation.memsw import beside
+from roles.koordlet.actuation.target import Target, key_of, limited_with, reset_by, reset_to, resolve
 from roles.koordlet.actuation.writes import Batch, Hold, Kind, Merge, Write, sequence
 from roles.koordlet.audit.log import AuditEvent
 
@@ -84,6 +85,11 @@ class Executor:
     """Releases that failed, with their rule: tried again once a minute."""
     _swept: float = 0.0
 
+    def __post_init__(self) -> None:
+        if self.journal is not None:
+            self.journal.see(self.host.root)
+        self.holds.see(self.host.root, self.journal)
+
     def apply(self, batches: Iterable[Batch], *, rule: str, now: float, mode: Mode = Mode.ENFORCE) -> Applied:
         """Bring batches about, in order. ``rule`` is the strategy or hook, ``now`` the time of the decision (Unix seconds)."""
         applied = Applied()
@@ -130,7 +136,7 @@ class Executor:
             return
         for target in (t for level in levels for t in level):
             target.first = target.write.cached and key_of(target.write) not in self._cache
-        allowed = self._on_record([t for level in levels for t in level], applied) - self._not_held(levels, rule, applied)
+        allowed = self._on_record([t for level in levels for t in level], rule, now, applied) - self._not_held(levels, rule, applied)
         self._downwards(levels, allowed, rule, now, applied, stop=batch.stop_on_error)
         for targets in reversed(levels):
             for target in targets:
@@ -234,14 +240,14 @@ class Executor:
             self._owed.pop(key_of(target.write), None)
         return {id(target) for target, _ in refused}
 
-    def _on_record(self, targets: list[Target], applied: Applied) -> set[int]:
+    def _on_record(self, targets: list[Target], rule: str, now: float, applied: Applied) -> set[int]:
         """Put the old values of what is going to change into the journal; the ids of targets that may be written."""
         if self.journal is None:
             return {id(t) for t in targets}
         changing = [t for t in targets if t.write.origin or not t.satisfied]
-        wanted = [(t, e) for t in changing for e in (t.entry(), reset_by(t, self.host))]
+        wanted = [(t, e) for t in changing for e in (t.entry(), reset_by(t, self.host), limited_with(t))]
         entries = [e for _, e in wanted if e is not None]
-        if self.journal.remember(entries):
+        if self.journal.remember(entries, owner=rule, time=now):
             return {id(t) for t in targets}
         refused: set[int] = set()
         for target, entry in wanted:
@@ -254,17 +260,48 @@ class Executor:
         begun = seams.perf_counter()
         status = "failed"
         reset = reset_by(target, self.host)
+        other = beside(target.path, text) if target.write.kind is Kind.CGROUP else None
         # until the wanted value stands there, the cache vouches for nothing
         self._cache.pop(key_of(target.write), None)
         try:
-            target.put(text)
+            if other is not None and other.first:
+                self._noted(other.path, other.text, lambda: kernel.write(other.path, other.text))
+            if reset is not None and self.journal is not None:
+                self.journal.writing(reset.path, reset_to(target, self.host))
+            self._noted(target.path, text, lambda: target.put(text))
             status = "success"
+            if other is not None and not other.first:
+                self._noted(other.path, other.text, lambda: kernel.write(other.path, other.text))
             if reset is not None:
                 self._put_back(reset)
         finally:
             self.host.files.invalidate(target.path)
             if self.metrics is not None:
                 self.metrics.resource_update.observe((seams.perf_counter() - begun) * 1000, _metric_type(target.write), status)
+
+    def _noted(self, path: str, text: str, put: Callable[[], None]) -> None:
+        """Write, with the journal knowing before and after what is ours there. Raises WriteError."""
+        if self.journal is None or self.journal.get(path) is None:
+            put()
+            return
+        ours = self.journal.writing(path, text)
+        try:
+            put()
+        except WriteError:
+            self.journal.refused(path, ours)
+            raise
+        self.journal.wrote(path, self._as_kept(path, text))
+
+    def _as_kept(self, path: str, text: str) -> str:
+        """What the kernel made of a whole value that was written."""
+        assert self.journal is not None
+        entry = self.journal.get(path)
+        if entry is None or entry.undo not in (Undo.WRITE, Undo.REPLACE):
+            return text
+        try:
+            return kernel.read(path)
+        except WriteError:
+            return text
 
     def _put_back(self, entry: Entry) -> None:
         """Give a file that the kernel has just set anew the value that is on record. An idle group does not take one; that is no error."""
@@ -273,9 +310,11 @@ class Executor:
         if first is None or first.inode != entry.inode:
             return
         try:
-            kernel.write(entry.path, first.value)
+            self._noted(entry.path, first.value, lambda: kernel.write(entry.path, first.value))
         except WriteError as error:
             log.debug("%s", error)
+        if self.journal is not None:
+            self.journal.wrote(entry.path, self._as_kept(entry.path, first.value))
 
     def _observe(self, targets: list[Target], rule: str, now: float, applied: Applied) -> None:
         for target in targets:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from roles.koordlet.actuation import disklines
 from roles.koordlet.actuation.errors import Trouble, WriteError
@@ -18,6 +18,7 @@ from roles.koordlet.actuation.journal import Journal, JournalError
 from roles.koordlet.actuation.restore import Restored, put_back
 from roles.koordlet.actuation.target import Target, key_of
 from roles.koordlet.actuation.writes import Write
+from roles.koordlet.host.root import HostRoot
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class Holds:
         self._record = record
         self._holds: dict[Key, Hold] = {}
         self._dropped = False
+        self._journal: Journal | None = None
 
     def __len__(self) -> int:
         return len(self._holds)
@@ -92,13 +94,21 @@ class Holds:
             del self._holds[key]
         self._dropped = bool(gone) or self._dropped
 
+    def see(self, root: HostRoot, journal: Journal | None) -> None:
+        """Where the machine is, and the journal of all writes."""
+        self._journal = journal
+        if self._record is not None:
+            self._record.see(root)
+
     def recover(self, allowed: tuple[str, ...]) -> Restored:
-        """At the start: give back what an earlier run held when it was killed. Raises JournalError."""
+        """At the start: give back what a killed run held, where it still is what that run wrote. Raises JournalError."""
         if self._record is None:
             return Restored()
         self._record.open()
-        result = put_back(self._record, allowed=allowed)
-        failed = {error.path for error in result.failed}
+        known = {entry.path: entry.ours for entry in self._journal or ()}
+        held = [replace(entry, ours=known.get(entry.path)) for entry in self._record]
+        result = put_back(held, allowed=allowed, journal=self._journal if self._journal is not None else self._record)
+        failed = {error.path for error in (*result.failed, *result.lost)}
         self._record.keep_only([entry for entry in self._record if entry.path in failed])
         return result
 

@@ -1,8 +1,9 @@
-"""The write journal: what every file held before this agent first touched it (BEY-JRN-01).
+"""The write journal: what every file held before this agent first touched it, and what the agent wrote last (BEY-JRN-01).
 
-Append-only lines ``<crc32> <json>``, one a file, written *before* the file is: an agent that is killed at any moment leaves a
-journal from which everything can be put back. A torn last line means that its file was not touched yet and is dropped. A
-journal that cannot be written makes the executor leave files alone whose value is not on record.
+Append-only lines, one a file, written *before* the file is: an agent that is killed at any moment leaves a journal from which
+everything can be put back. First values are synced; what is being written is appended, which a kill of the process cannot lose. A torn
+last line means that its file was not touched yet. A journal that cannot be written makes the executor leave files alone whose value is
+not on record; one that cannot be read is not replaced, and lines that are not understood stay in it.
 
 The journal lies below ``/var/run``, which lives exactly as long as what it describes: a reboot resets both.
 """
@@ -11,108 +12,50 @@ from __future__ import annotations
 
 import logging
 import os
-import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import replace
 
-import orjson
-
-from roles.koordlet.host.errors import HostError
-from roles.koordlet.host.proc import start_ticks
+from roles.koordlet.actuation.journal_lines import Entry, Ours, decode, encode, encode_ours
+from roles.koordlet.actuation.places import NOTHING, PROCESS_FILE, Base, FileId, Place, Places, directory_inode, identity
+from roles.koordlet.actuation.threeway import Undo, assumed_ours, before_by_now, with_ours
+from roles.koordlet.host.root import HostRoot, PathEscapeError
 
 log = logging.getLogger(__name__)
 
 NAME = "journal"
-#: A file of a single process.
-PROCESS_FILE = "oom_score_adj"
-#: Compact when there are this many entries and most of them are of cgroups that are gone.
+#: Compact when there are this many entries and twice as many as the last time.
 _COMPACT_AT = 4096
-
-
-class Undo(StrEnum):
-    """How a file is put back."""
-
-    WRITE = "write"
-    LINES = "lines"
-    """Line by line, as resctrl takes it."""
-    WORDS = "words"
-    """Word by word (sched_features)."""
-    DEVICES = "devices"
-    """A line a disk (blkio); disks that had no line are set to 0."""
-    REPLACE = "replace"
-    """The agent replaced a whole file of its own kind."""
-    UNMOUNT = "unmount"
-    """The agent mounted it."""
-    REMOVE = "remove"
-    """The agent made the file."""
-    REMOVE_DIRECTORY = "rmdir"
-    """The agent made the directory (a resctrl group: its tasks fall back to the root group)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One file before it was first written. ``inode`` is its :func:`identity`, 0 when it says nothing (sysctl)."""
-
-    path: str
-    value: str
-    undo: Undo = Undo.WRITE
-    resource: str = ""
-    inode: int = 0
+#: Compact when the file has this many bytes and four times as many as the last time.
+_COMPACT_BYTES = 1 << 20
 
 
 class JournalError(Exception):
     """The journal cannot be read or written."""
 
 
-def _encode(entry: Entry) -> bytes:
-    body = orjson.dumps([entry.path, entry.value, str(entry.undo), entry.resource, entry.inode])
-    return b"%08x %s\n" % (zlib.crc32(body), body)
-
-
-def _decode(line: bytes) -> Entry | None:
-    crc, _, body = line.partition(b" ")
-    try:
-        if int(crc, 16) != zlib.crc32(body):
-            return None
-        path, value, undo, resource, inode = orjson.loads(body)
-        entry = Entry(path, value, Undo(undo), resource, inode)
-    except (ValueError, TypeError):
-        return None
-    whole = all(isinstance(text, str) for text in (path, value, resource)) and isinstance(inode, int)
-    return entry if whole else None
-
-
-def directory_inode(path: str) -> int:
-    """Identity of the directory that holds a cgroup file: a cgroup that was made anew has another. 0 when it is gone."""
-    try:
-        return os.stat(os.path.dirname(path)).st_ino
-    except OSError:
-        return 0
-
-
-def identity(path: str) -> int:
-    """What tells a file from another one that later has its path: the inode of a cgroup's directory, the start of a process in clock
-    ticks since boot (its number may be given to another one). 0 when it is gone."""
-    directory, name = os.path.split(path)
-    if name != PROCESS_FILE:
-        return directory_inode(path)
-    try:
-        with open(os.path.join(directory, "stat"), "rb") as file:
-            return start_ticks(file.name, file.read())
-    except (OSError, HostError):
-        return 0
-
-
 class Journal:
-    """First values of written files. Belongs to one process (the node lock sees to that)."""
+    """What is known of written files, by place. Belongs to one process (the node lock sees to that).
 
-    def __init__(self, path: str) -> None:
+    Without ``root`` paths are taken as they are; :meth:`see` says later where the machine is.
+    """
+
+    def __init__(self, path: str, root: HostRoot | None = None) -> None:
         self.path = path
         self.failure = ""
         """Why the last attempt to put something on record failed; empty when it worked."""
-        self._entries: dict[str, Entry] = {}
+        self.not_understood: list[bytes] = []
+        """Lines that are damaged or of a newer version; every journal that replaces this one has them."""
+        self.places = Places(root)
+        self._entries: dict[Place, Entry] = {}
+        self._by_path: dict[str, Place] = {}
+        self._unwritten: set[Place] = set()
+        self._trusted: set[FileId] = set()
+        """Trees in which files of an earlier version's journal were found again, by their inode."""
         self._fd: int | None = None
+        self._unread = True
+        self._bytes = 0
+        self._compact_at = _COMPACT_AT
+        self._compact_bytes = _COMPACT_BYTES
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -121,31 +64,77 @@ class Journal:
         return iter(list(self._entries.values()))
 
     def get(self, path: str) -> Entry | None:
-        return self._entries.get(path)
+        place = self._by_path.get(path)
+        return self._entries.get(place) if place is not None else None
+
+    def see(self, root: HostRoot) -> None:
+        """Where the machine is. What is known already is found again there."""
+        if self.places.root is None:
+            known = list(self)
+            self.places = Places(root)
+            self._replace(known)
 
     # -- opening -------------------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read what an earlier run left. A damaged line is reported and left out. Raises JournalError when it cannot be read."""
+        """Read what an earlier run left. Raises JournalError when it cannot be read; it is then never written either."""
         try:
             with open(self.path, "rb") as file:
                 data = file.read()
         except FileNotFoundError:
+            self._unread = False
             return
         except OSError as error:
             raise JournalError(f"journal {self.path} cannot be read: {error.strerror}") from error
+        self._unread = False
+        self.not_understood = []
         body, _, torn = data.rpartition(b"\n")
-        damaged = 0
         for line in body.split(b"\n") if body else []:
-            entry = _decode(line)
-            if entry is None:
-                damaged += 1
-            else:
-                self._take(entry)
-        if damaged:
-            log.error("journal %s: %d damaged lines are left out; the values of those files cannot be put back", self.path, damaged)
-        if torn:
+            self._read(line)
+        if torn and decode(torn) is not None:
+            self._read(torn)
+        elif torn:
             log.warning("journal %s ends in an unfinished line, as after a kill; its file was not touched", self.path)
+        self._trusted = {self.places.tree(e.place) for e in self if e.place is not None and e.tree == NOTHING and e.inode and self.found(e)}
+        if self.not_understood:
+            log.error(
+                "journal %s: %d damaged lines, or lines of a newer version, are kept; this version cannot put back what they say",
+                self.path,
+                len(self.not_understood),
+            )
+
+    def _read(self, line: bytes) -> None:
+        found = decode(line)
+        if found is None:
+            self.not_understood.append(line)
+        elif isinstance(found, Ours):
+            place = self.places.of_foreign(found.place.path) if found.place.base is Base.ABSOLUTE else found.place
+            known = self._entries.get(place)
+            if known is not None:
+                self._entries[place] = replace(known, ours=found.ours)
+        else:
+            self._take(self._placed(found))
+
+    def _placed(self, entry: Entry) -> Entry:
+        """An entry by its place on this machine, and the path that it has there."""
+        place, foreign, tree = entry.place, entry.foreign, entry.tree
+        if foreign or place is None or place.base is Base.ABSOLUTE:
+            foreign = foreign or entry.path
+            place = self.places.of_foreign(foreign)
+            # where the machine was not known, nothing is known of its trees
+            tree = NOTHING if place.base is not Base.ABSOLUTE and entry.place != place else tree
+        try:
+            path = self.places.path(place)
+        except PathEscapeError:
+            path = f"/../{place}"  # lies outside, which whoever would write it says
+        return replace(entry, place=place, path=path, foreign=foreign, tree=tree)
+
+    def _settled(self, entry: Entry) -> Entry:
+        """An entry of an earlier version whose file was found: from now on it is known by its place."""
+        if entry.place is None or entry.tree != NOTHING or self._same_tree(entry) is not True:
+            return entry
+        device = _device(entry.path) if entry.inode and not entry.path.endswith(f"/{PROCESS_FILE}") else 0
+        return replace(entry, device=device, tree=self.places.tree(entry.place), boot=self.places.boot, foreign="")
 
     def open(self) -> None:
         """Load, drop what no longer exists, and be ready to append. Raises JournalError."""
@@ -153,15 +142,18 @@ class Journal:
         self.compact()
 
     def compact(self) -> None:
-        """Write the journal anew with the entries whose files still exist (atomically). Raises JournalError."""
+        """Write the journal anew, atomically, without the entries that are known to be gone. Raises JournalError."""
+        if self._unread:
+            self.load()
         self._close()
-        kept = {e.path: e for e in self._entries.values() if _alive(e)}
+        kept = [self._settled(entry) for entry in self if not self.gone(entry)]
+        data = b"".join([*map(encode, kept), *(line + b"\n" for line in self.not_understood)])
         temporary = f"{self.path}.new"
         try:
             os.makedirs(os.path.dirname(self.path), mode=0o755, exist_ok=True)
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
-                _write_all(fd, b"".join(map(_encode, kept.values())))
+                _write_all(fd, data)
                 os.fsync(fd)
             finally:
                 os.close(fd)
@@ -170,66 +162,170 @@ class Journal:
             self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         except OSError as error:
             raise JournalError(f"journal {self.path} cannot be written: {error.strerror}") from error
-        self._entries = kept
+        self._replace(kept)
+        self._unwritten.clear()
+        self._bytes = len(data)
+        self._compact_at = max(_COMPACT_AT, 2 * len(kept))
+        self._compact_bytes = max(_COMPACT_BYTES, 4 * len(data))
+
+    # -- what is there -------------------------------------------------------------------------------------------------------
+
+    def found(self, entry: Entry) -> bool:
+        """Whether the very file that an entry is about is there."""
+        if entry.place is not None and self.places.rebooted(entry.place, entry.boot):
+            return False
+        if not os.path.lexists(entry.path):
+            return False
+        if not entry.inode:
+            return self._same_tree(entry) is not False
+        if identity(entry.path) != entry.inode:
+            return False
+        # an inode by itself means little in another tree
+        return not entry.device or entry.device == _device(entry.path) or self._same_tree(entry) is True
+
+    def gone(self, entry: Entry) -> bool:
+        """Whether a file is known to be no more: missing, or made anew, in the very tree that it was in, or of an earlier boot."""
+        if entry.place is not None and self.places.rebooted(entry.place, entry.boot):
+            return True
+        return not self.found(entry) and self._same_tree(entry) is True
+
+    def _same_tree(self, entry: Entry) -> bool | None:
+        """None: not known, because an earlier version noted no tree and the machine is seen under another path now."""
+        if entry.place is None:
+            return None
+        if entry.tree == NOTHING:
+            literally = entry.foreign == entry.path and os.path.isdir(self.places.top(entry.place))
+            return True if literally or self.places.tree(entry.place) in self._trusted else None
+        return self.places.same_tree(entry.place, entry.tree, entry.boot)
 
     # -- recording -----------------------------------------------------------------------------------------------------------
 
     def known(self, path: str, inode: int) -> bool:
         """Whether the first value of this very file is on record."""
-        entry = self._entries.get(path)
+        entry = self.get(path)
         return entry is not None and (not inode or not entry.inode or entry.inode == inode)
 
-    def remember(self, entries: Iterable[Entry]) -> bool:
-        """Put first values on record, before the files are written: one append and one sync for all. False: they are not."""
-        fresh = [e for e in entries if not self.known(e.path, e.inode)]
-        if not fresh:
-            return True
+    def remember(self, entries: Iterable[Entry], *, owner: str = "", time: float = 0.0) -> bool:
+        """Put on record what files hold before they are written: one append and one sync for all. False: it is not there.
+
+        Of a file that is known, a value from outside (``Entry.now`` is neither what was before nor ours) becomes the one before.
+        """
         try:
-            if self._fd is None:
+            if self._unread:
+                self.load()
+            fresh = [e for entry in entries if (e := self._news(entry, owner, time)) is not None]
+            if not fresh and self._fd is not None:
+                return True
+            if self._fd is None or len(self._entries) >= self._compact_at or self._bytes >= self._compact_bytes:
                 self.compact()
-            if len(self._entries) > _COMPACT_AT and len(self._entries) % 256 == 0:
-                self.compact()
-            fd = self._fd
-            if fd is None:
-                raise JournalError(f"journal {self.path} is closed")
-            self._append(fd, b"".join(map(_encode, fresh)))
+            self._append(b"".join(map(encode, fresh)), sync=True)
         except (OSError, JournalError) as error:
-            text = str(error) if isinstance(error, JournalError) else f"journal {self.path} cannot be written: {error.strerror}"
-            if text != self.failure:
-                log.error("%s; nothing is changed whose present value is not on record", text)
-            self.failure = text
+            self._failed(error)
             return False
+        self._works()
+        for entry in fresh:
+            self._take(entry, newest=True)
+        return True
+
+    def _news(self, entry: Entry, owner: str, time: float) -> Entry | None:
+        """The line that an entry is worth; None when all of it is known."""
+        known = self.get(entry.path)
+        if known is None or not self.known(entry.path, entry.inode):
+            place = self.places.of(entry.path)
+            device = _device(entry.path) if entry.inode and not entry.path.endswith(f"/{PROCESS_FILE}") else 0
+            tree, boot = self.places.tree(place), self.places.boot
+            return replace(entry, place=place, device=device, tree=tree, boot=boot, owner=owner, time=time, now=None)
+        if entry.now is None:
+            return None
+        if known.ours is None:
+            return replace(known, ours=assumed_ours(known.undo, entry.now))
+        before = before_by_now(known.undo, known.resource, known.value, known.ours, entry.now)
+        if before == known.value:
+            return None
+        undo = Undo.REPLACE if known.undo is Undo.REMOVE else known.undo  # the agent's own file is somebody else's now
+        return replace(known, value=before, undo=undo, owner=owner, time=time)
+
+    def writing(self, path: str, text: str) -> tuple[str, ...] | None:
+        """Say what is about to be written to a known file; what was noted of it, for :meth:`refused`."""
+        entry = self.get(path)
+        if entry is not None:
+            self._ours(entry, with_ours(entry.undo, entry.ours, text, done=False))
+        return entry.ours if entry is not None else None
+
+    def wrote(self, path: str, text: str) -> None:
+        """Say what a known file holds by our hand."""
+        entry = self.get(path)
+        if entry is not None:
+            self._ours(entry, with_ours(entry.undo, entry.ours, text, done=True))
+
+    def refused(self, path: str, ours: tuple[str, ...] | None) -> None:
+        """Say that the kernel did not take what was about to be written."""
+        entry = self.get(path)
+        if entry is not None and ours is not None:
+            self._ours(entry, ours)
+
+    def _ours(self, entry: Entry, ours: tuple[str, ...]) -> None:
+        if ours == entry.ours or entry.place is None:
+            return
+        self._entries[entry.place] = replace(entry, ours=ours)
+        self._unwritten.add(entry.place)
+        if self._fd is None:
+            return
+        known = [(place, self._entries[place].ours) for place in self._unwritten if place in self._entries]
+        try:
+            self._append(b"".join(encode_ours(place, texts) for place, texts in known if texts is not None), sync=False)
+        except OSError as error:
+            self._failed(error)  # the first value is on record; the rest follows with the next line
+            return
+        self._unwritten.clear()
+
+    def _failed(self, error: OSError | JournalError) -> None:
+        text = str(error) if isinstance(error, JournalError) else f"journal {self.path} cannot be written: {error.strerror}"
+        if text != self.failure:
+            log.error("%s; nothing is changed whose present value is not on record", text)
+        self.failure = text
+
+    def _works(self) -> None:
         if self.failure:
             log.info("journal %s can be written again", self.path)
             self.failure = ""
-        for entry in fresh:
-            self._take(entry)
-        return True
 
-    def _append(self, fd: int, data: bytes) -> None:
+    def _append(self, data: bytes, *, sync: bool) -> None:
         """All or nothing: what a full disk took of the lines is cut off again, or the next line would join a torn one."""
-        before = os.fstat(fd).st_size
+        if self._fd is None:
+            raise JournalError(f"journal {self.path} is closed")
+        before = os.fstat(self._fd).st_size
         try:
-            _write_all(fd, data)
-            os.fdatasync(fd)
+            _write_all(self._fd, data)
+            if sync:
+                os.fdatasync(self._fd)
         except OSError:
-            os.ftruncate(fd, before)
+            os.ftruncate(self._fd, before)
             raise
+        self._bytes = before + len(data)
 
-    def _take(self, entry: Entry) -> None:
-        known = self._entries.get(entry.path)
-        # the first value counts; a cgroup made anew under the same name starts over
-        if known is None or (entry.inode and known.inode and entry.inode != known.inode):
-            self._entries[entry.path] = entry
+    def _take(self, entry: Entry, *, newest: bool = False) -> None:
+        place = entry.place
+        assert place is not None
+        known = self._entries.get(place)
+        # of the first version's lines the first one of a file counts; a cgroup made anew under the same name starts over
+        if known is not None and entry.ours is None and not newest and not (entry.inode and known.inode and entry.inode != known.inode):
+            return
+        self._entries[place] = entry
+        self._by_path[entry.path] = place
+
+    def _replace(self, entries: Iterable[Entry]) -> None:
+        self._entries, self._by_path = {}, {}
+        for entry in entries:
+            self._take(self._placed(entry), newest=True)
 
     def clear(self) -> None:
         """Everything was put back: start with an empty journal. Raises JournalError."""
-        self._entries.clear()
-        self.compact()
+        self.keep_only(())
 
     def keep_only(self, entries: Iterable[Entry]) -> None:
         """Keep what could not be put back. Raises JournalError."""
-        self._entries = {e.path: e for e in entries}
+        self._replace(list(entries))
         self.compact()
 
     def close(self) -> None:
@@ -241,10 +337,11 @@ class Journal:
             self._fd = None
 
 
-def _alive(entry: Entry) -> bool:
-    if not os.path.lexists(entry.path):
-        return False
-    return not entry.inode or identity(entry.path) == entry.inode
+def _device(path: str) -> int:
+    try:
+        return os.stat(os.path.dirname(path)).st_dev
+    except OSError:
+        return 0
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -259,3 +356,6 @@ def _sync_directory(path: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+__all__ = ["NAME", "PROCESS_FILE", "Entry", "Journal", "JournalError", "Undo", "decode", "directory_inode", "identity"]

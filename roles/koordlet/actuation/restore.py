@@ -1,7 +1,8 @@
 """Putting everything back that the agent changed on this machine (BEY-JRN-01, ``koord koordlet --restore``).
 
-The journal says what each file held before the agent first wrote it. Values grow from parent to child and shrink from child to
-parent; what the kernel refuses because of another file that is still to be put back is tried again while that helps.
+The journal says what each file held before the agent wrote it and what the agent wrote last. Only what holds our value is put back; what
+others set since stays theirs. Values grow from parent to child and shrink from child to parent; what the kernel refuses because of
+another file that is still to be put back is tried again while that helps.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from roles.koordlet.actuation import disklines, kernel
+from roles.koordlet.actuation import kernel
 from roles.koordlet.actuation.errors import Trouble, WriteError
-from roles.koordlet.actuation.journal import NAME, Entry, Journal, JournalError, Undo, identity
-from roles.koordlet.actuation.values import MERGE_OF, merged, same
+from roles.koordlet.actuation.journal import NAME, Entry, Journal, JournalError, Undo
+from roles.koordlet.actuation.memsw import LIMIT, MEMSW, beside
+from roles.koordlet.actuation.threeway import put_back as compared
+from roles.koordlet.actuation.values import MERGE_OF, merged
 from roles.koordlet.host.root import HostRoot
 
 log = logging.getLogger(__name__)
 
 _PASSES = 5
+_OWN = (Undo.REMOVE, Undo.REMOVE_DIRECTORY, Undo.UNMOUNT)
 
 
 @dataclass(slots=True)
@@ -31,10 +35,33 @@ class Restored:
     unchanged: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
     failed: list[WriteError] = field(default_factory=list)
+    theirs: list[WriteError] = field(default_factory=list)
+    """Others set them since; they stay."""
+    lost: list[WriteError] = field(default_factory=list)
+    """Not found, and not known to be gone: this is another machine, or its files are mounted elsewhere."""
+    not_understood: int = 0
+    """Lines of the journal that are damaged or of a newer version."""
 
     def __str__(self) -> str:
         counts = f"{len(self.restored)} files put back, {len(self.unchanged)} as they were, {len(self.gone)} gone"
-        return f"{counts}, {len(self.failed)} failed"
+        more = [(len(self.theirs), "changed by others since and left"), (len(self.lost), "not found")]
+        return ", ".join([counts, *(f"{count} {what}" for count, what in more if count), f"{len(self.failed)} failed"])
+
+    @property
+    def lines(self) -> list[str]:
+        """What an operator should know of single files, worst first."""
+        unread = [f"{self.not_understood} lines of the journal are damaged or of a newer version: use that version"]
+        return [
+            *(f"not found: {error}" for error in self.lost),
+            *(f"not put back: {error}" for error in self.failed),
+            *(unread if self.not_understood else ()),
+            *(f"left as it is: {error}" for error in self.theirs),
+        ]
+
+    @property
+    def missed(self) -> bool:
+        """Whether nothing of what is on record was found."""
+        return bool(self.lost) and not (self.restored or self.unchanged or self.gone or self.theirs)
 
 
 def journal_path(root: HostRoot) -> str:
@@ -48,63 +75,69 @@ def holds_path(root: HostRoot) -> str:
 
 
 def restore(root: HostRoot) -> Restored:
-    """Put back what the journal of this machine says and empty it. No journal: nothing to do. Raises JournalError."""
-    journal = Journal(journal_path(root))
+    """Put back what the journal of this machine says; what could not be put back stays in it. Raises JournalError."""
+    journal = Journal(journal_path(root), root)
     if not os.path.exists(journal.path):
         return Restored()
     journal.load()
     entries = list(journal)
-    result = put_back(entries, allowed=root.machine_directories)
-    failed = {error.path for error in result.failed}
-    journal.keep_only(e for e in entries if e.path in failed)
+    result = put_back(entries, allowed=root.machine_directories, journal=journal)
+    left = {error.path for error in (*result.failed, *result.lost)}
+    journal.keep_only(e for e in entries if e.path in left)
+    result.not_understood = len(journal.not_understood)
     journal.close()
-    if not failed:
+    if not left:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(holds_path(root))
     return result
 
 
-def put_back(entries: Iterable[Entry], *, allowed: Iterable[str] = ("/",)) -> Restored:
-    """Write the old values of ``entries``; only files below one of the ``allowed`` directories are touched."""
+def put_back(entries: Iterable[Entry], *, allowed: Iterable[str] = ("/",), journal: Journal | None = None) -> Restored:
+    """Put the old values of ``entries`` back; only files below one of the ``allowed`` directories are touched. ``journal`` knows which
+    files are still the same, and is told what is written."""
     result = Restored()
+    journal = Journal("") if journal is None else journal
     roots = tuple(a.rstrip("/") + "/" for a in allowed)
     values: list[Entry] = []
     others: list[Entry] = []
     for entry in entries:
         if not os.path.normpath(entry.path).startswith(roots):
             result.failed.append(WriteError(Trouble.OTHER, entry.path, "lies outside this machine's directories"))
-        elif not os.path.lexists(entry.path) or (entry.inode and identity(entry.path) != entry.inode):
-            result.gone.append(entry.path)
+        elif not journal.found(entry):
+            if entry.place is None or journal.gone(entry):
+                result.gone.append(entry.path)
+            else:
+                seen = f" (koordlet saw it as {entry.foreign})" if entry.foreign not in ("", entry.path) else ""
+                result.lost.append(WriteError(Trouble.GONE, entry.path, f"is not the file that koordlet changed{seen}"))
         elif entry.undo in (Undo.WRITE, Undo.REPLACE):
             values.append(entry)
         else:
             others.append(entry)
-    _values(values, result)
-    last = (Undo.REMOVE, Undo.REMOVE_DIRECTORY, Undo.UNMOUNT)
-    for entry in sorted(others, key=lambda e: (last.index(e.undo) if e.undo in last else -1, -e.path.count("/"))):
-        _other(entry, result)
+    _values(values, result, journal)
+    for entry in sorted(others, key=lambda e: (_OWN.index(e.undo) if e.undo in _OWN else -1, -e.path.count("/"))):
+        _other(entry, result, journal)
     return result
 
 
-def _values(entries: list[Entry], result: Restored) -> None:
+def _values(entries: list[Entry], result: Restored, journal: Journal) -> None:
     """Whole values, in passes: down with what grows, up with the rest, again while something still gets through."""
-    open_entries = {e.path: e for e in sorted(entries, key=lambda e: (e.path.count("/"), e.path))}
-    changed: set[str] = set()
+    ours = [entry for entry in entries if _is_ours(entry, result)]
+    # the limit of memory and swap together may never be the lesser one: on the way down it comes first, on the way up last
+    open_entries = {e.path: e for e in sorted(ours, key=lambda e: (e.path.count("/"), os.path.dirname(e.path), e.resource != MEMSW))}
     errors: dict[str, WriteError] = {}
     for _ in range(_PASSES):
         before = len(open_entries)
         for entry in list(open_entries.values()):
-            _grow(entry, changed)
+            _grow(entry, journal)
         for entry in reversed(list(open_entries.values())):
             try:
-                if _finish(entry):
-                    changed.add(entry.path)
+                _finish(entry, journal)
             except WriteError as error:
                 errors[entry.path] = error
                 continue
             errors.pop(entry.path, None)
             del open_entries[entry.path]
-            (result.restored if entry.path in changed else result.unchanged).append(entry.path)
+            result.restored.append(entry.path)
         if not open_entries or len(open_entries) == before:
             break
     for path in open_entries:
@@ -114,48 +147,81 @@ def _values(entries: list[Entry], result: Restored) -> None:
             result.failed.append(errors[path])
 
 
-def _grow(entry: Entry, changed: set[str]) -> None:
+def _is_ours(entry: Entry, result: Restored) -> bool:
+    """Whether a file holds what the agent wrote; if not, what it is is told."""
+    try:
+        back = compared(entry.undo, entry.resource, entry.value, entry.ours, kernel.read(entry.path))
+    except WriteError as error:
+        if error.trouble is Trouble.GONE:
+            result.gone.append(entry.path)
+        else:
+            result.failed.append(error)
+        return False
+    _tell_theirs(entry, back.theirs, result)
+    if not back.texts and not back.theirs:
+        result.unchanged.append(entry.path)
+    return bool(back.texts)
+
+
+def _tell_theirs(entry: Entry, theirs: list[str], result: Restored) -> None:
+    for text in theirs:
+        last = entry.ours[-1] if entry.ours else ""
+        said = f"holds {text[:80]!r}, set by others after koordlet wrote {last[:80]!r}; before koordlet it held {entry.value[:80]!r}"
+        result.theirs.append(WriteError(Trouble.OTHER, entry.path, said))
+
+
+def _grow(entry: Entry, journal: Journal) -> None:
     rule = MERGE_OF.get(entry.resource)
     if rule is None or not entry.value.strip():
         return
     try:
         text = merged(rule, kernel.read(entry.path), entry.value)
         if text is not None:
-            kernel.write(entry.path, text)
-            changed.add(entry.path)
+            _write(entry, text, journal)
     except (WriteError, ValueError) as error:
         # the way up says whether it matters
         log.debug("%s cannot grow yet: %s", entry.path, error)
 
 
-def _finish(entry: Entry) -> bool:
-    """Whether the file had to be written."""
-    current = kernel.read(entry.path)
-    resource = entry.resource if len(entry.value.split()) == 1 else ""
-    if current == entry.value or (entry.value.strip() and same(resource, current, entry.value)):
-        return False
+def _finish(entry: Entry, journal: Journal) -> None:
+    if compared(entry.undo, entry.resource, entry.value, None, kernel.read(entry.path)).texts:
+        _write(entry, entry.value, journal)
+
+
+def _write(entry: Entry, text: str, journal: Journal) -> None:
+    """Raises WriteError."""
+    journal.writing(entry.path, text)
     if entry.undo is Undo.REPLACE:
-        kernel.replace_file(entry.path, entry.value)
-    else:
-        kernel.write(entry.path, entry.value)
-    return True
+        kernel.replace_file(entry.path, text)
+        return
+    if entry.resource == LIMIT:
+        other = beside(entry.path, text)
+        if other is not None and other.first:
+            kernel.write(other.path, other.text)
+    kernel.write(entry.path, text)
 
 
-def _other(entry: Entry, result: Restored) -> None:
+def _other(entry: Entry, result: Restored, journal: Journal) -> None:
     try:
         if entry.undo is Undo.UNMOUNT:
             kernel.unmount(entry.path)
-        elif entry.undo is Undo.REMOVE:
-            kernel.change_own(entry.path, False, directory=False)
         elif entry.undo is Undo.REMOVE_DIRECTORY:
             kernel.change_own(entry.path, False, directory=True)
-        else:
+        elif entry.undo is Undo.REMOVE:
             current = kernel.read(entry.path)
-            lines = _missing(entry, current)
-            for line in lines:
+            if entry.ours and current not in [text.rstrip("\n") for text in entry.ours]:
+                _tell_theirs(entry, [current], result)
+                return
+            kernel.change_own(entry.path, False, directory=False)
+        else:
+            back = compared(entry.undo, entry.resource, entry.value, entry.ours, kernel.read(entry.path))
+            for line in back.texts:
+                journal.writing(entry.path, line)
                 kernel.append_line(entry.path, line)
-            if not lines:
-                result.unchanged.append(entry.path)
+            _tell_theirs(entry, back.theirs, result)
+            if not back.texts:
+                if not back.theirs:
+                    result.unchanged.append(entry.path)
                 return
     except WriteError as error:
         if error.trouble is Trouble.GONE:
@@ -164,28 +230,6 @@ def _other(entry: Entry, result: Restored) -> None:
             result.failed.append(error)
         return
     result.restored.append(entry.path)
-
-
-def _missing(entry: Entry, current: str) -> list[str]:
-    """The lines or words to write so that the file says again what it said."""
-    if entry.undo is Undo.WORDS:
-        return [w for w in entry.value.split() if w not in current.split()]
-    if entry.undo is Undo.LINES:
-        # the last line of a label is the one in force
-        now = {line.partition(":")[0].strip(): line.strip() for line in current.splitlines()}
-        old_lines = [line.strip() for line in entry.value.splitlines() if line.strip()]
-        return [line for line in old_lines if now.get(line.partition(":")[0].strip()) != line]
-    if entry.undo is Undo.DEVICES:
-        return _disk_lines(entry, current)
-    have = {line.strip() for line in current.splitlines()}
-    return [line.strip() for line in entry.value.splitlines() if line.strip() and line.strip() not in have]
-
-
-def _disk_lines(entry: Entry, current: str) -> list[str]:
-    """Old lines of disks that say something else now, and nothing for disks that had no line."""
-    old = disklines.by_disk(entry.value)
-    lines = [f"{disk} {rest}" for disk, rest in old.items() if not disklines.says(entry.resource, current, f"{disk} {rest}")]
-    return lines + [disklines.without(entry.resource, disk) for disk in disklines.by_disk(current) if disk not in old]
 
 
 __all__ = ["JournalError", "Restored", "journal_path", "put_back", "restore"]

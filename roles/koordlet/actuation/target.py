@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from roles.koordlet.actuation import disklines, kernel
 from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.journal import PROCESS_FILE, Entry, Undo, identity
+from roles.koordlet.actuation.memsw import MEMSW, beside
 from roles.koordlet.actuation.systemfiles import FILES
 from roles.koordlet.actuation.values import merged, other_words, same
 from roles.koordlet.actuation.writes import Kind, Write
@@ -75,16 +76,20 @@ class Target:
         if resource in _NEVER_JOURNALLED or kind in _REMOVALS:
             return None
         if kind is Kind.MOUNT:
-            return Entry(self.path, "", Undo.UNMOUNT)
+            return Entry(self.path, "", Undo.UNMOUNT, ours=())
         if kind is Kind.CREATE:
-            return Entry(self.path, "", Undo.REMOVE) if not os.path.lexists(self.path) else Entry(self.path, self.current, Undo.REPLACE)
+            if not os.path.lexists(self.path):
+                return Entry(self.path, "", Undo.REMOVE, ours=())
+            return Entry(self.path, self.current, Undo.REPLACE, ours=(), now=self.current)
         if kind is Kind.DIRECTORY:
-            return None if os.path.isdir(self.path) else Entry(self.path, "", Undo.REMOVE_DIRECTORY)
+            return None if os.path.isdir(self.path) else Entry(self.path, "", Undo.REMOVE_DIRECTORY, ours=())
         own = identity(self.path) if kind is Kind.CGROUP or resource == PROCESS_FILE else 0
         if resource == PROCESS_FILE and not own:
             return None  # its number may be another process's by the time things are put back
         undo = Undo.DEVICES if resource.startswith(disklines.PREFIXES) else _UNDO_BY_RESOURCE.get(resource, Undo.WRITE)
-        return Entry(self.path, self.write.origin or self.current, undo, resource, own)
+        if self.write.origin:
+            return Entry(self.path, self.write.origin, undo, resource, own, ours=(self.current,))  # inherited from what we wrote
+        return Entry(self.path, self.current, undo, resource, own, ours=(), now=self.current)
 
     def put(self, text: str) -> None:
         """Write to the kernel. Raises WriteError."""
@@ -113,7 +118,23 @@ def reset_by(target: Target, host: HostState) -> Entry | None:
         current = host.files.read_fresh(path).decode("utf-8", "replace").rstrip("\n")
     except HostError:
         return None
-    return Entry(path, current, Undo.WRITE, other, identity(path))
+    return Entry(path, current, Undo.WRITE, other, identity(path), ours=(), now=current)
+
+
+def reset_to(target: Target, host: HostState) -> str:
+    """What the kernel makes of the file of :func:`reset_by`: the weight of an idle group, or the default one."""
+    idle = target.text.strip() == "1"
+    if host.cgroups.v2:
+        return "0" if idle else "100"
+    return "3" if idle else "1024"
+
+
+def limited_with(target: Target) -> Entry | None:
+    """The journal line of the limit that has to change along with a memory limit; None for all other files."""
+    other = beside(target.path, target.text) if target.write.kind is Kind.CGROUP else None
+    if other is None:
+        return None
+    return Entry(other.path, other.current, Undo.WRITE, MEMSW, identity(other.path), ours=(), now=other.current)
 
 
 def key_of(write: Write) -> tuple[str, str, str]:

@@ -46,7 +46,7 @@ def _same_limit(resource: str, current: str, wanted: str) -> bool:
     if have == want:
         return not resource.startswith("memory.wmark")  # -1 is a value of its own there
     # the kernel keeps memory limits in whole pages: what it made of the wanted value counts as the wanted value
-    byte_sized = resource in {"memory.limit_in_bytes", "memory.min", "memory.low", "memory.high"}
+    byte_sized = resource in {"memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.min", "memory.low", "memory.high"}
     return byte_sized and INFINITE not in {have, want} and have > 0 and have == want // _PAGE * _PAGE
 
 
@@ -77,4 +77,5 @@ MERGE_OF = {
     "memory.low": Merge.LARGER,
     "memory.high": Merge.LARGER,
     "memory.limit_in_bytes": Merge.LARGER,
+    "memory.memsw.limit_in_bytes": Merge.LARGER,
 }

@@ -1,22 +1,28 @@
 """Evicting one pod: the Eviction API first, so that disruption budgets hold; stopping containers as configured (KA-EVX-01).
 
 With ``--only-evict-by-api=true`` the API is everything. Otherwise containers are also stopped through the CRI, without grace: after
-the API agreed, so that what they hold is free at once, and instead of it when no answer is to be had. A refusal by a disruption
-budget (429) is a refusal in both cases.
+the API agreed, so that what they hold is free at once, and instead of it when the API server is silent and the need is critical.
+Silence is no connection, no answer in time, or 504. Every other answer is one, a refusal above all: a disruption budget, an admission
+policy, missing rights, a server that failed.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol
 
 from koord import seams
+from koord.decisions.record import Record, Subject
 from koord.kube import errors
+from roles.koordlet.audit.log import AuditEvent
 from roles.koordlet.states.model import PodState
 
 if TYPE_CHECKING:
+    from koord.decisions.recorder import Recorder
     from koord.kube.client import Client
+    from roles.koordlet.audit.log import AuditLog
     from roles.koordlet.metrics.registry import Metrics
 
 log = logging.getLogger(__name__)
@@ -25,6 +31,18 @@ log = logging.getLogger(__name__)
 REMEMBER = 120.0
 EVENT_SUCCESS, EVENT_FAIL = "evictPodSuccess", "evictPodFail"
 REASON_LABEL = "evicted"
+
+EVENT_STOPPED, EVENT_NOT_STOPPED = "containersStopped", "containersNotStopped"
+#: HTTP statuses of a server that had no time: none at all, and 504.
+_SILENT = frozenset({0, 504})
+
+
+class Answer(Enum):
+    AGREED = auto()
+    REFUSED = auto()
+    """Or gone already."""
+    SILENCE = auto()
+
 
 #: Tells about a pod: (pod, reason, message); the event is a Warning.
 Tell = Callable[[PodState, str, str], None]
@@ -39,7 +57,7 @@ class Evictor(Protocol):
         """Whether the pod was evicted and may not be gone yet."""
 
     async def evict(self, pod: PodState, gate: str, why: str) -> str | None:
-        """Evict a pod; what stood against it, or None."""
+        """Evict a pod; what stood against it, or None. One that also takes ``critical`` is told whether the need is (bool)."""
 
 
 class PodEvictor:
@@ -53,8 +71,12 @@ class PodEvictor:
         stop_containers: StopContainers | None,
         tell: Tell,
         metrics: Metrics | None = None,
+        recorder: Recorder | None = None,
+        audit: AuditLog | None = None,
         clock: Callable[[], float] = seams.monotonic,
     ) -> None:
+        self._recorder = recorder
+        self._audit = audit
         self._client = client
         self._only_api = only_api
         self._stop_containers = stop_containers
@@ -67,18 +89,23 @@ class PodEvictor:
         at = self._evicted.get(uid)
         return at is not None and self._clock() - at < REMEMBER
 
-    async def evict(self, pod: PodState, gate: str, why: str) -> str | None:
-        """Evict a pod; what stood against it, or None. Never raises."""
+    async def evict(self, pod: PodState, gate: str, why: str, *, critical: bool = True) -> str | None:
+        """Evict a pod; what stood against it, or None. Never raises.
+
+        ``critical``: the need is such that containers are stopped rather than to wait for an API server that is silent.
+        """
         if self.recently_evicted(pod.uid):
             return None
-        refusal, answered = await self._by_api(pod)
-        if not self._only_api and self._stop_containers is not None and (refusal is None or not answered):
-            failure = await self._stop_containers(pod)
-            if failure is not None:
-                log.warning("containers of pod %s were not all stopped: %s", pod.key, failure)
-            elif not answered:
-                refusal = None
+        refusal, answer = await self._by_api(pod)
         message = f"trigger by koordlet feature {gate}, kill pod: {pod.name}"
+        if self._stop_containers is not None and not self._only_api:
+            if answer is Answer.AGREED:
+                await self._stop(pod, gate, "the API server agreed to evict it")
+            elif answer is Answer.SILENCE and critical:
+                stopped = await self._stop(pod, gate, f"the API server is silent ({refusal}) and the need is critical: {why}")
+                why, refusal = (f"containers stopped without the API server, which is silent; {why}", None) if stopped else (why, refusal)
+            elif answer is Answer.SILENCE:
+                refusal = f"{refusal}; no container is stopped below the critical threshold"
         if refusal is not None:
             self._tell(pod, EVENT_FAIL, f"{message}: {refusal}")
             return refusal
@@ -91,16 +118,34 @@ class PodEvictor:
             self._metrics.pod_eviction_detail.inc(pod.namespace, pod.name, REASON_LABEL)
         return None
 
-    async def _by_api(self, pod: PodState) -> tuple[str | None, bool]:
-        """What stood against it (None: nothing), and whether the API server decided that."""
+    async def _stop(self, pod: PodState, gate: str, why: str) -> bool:
+        """Stop all containers; whether that worked. Told with an event, a record and an audit line, whatever came of it."""
+        assert self._stop_containers is not None
+        failure = await self._stop_containers(pod)
+        done = failure is None
+        message = f"all containers stopped without grace: {why}" if done else f"containers were not all stopped: {failure}; {why}"
+        if not done:
+            log.warning("pod %s: %s", pod.key, message)
+        self._tell(pod, EVENT_STOPPED if done else EVENT_NOT_STOPPED, message)
+        if self._recorder is not None:
+            subject = Subject("Pod", pod.namespace, pod.name, pod.uid)
+            verdict = "ContainersStopped" if done else "ContainersNotStopped"
+            self._recorder.record(Record("koordlet", subject, seams.now(), verdict, rule=gate, message=message, features=("KA-EVX-01",)))
+        if self._audit is not None:
+            event = AuditEvent("pod", pod.namespace, pod.name, reason="StopContainers", message=f"{gate}: {message}")
+            self._audit.emit(event, 1)
+        return done
+
+    async def _by_api(self, pod: PodState) -> tuple[str | None, Answer]:
+        """What stood against it (None: nothing), and what kind of answer that is."""
         try:
             await self._client.evict(pod.namespace, pod.name, uid=pod.uid)
         except errors.NotFound:
-            return None, True  # it is gone already
+            return None, Answer.REFUSED  # it is gone already: there is nothing to stop
         except errors.TooManyRequests as error:
-            return f"a disruption budget does not allow it now: {error.message}", True
-        except (errors.Unreachable, errors.ServerError, errors.Forbidden, errors.Unauthorized) as error:
-            return f"the API server did not carry it out: {error}", False
+            return f"a disruption budget does not allow it now: {error.message}", Answer.REFUSED
         except errors.ApiError as error:
-            return str(error), True
-        return None, True
+            silent = isinstance(error, errors.Unreachable) or error.status in _SILENT
+            what = "the API server does not answer" if silent else "the API server refuses"
+            return f"{what}: {error}", Answer.SILENCE if silent else Answer.REFUSED
+        return None, Answer.AGREED

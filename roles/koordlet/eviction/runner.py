@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -39,6 +40,7 @@ class EvictionRunner:
     ) -> None:
         self._metrics = metrics
         self._evictor = evictor
+        self._takes_critical = "critical" in inspect.signature(evictor.evict).parameters
         self._recorder = recorder
         self._mode_of = mode_of
         self._clock = clock
@@ -105,7 +107,8 @@ class EvictionRunner:
 
     async def _evict(self, task: EvictionTask, victim: Victim) -> bool:
         pod = victim.pod
-        refusal = await self._evictor.evict(pod, task.gate, task.message)
+        how = {"critical": task.critical} if self._takes_critical else {}
+        refusal = await self._evictor.evict(pod, task.gate, task.message, **how)
         if refusal is None:
             self._record(task, victim, "Evicted", task.message)
             log.info("%s evicted pod %s: %s", task.gate, pod.key, task.message)

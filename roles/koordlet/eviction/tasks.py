@@ -35,6 +35,13 @@ class EvictionTask:
     """What the numbers say, one sentence."""
     numbers: Mapping[str, float | int | str] = field(default_factory=dict)
     terms: tuple[Term, ...] = ()
+    critical: bool = False
+    """The node is beyond the second threshold (:func:`critical_percent`): containers may be stopped while the API server is silent."""
+
+
+def critical_percent(threshold: float) -> float:
+    """The second threshold, half way from the first one to 100 percent."""
+    return threshold + (100 - threshold) / 2
 
 
 class Ledger:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from koord.api import names
 from koord.api.quantity import QuantityError, parse_value
 from koord.decisions.record import Term
-from roles.koordlet.eviction.tasks import REQUEST, USED, EvictionTask
+from roles.koordlet.eviction.tasks import REQUEST, USED, EvictionTask, critical_percent
 from roles.koordlet.eviction.victims import be_pods, cpu_used, opted_in, order_by_cpu_ratio, victim
 from roles.koordlet.qos.allowance import capacity_milli
 from roles.koordlet.qos.evict_common import EvictState, Invalid, allocatable_task, told
@@ -175,6 +175,7 @@ class CPUEvict(Strategy[EvictState]):
             tuple(victim(snapshot, p) for p in pods),
             f"the node uses {percent} % of its CPU (threshold {limit} %); {release}m to release",
             {"usage_percent": percent, "threshold_percent": limit, "lower_percent": lower, "release_milli": release},
+            critical=percent >= critical_percent(limit),
         )
 
     def _allocatable(self, snapshot: Snapshot, threshold: ThresholdStrategy) -> EvictionTask | Invalid | None:

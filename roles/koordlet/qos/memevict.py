@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from koord.api import names
 from koord.api.quantity import QuantityError, parse_value
-from roles.koordlet.eviction.tasks import USED, EvictionTask
+from roles.koordlet.eviction.tasks import USED, EvictionTask, critical_percent
 from roles.koordlet.eviction.victims import be_pods, memory_used, opted_in, order_by_memory, victim
 from roles.koordlet.qos.evict_common import EvictState, Invalid, allocatable_task, told
 from roles.koordlet.qos.outcome import Outcome, Strategy
@@ -124,6 +124,7 @@ class MemoryEvict(Strategy[EvictState]):
             tuple(victim(snapshot, p) for p in pods()),
             f"the node uses {percent} % of its memory (threshold {limit} %); {release} bytes to release",
             {"usage_percent": percent, "threshold_percent": limit, "lower_percent": lower, "release_bytes": release},
+            critical=percent >= critical_percent(limit),
         )
 
     def _allocatable(self, snapshot: Snapshot, threshold: ThresholdStrategy) -> EvictionTask | Invalid | None:

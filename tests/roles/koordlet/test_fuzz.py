@@ -20,7 +20,7 @@ from koord.api.annotations import AnnotationError
 from koord.api.objects import Pod
 from koord.api.objects_meta import decoder
 from roles.koordlet.actuation.disklines import by_disk, says
-from roles.koordlet.actuation.journal import _decode
+from roles.koordlet.actuation.journal_lines import decode
 from roles.koordlet.actuation.values import same
 from roles.koordlet.extensions import Extensions
 from roles.koordlet.hooks.requests import contexts
@@ -102,7 +102,7 @@ PARSERS: dict[str, Parser] = {
     "CPU list": lambda d: parse_cpu_list(FILE, d.decode("utf-8", "replace")),
     "sockets": lambda d: listening_inodes(d.decode("utf-8", "replace"), 10250),
     "kubelet's file": lambda d: driver_of(d.decode("utf-8", "replace")),
-    "journal": lambda d: _decode(b"%08x %s" % (zlib.crc32(d), d)),
+    "journal": lambda d: decode(b"%08x %s" % (zlib.crc32(d), d)),
 }
 
 

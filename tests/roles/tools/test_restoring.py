@@ -140,3 +140,18 @@ def test_every_pod_restores_once_and_then_only_watches() -> None:
 )
 def test_progress_counts_pods_of_the_new_template_that_are_ready(status: Obj, generation: int, expected: tuple[int, int]) -> None:
     assert restoring.progress({"metadata": {"generation": generation}, "status": status}) == expected
+
+
+def test_files_that_were_not_put_back_are_named_with_node_and_reason_while_it_waits() -> None:
+    said = "1 files put back, 0 as they were, 0 gone, 1 failed\nnot put back: /host/sys/fs/x: 'a' is refused: Invalid argument"
+    ended = {"terminated": {"exitCode": 0, "message": said}}
+    failing = {"terminated": {"exitCode": 1, "message": "there is no machine"}}
+    statuses = [{"name": "restore", "state": ended, "lastState": failing}, {"name": "other", "state": failing}]
+    pod = {"spec": {"nodeName": "n1"}, "status": {"initContainerStatuses": statuses}}
+    assert restoring.reports(pod) == [
+        "node n1: not put back: /host/sys/fs/x: 'a' is refused: Invalid argument",
+        "node n1: there is no machine",
+    ]
+    assert restoring.reports({"spec": {}, "status": {}}) == []
+    once = restoring.restoring(agent())["spec"]["template"]["spec"]["initContainers"][0]
+    assert {"name": "KOORD_RESTORE_REPORT", "value": "/dev/termination-log"} in once["env"]

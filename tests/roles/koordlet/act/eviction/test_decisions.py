@@ -283,3 +283,14 @@ def test_pods_that_are_done_or_forbid_it_are_no_victims(world, memory):
     for pod in world.pods:
         world.sample("pod_memory_usage", 1.0 * GI, pod.uid)
     assert names(only(world.decide(memory), "BEMemoryEvict")) == ["yes"]
+
+
+@pytest.mark.feature("KA-EVX-01")
+@pytest.mark.parametrize(("used", "critical"), [(71, False), (84, False), (85, True), (99, True)])
+def test_the_need_is_critical_half_way_from_the_threshold_to_the_whole(world, memory, cpu, used, critical):
+    threshold(world, memoryEvictThresholdPercent=70, cpuEvictThresholdPercent=70, evictEnabledPriorityThreshold=7000)
+    be_memory(world, a=2.5)
+    world.sample("node_memory_usage", 64 * GI * (used + 0.5) / 100)
+    world.use(16 * (used + 0.5) / 100)
+    assert only(world.decide(memory), "BEMemoryEvict").critical is critical
+    assert only(world.decide(cpu, READY), "CPUEvict").critical is critical

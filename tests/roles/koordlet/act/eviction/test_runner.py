@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from koord.kube import errors
 from roles.koordlet.actuation.executor import Mode
+from roles.koordlet.audit.log import AuditLog
 from roles.koordlet.eviction.evictor import PodEvictor
 from roles.koordlet.eviction.runner import EvictionRunner
 from roles.koordlet.eviction.tasks import EvictionTask, Victim
@@ -165,3 +167,55 @@ def test_no_answer_from_the_api(world, only_api, stop, success):
 
 def test_a_pod_that_is_gone_counts_as_evicted(world):
     assert evict(world, API(errors.NotFound(404)))[0] is None
+
+
+ANSWERS = (
+    errors.Unauthorized(401),
+    errors.Forbidden(403, "Forbidden", "a policy protects it"),
+    errors.Conflict(409),
+    errors.Invalid(422),
+    errors.ServerError(500, "", "more than one PodDisruptionBudget"),
+    errors.ServerError(502),
+    errors.ServerError(503, "ServiceUnavailable"),
+)
+
+
+@pytest.mark.feature("KA-EVX-01")
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda error: str(error.status))
+def test_an_answer_of_the_api_stops_no_container(world, answer):
+    refusal, told, stopped, evictor = evict(world, API(answer), only_api=False)
+    assert ("refuses" in refusal, stopped) == (True, [])
+    assert (told[0][0], evictor.recently_evicted("uid-a")) == ("evictPodFail", False)
+
+
+@pytest.mark.parametrize("silence", [errors.Unreachable("timed out"), errors.ServerError(504, "Timeout")])
+@pytest.mark.parametrize("critical", [True, False])
+def test_silence_stops_containers_only_beyond_the_second_threshold(world, silence, critical, tmp_path):
+    told, stopped = [], []
+
+    async def stop(pod):
+        stopped.append(pod.name)
+
+    log = AuditLog(str(tmp_path))
+    recorder = world.machine.recorder
+    evictor = PodEvictor(
+        API(silence), only_api=False, stop_containers=stop, tell=lambda *event: told.append(event[1:]), recorder=recorder, audit=log
+    )
+    runner = EvictionRunner(evictor, recorder, lambda gate: Mode.ENFORCE)
+    work = replace(task(world, a=100), critical=critical)
+    assert asyncio.run(runner.run((work,))) == int(critical)
+    assert stopped == ["a"] * critical
+    verdicts = {record.verdict for record in recorder.ring.find("Pod")}
+    log.flush()
+    if critical:
+        assert verdicts == {"ContainersStopped", "Evicted"}
+        assert [reason for reason, _ in told] == ["containersStopped", "evictPodSuccess"]
+        assert "StopContainers" in (tmp_path / "audit.log").read_text()
+    else:
+        assert verdicts == {"EvictionRefused"}
+        assert "below the critical threshold" in told[0][1]
+
+
+def test_an_evictor_of_an_extension_need_not_know_what_is_critical(world):
+    stub = Stub()
+    assert run(world, stub, replace(task(world, a=100), critical=True))[0] == 1
