@@ -49,7 +49,7 @@ class Fault:
 
 _REASONS = {409: "Conflict", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout"}
 NETWORK = ("lose-request", "lose-answer", "reset", "delay", "stall", "storm", "refuse")
-PROCESS = ("kill", "freeze", "terminate", "clock", "restart-api", "compact", "cut")
+PROCESS = ("kill", "freeze", "terminate", "clock", "silence", "compact", "cut")
 
 
 def draw(rng: random.Random, seconds: float, count: int, processes: list[str], kinds: tuple[str, ...] = ()) -> list[Fault]:
@@ -71,8 +71,8 @@ def _draw_one(rng: random.Random, kind: str, at: float, target: str) -> Fault:
         return Fault(at, kind, one_or_all, round(rng.uniform(1, 10), 1), rng.choice((0.3, 1.0)), status=rng.choice(tuple(_REASONS)))
     if kind == "clock":
         return Fault(at, kind, target, amount=round(rng.choice((-3600, -30, 5, 30, 3600, 1_209_600)) * rng.random(), 1))
-    if kind == "restart-api":
-        return Fault(at, kind, seconds=round(rng.uniform(0.1, 8), 1))
+    if kind == "silence":
+        return Fault(at, kind, target, 600.0)
     longest = {"stall": 60.0, "freeze": 40.0, "refuse": 20.0}.get(kind, 10.0)
     return Fault(at, kind, target, round(rng.uniform(0.2, longest), 1))
 

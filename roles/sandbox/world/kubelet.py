@@ -31,7 +31,6 @@ class Kubelet:
         self.node = node
         self.start_seconds = 1.0
         self.stop_seconds = 2.0
-        self.reports = True
         self._since: dict[str, float] = {}
         self._running: dict[str, float] = {}
         self._leaving: dict[str, float] = {}
@@ -55,7 +54,7 @@ class Kubelet:
                     beat = now
                     await self._try(self._heartbeat(client))
                 node, metric = nodes.get(self.node), reported.get(self.node)
-                if node is not None and metric is not None and self.reports:
+                if node is not None and metric is not None and f"kubelet-{self.node}" not in self.world.silent:
                     await self._try(self._report(client, node, metric, pods.list()))
                 await seams.sleep(1.0)
 

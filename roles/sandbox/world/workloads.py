@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Obj = dict[str, Any]
 NAMESPACE = "apps"
+QUOTAS = {"team-a": 4, "team-b": 6}
+"""CPUs that each quota allows."""
 FINISHED = ("Succeeded", "Failed")
 
 
@@ -187,7 +189,7 @@ def draw(rng: random.Random, pods: int, minutes: float) -> list[Workload]:
     made: list[Workload] = []
     left = pods
     while left > 0:
-        sort = rng.choice(("service", "service", "service", "batch", "batch", "gang", "big"))
+        sort = rng.choice(("service", "service", "service", "batch", "batch", "gang", "big", "gpu", "gpu", "quota"))
         at = round(rng.uniform(0, minutes * 30), 1)
         until = round(at + rng.uniform(30, minutes * 60), 1) if rng.random() < 0.3 else 0.0
         work = _draw_one(rng, sort, f"{sort}-{len(made) + 1}", left)
@@ -202,7 +204,8 @@ def _draw_one(rng: random.Random, sort: str, name: str, most: int) -> Workload:
     if sort == "service":
         budget = max(0, replicas - 1) if rng.random() < 0.4 else 0
         cpu, memory = rng.choice((250, 500, 1000, 2000)), rng.choice((128, 512, 1024))
-        return Workload(name, replicas, cpu, memory, usage=rng.randint(10, 120), curve=curve, min_available=budget)
+        priority = rng.choice(("koord-prod", "koord-prod", "koord-mid"))
+        return Workload(name, replicas, cpu, memory, priority=priority, usage=rng.randint(10, 120), curve=curve, min_available=budget)
     if sort == "batch":
         seconds, cpu = rng.choice((0, 20, 60)), rng.choice((500, 1000, 2000))
         usage = rng.randint(50, 100)
@@ -210,4 +213,8 @@ def _draw_one(rng: random.Random, sort: str, name: str, most: int) -> Workload:
     if sort == "gang":
         replicas = min(most, rng.randint(2, 5))
         return Workload(name, replicas, rng.choice((500, 1000, 2000)), 256, priority=rng.choice(("koord-prod", "koord-mid")), gang=replicas)
+    if sort == "gpu":
+        return Workload(name, replicas, 250, 128, gpu=rng.choice((30, 50, 60, 100)), priority=rng.choice(("koord-prod", "koord-mid")))
+    if sort == "quota":
+        return Workload(name, replicas, rng.choice((500, 1000)), 256, quota=rng.choice(tuple(QUOTAS)))
     return Workload(name, 1, rng.choice((3000, 4000)), 2048, usage=rng.randint(30, 90))

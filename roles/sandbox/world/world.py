@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from koord.api.kinds import CLUSTERCOLOCATIONPROFILES, CONFIGMAPS, NAMESPACES, NODES, PRIORITYCLASSES, SECRETS
+from koord.api.kinds import CLUSTERCOLOCATIONPROFILES, CONFIGMAPS, DEVICES, ELASTICQUOTAS, NAMESPACES, NODES, PRIORITYCLASSES, SECRETS
 from koord.apiserver import manifests
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.server import ApiServer
@@ -34,7 +34,7 @@ from roles.sandbox.world.loop import VirtualLoop, run
 from roles.sandbox.world.network import Network
 from roles.sandbox.world.process import EPOCH, Clock, Process
 from roles.sandbox.world.programs import API_SERVER
-from roles.sandbox.world.workloads import NAMESPACE, Workload
+from roles.sandbox.world.workloads import NAMESPACE, QUOTAS, Workload
 
 if TYPE_CHECKING:
     from koord.decisions.record import Record
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _COLOCATION = """
-{"enable": true, "metricReportIntervalSeconds": 20, "metricAggregateDurationSeconds": 60, "updateTimeThresholdSeconds": 60}
+{"enable": true, "degradeTimeMinutes": 1, "metricReportIntervalSeconds": 20, "metricAggregateDurationSeconds": 60, "updateTimeThresholdSeconds": 60}
 """
 WEBHOOKS = ("10.96.0.10", 443)
 _CRDS: list[dict[str, Any]] = []
@@ -59,8 +59,10 @@ class Spec:
     minutes: float = 2.0
     faults: int = 6
     calm: float = 90.0
-    cpus: int = 8
+    cpus: int = 6
     memory_gib: int = 16
+    gpu_nodes: int = 2
+    gpus: int = 2
     schedulers: int = 2
     managers: int = 2
     deschedulers: int = 2
@@ -110,6 +112,7 @@ class World:
         self.seats: dict[str, Seat] = {}
         self.records: list[tuple[float, str, Record]] = []
         self.server: ApiServer
+        self.silent: set[str] = set()  # kubelets whose agent reports nothing
         self.graveyard: list[Process] = []
         self.faulty_until = 0.0
 
@@ -134,6 +137,7 @@ class World:
         self.addresses.setdefault(name, f"10.0.{len(self.addresses) // 200}.{len(self.addresses) % 200 + 10}")
         self.clocks.setdefault(name, self.clock(host or name))
         self.seats[name] = Seat(name, make)
+        self.history.seats.append(name)
         self.start(name)
 
     def start(self, name: str) -> None:
@@ -195,7 +199,12 @@ class World:
             for index in range(self.spec.nodes):
                 body = fleet.node(index, cpus=self.spec.cpus, memory=self.spec.memory_gib * 2**30, now=self.clock("apiserver").now())
                 made = await client.create(NODES, body)
-                await client.patch(NODES, made["metadata"]["name"], {"status": body["status"]}, subresource="status")
+                name = made["metadata"]["name"]
+                await client.patch(NODES, name, {"status": body["status"]}, subresource="status")
+                if index < self.spec.gpu_nodes:
+                    await ensure(client, DEVICES, _device(name, self.spec.gpus))
+            for name, most in QUOTAS.items():
+                await ensure(client, ELASTICQUOTAS, _quota(name, most), NAMESPACE)
 
     # -- faults --------------------------------------------------------------------------------------------------------------
 
@@ -208,7 +217,8 @@ class World:
     def apply(self, fault: Fault) -> None:
         """Let one fault happen now."""
         self.history.tell("fault", fault.kind, str(fault))
-        self.faulty_until = max(self.faulty_until, self.loop.time() + fault.seconds)
+        if fault.kind != "silence":
+            self.faulty_until = max(self.faulty_until, self.loop.time() + fault.seconds)
         seat = self.seats.get(fault.target)
         later = self.network.at
         if fault.kind in fault_plans.NETWORK:
@@ -243,6 +253,9 @@ class World:
         elif fault.kind == "terminate":
             assert seat.life is not None
             process.context.run(self.loop.call_soon, seat.life.begin_end)
+        elif fault.kind == "silence":
+            self.silent.add(fault.target)
+            later(fault.seconds, self.silent.discard, fault.target)
         elif fault.kind == "clock":
             self.clocks[fault.target].offset += fault.amount
 
@@ -318,12 +331,38 @@ def _life(seat: Seat) -> Life:
     return seat.life
 
 
+def warm() -> None:
+    """Import and make what all worlds of this process share."""
+    import roles.descheduler.app
+    import roles.manager.app
+    import roles.scheduler.app  # noqa: F401
+
+    _crds()
+    _secret()
+
+
 def _crds() -> list[dict[str, Any]]:
     if not _CRDS:
         from koord.api.crdgen import all_crds
 
         _CRDS.extend(all_crds())
     return _CRDS
+
+
+def _device(node: str, cards: int) -> dict[str, Any]:
+    """What koordlet reports of a node with so many cards."""
+    gpu = "koordinator.sh/gpu"
+    amounts = {f"{gpu}-core": "100", f"{gpu}-memory-ratio": "100", f"{gpu}-memory": "80Gi"}
+    devices = [{"type": "gpu", "minor": minor, "id": f"GPU-{minor}", "health": True, "resources": amounts} for minor in range(cards)]
+    return {"apiVersion": DEVICES.api_version, "kind": DEVICES.kind, "metadata": {"name": node}, "spec": {"devices": devices}}
+
+
+def _quota(name: str, most: int) -> dict[str, Any]:
+    """A quota of so many CPUs at most and no minimum."""
+    amounts = {"cpu": str(most), "memory": f"{most * 4}Gi"}
+    metadata = {"name": name, "namespace": NAMESPACE}
+    kind = {"apiVersion": ELASTICQUOTAS.api_version, "kind": ELASTICQUOTAS.kind}
+    return {**kind, "metadata": metadata, "spec": {"max": amounts, "min": {"cpu": "0", "memory": "0"}}}
 
 
 def _secret() -> dict[str, Any]:

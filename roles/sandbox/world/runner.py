@@ -1,0 +1,179 @@
+"""Running worlds: each in a child of its own, so that none leaves anything behind for the next."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from roles.sandbox.world.faults import Fault
+from roles.sandbox.world.invariants import Checker
+from roles.sandbox.world.story import tell
+from roles.sandbox.world.workloads import Workload
+from roles.sandbox.world.world import Spec, World, quiet
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one seed. `failure`: the world itself could not go on."""
+
+    seed: int
+    digest: str
+    entries: int
+    virtual: float
+    violations: tuple[tuple[float, str, str], ...]
+    faults: tuple[str, ...]
+    cpu: float
+    failure: str = ""
+    story: tuple[str, ...] = ()
+
+    @property
+    def held(self) -> bool:
+        """Whether every invariant held."""
+        return not self.violations and not self.failure
+
+
+def prepare() -> None:
+    """Import and make once what all worlds need, before children are made."""
+    from roles.sandbox.world import world as worlds
+
+    worlds.warm()
+
+
+def _live(spec: Spec, mutate: Callable[[], None] | None, with_story: bool) -> dict[str, Any]:
+    scratch = Path(tempfile.mkdtemp(prefix="koord-world-"))
+    began = time.process_time()
+    failure = ""
+    try:
+        if mutate is not None:
+            mutate()
+        world = World(spec, scratch)
+        checker = Checker(world.history)
+        try:
+            world.run()
+            checker.end()
+        except Exception as error:
+            failure = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=6)}"
+        _, plan = world.drawn()
+        return {
+            "seed": spec.seed,
+            "digest": world.history.digest,
+            "entries": len(world.history.entries),
+            "virtual": round(world.loop.time(), 3),
+            "violations": [(v.time, v.invariant, v.text) for v in checker.violations],
+            "faults": [str(fault) for fault in plan],
+            "cpu": time.process_time() - began,
+            "failure": failure,
+            "story": list(tell(world, checker.violations)) if with_story else [],
+        }
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def run(spec: Spec, *, mutate: Callable[[], None] | None = None, story: bool = False, limit: float = 600.0, verbose: bool = False) -> Result:
+    """Live one world in a child process. `limit`: CPU seconds after which it is given up."""
+    reading, writing = os.pipe()
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.close(reading)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            faulthandler.disable()
+            if not verbose:
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, 2)
+            with contextlib.nullcontext() if verbose else quiet():
+                body = orjson.dumps(_live(spec, mutate, story))
+            with os.fdopen(writing, "wb") as out:
+                out.write(body)
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as source:
+        body = source.read()
+    os.waitpid(pid, 0)
+    if not body:
+        return Result(spec.seed, "", 0, 0.0, (), (), 0.0, "the process of this world died")
+    found = orjson.loads(body)
+    for name in ("violations", "faults", "story"):
+        found[name] = tuple(tuple(one) if isinstance(one, list) else one for one in found[name])
+    return Result(**found)
+
+
+def many(specs: Iterator[Spec], workers: int, mutate: Callable[[], None] | None = None) -> Iterator[Result]:
+    """Live worlds side by side, `workers` at a time; results as they come."""
+    from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+
+    with ThreadPoolExecutor(workers) as pool:
+        running: set[Future[Result]] = set()
+        for spec in specs:
+            running.add(pool.submit(run, spec, mutate=mutate))
+            if len(running) >= workers:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                yield from (future.result() for future in done)
+        for future in running:
+            yield future.result()
+
+
+def shrink(spec: Spec, mutate: Callable[[], None] | None = None, say: Callable[[str], None] = lambda text: None) -> tuple[Spec, Result]:
+    """The fewest faults and workloads that still break the same invariant. Raises ValueError for a seed that holds."""
+    world = World(spec, Path(os.devnull))
+    works, plan = world.drawn()
+    first = run(spec, mutate=mutate)
+    if first.held:
+        raise ValueError(f"seed {spec.seed} breaks nothing")
+    wanted = {name for _, name, _ in first.violations}
+    best = first
+
+    def attempt(works: list[Workload], plan: list[Fault]) -> bool:
+        nonlocal best
+        if not works:
+            return False
+        result = run(_with(spec, works, plan), mutate=mutate)
+        same = bool(wanted & {name for _, name, _ in result.violations}) or bool(first.failure and result.failure)
+        if same:
+            best = result
+        return same
+
+    plan = _fewest(plan, lambda kept: attempt(works, kept))
+    say(f"{len(plan)} faults are needed")
+    works = _fewest(works, lambda kept: attempt(kept, plan))
+    say(f"{len(works)} workloads are needed")
+    return _with(spec, works, plan), best
+
+
+def _with(spec: Spec, works: list[Workload], plan: list[Fault]) -> Spec:
+    from dataclasses import replace
+
+    return replace(spec, workloads=tuple(works), plan=tuple(plan))
+
+
+def _fewest(items: list[Any], still: Callable[[list[Any]], bool]) -> list[Any]:
+    """Delta debugging: drop halves, then quarters … then single items, as long as it still fails."""
+    size = max(1, len(items) // 2)
+    while items and size >= 1:
+        at, dropped = 0, False
+        while at < len(items):
+            kept = items[:at] + items[at + size :]
+            if still(kept):
+                items, dropped = kept, True
+            else:
+                at += size
+        if not dropped:
+            size //= 2
+    return items
