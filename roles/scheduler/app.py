@@ -18,6 +18,7 @@ from roles.scheduler import diagnosis
 from roles.scheduler.auditor import Audit, AuditWatch, Event, Thresholds
 from roles.scheduler.binding.binder import Binder, Outcome, Task
 from roles.scheduler.binding.preemption import Evictor
+from roles.scheduler.binding.readback import ReadBack
 from roles.scheduler.binding.reporter import Reporter
 from roles.scheduler.binding.waiting import WaitingPods
 from roles.scheduler.cluster.cache import Cache
@@ -106,7 +107,7 @@ class App:
         if audit.enabled:
             self.queue.admission = watch.admission
         self.observer = Observer(
-            engine.state, self.cache, self.queue, self.waiting, engine.frameworks,
+            engine.state, self.cache, self.queue, engine.frameworks,
             clock=self._clock, changed=self._wake, gone=self.reporter.forget,
             foreign_nominations=options.gates.get("CrossSchedulerNomination", False), watching=(watch,) if audit.enabled else (),
         )  # fmt: skip
@@ -120,12 +121,18 @@ class App:
             extenders=self.extenders,
             measure=metrics.point,
         )
+        readback = ReadBack(client, self.observer.reread)
         self.scheduler = Scheduler(
             state=engine.state, cache=self.cache, queue=self.queue, waiting=self.waiting, cycle=engine.cycle,
             frameworks=engine.frameworks, reporter=self.reporter, recorder=recorder, metrics=metrics, clock=self._clock,
             debug=options.debug, dump=self.dump, audit=audit, monitor=self.monitor, binder=self.binder, extenders=self.extenders,
-            evictor=Evictor(client, self.reporter, self.waiting, self.may_write),
+            leading=self.may_write, readback=readback, evictor=Evictor(
+                client, engine.state.evictions, self.reporter, self.waiting,
+                may_write=self.may_write, clock=self._clock, readback=readback,
+            ),
         )  # fmt: skip
+        self.observer.acting = self.scheduler
+        self.queue.broken = lambda pod, message, now: self.reporter.failed(pod, message, error=True, nominate=None, now=now)
         for handle in engine.handles.values():
             handle.activate = self._activate
             handle.metrics, handle.may_write = ops.registry, self.may_write
@@ -143,6 +150,7 @@ class App:
         )  # fmt: skip
         ops.registry.register(standing)
         ops.health.register("caches", gate=True)
+        ops.health.register("placements", gate=True, live=True, probe=self.scheduler.health)
         self.install(ops)
 
     def _activate(self, pods: Iterable[PodInfo]) -> None:
@@ -157,7 +165,7 @@ class App:
         self.scheduler.wake()
 
     def _finished(self, task: Task, outcome: Outcome, status: Status) -> None:
-        self.scheduler.finished(task, outcome, status)
+        self.scheduler.carrier.finished(task, outcome, status)
 
     def _failure_status(self, pod: PodInfo, message: str, now: float) -> dict[str, Any] | None:
         """What the Reservation of a reserve pod is to show of a failed attempt."""
@@ -241,6 +249,8 @@ class App:
             for running in (task, *controllers):
                 running.cancel()
             await self.binder.stop()
+            await self.scheduler.carrier.stop()
+            await self.scheduler.evictor.stop()
             if self.extenders is not None:
                 await self.extenders.close()
             await self.reporter.stop()

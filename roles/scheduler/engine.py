@@ -14,13 +14,16 @@ from roles.scheduler.cluster.transform import transforms
 from roles.scheduler.cluster.vocabulary import Vocabulary
 from roles.scheduler.cycle.cycle import Cycle
 from roles.scheduler.framework.context import State
-from roles.scheduler.framework.framework import Framework
+from roles.scheduler.framework.framework import Framework, told
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.registry import Registry, load_entry_points, load_path
-from roles.scheduler.framework.status import SUCCESS, Status
+from roles.scheduler.framework.status import SUCCESS, Status, error, unresolvable
 from roles.scheduler.plugins.registry import built_in
 
 log = logging.getLogger(__name__)
+
+EVICTING = "DefaultPreemption"
+"""The gate of pods whose victims, or those of their job, are still being asked to leave."""
 
 
 def registry(plugin_paths: Iterable[str] = (), *, entry_points: bool = True) -> Registry:
@@ -72,8 +75,16 @@ class Engine:
 
     def pre_enqueue(self, pod: PodInfo) -> Status:
         """The preEnqueue plugins of the pod's profile."""
+        if self.state.evictions.asking(pod.uid):
+            return unresolvable("pods are being asked to make room for it").by(EVICTING)
         framework = self.frameworks.get(pod.shape.scheduler_name)
-        return framework.run_pre_enqueue(pod) if framework is not None else SUCCESS
+        if framework is None:
+            return SUCCESS
+        try:
+            return framework.run_pre_enqueue(pod)
+        except Exception as failure:
+            log.exception("preEnqueue of pod %s failed", pod.key)
+            return error(told(failure))
 
     def kin(self, pod: PodInfo) -> Hashable:
         """What a pod is placed together with; None for a pod by itself."""

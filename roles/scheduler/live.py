@@ -13,7 +13,9 @@ from koord.decisions.recorder import Recorder
 from koord.seams import perf_counter
 from roles.scheduler.auditor import Audit
 from roles.scheduler.binding.binder import Binder, Outcome, Task
+from roles.scheduler.binding.carrier import Carrier
 from roles.scheduler.binding.preemption import Evictor
+from roles.scheduler.binding.readback import ReadBack
 from roles.scheduler.binding.reporter import Reporter
 from roles.scheduler.binding.waiting import WaitingPods
 from roles.scheduler.cluster.cache import Cache
@@ -23,14 +25,17 @@ from roles.scheduler.cycle.cycle import Cycle
 from roles.scheduler.cycle.decision import ERROR, UNSCHEDULABLE, Decision
 from roles.scheduler.cycle.record import record_of, score_table, victim_records
 from roles.scheduler.diagnosis import Debug, Dump, diagnosis_of, filter_lines
+from roles.scheduler.engine import EVICTING
 from roles.scheduler.extenders.chain import Extenders
 from roles.scheduler.extenders.client import ExtenderError
 from roles.scheduler.framework.context import State
 from roles.scheduler.framework.events import ASSIGNED_POD, Action, ClusterEvent
-from roles.scheduler.framework.framework import Framework
-from roles.scheduler.framework.status import JOB_PREEMPTION_SUCCESS, JOB_REJECT, JOB_REJECTORS, Code, Status, error
+from roles.scheduler.framework.framework import Framework, told
+from roles.scheduler.framework.interfaces import NextPod
+from roles.scheduler.framework.status import JOB_PREEMPTION_SUCCESS, JOB_REJECT, JOB_REJECTORS, error
 from roles.scheduler.metrics import SchedulerMetrics
 from roles.scheduler.monitor import Monitor
+from roles.scheduler.planner.placements import Placement, Placements
 from roles.scheduler.queue.entry import IN_FLIGHT, Entry
 from roles.scheduler.queue.queue import SchedulingQueue
 
@@ -42,7 +47,7 @@ _FLUSH_EVERY = 30.0
 
 
 class Scheduler:
-    """The planner of live scheduling: assumes, reserves, permits, binds, and tells what failed. Everything on one event loop."""
+    """Live scheduling: pops, decides, and hands placements and evictions to those who carry them out. Everything on one event loop."""
 
     def __init__(
         self,
@@ -59,6 +64,8 @@ class Scheduler:
         clock: Callable[[], float],
         binder: Binder,
         evictor: Evictor,
+        readback: ReadBack,
+        leading: Callable[[], bool],
         monitor: Monitor,
         debug: Debug,
         dump: Dump,
@@ -76,14 +83,21 @@ class Scheduler:
         self._metrics = metrics
         self._clock = clock
         self._binder = binder
-        self._evictor = evictor
+        self._leading = leading
         self._monitor = monitor
         self._debug = debug
         self._dump = dump
         self._audit = audit
         self._extenders = extenders
         self._wake = asyncio.Event()
-        self._evictions: set[asyncio.Task[None]] = set()
+        self._evicting: dict[str, tuple[dict[str, Any], list[PodInfo]]] = {}  # by preemptor: how it is queued again, its job
+        self.placements = Placements()
+        self.carrier = Carrier(
+            self.placements, state=state, cache=cache, waiting=waiting, binder=binder, readback=readback, metrics=metrics, clock=clock,
+            taken_back=self._taken_back, settled=self._settled, failed=self._failed, dropped=self._dropped,
+        )  # fmt: skip
+        self.evictor = evictor
+        evictor.issued = self._issued
 
     def wake(self) -> None:
         """Something may be there to schedule."""
@@ -98,7 +112,7 @@ class Scheduler:
             if loop.time() >= next_flush:
                 next_flush = loop.time() + _FLUSH_EVERY
                 self._flush()
-            entry = None if self._binder.backlog > _MAX_BACKLOG else self._next()
+            entry = None if self._binder.backlog > _MAX_BACKLOG or not self.placements.leading else self._next()
             if entry is None:
                 await self._rest()
                 turn_ends = loop.time() + _SLICE
@@ -108,6 +122,7 @@ class Scheduler:
             else:
                 self.attempt(entry)
             if loop.time() >= turn_ends:
+                self._tick()
                 await seams.sleep(0)
                 turn_ends = loop.time() + _SLICE
 
@@ -115,15 +130,29 @@ class Scheduler:
         """Wait for something to do, at most until a backoff or a permit ends."""
         self._wake.clear()
         now = self._clock()
-        times = [time for time in (self._queue.next_wake(), self._waiting.next_deadline()) if time is not None]
+        due = (self._queue.next_wake(), self._waiting.next_deadline(), self.placements.next_time(), self._state.evictions.next_time())
+        times = [time for time in due if time is not None]
         pause = 0.005 if self._binder.backlog > _MAX_BACKLOG else min([1.0, *(max(0.0, time - now) for time in times)])
         if len(self._queue) and not self._wake.is_set() and pause == 0.0:
             pause = 0.001
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._wake.wait()
-        if self._waiting.expire(self._clock()):
+        self._tick()
+
+    def _tick(self) -> None:
+        """Time has passed."""
+        now = self._clock()
+        if self._waiting.expire(now):
             log.info("pods timed out on permit")
+        evictions = self._state.evictions
+        if self.placements.leading and not self._leading():
+            self.carrier.run(self.placements.lease_lost())
+            self.evictor.run(evictions.lease_lost())
+        if _due(self.placements.next_time(), now):
+            self.carrier.run(self.placements.tick(now))
+        if _due(evictions.next_time(), now):
+            self.evictor.run(evictions.tick(now))
 
     def _flush(self) -> None:
         now = self._clock()
@@ -135,48 +164,59 @@ class Scheduler:
         now = self._clock()
         for framework in self._frameworks.values():
             if framework.next_pod is not None:
-                while (wanted := framework.ask(framework.next_pod, "NextPod", framework.next_pod.next_pod)) is not None:
-                    entry = self._queue.take(wanted.uid, now)
-                    self._metrics.taken(self._clock() - now)
-                    if entry is not None:
-                        return entry
+                try:
+                    entry = self._next_of(framework, framework.next_pod, now)
+                except Exception:
+                    log.exception("plugin %s: nextPod failed; the queue decides", framework.next_pod.name)
+                    continue
+                if entry is not None:
+                    return entry
         return self._queue.pop(now)
+
+    def _next_of(self, framework: Framework, plugin: NextPod, now: float) -> Entry | None:
+        while (wanted := framework.ask(plugin, "NextPod", plugin.next_pod)) is not None:
+            entry = self._queue.take(wanted.uid, now)
+            self._metrics.taken(self._clock() - now)
+            if entry is not None:
+                return entry
+        return None
 
     # ---------------------------------------------------------------- one attempt
 
     def attempt(self, entry: Entry) -> Decision | None:
-        """One cycle for a popped pod, and what follows from it."""
-        if not self._wanted(entry):
+        """One cycle for a popped pod, and what follows from it. Never raises: a defect costs the pod an attempt."""
+        placement = self._begin(entry)
+        if placement is None:
             return None
-        now = self._begin(entry.pod)
+        now = self._state.now
         self._metrics.sample(self._frameworks[entry.pod.shape.scheduler_name])
-        began = perf_counter()
         try:
+            began = perf_counter()
             decision = self._cycle.decide(entry.pod)
+            self._metrics.decided(perf_counter() - began)
+            return self._conclude(entry, placement, decision, now)
         except Exception as failure:
-            log.exception("scheduling of %s failed", entry.pod.key)
-            self._crashed(entry, failure, now)
+            self._crashed(entry, placement, failure)
             return None
-        self._metrics.decided(perf_counter() - began)
-        return self._conclude(entry, decision, now)
 
     async def attempt_with_extenders(self, entry: Entry) -> Decision | None:
         """As `attempt`, asking extenders about the nodes that the plugins left; meanwhile bindings and events go on."""
-        if not self._wanted(entry):
+        placement = self._begin(entry)
+        if placement is None:
             return None
-        now = self._begin(entry.pod)
-        began = perf_counter()
+        now = self._state.now
         try:
+            began = perf_counter()
             decision = await self._decide_with_extenders(entry.pod)
+            if self.placements.get(entry.pod.uid) is not placement or self._queue.get(entry.pod.uid) is not entry:
+                self._monitor.ended(entry.pod.uid, self._clock())  # the pod went while the extenders were thinking
+                self.placements.undecided(placement)
+                return None
+            self._metrics.decided(perf_counter() - began)
+            return self._conclude(entry, placement, decision, now)
         except Exception as failure:
-            log.exception("scheduling of %s failed", entry.pod.key)
-            self._crashed(entry, failure, now)
+            self._crashed(entry, placement, failure)
             return None
-        if self._queue.get(entry.pod.uid) is not entry or entry.state != IN_FLIGHT:
-            self._monitor.ended(entry.pod.uid, self._clock())  # the pod went while the extenders were thinking
-            return None
-        self._metrics.decided(perf_counter() - began)
-        return self._conclude(entry, decision, now)
 
     async def _decide_with_extenders(self, pod: PodInfo) -> Decision:
         assert self._extenders is not None
@@ -196,24 +236,21 @@ class Scheduler:
             decision.nominate, decision.victims = None, ()
         return decision
 
-    def _wanted(self, entry: Entry) -> bool:
-        """Whether a popped pod is to be scheduled at all."""
+    def _begin(self, entry: Entry) -> Placement | None:
+        """The placement of a popped pod; None when it is not to be scheduled at all."""
         pod = entry.pod
         if pod.deleting:
             self._reporter.event(pod, "Warning", "FailedScheduling", f"skip schedule deleting pod: {pod.key}", "Scheduling")
             self._queue.done(pod.uid)
-            return False
-        if self._cache.cluster.slot_of_pod(pod.uid) >= 0:
+            return None
+        if self._cache.cluster.slot_of_pod(pod.uid) >= 0 or self.placements.get(pod.uid) is not None:
             self._queue.done(pod.uid)
-            return False
-        return True
-
-    def _begin(self, pod: PodInfo) -> float:
+            return None
         now = self._state.now = self._clock()
         self._monitor.started(pod.uid, pod.key, pod.shape.scheduler_name, now)
-        return now
+        return self.placements.begin(pod.uid, now)
 
-    def _conclude(self, entry: Entry, decision: Decision, now: float) -> Decision:
+    def _conclude(self, entry: Entry, placement: Placement, decision: Decision, now: float) -> Decision:
         """What follows from a decision."""
         if self._debug.filters:
             for line in filter_lines(decision):
@@ -222,86 +259,97 @@ class Scheduler:
             if self._debug.scores:
                 log.info("%s", score_table(decision, self._debug.scores))
             self._metrics.found(decision.evaluated, decision.feasible)
-            self._place(decision, entry)
+            placement.task = Task(decision, entry.attempts, entry.first_attempt or now)
+            self.carrier.run(self.placements.decided(placement, decision.node))
+            self._recorder.record(record_of(decision, now=now, attempt=entry.attempts))
         else:
-            self._fail(decision, entry.attempts)
+            self.placements.undecided(placement)
+            self._recorder.record(record_of(decision, now=now, attempt=entry.attempts))
+            self._fail(decision)
         self._metrics.attempt(decision.verdict, decision.framework.name, self._clock() - now)
-        self._recorder.record(record_of(decision, now=now, attempt=entry.attempts))
         return decision
 
-    def _place(self, decision: Decision, entry: Entry) -> None:
-        """Assume, reserve, ask permit, bind."""
-        framework, ctx, slot = decision.framework, decision.ctx, decision.slot
-        framework.run_resize(ctx, slot)
-        pod = decision.pod
-        self._cache.assume(pod, slot)
-        began = perf_counter()
-        status = framework.run_reserve(ctx, slot)
-        self._metrics.point("Reserve", status, framework.name, perf_counter() - began)
-        if not status.ok:
-            self._take_back(decision, unreserve=False)
-            self._refused(decision, status, entry.attempts)
-            return
-        began = perf_counter()
-        status, waits = framework.run_permit(ctx, slot)
-        self._metrics.point("Permit", status, framework.name, perf_counter() - began)
-        if not status.ok and status.code is not Code.WAIT:
-            self._take_back(decision)
-            self._refused(decision, status, entry.attempts)
-            return
-        self._state.nominations.remove(pod.uid)
-        task = Task(decision, entry.attempts, entry.first_attempt or self._clock())
-        if waits:
-            self._monitor.ended(pod.uid, self._clock())
-            held = self._clock()
-            self._waiting.hold(pod, decision.node, waits, held, lambda answer: self._permitted(task, answer, held))
-        else:
-            self._binder.submit(task)
+    def _crashed(self, entry: Entry, placement: Placement, failure: Exception) -> None:
+        """A defect in a plugin or in us: the pod backs off, the scheduler goes on."""
+        log.error("scheduling of %s failed", entry.pod.key, exc_info=failure)
+        uid, now = entry.pod.uid, self._clock()
+        if placement.task is not None:
+            return  # decided: the carrier sees it to its end
+        self._monitor.ended(uid, now)
+        self.placements.undecided(placement)
+        self._evicting.pop(uid, None)
+        try:
+            self._reporter.failed(entry.pod, error(told(failure)).message, error=True, nominate=None, now=now)
+        finally:
+            self._requeue(uid, now, error=True)
 
-    def _permitted(self, task: Task, answer: Status, held: float) -> None:
-        """A pod that was held since then is let go or sent back."""
-        self._metrics.permitted(answer.ok, self._clock() - held)
-        if answer.ok:
-            pod = task.decision.pod
-            self._monitor.started(pod.uid, pod.key, pod.shape.scheduler_name, self._clock())
-            self._binder.submit(task)
-        else:
-            self.finished(task, Outcome.REJECTED, answer)
+    # ---------------------------------------------------------------- what comes of placements
 
-    def _refused(self, decision: Decision, status: Status, attempts: int) -> None:
-        """Reserve or permit said no after a node was found."""
-        decision.verdict = UNSCHEDULABLE if status.rejected else ERROR
-        decision.status = status
-        decision.rejected_by = frozenset((status.plugin,)) if status.plugin else frozenset()
-        self._fail(decision, attempts)
-
-    # ---------------------------------------------------------------- after binding
-
-    def finished(self, task: Task, outcome: Outcome, status: Status) -> None:
-        """The binder is through with a placement."""
-        decision = task.decision
-        pod, now = decision.pod, self._clock()
+    def _settled(self, task: Task) -> None:
+        """A pod is bound."""
+        pod, now = task.decision.pod, self._clock()
         self._monitor.ended(pod.uid, now)
-        if outcome is Outcome.BOUND:
-            self._cache.finish_binding(pod.uid, now)
-            self._queue.done(pod.uid)
-            self._reporter.scheduled(pod, decision.node)
-            self._metrics.bound(task.attempt, now - task.first)
-            self._audit.scheduled(pod, now)
+        self._queue.done(pod.uid)
+        self.evictor.run(self._state.evictions.over(pod.uid))
+        self._reporter.scheduled(pod, task.decision.node)
+        self._metrics.bound(task.attempt, now - task.first)
+        self._audit.scheduled(pod, now)
+
+    def _taken_back(self, task: Task) -> None:
+        """A pod counts no more on the node that was found for it: tell everybody that room has come free."""
+        decision = task.decision
+        self.evictor.run(self._state.evictions.left(decision.pod.uid))
+        # What a job gives back that was tried at one go was free when those who wait were refused: they need not look again.
+        if task.status.plugin not in JOB_REJECTORS:
+            finder = decision.framework.next_pod
+            kin = finder.kin(decision.pod) if finder is not None else None
+            self._queue.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, decision.pod, None, kin), self._clock())
+        self.wake()
+
+    def _dropped(self, task: Task) -> None:
+        """The pod is gone, or somewhere else: nothing is told of it."""
+        pod = task.decision.pod
+        self._monitor.ended(pod.uid, self._clock())
+        log.info("pod %s was not bound to %s: %s", pod.key, task.decision.node, task.status.message or "it is gone or on another node")
+        self._let_informer_decide(pod)
+
+    def _let_informer_decide(self, pod: PodInfo) -> None:
+        """The pod is gone, or a new one of its name is there, or the informer has yet to say so."""
+        self._reporter.forget(pod.uid)
+        self._requeue(pod.uid, self._clock(), error=True)
+        self.wake()
+
+    def _failed(self, task: Task) -> None:
+        """A node was found for a pod, and the pod did not get there."""
+        uid = task.decision.pod.uid
+        try:
+            self._lost_its_place(task)
+        finally:
+            if self.placements.get(uid) is None:
+                self._requeue(uid, self._clock(), error=True)  # only where that is not done yet
+        self.wake()
+
+    def _lost_its_place(self, task: Task) -> None:
+        decision, status, outcome = task.decision, task.status, task.outcome
+        pod, now = decision.pod, self._clock()
+        decision.status = status
+        if outcome is None:  # Reserve or Permit said no
+            decision.verdict = UNSCHEDULABLE if status.rejected else ERROR
+            decision.rejected_by = frozenset((status.plugin,)) if status.plugin and status.rejected else frozenset()
+            self._fail(decision)
             return
-        self._take_back(decision, rejector=status.plugin)
+        self._monitor.ended(pod.uid, now)
         if outcome is Outcome.GONE:
             log.info("pod %s was not bound: %s", pod.key, status.message)
-            self._drop(pod, now)
+            self._let_informer_decide(pod)
         else:
-            decision.rejected_by = frozenset((status.plugin or "DefaultBinder",)) if outcome is not Outcome.RETRY else frozenset()
-            decision.verdict = ERROR if outcome is not Outcome.REJECTED else UNSCHEDULABLE
-            decision.status = status
+            again = outcome in (Outcome.RETRY, Outcome.OPEN, Outcome.LOST)
+            decision.rejected_by = frozenset() if again else frozenset((status.plugin or "DefaultBinder",))
+            decision.verdict = UNSCHEDULABLE if outcome is Outcome.REJECTED else ERROR
             self._renominate(decision, status.plugin)
             self._report(decision)
-            self._requeue(pod.uid, now, rejected_by=decision.rejected_by, error=outcome is Outcome.RETRY)
+            self._requeue(pod.uid, now, rejected_by=decision.rejected_by, error=again)
         self._recorder.record(record_of(decision, now=now, attempt=task.attempt))
-        self.wake()
 
     def _renominate(self, decision: Decision, rejector: str) -> None:
         """What becomes of the nomination of a pod that lost its place (scheduler-job.md 6.5)."""
@@ -313,35 +361,10 @@ class Scheduler:
         decision.nominate = decision.node if rejector == JOB_PREEMPTION_SUCCESS else ""
         self._state.nominations.add(pod, decision.nominate)
 
-    def _drop(self, pod: PodInfo, now: float) -> None:
-        """The pod is gone, or a new one of its name is there, or the informer has yet to say so: let the informer decide."""
-        self._reporter.forget(pod.uid)
-        self._requeue(pod.uid, now, error=True)
+    # ---------------------------------------------------------------- no node was found
 
-    def _take_back(self, decision: Decision, *, unreserve: bool = True, rejector: str = "") -> None:
-        """Unreserve, forget, and tell everybody that room has come free."""
-        pod = decision.pod
-        if unreserve:
-            decision.framework.run_unreserve(decision.ctx, decision.slot)
-        self._cache.forget(pod.uid)
-        for plugin in decision.framework.forgets:
-            plugin.forget(pod)
-        # What a job gives back that was tried at one go was free when those who wait were refused: they need not look again.
-        if rejector not in JOB_REJECTORS:
-            finder = decision.framework.next_pod
-            kin = finder.kin(pod) if finder is not None else None
-            self._queue.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, pod, None, kin), self._clock())
-
-    # ---------------------------------------------------------------- failures
-
-    async def _make_room(self, decision: Decision, now: float) -> None:
-        """Remove victims; if that fails no event will come that brings the pod back, so it is tried again at once."""
-        if not await self._evictor.evict(decision.pod, decision.victims, decision.nominate or "", now):
-            self._queue.activate((decision.pod,), self._clock())
-            self.wake()
-
-    def _fail(self, decision: Decision, attempts: int) -> None:
-        """Report, carry a preemption out, and queue the pod again."""
+    def _fail(self, decision: Decision) -> None:
+        """Report, carry a preemption out, and queue the pod again: after a preemption once all victims were asked to leave."""
         pod, now = decision.pod, self._clock()
         self._monitor.ended(pod.uid, now)
         if self._debug.diagnosis:
@@ -351,17 +374,33 @@ class Scheduler:
             self._state.nominations.add(pod, decision.nominate)
         for other, node in decision.others:
             self._nominate(other, node)
-        if decision.victims:
-            self._outbid(pod, {victim.node_name or decision.nominate or "" for victim in decision.victims}, decision.others)
-            self._metrics.preempted(len(decision.victims))
-            for record in victim_records(decision, now=now):
-                self._recorder.record(record)
-            task = asyncio.get_running_loop().create_task(self._make_room(decision, now), name=f"preemption for {pod.key}")
-            self._evictions.add(task)
-            task.add_done_callback(self._evictions.discard)
         self._report(decision)
-        is_error = decision.verdict == ERROR
-        self._requeue(pod.uid, now, rejected_by=decision.rejected_by, error=is_error, pending=decision.pending)
+        how = {"rejected_by": decision.rejected_by, "error": decision.verdict == ERROR, "pending": decision.pending}
+        if decision.victims:
+            self._make_room(decision, how, now)
+        else:
+            self._requeue(pod.uid, now, **how)
+
+    def _make_room(self, decision: Decision, how: dict[str, Any], now: float) -> None:
+        """Ask the victims to leave. Until all have answered the pod stays in flight, and its job is kept from being decided."""
+        pod = decision.pod
+        fresh = [victim for victim in decision.victims if not self._state.leaving(victim)]
+        self._outbid(pod, {victim.node_name or decision.nominate or "" for victim in decision.victims}, decision.others)
+        if fresh:
+            self._metrics.preempted(len(fresh))
+            for record in victim_records(decision, fresh, now=now):
+                self._recorder.record(record)
+        members = [other for other, node in decision.others if node]
+        self._evicting[pod.uid] = (how, members)
+        self.evictor.evict(pod, decision.victims, decision.nominate or "", [member.uid for member in members])
+
+    def _issued(self, uid: str, failed: bool) -> None:
+        """All victims of a pod were asked. If some stay it comes back with what is left, after a rest."""
+        how, members = self._evicting.pop(uid, ({}, []))
+        now = self._clock()
+        self._requeue(uid, now, **({"error": True} if failed else how))
+        self._queue.activate([m for m in members if (entry := self._queue.get(m.uid)) is not None and entry.gate == EVICTING], now)
+        self.wake()
 
     def _nominate(self, pod: PodInfo, node: str) -> None:
         """Another pod is (or is no longer) nominated to a node: kept here and shown on the pod."""
@@ -374,20 +413,47 @@ class Scheduler:
         for node in nodes:
             for lower in [o for o in self._state.nominations.on(node) if o.priority < pod.priority and o.uid not in job]:
                 self._nominate(lower, "")
+                self.evictor.run(self._state.evictions.over(lower.uid))
 
     def _report(self, decision: Decision) -> None:
-        self._reporter.failed(
-            decision.pod, decision.message(), error=decision.verdict == ERROR, nominate=decision.nominate, now=self._clock()
-        )
+        entry = self._queue.get(decision.pod.uid)
+        pod = entry.pod if entry is not None else decision.pod
+        self._reporter.failed(pod, decision.message(), error=decision.verdict == ERROR, nominate=decision.nominate, now=self._clock())
 
     def _requeue(self, uid: str, now: float, **how: Any) -> None:
+        """Back to the queue, unless the pod is gone, on a node, or on its way out by now."""
         entry = self._queue.get(uid)
-        if entry is not None and entry.state == IN_FLIGHT:
+        if entry is None or entry.state != IN_FLIGHT or uid in self._evicting:
+            return
+        if entry.pod.deleting or self._cache.cluster.slot_of_pod(uid) >= 0:
+            self._queue.done(uid)
+        else:
             self._queue.requeue(uid, now, **how)
 
-    def _crashed(self, entry: Entry, failure: Exception, now: float) -> None:
-        """A defect in a plugin or in us: the pod backs off, the scheduler goes on."""
-        self._monitor.ended(entry.pod.uid, now)
-        status = error(f"{type(failure).__name__}: {failure}")
-        self._reporter.failed(entry.pod, status.message, error=True, nominate=None, now=now)
-        self._requeue(entry.pod.uid, now, error=True)
+    # ---------------------------------------------------------------- what the informer shows
+
+    def pod_on_node(self, pod: PodInfo) -> None:
+        """A pod is shown on a node."""
+        self.carrier.run(self.placements.seen(pod.uid, pod.node_name))
+
+    def pod_leaving(self, uid: str) -> None:
+        """A pod is shown on its way out."""
+        self.evictor.run(self._state.evictions.seen_leaving(uid, self._clock()))
+
+    def pod_gone(self, uid: str) -> None:
+        """A pod is gone, or has ended."""
+        self.carrier.run(self.placements.vanished(uid))
+        self.evictor.run(self._state.evictions.vanished(uid))
+        self._evicting.pop(uid, None)
+
+    def health(self) -> tuple[bool, str]:
+        """Whether every placement under way is in time."""
+        now = self._clock()
+        late = self.placements.stuck(now)
+        if late is None:
+            return True, f"{len(self.placements)} placements under way"
+        return False, f"the placement of pod {late.uid} on {late.node or 'no node yet'} is {late.stage.value} for {now - late.since:.0f} s"
+
+
+def _due(time: float | None, now: float) -> bool:
+    return time is not None and time <= now

@@ -175,9 +175,8 @@ class Simulation:
         status = decision.framework.run_reserve(decision.ctx, decision.slot)
         if status.ok and keep:
             return
-        if status.ok:
-            decision.framework.run_unreserve(decision.ctx, decision.slot)
-        else:
+        decision.framework.run_unreserve(decision.ctx, decision.slot)
+        if not status.ok:
             decision.verdict = UNSCHEDULABLE if status.rejected else ERROR
             decision.status = status
         cluster.remove_pod(decision.pod.uid)

@@ -1,4 +1,4 @@
-"""Carries placements out (SCH-FW-06, SCH-FW-12): preBind, one patch, bind, postBind, so many at a time, and what to do when it fails."""
+"""Sends bindings (SCH-FW-06, SCH-FW-12): preBind, one patch, bind, so many at a time, and what each answer says about the pod."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
-from koord.kube.errors import ApiError, Conflict, Invalid, NotFound
+from koord.kube.errors import ApiError, Conflict, Invalid, NotFound, ServerError, Unreachable
 from koord.seams import perf_counter
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import Decision
 from roles.scheduler.extenders.chain import Extenders
-from roles.scheduler.extenders.client import ExtenderError
+from roles.scheduler.extenders.client import ExtenderError, ExtenderRefusal
 from roles.scheduler.framework.context import BindDraft
-from roles.scheduler.framework.framework import Framework
+from roles.scheduler.framework.framework import Framework, told
 from roles.scheduler.framework.interfaces import Plugin
 from roles.scheduler.framework.status import SUCCESS, Code, Status, error
+from roles.scheduler.planner.placements import Placement
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,9 @@ class Outcome(Enum):
     """What became of a binding."""
 
     BOUND = "bound"
-    RETRY = "retry"  # back to the queue with backoff
+    RETRY = "retry"  # not bound: back to the queue with backoff
+    OPEN = "open"  # failed, and only the API server knows in which state the pod is
+    LOST = "lost"  # no answer, or one of a server that was not able to finish: it may have taken place, or take place yet
     REJECTED = "rejected"  # a plugin refused
     PARKED = "parked"  # the API server will not have it: no use in trying again soon
     GONE = "gone"  # the pod is no more, or not ours any more
@@ -37,11 +40,18 @@ class Outcome(Enum):
 
 @dataclass(slots=True)
 class Task:
-    """One placement on its way. `attempt` counts the pod's attempts, `first` is when the first one began (seconds)."""
+    """One placement on its way. `attempt` counts the pod's attempts, `first` is when the first one began (seconds). `outcome` and `status`
+    are what came last; the outcome is None until Reserve and Permit are through. `waits`: who holds the pod on permit, for how many seconds
+    at most; `prepared`: preBind is done."""
 
     decision: Decision
     attempt: int
     first: float = 0.0
+    outcome: Outcome | None = None
+    status: Status = SUCCESS
+    prepared: bool = False
+    waits: dict[str, float] = field(default_factory=dict)
+    placement: Placement | None = None
 
 
 Finished = Callable[[Task, Outcome, Status], None]
@@ -93,20 +103,21 @@ class Binder:
             await asyncio.wait(tasks)
         self._tasks = []
 
-    def submit(self, task: Task) -> None:
-        """Bind a pod as soon as a worker is free, at once if something outside must be waited for."""
+    def submit(self, task: Task) -> bool:
+        """Bind a pod as soon as a worker is free, at once if something outside must be waited for; returns whether that is so."""
         decision = task.decision
         if any(plugin.waits(decision.ctx) for plugin in decision.framework.pre_binds):
             alone = asyncio.get_running_loop().create_task(self._run(task), name=f"binding of {decision.pod.key}")
             self._alone.add(alone)
             alone.add_done_callback(self._alone.discard)
-            return
+            return True
         self._queue.append(task)
         while self._idle:
             worker = self._idle.pop()
             if not worker.done():
                 worker.set_result(None)
                 break
+        return False
 
     @property
     def backlog(self) -> int:
@@ -122,40 +133,68 @@ class Binder:
             await self._run(self._queue.popleft())
 
     async def _run(self, task: Task) -> None:
+        """Bind one pod and hand over what came of it. Never raises but for cancellation: a worker lives as long as the binder does."""
         self._busy += 1
         try:
             outcome, status = await self._carry_out(task)
         finally:
             self._busy -= 1
-        self._finished(task, outcome, status)
+        try:
+            self._finished(task, outcome, status)
+        except Exception:
+            log.exception("what follows from the binding of %s failed", task.decision.pod.key)
 
     async def _carry_out(self, task: Task) -> tuple[Outcome, Status]:
         """Bind one pod. Never raises but for cancellation: a defect in a plugin costs that pod an attempt, not the scheduler."""
+        pod = task.decision.pod
         try:
-            return await self._bind(task.decision)
+            refusal = await self._prepare(task)
+            if refusal is not None:
+                return refusal
         except NotFound as failure:
-            return Outcome.GONE, error(f"binding rejected: {failure}")
-        except Conflict as failure:
-            return Outcome.RETRY, error(f"binding rejected: {failure}")
+            gone = failure.details.get("name", pod.name) in (pod.name, pod.reservation)
+            return (Outcome.GONE if gone else Outcome.RETRY), error(f"binding rejected: {failure}")
         except Invalid as failure:
             return Outcome.PARKED, error(f"binding rejected: {failure}")
         except ApiError as failure:
             return Outcome.RETRY, error(f"binding failed: {failure}")
         except Exception as failure:
-            log.exception("binding of %s failed", task.decision.pod.key)
-            return Outcome.RETRY, error(f"binding failed: {type(failure).__name__}: {failure}")
+            log.exception("preparing the binding of %s failed", pod.key)
+            return Outcome.RETRY, error(f"binding failed: {told(failure)}")
+        try:
+            return await self._bind(task.decision)
+        except NotFound as failure:
+            return Outcome.GONE, error(f"binding rejected: {failure}")
+        except Conflict as failure:
+            return Outcome.OPEN, error(f"binding rejected: {failure}")
+        except Invalid as failure:
+            return Outcome.PARKED, error(f"binding rejected: {failure}")
+        except (Unreachable, ServerError) as failure:
+            return Outcome.LOST, error(f"binding failed: {failure}")
+        except ApiError as failure:
+            return Outcome.RETRY, error(f"binding failed: {failure}")
+        except Exception as failure:
+            log.exception("binding of %s failed", pod.key)
+            return Outcome.OPEN, error(f"binding failed: {told(failure)}")
 
-    async def _bind(self, decision: Decision) -> tuple[Outcome, Status]:
-        framework, ctx, node = decision.framework, decision.ctx, decision.node
+    async def _prepare(self, task: Task) -> tuple[Outcome, Status] | None:
+        """Everything before the binding itself; None when it may be sent."""
+        decision = task.decision
+        framework = decision.framework
         refusal = self._look_again(decision)
         if refusal is not None:
             return Outcome.GONE, refusal
-        if framework.pre_binds:
+        if framework.pre_binds and not task.prepared:
             began = perf_counter()
             status = await self._pre_bind(framework, decision)
             self._measure("PreBind", status, framework.name, perf_counter() - began)
             if not status.ok:
                 return (Outcome.REJECTED if status.rejected else Outcome.RETRY), status
+        task.prepared = True
+        return None
+
+    async def _bind(self, decision: Decision) -> tuple[Outcome, Status]:
+        framework, ctx, node = decision.framework, decision.ctx, decision.node
         if self._extenders is not None:
             answer = await self._bind_by_extender(self._extenders, decision)
             if answer is not None:
@@ -169,9 +208,7 @@ class Binder:
             if status.code is Code.SKIP:
                 continue
             if not status.ok:
-                return Outcome.RETRY, status.by(plugin.name)
-            for observer in framework.post_binds:
-                observer.post_bind(ctx, node)
+                return Outcome.OPEN, status.by(plugin.name)
             return Outcome.BOUND, SUCCESS
         return Outcome.RETRY, error("no bind plugin took the pod")
 
@@ -188,9 +225,8 @@ class Binder:
             if extenders.bind_is_ignorable:
                 log.warning("%s; it is ignorable, so the bind plugins go on", failure)
                 return None
-            return Outcome.RETRY, error(f"binding failed: {failure}")
-        for observer in decision.framework.post_binds:
-            observer.post_bind(decision.ctx, decision.node)
+            refused = isinstance(failure, ExtenderRefusal)
+            return (Outcome.OPEN if refused else Outcome.LOST), error(f"binding failed: {failure}")
         return Outcome.BOUND, SUCCESS
 
     def _look_again(self, decision: Decision) -> Status | None:

@@ -1,57 +1,143 @@
-"""Carrying a preemption out: victims get the DisruptionTarget condition, are deleted, and an event tells why (scheduler-job.md 5.9)."""
+"""Carrying evictions out: victims get the DisruptionTarget condition, are deleted, and an event tells why (scheduler-job.md 5.9).
+
+Who is asked when, and what an answer means, the machine decides (planner/evictions.py).
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from koord.api.kinds import PODS
 from koord.api.times import format_time
-from koord.kube.errors import ApiError, NotFound
+from koord.kube.errors import ApiError, Conflict, NotFound, ServerError, Unreachable
+from roles.scheduler.binding.readback import ReadBack
 from roles.scheduler.binding.reporter import Reporter
 from roles.scheduler.binding.waiting import WaitingPods
 from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.planner.evictions import GRACE, Answer, Do, Effect, Evictions
 
 log = logging.getLogger(__name__)
 
+Issued = Callable[[str, bool], None]
+"""Told of the UID of a preemptor whose victims have all been asked, and whether some of them stay."""
+
+
+def grace_of(pod: PodInfo) -> float:
+    """How long a pod may take to end once it was asked to, in seconds."""
+    meta, spec = pod.pod.metadata, pod.pod.spec
+    own = meta.deletion_grace_period_seconds if pod.deleting else spec.termination_grace_period_seconds
+    return GRACE if own is None else float(own)
+
 
 class Evictor:
-    """Removes victims. Waiting pods are rejected instead of deleted: they are not on the node yet."""
+    """Asks victims to leave. Waiting pods are rejected instead of deleted: they are not on the node yet."""
 
-    def __init__(self, client: Any, reporter: Reporter, waiting: WaitingPods, may_write: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        client: Any,
+        evictions: Evictions,
+        reporter: Reporter,
+        waiting: WaitingPods,
+        *,
+        may_write: Callable[[], bool],
+        clock: Callable[[], float],
+        readback: ReadBack,
+    ) -> None:
         self._client = client
+        self._evictions = evictions
         self._reporter = reporter
         self._waiting = waiting
         self._may_write = may_write
+        self._clock = clock
+        self._readback = readback
+        self._preemptors: dict[str, tuple[PodInfo, str]] = {}
+        self._victims: dict[str, PodInfo] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.issued: Issued = lambda uid, failed: None
 
-    async def evict(self, preemptor: PodInfo, victims: Iterable[PodInfo], node: str, now: float) -> bool:
-        """Remove the victims one after the other. False after a failure, which is logged: the rest is left to the next attempt."""
-        for victim in victims:
-            if self._waiting.reject(victim.uid, "DefaultPreemption", "preempted"):
-                continue
-            if victim.deleting:
-                continue  # on its way already
-            if not self._may_write():
-                return True  # another leader's business now
-            try:
-                await self._remove(preemptor, victim, now)
-            except NotFound:
-                continue
-            except ApiError as failure:
-                log.warning("preemption: pod %s could not be removed from %s: %s", victim.key, node, failure)
-                return False
-            self._reporter.event(
-                victim, "Normal", "Preempted", f"Preempted by pod {preemptor.uid} on node {victim.node_name or node}", "Preempting"
-            )
-        return True
+    def evict(self, preemptor: PodInfo, victims: Iterable[PodInfo], node: str, members: Iterable[str] = ()) -> None:
+        """Victims are to leave a node (or the nodes of a job) for a pod and the members of its job. `issued` is told when all were."""
+        chosen = {victim.uid: victim for victim in victims}
+        self._preemptors[preemptor.uid] = (preemptor, node)
+        self._victims.update(chosen)
+        graces = {uid: grace_of(victim) for uid, victim in chosen.items()}
+        leaving = [uid for uid, victim in chosen.items() if victim.deleting]
+        self.run(self._evictions.plan(preemptor.uid, graces, members, leaving, self._clock()))
 
-    async def _remove(self, preemptor: PodInfo, victim: PodInfo, now: float) -> None:
+    def run(self, effects: Iterable[Effect]) -> None:
+        """Carry out what the machine wants."""
+        for effect in effects:
+            if effect.do is Do.EVICT:
+                self._ask(effect)
+            elif effect.do is Do.READ:
+                self._start(self._read(effect.victim), f"reading victim {effect.victim}")
+            else:
+                self._preemptors.pop(effect.preemptor, None)
+                self.issued(effect.preemptor, effect.failed)
+        if len(self._victims) > 2 * len(self._evictions.all_leaving()) + 64:
+            self._victims = {uid: pod for uid, pod in self._victims.items() if self._evictions.victim(uid) is not None}
+
+    async def stop(self) -> None:
+        """Cancel what is under way."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _start(self, work: Any, name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _ask(self, effect: Effect) -> None:
+        if self._waiting.reject(effect.victim, "DefaultPreemption", "preempted"):
+            self.run(self._evictions.left(effect.victim))
+            return
+        preemptor, node = self._preemptors[effect.preemptor]
+        self._start(self._evict(preemptor, self._victims[effect.victim], node), f"eviction of {effect.victim}")
+
+    async def _evict(self, preemptor: PodInfo, victim: PodInfo, node: str) -> None:
+        answer = Answer.FAILED
+        try:
+            if self._may_write():
+                answer = await self._answer_to(preemptor, victim, node)
+        except Exception:
+            log.exception("preemption: removing pod %s from %s failed", victim.key, node)
+        self.run(self._evictions.answered(victim.uid, answer, self._clock()))
+
+    async def _answer_to(self, preemptor: PodInfo, victim: PodInfo, node: str) -> Answer:
+        try:
+            await self._remove(preemptor, victim)
+        except NotFound:
+            return Answer.DONE
+        except (Conflict, ServerError, Unreachable) as failure:
+            log.warning("preemption: pod %s may not have been removed from %s: %s", victim.key, node, failure)
+            return Answer.LOST
+        except ApiError as failure:
+            log.warning("preemption: pod %s could not be removed from %s: %s", victim.key, node, failure)
+            return Answer.FAILED
+        self._reporter.event(
+            victim, "Normal", "Preempted", f"Preempted by pod {preemptor.uid} on node {victim.node_name or node}", "Preempting"
+        )
+        return Answer.DONE
+
+    async def _read(self, uid: str) -> None:
+        leaving: bool | None = None
+        try:
+            leaving = await self._readback.leaving(self._victims[uid])
+        except Exception:
+            log.exception("preemption: victim %s could not be read", uid)
+        self.run(self._evictions.found(uid, leaving, self._clock()))
+
+    async def _remove(self, preemptor: PodInfo, victim: PodInfo) -> None:
         uid = victim.pod.metadata.uid
         condition = {
             "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
             "message": f"{preemptor.shape.scheduler_name}: preempting to accommodate a higher priority pod",
-            "lastTransitionTime": format_time(now),
+            "lastTransitionTime": format_time(self._clock()),
         }  # fmt: skip
         body = {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
         await self._client.patch(PODS, victim.name, body, victim.namespace, type="strategic", subresource="status")

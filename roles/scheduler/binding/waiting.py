@@ -51,6 +51,10 @@ class WaitingPods:
         waiting.resume(unschedulable(reason).by(plugin))
         return True
 
+    def drop(self, uid: str) -> None:
+        """A pod is held no longer, and nobody need be told."""
+        self._pods.pop(uid, None)
+
     def expire(self, now: float) -> int:
         """Reject pods whose shortest wait is over; returns how many."""
         over = [

@@ -52,11 +52,20 @@ class Evaluation(RestoredRows):
     # ---------------------------------------------------------------- bringing it up to date
 
     def update(self, ctx: CycleContext) -> None:
-        """Make everything current for the pod of `ctx`, which must be of the shape this evaluation is for."""
-        changes = self.cluster.changes
-        if self._epoch != changes.epoch or not self._current:
+        """Make everything current for the pod of `ctx`, which must be of the shape this evaluation is for.
+
+        Nothing is current while plugins are being asked: after one that raised, the next use builds everything anew.
+        """
+        current, self._current = self._current, False
+        if current and self._epoch == self.cluster.changes.epoch:
+            self._follow_changes(ctx)
+        else:
             self._build(ctx)
-            return
+        self._current = True
+
+    def _follow_changes(self, ctx: CycleContext) -> None:
+        """Ask about the rows that changed since; about all of them where they are many."""
+        changes = self.cluster.changes
         position = changes.position
         ctx.data = self.data
         ctx.feasible = self.feasible
@@ -110,7 +119,6 @@ class Evaluation(RestoredRows):
         """Compute all vectors."""
         changes = self.cluster.changes
         self._epoch, self._position = changes.epoch, changes.position
-        self._current = True
         self._scored = False
         self.version += 1
         self.data = ctx.data = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from koord.decisions.record import Number, Record, Subject, Term
@@ -54,16 +56,18 @@ def record_of(decision: Decision, *, now: float, attempt: int = 1) -> Record:
     return Record(ROLE, subject_of(decision.pod), now, decision.verdict, rule, message, numbers, terms, FEATURES)
 
 
-def victim_records(decision: Decision, *, now: float) -> list[Record]:
-    """For each pod that has to go, for whom, and whether it goes by itself, because its job can spare it, or with all of its job."""
-    what = what_goes(decision.victims, decision.ctx.state.bonds)
-    rule, numbers = "preemption", {"priority": decision.pod.priority, "victims": len(decision.victims)}
+def victim_records(decision: Decision, victims: Sequence[PodInfo] | None = None, *, now: float) -> list[Record]:
+    """For each of the victims (by default all of the decision's), for whom it has to go, and whether it goes by itself, because its job can
+    spare it, or with all of its job."""
+    victims = decision.victims if victims is None else victims
+    what = what_goes(victims, decision.ctx.state.bonds)
+    rule, numbers = "preemption", {"priority": decision.pod.priority, "victims": len(victims)}
     return [
         Record(
             ROLE, subject_of(pod), now, "Preempted", rule, f"makes room for {decision.pod.key}; goes {what[pod.uid]}",
             {**numbers, "node": pod.node_name or decision.nominate or ""}, (), PREEMPTION,
         )
-        for pod in decision.victims
+        for pod in victims
     ]  # fmt: skip
 
 

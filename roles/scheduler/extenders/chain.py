@@ -15,7 +15,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.advice import Advice
 from roles.scheduler.cycle.decision import Decision
 from roles.scheduler.extenders import wire
-from roles.scheduler.extenders.client import Extender, ExtenderError
+from roles.scheduler.extenders.client import Extender, ExtenderError, ExtenderRefusal
 from roles.scheduler.framework.interfaces import Rejection
 from roles.scheduler.plugins.harm import harm
 
@@ -130,7 +130,8 @@ class Extenders:
     # ---------------------------------------------------------------- binding
 
     def binds(self, pod: PodInfo) -> Callable[[str], Awaitable[None]] | None:
-        """How the pod is bound to a node if an extender does that; None leaves it to the bind plugins. The call raises ExtenderError."""
+        """How the pod is bound to a node if an extender does that; None leaves it to the bind plugins. The call raises ExtenderRefusal
+        when the extender says no, ExtenderError when nobody knows what it did."""
         extender = self._binder
         if extender is None or not extender.interested(pod):
             return None
@@ -143,7 +144,7 @@ class Extenders:
             except wire.BadAnswer as error:
                 raise ExtenderError(f"extender {extender.name}/{verb}: {error}") from error
             if refusal:
-                raise ExtenderError(f"extender {extender.name}/{verb}: {refusal}")
+                raise ExtenderRefusal(f"extender {extender.name}/{verb}: {refusal}")
 
         return bind
 

@@ -23,6 +23,10 @@ class ExtenderError(Exception):
     """The extender could not be asked, or what it said cannot be used."""
 
 
+class ExtenderRefusal(ExtenderError):
+    """The extender said no."""
+
+
 class Extender:
     """Asks one extender. Raises ConfigurationError for certificates that cannot be read."""
 

@@ -105,7 +105,7 @@ def preempted(answer: Any, candidates: Iterable[Candidate]) -> tuple[Candidate, 
             raise BadAnswer(f"pod {strangers[0]!r} was no victim on node {node!r}")
         victims = tuple(victim for victim in candidate.victims if victim.uid in set(uids))
         violations = fields.get("numpdbviolations")
-        found.append(Candidate(node, victims, violations if isinstance(violations, int) else candidate.violations))
+        found.append(Candidate(node, victims, violations if isinstance(violations, int) else candidate.violations, candidate.leaving))
     return tuple(found)
 
 

@@ -106,12 +106,13 @@ class Unit:
 
 @dataclass(slots=True)
 class Breaking:
-    """Turns pods that may go into units. `importance` sorts pods, the most important first. Bonds are looked up once: use a new one for
-    each decision, and before the what-if takes pods away."""
+    """Turns pods that may go into units. `importance` sorts pods, the most important first; `leaving` says who goes in any case. Bonds are
+    looked up once: use a new one for each decision, and before the what-if takes pods away."""
 
     bonds: Bonds
     may_go: Callable[[PodInfo], bool]
     importance: Callable[[PodInfo], Any]
+    leaving: Callable[[PodInfo], bool] = lambda pod: pod.deleting
     _bonds: dict[str, tuple[Bond, bool]] = field(default_factory=dict)
 
     def units(self, pods: Iterable[PodInfo]) -> list[Unit]:
@@ -122,7 +123,7 @@ class Breaking:
         alone: list[Unit] = []
         jobs: dict[str, list[PodInfo]] = {}
         for pod in pods:
-            job = "" if pod.deleting else self.bonds.of(pod)
+            job = "" if self.leaving(pod) else self.bonds.of(pod)
             if job:
                 jobs.setdefault(job, []).append(pod)
             else:

@@ -17,6 +17,7 @@ from roles.scheduler.cluster.hypothesis import Hypothesis
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.bonds import Bonds, NoBonds
 from roles.scheduler.framework.restoring import NOTHING, Holdings, NoHoldings, Restored, RestoredNode, RestoredReservation
+from roles.scheduler.planner.evictions import Evictions
 
 Rows = slice | NDArray[np.intp]
 ALL_ROWS = slice(None)
@@ -75,20 +76,25 @@ class State:
     """The read-only world of one cycle. Plugins read `cluster`; only the planner changes it, after the cycle.
 
     `now` is the time of the cycle in seconds since the epoch; `random` decides ties and where preemption begins to look. `holdings` are
-    what reservations hold, `bonds` which pods are of use only together.
+    what reservations hold, `bonds` which pods are of use only together, `evictions` who was chosen to leave.
     """
 
-    __slots__ = ("bonds", "cluster", "holdings", "namespaces", "next_start", "nominations", "now", "random")
+    __slots__ = ("bonds", "cluster", "evictions", "holdings", "namespaces", "next_start", "nominations", "now", "random")
 
     def __init__(self, cluster: Cluster, *, now: float = 0.0, seed: int | None = None) -> None:
         self.cluster = cluster
         self.nominations = Nominations()
         self.holdings: Holdings = NoHoldings()
         self.bonds: Bonds = NoBonds()
+        self.evictions = Evictions()
         self.namespaces: dict[str, dict[str, str]] = {}
         self.now = now
         self.random = random.Random(seams.rng().getrandbits(64) if seed is None else seed)
         self.next_start = 0
+
+    def leaving(self, pod: PodInfo) -> bool:
+        """Whether a pod is on its way out, or was chosen to leave: its room is counted on already. False for one that is overdue."""
+        return (pod.deleting or self.evictions.leaving(pod.uid)) and not self.evictions.overdue(pod.uid)
 
     def suppose(self) -> Hypothesis:
         """A what-if: pods removed or added inside the `with` block only."""
@@ -101,9 +107,10 @@ class CycleContext:
 
     `restored` are the reservations that the pod may use, by slot, before the first plugin is asked. Filters and scores of such a row are
     asked inside `restoring(slot)`. `reservation` is the one it will use on the node that was chosen, set before Reserve; None for none.
+    `node` is the name of that node, set before Reserve: it may be gone by the time of a later step, and its slot another node's.
     """
 
-    __slots__ = ("cluster", "data", "feasible", "now", "pod", "reservation", "restored", "state")
+    __slots__ = ("cluster", "data", "feasible", "node", "now", "pod", "reservation", "restored", "state")
 
     def __init__(self, state: State, pod: PodInfo, data: dict[str, Any] | None = None) -> None:
         self.state = state
@@ -115,6 +122,7 @@ class CycleContext:
         self.data: dict[str, Any] = {} if data is None else data
         self.restored: Restored = NOTHING
         self.reservation: RestoredReservation | None = None
+        self.node = ""
 
     def restoring(self, slot: int) -> AbstractContextManager[Any]:
         """A what-if in which the reservations of the slot that the pod may use are taken off; Reserve plugins open it themselves."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
@@ -18,6 +19,8 @@ from roles.scheduler.framework.interfaces import Plugin, Point
 from roles.scheduler.framework.profile import Layout, expand, names_of
 from roles.scheduler.framework.registry import PluginError, profile_path
 from roles.scheduler.framework.status import SUCCESS, Code, Status
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -122,18 +125,37 @@ class Framework:
                     ctx.pod = resized
 
     def run_reserve(self, ctx: CycleContext, slot: int) -> Status:
-        """Reserve in order; on a failure everything is unreserved."""
+        """Reserve in order, up to the first that refuses; the caller unreserves."""
+        ctx.node = self.handle.cluster.name_of(slot)
         for plugin in self.reserves:
             status = self.ask(plugin, "Reserve", plugin.reserve, ctx, slot)
             if not status.ok:
-                self.run_unreserve(ctx, slot)
                 return status.by(plugin.name)
         return SUCCESS
 
     def run_unreserve(self, ctx: CycleContext, slot: int) -> None:
-        """Unreserve in reverse order."""
+        """Unreserve in reverse order. All plugins are asked, also after one that raised: that is logged."""
         for plugin in reversed(self.reserves):
-            plugin.unreserve(ctx, slot)
+            try:
+                plugin.unreserve(ctx, slot)
+            except Exception:
+                log.exception("plugin %s: unreserve of pod %s on node %s failed", plugin.name, ctx.pod.key, ctx.node)
+
+    def run_post_bind(self, ctx: CycleContext, node: str) -> None:
+        """Tell all postBind plugins. The pod is bound whatever they make of it: one that raises is logged."""
+        for plugin in self.post_binds:
+            try:
+                plugin.post_bind(ctx, node)
+            except Exception:
+                log.exception("plugin %s: postBind of pod %s on node %s failed", plugin.name, ctx.pod.key, node)
+
+    def run_forget(self, pod: PodInfo) -> None:
+        """Tell all plugins that an assumed pod was taken back."""
+        for plugin in self.forgets:
+            try:
+                plugin.forget(pod)
+            except Exception:
+                log.exception("plugin %s: forgetting pod %s failed", plugin.name, pod.key)
 
     def run_permit(self, ctx: CycleContext, slot: int) -> tuple[Status, dict[str, float]]:
         """Permit; returns success, a refusal, or WAIT with the time each waiting plugin grants (seconds)."""
@@ -145,6 +167,18 @@ class Framework:
             elif not status.ok:
                 return status.by(plugin.name), {}
         return (Status(Code.WAIT), waits) if waits else (SUCCESS, {})
+
+
+def told(failure: BaseException) -> str:
+    """An exception as users read it: the innermost plugin that was running, its step, and what was raised."""
+    where, last = "", None
+    trace = failure.__traceback__
+    while trace is not None:
+        plugin = trace.tb_frame.f_locals.get("self")
+        if isinstance(plugin, Plugin) and plugin is not last:
+            where, last = f"plugin {plugin.name} ({trace.tb_frame.f_code.co_name}): ", plugin
+        trace = trace.tb_next
+    return f"{where}{type(failure).__name__}: {failure}"
 
 
 def _status_of(answer: Any) -> Status:

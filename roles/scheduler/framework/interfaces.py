@@ -203,11 +203,13 @@ class Filter(Plugin):
 
 
 class Candidate(NamedTuple):
-    """A node on which the pod would fit without the victims, most important victim first; `violations` counts broken budgets."""
+    """A node on which the pod would fit without the victims, most important victim first; `violations` counts broken budgets. `leaving`
+    are the UIDs of those that are on their way out anyway: waiting for them hurts nobody."""
 
     node: str
     victims: tuple[PodInfo, ...]
     violations: int
+    leaving: frozenset[str] = frozenset()
 
 
 class PostFilterResult(NamedTuple):
@@ -268,12 +270,14 @@ class Score(Plugin):
 
 
 class Reserve(Plugin):
-    """Takes what the pod needs on the chosen node; `unreserve` gives it back and must bear being called without a reserve."""
+    """Takes what the pod needs on the chosen node; `unreserve` gives it back and must bear being called without a reserve, and after the
+    pod or the node has gone."""
 
     def reserve(self, ctx: CycleContext, slot: int) -> Status:
         raise NotImplementedError
 
     def unreserve(self, ctx: CycleContext, slot: int) -> None:
+        """`slot` is that of the node `ctx.node` now, -1 when the node is gone."""
         raise NotImplementedError
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from koord.api.kinds import NAMESPACES, NODES, PODS
 from koord.api.objects import Namespace, Node, Pod
 from koord.api.quantity import QuantityError
-from roles.scheduler.binding.waiting import WaitingPods
 from roles.scheduler.cluster.audit import compare, recount
 from roles.scheduler.cluster.cache import Cache
 from roles.scheduler.cluster.nodeview import NodeView
@@ -26,16 +25,42 @@ log = logging.getLogger(__name__)
 RUNNING_ONLY = "status.phase!=Succeeded,status.phase!=Failed"
 
 
+class Acting(Protocol):
+    """Who has placements and evictions under way."""
+
+    def pod_on_node(self, pod: PodInfo) -> None:
+        """The API server shows a pod on a node for the first time."""
+
+    def pod_leaving(self, uid: str) -> None:
+        """It shows a pod on its way out."""
+
+    def pod_gone(self, uid: str) -> None:
+        """It shows a pod no more, or as ended. The pod still counts where it was assumed."""
+
+
+class NobodyActs:
+    """A scheduler that only looks."""
+
+    def pod_on_node(self, pod: PodInfo) -> None:
+        """Nothing was set out to be done."""
+
+    def pod_leaving(self, uid: str) -> None:
+        """Nothing was set out to be done."""
+
+    def pod_gone(self, uid: str) -> None:
+        """Nothing was set out to be done."""
+
+
 class Observer:
     """Keeps the scheduler's picture current. `clock` gives seconds since the epoch; `changed` is called after everything that may
-    give the scheduler something to do; `gone(uid)` when a pod needs no more reporting."""
+    give the scheduler something to do; `gone(uid)` when a pod needs no more reporting.
+    `acting` follows what it has set out to do."""
 
     def __init__(
         self,
         state: State,
         cache: Cache,
         queue: SchedulingQueue,
-        waiting: WaitingPods,
         frameworks: Mapping[str, Framework],
         *,
         clock: Callable[[], float],
@@ -47,11 +72,11 @@ class Observer:
         self._state = state
         self._cache = cache
         self._queue = queue
-        self._waiting = waiting
         self._frameworks = frameworks
         self._clock = clock
         self._changed = changed
         self._gone = gone
+        self.acting: Acting = NobodyActs()
         self._foreign_nominations = foreign_nominations
         self._pods: Any = None
         self._nodes: Any = None
@@ -213,9 +238,11 @@ class Observer:
             return
         self._state.now = self._clock()
         self._seen(info)
+        if info.deleting:
+            self.acting.pod_leaving(info.uid)
         if info.node_name:
             self._assigned(info)
-        elif not self._cache.is_assumed(info.uid):
+        elif not self._cache.is_assumed(info.uid) or self._queue.get(info.uid) is not None:
             self._pending(info)
 
     def pod_deleted(self, pod: PodInfo) -> None:
@@ -224,12 +251,11 @@ class Observer:
         if pod.reservation:
             self._reserve_pods.pop(pod.reservation, None)
         self._state.now = self._clock()
-        for plugin in self._watching:
-            plugin.pod_gone(uid)
+        self._tell("pod_gone", uid)
         self._state.nominations.remove(uid)
         self._queue.delete(uid)
+        self.acting.pod_gone(uid)
         self._gone(uid)
-        self._waiting.reject(uid, "", "the pod was deleted")
         counted = self._cache.remove_pod(uid)
         if counted is not None:
             self._event(ClusterEvent(ASSIGNED_POD, Action.DELETE, counted, None))
@@ -246,8 +272,15 @@ class Observer:
     def _seen(self, info: PodInfo) -> None:
         if info.reservation:
             self._reserve_pods[info.reservation] = info
+        self._tell("pod_seen", info)
+
+    def _tell(self, step: str, about: PodInfo | str) -> None:
+        """Tell everybody who watches pods. One who raises is logged: the pod is there, or gone, all the same."""
         for plugin in self._watching:
-            plugin.pod_seen(info)
+            try:
+                getattr(plugin, step)(about)
+            except Exception:
+                log.exception("plugin %s: %s of pod %s failed", type(plugin).__name__, step, about)
 
     def _assigned(self, info: PodInfo) -> None:
         before = self._cache.cluster.pod(info.uid)
@@ -256,6 +289,8 @@ class Observer:
         if not known:
             self._state.nominations.remove(info.uid)
             self._queue.delete(info.uid)
+            self.acting.pod_on_node(info)
+            self._gone(info.uid)
             self._event(ClusterEvent(ASSIGNED_POD, Action.ADD, None, info))
             return
         assert before is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -111,8 +111,8 @@ class DefaultPreemption(PostFilter):
         return failure.resolvable()
 
     def removable(self, ctx: CycleContext, pod: PodInfo) -> bool:
-        """Whether a pod of lower priority may be a victim."""
-        return not _protected(pod)
+        """Whether a pod of lower priority may be a victim. One that was asked and should be gone by now frees nothing."""
+        return not _protected(pod) and not ctx.state.evictions.overdue(pod.uid)
 
     def obstacles(self, ctx: CycleContext, failure: FitFailure, slot: int) -> tuple[str, ...]:
         """Why the pod does not fit even without all the victims."""
@@ -127,9 +127,12 @@ class DefaultPreemption(PostFilter):
         """Why the pod may not preempt now, "" when it may."""
         if ctx.pod.shape.preemption_policy == names.PREEMPTION_POLICY_NEVER:
             return "not eligible due to preemptionPolicy=Never."
+        evictions = ctx.state.evictions
+        if evictions.awaited(ctx.pod.uid):
+            return "not eligible due to terminating pods that make room for it."
         slot = self.nominated_slot(ctx, failure)
         for other in ctx.cluster.row(slot).pods.values() if slot >= 0 else ():
-            if other.priority < ctx.pod.priority and other.deleting and was_preempted(other):
+            if other.priority < ctx.pod.priority and other.deleting and was_preempted(other) and not evictions.overdue(other.uid):
                 return "not eligible due to a terminating pod on the nominated node."
         return ""
 
@@ -144,14 +147,25 @@ class DefaultPreemption(PostFilter):
     def _candidates(self, ctx: CycleContext, failure: FitFailure, slots: Sequence[int], reasons: Counter[str]) -> list[Candidate]:
         if not slots:
             return []
+        kept = self._kept_node(ctx, failure, slots)
+        if kept:
+            return kept
         wanted = max(ctx.cluster.live * self.args.min_candidate_nodes_percentage // 100, self.args.min_candidate_nodes_absolute)
         offset = ctx.state.random.randrange(len(slots))
         return self._search(ctx, failure, (*slots[offset:], *slots[:offset]), reasons, wanted)
 
+    def _kept_node(self, ctx: CycleContext, failure: FitFailure, slots: Sequence[int]) -> list[Candidate]:
+        """The nominated node while pods leave it for this one: room is made there and nowhere else as long as that can be done."""
+        slot = self.nominated_slot(ctx, failure)
+        if slot not in slots or not any(ctx.state.evictions.makes_room(ctx.pod.uid, uid) for uid in ctx.cluster.row(slot).pods):
+            return []
+        return self._search(ctx, failure, (slot,), Counter(), 1)
+
     def _search(self, ctx: CycleContext, failure: FitFailure, slots: Sequence[int], reasons: Counter[str], wanted: int) -> list[Candidate]:
         """Candidates among so many nodes that have victims, what hurts least first. Of nodes that cannot beat the best one found so far
         nothing is supposed, unless somebody else is to choose among all."""
-        breaking = Breaking(ctx.state.bonds, lambda pod: pod.priority < ctx.pod.priority and self.removable(ctx, pod), importance)
+        state, priority = ctx.state, ctx.pod.priority
+        breaking = Breaking(state.bonds, lambda pod: pod.priority < priority and self.removable(ctx, pod), importance, state.leaving)
         lacking = lacking_of(failure.evaluation, ctx)
         found: list[tuple[Harm, int, Candidate]] = []
         looked = 0
@@ -160,7 +174,7 @@ class DefaultPreemption(PostFilter):
             if not units:
                 continue
             need = Need(ctx.cluster, slot, units, lacking)
-            if found and not self.handle.all_candidates and need.hopeless(found[0][0]):
+            if found and not self.handle.all_candidates and not _some_leave(ctx, units) and need.hopeless(found[0][0]):
                 looked += 1
             else:
                 candidate = self._try(ctx, failure, slot, need, reasons)
@@ -190,7 +204,9 @@ class DefaultPreemption(PostFilter):
         """
         cluster, name = ctx.cluster, ctx.cluster.name_of(slot)
         touched = {unit: self.touched(cluster, slot, unit) for unit in need.units}
-        order, violating = self.by_budget(need.units)
+        free = [unit for unit in need.units if all(ctx.state.leaving(pod) for pod in unit.pods)]
+        order, violating = self.by_budget([unit for unit in need.units if unit not in free] if free else need.units)
+        order += free  # they go in any case: first of all, and they are the last to come back
         with ctx.state.suppose() as supposed:
             for other in ctx.state.nominations.ahead_of(ctx.pod, name):
                 if cluster.slot_of_pod(other.uid) < 0:
@@ -216,7 +232,8 @@ class DefaultPreemption(PostFilter):
                         supposed.remove(pod.uid)
                 gone.add(unit)
         victims = sorted((pod for unit in gone for pod in unit.pods), key=importance)
-        return Candidate(name, tuple(victims), sum(pod.uid in violating for pod in victims))
+        leaving = frozenset(pod.uid for pod in victims if ctx.state.leaving(pod))
+        return Candidate(name, tuple(victims), sum(pod.uid in violating for pod in victims), leaving)
 
     def touched(self, cluster: Cluster, slot: int, unit: Unit) -> list[tuple[PodInfo, int]]:
         """Pods of a unit that the what-if about a node takes away, with their slots. Those on other nodes are in nobody's way."""
@@ -256,6 +273,10 @@ class DefaultPreemption(PostFilter):
 
 def _message(text: str) -> Status:
     return unschedulable(f"preemption: {text}")
+
+
+def _some_leave(ctx: CycleContext, units: Iterable[Unit]) -> bool:
+    return any(ctx.state.leaving(pod) for unit in units for pod in unit.pods)
 
 
 def _protected(pod: PodInfo) -> bool:

@@ -16,6 +16,7 @@ Lacking = tuple[tuple[int, float], ...]
 
 _FIT = "NodeResourcesFit"
 _MIRROR = {code: chr(255 - code) for code in range(128)}
+_NONE: Harm = (0, -(2**63), 0, 0, "")
 _OFFSET = 2**31  # keeps priorities positive, so that more victims hurt more
 
 
@@ -31,8 +32,10 @@ def importance(pod: PodInfo) -> tuple[int, str]:
 
 def harm(candidate: Candidate) -> Harm:
     """Less is better: budget violations, highest victim priority, sum of priorities, number of victims, and the earliest start among
-    the highest-priority victims (the later, the better)."""
-    victims = candidate.victims
+    the highest-priority victims (the later, the better). Those that leave anyway do not count."""
+    victims = [pod for pod in candidate.victims if pod.uid not in candidate.leaving]
+    if not victims:
+        return _NONE
     highest = victims[0].priority
     earliest = min(start_of(pod) for pod in victims if pod.priority == highest)
     return (candidate.violations, highest, sum(pod.priority + _OFFSET for pod in victims), len(victims), _late(earliest))

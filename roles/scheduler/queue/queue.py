@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
@@ -13,6 +14,8 @@ from roles.scheduler.framework.events import Action, ClusterEvent, Subscription
 from roles.scheduler.framework.status import Status
 from roles.scheduler.queue.entry import ACTIVE, BACKOFF, GATED, IN_FLIGHT, UNSCHEDULABLE, Entry
 from roles.scheduler.queue.events import EventLog
+
+log = logging.getLogger(__name__)
 
 PreEnqueue = Callable[[PodInfo], Status]
 SortKey = Callable[[PodInfo, float], tuple[Any, ...]]
@@ -60,6 +63,7 @@ class SchedulingQueue:
         self._log = EventLog()
         self._interested: dict[tuple[str, Action], frozenset[str]] = {}
         self.incoming: Callable[[str, str], None] = lambda event, queue: None
+        self.broken: Callable[[PodInfo, str, float], None] = lambda pod, message, now: None  # told of a preEnqueue plugin's defect
         self.admission: Callable[[PodInfo, bool], None] | None = None  # told whether preEnqueue let a pod in
 
     # ---------------------------------------------------------------- pods come, change and go
@@ -283,6 +287,12 @@ class SchedulingQueue:
         status = self._pre_enqueue(entry.pod)
         if self.admission is not None:
             self.admission(entry.pod, status.ok)
+        if not status.ok and not status.rejected:  # a defect: it is asked again after a rest
+            entry.errors += 1
+            entry.ready_at = float(math.floor(now + self.backoff(entry)))
+            self._rest(entry, label)
+            self.broken(entry.pod, status.message, now)
+            return
         if not status.ok:
             entry.gate = status.plugin
             entry.rejected_by = frozenset((status.plugin,)) if status.plugin else frozenset()
@@ -292,16 +302,26 @@ class SchedulingQueue:
             return
         entry.gate = ""
         entry.ticket = next(self._tickets)
-        entry.key = self._sort_key(entry.pod, entry.entered)
+        try:
+            entry.key = self._sort_key(entry.pod, entry.entered)
+        except Exception:
+            log.exception("pod %s cannot be sorted; it goes first", entry.pod.key)
+            entry.key = ()
         if backoff and entry.ready_at > now:
-            self._set(entry, BACKOFF)
-            heap = self._error_backoff if entry.errors else self._backoff
-            heapq.heappush(heap, ((entry.ready_at, *entry.key), entry.ticket, entry))
-            self.incoming(label, BACKOFF)
+            self._rest(entry, label)
             return
         self._set(entry, ACTIVE)
         heapq.heappush(self._active, (entry.key, entry.ticket, entry))
         self.incoming(label, ACTIVE)
+
+    def _rest(self, entry: Entry, label: str) -> None:
+        """To backoff."""
+        if not entry.ticket:
+            entry.ticket = next(self._tickets)
+        self._set(entry, BACKOFF)
+        heap = self._error_backoff if entry.errors else self._backoff
+        heapq.heappush(heap, ((entry.ready_at, *entry.key), entry.ticket, entry))
+        self.incoming(label, BACKOFF)
 
     def _park(self, entry: Entry, state: str) -> None:
         self._set(entry, state)
@@ -352,6 +372,15 @@ class SchedulingQueue:
         plugins = self._subscriptions.get(entry.pod.shape.scheduler_name, {})
         for name in entry.rejected_by:
             for subscription in plugins.get(name, ()):
-                if subscription.covers(event) and subscription.helps(entry.pod, event):
+                if subscription.covers(event) and self._hint(name, subscription, entry.pod, event):
                     return True
         return False
+
+    @staticmethod
+    def _hint(plugin: str, subscription: Subscription, pod: PodInfo, event: ClusterEvent) -> bool:
+        """What a plugin's hint says; one that raises rules nothing out."""
+        try:
+            return subscription.helps(pod, event)
+        except Exception:
+            log.exception("plugin %s: the hint about pod %s failed", plugin, pod.key)
+            return True

@@ -64,10 +64,12 @@ def bind(client: Client, *, count: int = 1, current: Any = "same", held: bool = 
     [
         (None, Outcome.BOUND),
         (errors.NotFound(404, "NotFound", "no such pod"), Outcome.GONE),
-        (errors.Conflict(409, "Conflict", "already assigned"), Outcome.RETRY),
+        (errors.Conflict(409, "Conflict", "already assigned"), Outcome.OPEN),
         (errors.Invalid(422, "Invalid", "bad target"), Outcome.PARKED),
-        (errors.Unreachable("down"), Outcome.RETRY),
-        (RuntimeError("a defect"), Outcome.RETRY),
+        (errors.Unreachable("down"), Outcome.LOST),
+        (errors.ServerError(504, "Timeout", "not done in time"), Outcome.LOST),
+        (errors.Forbidden(403, "Forbidden", "not allowed"), Outcome.RETRY),
+        (RuntimeError("a defect"), Outcome.OPEN),
     ],
 )
 def test_answers_and_what_they_mean(answer: Exception | None, outcome: Outcome) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import FitFailure
 from roles.scheduler.framework.bonds import Bond, Part, Rule
-from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.framework.context import CycleContext, State
 from roles.scheduler.framework.interfaces import PostFilterResult
 from roles.scheduler.plugins.coscheduling.book import GangBook
 from roles.scheduler.plugins.coscheduling.jobs import Jobs
@@ -17,8 +16,8 @@ from roles.scheduler.plugins.coscheduling.jobs import Jobs
 class GangBonds:
     """What the books say of pods on nodes, and of those that wait to be placed together."""
 
-    def __init__(self, cluster: Cluster, book: GangBook, jobs: Jobs) -> None:
-        self._cluster = cluster
+    def __init__(self, state: State, book: GangBook, jobs: Jobs) -> None:
+        self._state = state
         self._book = book
         self._jobs = jobs
 
@@ -31,7 +30,7 @@ class GangBonds:
         """The gangs of a group with their pods on nodes."""
         parts: list[Part] = []
         for gang in self._book.gangs_of_group(job):
-            pods = (pod for pod in gang.children.values() if not pod.deleting and self._cluster.slot_of_pod(pod.uid) >= 0)
+            pods = (pod for pod in gang.children.values() if not self._state.leaving(pod) and self._state.cluster.slot_of_pod(pod.uid) >= 0)
             parts.append(Part(gang.id, tuple(pods), gang.spec.min_number if gang.spec is not None else 0))
         return Bond(job, tuple(parts))
 

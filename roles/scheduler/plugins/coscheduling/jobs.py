@@ -96,7 +96,7 @@ class Jobs:
             return f"{_SAID}{refusal}", None
         started = seams.perf_counter()
         plan = self._plan(pods, gang, rule)
-        done = not plan.refusal and bool(plan.victims)
+        done = not plan.refusal and bool(plan.victims or plan.awaited)
         job = gang.group.id if gang is not None else ctx.pod.key
         self._book.metrics.preempted(job, "success" if done else "failure", seams.perf_counter() - started)
         return "" if done else f"{_SAID}{plan.refusal or 'nobody has to go, but the pod found no node'}", plan
@@ -116,9 +116,11 @@ class Jobs:
         pod = ctx.pod
         if pod.shape.preemption_policy == names.PREEMPTION_POLICY_NEVER:
             return "not eligible due to preemptionPolicy=Never."
-        nominations, cluster = ctx.state.nominations, ctx.cluster
+        nominations, cluster, evictions = ctx.state.nominations, ctx.cluster, ctx.state.evictions
         open_slots: frozenset[int] | None = None
         for member in {pod.uid: pod, **{other.uid: other for other in pods}}.values():
+            if evictions.awaited(member.uid):
+                return f"pods that make room for {member.key} are still terminating."
             node = nominations.node_of(member.uid)
             slot = cluster.slot_of(node) if node else -1
             if slot < 0 or not cluster.alive[slot]:
@@ -128,16 +130,16 @@ class Jobs:
                 if slot not in open_slots:
                     continue  # that node is of no use any more
             for other in cluster.row(slot).pods.values():
-                if other.deleting and rule.may_go(other) and was_preempted(other):
+                if other.deleting and rule.may_go(other) and was_preempted(other) and not evictions.overdue(other.uid):
                     return f"pod {other.key}, preempted for {member.key} on node {node}, is still terminating."
         return self._leaving(rule)
 
     def _leaving(self, rule: Rule) -> str:
         """Where victims help wherever the members go, those that are on their way out are waited for."""
-        cluster = self._handle.state.cluster
+        cluster, state = self._handle.state.cluster, self._handle.state
         for slot in rule.slots or ():
             for other in cluster.row(slot).pods.values():
-                if other.deleting and rule.may_go(other) and was_preempted(other):
+                if rule.may_go(other) and state.leaving(other) and (was_preempted(other) or not other.deleting):
                     return f"pod {other.key}, preempted on node {cluster.name_of(slot)}, is still terminating."
         return ""
 
@@ -156,8 +158,9 @@ class Jobs:
             return JobPlan(refusal="there is no cluster network topology")
         state, cluster = self._handle.state, self._handle.state.cluster
         slots = rule.slots if rule.slots is not None else np.flatnonzero(cluster.alive).tolist()
-        units = self.preemption.units_on(slots, rule, protected)
         with state.suppose() as supposed:
+            leaving = self.preemption.without_leaving(rule, supposed)
+            units = self.preemption.units_on(slots, rule, protected)
             where = self.preemption.take_away(units, supposed)
             layout, first = self._placement.layout(tree, gang, pods, cluster.alive)
             if not layout.counts:
@@ -169,7 +172,9 @@ class Jobs:
                 placed[slot], rest = rest[:count], rest[count:]
                 for pod in placed[slot]:
                     supposed.add(pod, slot)
-            return self.preemption.settle(placed, units, where, rule, supposed)
+            plan = self.preemption.settle(placed, units, where, rule, supposed)
+            plan.awaited = self.preemption.awaited(plan.nodes, leaving)
+            return plan
 
     # ---------------------------------------------------------------- answering
 
@@ -177,7 +182,7 @@ class Jobs:
         others = tuple((pod, plan.nodes[pod.uid]) for pod in pods if pod.uid != ctx.pod.uid)
         if current is not None:
             current.preempted = True
-        return PostFilterResult(SUCCESS, plan.nodes[ctx.pod.uid], plan.victims, others=others)
+        return PostFilterResult(SUCCESS, plan.nodes[ctx.pod.uid], (*plan.victims, *plan.awaited), others=others)
 
     def _failure(self, plan: JobPlan, pod: PodInfo, pods: Sequence[PodInfo]) -> PostFilterResult:
         """Nobody is evicted; nominations of before are of no use any more."""

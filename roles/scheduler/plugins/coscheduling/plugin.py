@@ -104,7 +104,7 @@ class Coscheduling(
         self._pod_groups = PodGroups(handle, self.book, args.controller_workers)
         self._notices = Notices(handle, self.book)
         if self._keeper:
-            handle.state.bonds = GangBonds(handle.cluster, self.book, self.jobs)
+            handle.state.bonds = GangBonds(handle.state, self.book, self.jobs)
             self.book.listeners += [self._pod_groups.changed, self._notices.changed]
 
     def _activate(self, pods: Iterable[PodInfo]) -> None:
@@ -274,7 +274,7 @@ class Coscheduling(
         gang.move(pod.uid, PENDING)
         self.book.changed(gang)
         if gang.spec is not None and gang.spec.strict and not self.book.satisfied(gang):
-            self.rounds.give_up(gang, f"gang {gang.id}: pod {pod.key} lost its place on {ctx.cluster.name_of(slot)}")
+            self.rounds.give_up(gang, f"gang {gang.id}: pod {pod.key} lost its place on {ctx.node}")
 
     def permit(self, ctx: CycleContext, slot: int) -> Status:
         """Holds the pod until every gang of the group has its minimum, then lets all of them go."""

@@ -7,7 +7,7 @@ refused for by other means than room (its quota, say) is asked too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,10 +28,11 @@ _SPARE = 100  # nodes looked at beyond one a member before all of them are
 
 @dataclass(slots=True)
 class JobPlan:
-    """Nodes of the members by UID and the pods that have to go first, or why there is no such plan."""
+    """Nodes of the members by UID and the pods that have to go first, or why there is no such plan. `awaited` leave these nodes anyway."""
 
     nodes: dict[str, str] = field(default_factory=dict)
     victims: tuple[PodInfo, ...] = ()
+    awaited: tuple[PodInfo, ...] = ()
     refusal: str = ""
 
 
@@ -88,9 +89,10 @@ class JobPreemption:
 
     def _try(self, pods: Sequence[PodInfo], rule: Rule, protected: set[str]) -> JobPlan:
         with self._state.suppose() as supposed:
+            leaving = self.without_leaving(rule, supposed)
             nodes, rest = self.as_is(pods, supposed)
             if not rest:
-                return JobPlan(nodes)
+                return JobPlan(nodes, awaited=self.awaited(nodes, leaving))
             units = self.units_on(self._slots(rest, rule), rule, protected)
             if not units:
                 return JobPlan(refusal="no pod may be preempted on a node where that could help")
@@ -103,7 +105,23 @@ class JobPreemption:
                     break
             if not found.refusal:
                 found.nodes.update(nodes)
+                found.awaited = self.awaited(found.nodes, leaving)
             return found
+
+    def without_leaving(self, rule: Rule, supposed: Hypothesis) -> list[tuple[PodInfo, int]]:
+        """As if those were gone already who were chosen to leave, for whomever; returns them with their slots."""
+        cluster, found = self._state.cluster, []
+        for uid in self._state.evictions.all_leaving():
+            pod = cluster.pod(uid)
+            if pod is not None and rule.may_go(pod):
+                found.append((pod, cluster.slot_of_pod(uid)))
+                supposed.remove(uid)
+        return found
+
+    def awaited(self, nodes: Mapping[str, str], leaving: Iterable[tuple[PodInfo, int]]) -> tuple[PodInfo, ...]:
+        """Those of the leaving pods who leave nodes of the plan."""
+        slots = {self._state.cluster.slot_of(name) for name in nodes.values()}
+        return tuple(pod for pod, slot in leaving if slot in slots)
 
     # ---------------------------------------------------------------- placing
 
@@ -141,7 +159,13 @@ class JobPreemption:
         """Who may go from these slots, the most important first."""
         cluster = self._state.cluster
         spared = self._budgets.untouchable
-        breaking = Breaking(self._state.bonds, lambda pod: pod.uid not in protected and rule.may_go(pod) and not spared(pod), _importance)
+        overdue = self._state.evictions.overdue
+        breaking = Breaking(
+            self._state.bonds,
+            lambda pod: pod.uid not in protected and rule.may_go(pod) and not spared(pod) and not overdue(pod.uid),
+            _importance,
+            self._state.leaving,
+        )
         return breaking.units(pod for slot in slots for pod in cluster.row(slot).pods.values() if breaking.may_go(pod))
 
     def _make_room(

@@ -232,12 +232,20 @@ class DeviceColumns(Columns):
             node.holdings[uid] = holding
             self._changed(slot, node)
 
-    def give_back(self, slot: int, uid: str) -> None:
-        """It gets nothing after all."""
+    def take_nothing(self, slot: int, uid: str) -> None:
+        """A pod that counts on the node gets nothing, whatever was guessed."""
         self._taken.pop(uid, None)
         node = self.node(slot)
         if node.holdings.pop(uid, None) is not None:
             self._changed(slot, node)
+
+    def give_back(self, name: str, uid: str) -> None:
+        """What `take` gave a pod is free again. Nothing happens once the pod is gone, or its annotation says what it holds."""
+        if self._taken.pop(uid, None) is None:
+            return
+        node = self._nodes.get(name)
+        if node is not None and node.holdings.pop(uid, None) is not None:
+            self._changed(self.cluster.slot_of(name), node)
 
     def taken(self, uid: str) -> Holding | None:
         """What `take` gave a pod whose binding has not been seen yet."""

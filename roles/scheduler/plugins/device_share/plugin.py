@@ -277,18 +277,18 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
             return SUCCESS
         admission = self._topology.at_reserve(ctx, slot)
         if not admission.status.ok:
-            self.columns.give_back(slot, ctx.pod.uid)
+            self.columns.take_nothing(slot, ctx.pod.uid)
             return admission.status
         found = self.chooser.outcome(ctx, slot, request, admission.affinity if self._aligned else None)
         if isinstance(found, Status) or not found:
-            self.columns.give_back(slot, ctx.pod.uid)
+            self.columns.take_nothing(slot, ctx.pod.uid)
             return found if isinstance(found, Status) else SUCCESS
         owner_of = ctx.reservation.uid if ctx.reservation is not None else ""
         self.columns.take(slot, ctx.pod.uid, holding_of(ctx.pod, found, owner_of))
         return SUCCESS
 
     def unreserve(self, ctx: CycleContext, slot: int) -> None:
-        self.columns.give_back(slot, ctx.pod.uid)
+        self.columns.give_back(ctx.node, ctx.pod.uid)
         self._writer.give_up(ctx.pod.uid)
 
     def waits(self, ctx: CycleContext) -> bool:

@@ -180,8 +180,8 @@ class NumaColumns(Columns):
         self.cluster.changes.note(slot, self.kind)
 
     def release(self, slot: int, uid: str) -> None:
-        """Take a reservation of `reserve` back; nothing happens without one."""
-        if self._decided.pop(uid, None) is not None and self.at(slot).records.pop(uid, None) is not None:
+        """Take a reservation of `reserve` back; nothing happens without one, or once the node is gone (slot -1)."""
+        if self._decided.pop(uid, None) is not None and slot >= 0 and self.at(slot).records.pop(uid, None) is not None:
             self._touch(slot)
             self.cluster.changes.note(slot, self.kind)
 

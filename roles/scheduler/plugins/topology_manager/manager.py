@@ -145,7 +145,11 @@ class TopologyManager:
     def forget(self, ctx: CycleContext, slot: int) -> None:
         """The pod's reservation on the node was made or taken back: the next asks anew."""
         kept = ctx.data.get(_KEY)
-        if kept is not None:
+        if kept is None:
+            return
+        if slot < 0:  # the node is gone; another one may get its slot
+            kept.clear()
+        else:
             kept.pop(slot, None)
 
     def _agree(self, ctx: CycleContext, slot: int, wanted: Wanted) -> Admission:

@@ -85,7 +85,8 @@ def test_a_binding_that_fails_concerns_that_pod_only(gangs: Any) -> None:
             assert found["scheduler_batch_partial_bind_jobs_total", ()] == 1
             assert found["scheduler_batch_partial_bind_pods_total", (("status", "failure"),)] == 1
             assert found["scheduler_batch_partial_bind_pods_total", (("status", "success"),)] == 3
-            assert found["scheduler_batch_algorithm_by_node_duration_seconds_count", ()] == 2  # the pod that failed was planned again
+            # The pod that failed is planned again, or scheduled by itself if the others were bound before it was known where it is.
+            assert found["scheduler_batch_algorithm_by_node_duration_seconds_count", ()] in (1, 2)
             assert found["scheduler_batch_algorithm_by_pod_duration_seconds_count", ()] >= 1
             assert found["scheduler_inline_batch_schedule_duration_seconds_count", (("result", "success"),)] >= 1
 
@@ -101,9 +102,9 @@ def test_the_diagnosis_of_a_member_speaks_of_its_job(gangs: Any) -> None:
             scheduler = g.live.app.scheduler
             fail = scheduler._fail
 
-            def look(decision: Any, attempts: int) -> None:
+            def look(decision: Any) -> None:
                 seen.append(diagnosis_of(decision, 0.0))
-                fail(decision, attempts)
+                fail(decision)
 
             scheduler._fail = look
             await g.group("job", 2)

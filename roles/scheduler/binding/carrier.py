@@ -1,0 +1,196 @@
+"""Carries out what follows from decisions: assume, reserve, permit, bind, and back. What comes after what, the machine decides
+(planner/placements.py); here every step is done, its answer is handed to the machine, and whatever raises costs that pod an attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from koord.seams import perf_counter
+from roles.scheduler.binding.binder import Binder, Outcome, Task
+from roles.scheduler.binding.readback import ReadBack
+from roles.scheduler.binding.waiting import WaitingPods
+from roles.scheduler.cluster.cache import Cache
+from roles.scheduler.framework.context import State
+from roles.scheduler.framework.framework import told
+from roles.scheduler.framework.status import Code, Status, error
+from roles.scheduler.metrics import SchedulerMetrics
+from roles.scheduler.planner.placements import Answer, Do, Effect, Found, Placement, Placements
+
+log = logging.getLogger(__name__)
+
+_ANSWERS = {Outcome.BOUND: Answer.BOUND, Outcome.OPEN: Answer.OPEN, Outcome.LOST: Answer.LOST}
+_SLOW = 3600.0
+"""Seconds that a placement may take whose preBind waits for something outside (volumes, locks of vendors)."""
+
+Told = Callable[[Task], None]
+
+
+class Carrier:
+    """Runs the effects of placements. What belongs to the queue and to reports is told: `taken_back` (the pod counts no more), `settled`
+    (it is bound), `failed` and `dropped`."""
+
+    def __init__(
+        self,
+        placements: Placements,
+        *,
+        state: State,
+        cache: Cache,
+        waiting: WaitingPods,
+        binder: Binder,
+        readback: ReadBack,
+        metrics: SchedulerMetrics,
+        clock: Callable[[], float],
+        taken_back: Told,
+        settled: Told,
+        failed: Told,
+        dropped: Told,
+    ) -> None:
+        self.placements = placements
+        self._state = state
+        self._cache = cache
+        self._waiting = waiting
+        self._binder = binder
+        self._readback = readback
+        self._metrics = metrics
+        self._clock = clock
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._steps: dict[Do, Callable[[Placement, Task], Iterable[Effect]]] = {
+            Do.ASSUME: self._assume,
+            Do.RESERVE: self._reserve,
+            Do.PERMIT: self._permit,
+            Do.HOLD: self._hold,
+            Do.BIND: self._bind,
+            Do.READ: self._read,
+        }
+        self._ends: dict[Do, Told] = {
+            Do.LET_GO: lambda task: self._waiting.drop(task.decision.pod.uid),
+            Do.TAKE_BACK: lambda task: self._take_back(task, taken_back),
+            Do.SETTLE: lambda task: self._settle(task, settled),
+            Do.FAIL: failed,
+            Do.DROP: dropped,
+        }
+
+    def run(self, effects: Iterable[Effect]) -> None:
+        """Carry out effects in order. Never raises."""
+        for do, placement in effects:
+            end = self._ends.get(do)
+            if end is not None:
+                try:
+                    end(placement.task)
+                except Exception:
+                    log.exception("pod %s: %s failed", placement.uid, do.value)
+            elif self.placements.get(placement.uid) is placement:
+                try:
+                    following = self._steps[do](placement, placement.task)
+                except Exception as failure:
+                    following = self._raised(do, placement, failure)
+                self.run(following)
+
+    async def stop(self) -> None:
+        """Cancel what is being read."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _raised(self, do: Do, placement: Placement, failure: Exception) -> Iterable[Effect]:
+        task: Task = placement.task
+        log.error("pod %s: %s failed", task.decision.pod.key, do.value, exc_info=failure)
+        task.status = error(told(failure))
+        if do in (Do.ASSUME, Do.RESERVE, Do.PERMIT):
+            return self.placements.raised(placement)
+        task.outcome = Outcome.RETRY
+        if do is Do.BIND:
+            return self.placements.answered(placement, Answer.REFUSED)
+        if do is Do.HOLD:
+            return self.placements.released(placement, False, self._clock())
+        return self.placements.found(placement, Found.UNREADABLE, self._clock())
+
+    # ---------------------------------------------------------------- steps
+
+    def _assume(self, placement: Placement, task: Task) -> Iterable[Effect]:
+        decision = task.decision
+        decision.framework.run_resize(decision.ctx, decision.slot)
+        self._cache.assume(decision.pod, decision.slot)
+        return ()
+
+    def _reserve(self, placement: Placement, task: Task) -> Iterable[Effect]:
+        decision = task.decision
+        began = perf_counter()
+        status = decision.framework.run_reserve(decision.ctx, decision.slot)
+        self._metrics.point("Reserve", status, decision.framework.name, perf_counter() - began)
+        task.status = status
+        return self.placements.reserved(placement, status.ok)
+
+    def _permit(self, placement: Placement, task: Task) -> Iterable[Effect]:
+        decision = task.decision
+        began = perf_counter()
+        status, waits = decision.framework.run_permit(decision.ctx, decision.slot)
+        self._metrics.point("Permit", status, decision.framework.name, perf_counter() - began)
+        task.status = status
+        if status.ok or waits:
+            self._state.nominations.remove(decision.pod.uid)
+        if waits and status.code is Code.WAIT:
+            task.waits = waits
+            return self.placements.permitted(placement, False, waits=True)
+        return self.placements.permitted(placement, status.ok)
+
+    def _hold(self, placement: Placement, task: Task) -> Iterable[Effect]:
+        held = self._clock()
+        self._waiting.hold(task.decision.pod, task.decision.node, task.waits, held, lambda answer: self._released(placement, answer, held))
+        return ()
+
+    def _released(self, placement: Placement, answer: Status, held: float) -> None:
+        """A pod that was held since then is let go or sent back."""
+        now = self._clock()
+        self._metrics.permitted(answer.ok, now - held)
+        if not answer.ok:
+            placement.task.outcome, placement.task.status = Outcome.REJECTED, answer
+        self.run(self.placements.released(placement, answer.ok, now))
+
+    def _bind(self, placement: Placement, task: Task) -> Iterable[Effect]:
+        task.placement = placement
+        if self._binder.submit(task):
+            placement.limit = _SLOW
+        return ()
+
+    def finished(self, task: Task, outcome: Outcome, status: Status) -> None:
+        """The binder is through with a placement."""
+        placement = task.placement
+        if placement is not None:
+            task.outcome, task.status = outcome, status
+            self.run(self.placements.answered(placement, _ANSWERS.get(outcome, Answer.REFUSED)))
+
+    def _read(self, placement: Placement, task: Task) -> Iterable[Effect]:
+        reading = asyncio.get_running_loop().create_task(self._look(placement, task), name=f"reading {task.decision.pod.key}")
+        self._tasks.add(reading)
+        reading.add_done_callback(self._tasks.discard)
+        return ()
+
+    async def _look(self, placement: Placement, task: Task) -> None:
+        found = Found.UNREADABLE
+        try:
+            found = await self._readback.placed(task.decision.pod, placement.node)
+        except Exception:
+            log.exception("pod %s could not be read", task.decision.pod.key)
+        log.info("pod %s: %s; it is %s", task.decision.pod.key, task.status.message, found.value)
+        self.run(self.placements.found(placement, found, self._clock()))
+
+    # ---------------------------------------------------------------- ends
+
+    def _take_back(self, task: Task, taken_back: Told) -> None:
+        """Unreserve, forget, and tell everybody that room has come free."""
+        decision = task.decision
+        decision.framework.run_unreserve(decision.ctx, self._cache.cluster.slot_of(decision.node))
+        self._cache.forget(decision.pod.uid)
+        decision.framework.run_forget(decision.pod)
+        taken_back(task)
+
+    def _settle(self, task: Task, settled: Told) -> None:
+        decision = task.decision
+        decision.framework.run_post_bind(decision.ctx, decision.node)
+        self._cache.finish_binding(decision.pod.uid, self._clock())
+        settled(task)

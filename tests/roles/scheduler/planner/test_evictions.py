@@ -1,0 +1,251 @@
+"""Evictions in all orders: answers, lost answers, refusals, victims that go first or never, preemptors that vanish, the lease lost."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from functools import partial
+
+import pytest
+
+from roles.scheduler.planner.evictions import PARALLEL, SLACK, Answer, Do, Effect, Evictions, Leaving
+from tests.support.explorer import Step, explore
+
+HERE, DELETING, GONE = "here", "deleting", "gone"
+
+
+class World:
+    """Preemptors that each want one node emptied. `nodes` names the victims on each; a preemptor takes the first node that it finds."""
+
+    def __init__(self, preemptors: int, nodes: dict[str, tuple[str, ...]], faults: dict[str, int]) -> None:
+        self.machine = Evictions()
+        self.nodes = nodes
+        self.truth = {victim: HERE for victims in nodes.values() for victim in victims}
+        self.shown = dict(self.truth)
+        self.waiting = {f"high{number}" for number in range(preemptors)}  # queued; the others are in flight or gone
+        self.chose: dict[str, set[str]] = {}
+        self.deletes: dict[str, int] = dict.fromkeys(self.truth, 0)
+        self.requests: list[str] = []
+        self.reads: list[str] = []
+        self.issued: dict[str, bool] = {}
+        self.now = 0.0
+        self.faults = dict(faults)
+        self.stayed: set[str] = set()
+
+    # ---------------------------------------------------------------- what may happen
+
+    def steps(self) -> Iterable[Step]:
+        for uid in sorted(self.waiting) if self.machine.leading else ():
+            if any(all(self.shown[v] == GONE for v in self.nodes[node]) for node in self.chose.get(uid, ())):
+                yield f"{uid} is placed", partial(self._place, uid)
+                continue
+            for node in self.nodes:
+                if self._may_choose(uid, node):
+                    yield f"{uid} preempts on {node}", partial(self._preempt, uid, node)
+        for index, victim in enumerate(self.requests):
+            yield f"{victim} is deleted", partial(self._answer, index, Answer.DONE)
+            for fault, how, answer in (
+                ("fails", "fails", Answer.FAILED), ("lost", "is lost, and was done", Answer.LOST), ("undone", "is lost", Answer.LOST),
+            ):  # fmt: skip
+                if self.faults.get(fault):
+                    yield f"deleting {victim} {how}", partial(self._answer, index, answer, fault)
+        for index, victim in enumerate(self.reads):
+            yield f"{victim} is read", partial(self._read, index)
+        for victim, state in self.truth.items():
+            if state == DELETING:
+                yield f"{victim} ends", partial(self._end, victim)
+            if self.shown[victim] != state:
+                yield f"watch shows {victim} {state}", partial(self._show, victim)
+        for uid in sorted({*self.waiting, *self.chose}):
+            if self.faults.get("vanishes") and uid not in self.stayed:
+                yield f"{uid} is deleted", partial(self._vanish, uid)
+        due = self.machine.next_time()
+        if due is not None and (self.faults.get("late") or due < SLACK):
+            yield "time passes", partial(self._wait, due)
+        if self.faults.get("lease") and self.machine.leading:
+            yield "the lease is lost", self._lose_lease
+
+    def _may_choose(self, uid: str, node: str) -> bool:
+        """What DefaultPreemption asks: nobody waits for victims, there are some, and room is not made elsewhere already."""
+        if self.machine.awaited(uid) or self.machine.asking(uid):
+            return False
+        kept = [n for n, victims in self.nodes.items() if any(self.machine.makes_room(uid, v) for v in victims)]
+        there = [v for v in self.nodes[node] if self.shown[v] != GONE]
+        return bool(there) and (not kept or node in kept) and not any(self.machine.overdue(v) for v in there)
+
+    def _preempt(self, uid: str, node: str) -> None:
+        victims = [v for v in self.nodes[node] if self.shown[v] != GONE]
+        leaving = [v for v in victims if self.shown[v] == DELETING]
+        self.waiting.discard(uid)
+        self.issued.pop(uid, None)
+        self.chose.setdefault(uid, set()).add(node)
+        self._run(self.machine.plan(uid, dict.fromkeys(victims, 0.0), (), leaving, self.now))
+
+    def _place(self, uid: str) -> None:
+        self.waiting.discard(uid)
+        self.stayed.add(uid)
+        self._run(self.machine.over(uid))
+
+    def _answer(self, index: int, answer: Answer, fault: str = "") -> None:
+        victim = self.requests.pop(index)
+        if fault:
+            self.faults[fault] -= 1
+        if (answer is Answer.DONE or fault == "lost") and self.truth[victim] == HERE:
+            self.truth[victim] = DELETING
+            self.deletes[victim] += 1
+        self._run(self.machine.answered(victim, answer, self.now))
+
+    def _read(self, index: int) -> None:
+        victim = self.reads.pop(index)
+        self._run(self.machine.found(victim, self.truth[victim] != HERE, self.now))
+
+    def _end(self, victim: str) -> None:
+        self.truth[victim] = GONE
+
+    def _show(self, victim: str) -> None:
+        self.shown[victim] = self.truth[victim]
+        if self.truth[victim] == DELETING:
+            self._run(self.machine.seen_leaving(victim, self.now))
+        else:
+            self._run(self.machine.vanished(victim))
+
+    def _vanish(self, uid: str) -> None:
+        self.faults["vanishes"] -= 1
+        self.waiting.discard(uid)
+        self.stayed.add(uid)
+        self._run(self.machine.vanished(uid))
+
+    def _wait(self, due: float) -> None:
+        if due >= SLACK:
+            self.faults["late"] -= 1
+        self.now = due
+        self._run(self.machine.tick(due))
+
+    def _lose_lease(self) -> None:
+        self.faults["lease"] -= 1
+        self._run(self.machine.lease_lost())
+
+    # ---------------------------------------------------------------- effects and invariants
+
+    def _run(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if effect.do is Do.EVICT:
+                assert self.machine.leading, "asked to leave without the lease"
+                assert self.shown[effect.victim] == HERE, "asked to leave though it does already"
+                assert effect.victim not in self.requests, "asked by two requests at a time"
+                assert effect.preemptor not in self.stayed, "asked to leave for a pod that is gone"
+                self.requests.append(effect.victim)
+            elif effect.do is Do.READ:
+                self.reads.append(effect.victim)
+            else:
+                assert not self.machine.asking(effect.preemptor)
+                self.issued[effect.preemptor] = effect.failed
+                if effect.preemptor not in self.stayed:
+                    self.waiting.add(effect.preemptor)
+
+    def check(self) -> None:
+        assert all(count <= 1 for count in self.deletes.values()), f"deleted more than once: {self.deletes}"
+        if "late" not in self.faults and "fails" not in self.faults and "undone" not in self.faults:
+            assert all(len(nodes) <= 1 for nodes in self.chose.values()), f"one preemptor empties {self.chose}"
+        for plan in self.machine:
+            if not plan.issued:
+                assert plan.preemptor not in self.waiting, "decided while its victims are being asked"
+
+    def check_end(self) -> None:
+        assert all(plan.issued for plan in self.machine), "never issued"
+        for uid in self.chose:
+            assert uid in self.waiting or uid in self.stayed, f"{uid} is nowhere"
+        assert not [v for v in self.truth if self.shown[v] == GONE and self.machine.victim(v) is not None]
+
+    def key(self) -> Hashable:
+        machine = self.machine
+        victims = [(v, machine.victim(v)) for v in self.truth]
+        return (
+            tuple((v, w and (w.stage, w.asked, w.at is not None, tuple(sorted(w.plans)))) for v, w in victims),
+            tuple(sorted((p.preemptor, p.issued, tuple(p.victims), tuple(p.open)) for p in machine)), tuple(sorted(self.requests)),
+            tuple(self.reads), frozenset(self.truth.items()), frozenset(self.shown.items()), frozenset(self.waiting),
+            frozenset((u, frozenset(n)) for u, n in self.chose.items()), frozenset(self.faults.items()), frozenset(self.stayed),
+            machine.leading, tuple(self.deletes.items()),
+        )  # fmt: skip
+
+
+TWO = {"n0": ("a", "b"), "n1": ("c",)}
+WORLDS = [
+    (1, TWO, {}),
+    (2, TWO, {}),
+    (1, TWO, {"lost": 1, "undone": 1}),
+    (1, TWO, {"fails": 4}),
+    (2, TWO, {"lost": 1, "vanishes": 1}),
+    (2, {"n0": ("a",)}, {"fails": 3, "vanishes": 1}),
+    (1, TWO, {"late": 2, "vanishes": 1}),
+    (2, {"n0": ("a", "b")}, {"lease": 1, "lost": 1}),
+]
+
+
+@pytest.mark.feature("SCH-KS-12")
+@pytest.mark.parametrize(("preemptors", "nodes", "faults"), WORLDS, ids=["-".join((str(p), *n, *f)) for p, n, f in WORLDS])
+def test_no_order_asks_twice_or_empties_a_second_node(preemptors: int, nodes: dict[str, tuple[str, ...]], faults: dict[str, int]) -> None:
+    assert explore(World(preemptors, nodes, faults)) > 10
+
+
+@pytest.mark.feature("SCH-KS-12")
+def test_deciding_again_while_victims_are_asked_is_found_out() -> None:
+    """The checker finds what it is there for."""
+
+    class Forgetful(Evictions):
+        def awaited(self, uid: str) -> tuple[str, ...]:
+            return ()
+
+        def makes_room(self, uid: str, victim: str) -> bool:
+            return False
+
+    world = World(1, TWO, {})
+    world.machine = Forgetful()
+    with pytest.raises(AssertionError, match="one preemptor empties"):
+        explore(world)
+
+
+@pytest.mark.feature("SCH-KS-12")
+def test_sixteen_at_a_time_and_the_rest_as_they_answer() -> None:
+    machine = Evictions()
+    asked = [e.victim for e in machine.plan("high", {f"v{n}": 30.0 for n in range(40)}, ("mate",), (), 0.0)]
+    assert len(asked) == PARALLEL
+    assert machine.leaving("v39")  # from the decision on, though nobody has asked it yet
+    assert machine.asking("mate")
+    issued: list[Effect] = []
+    while asked:
+        following = machine.answered(asked.pop(0), Answer.DONE, 1.0)
+        asked += [e.victim for e in following if e.do is Do.EVICT]
+        issued += [e for e in following if e.do is Do.ISSUED]
+        assert len(asked) <= PARALLEL
+    assert issued == [Effect(Do.ISSUED, "high")]
+    assert len(machine.awaited("mate")) == 40
+
+
+@pytest.mark.feature("SCH-KS-12")
+def test_a_victim_that_should_be_gone_is_no_longer_counted_on() -> None:
+    machine = Evictions()
+    machine.plan("high", {"v": 10.0}, (), (), 0.0)
+    machine.answered("v", Answer.DONE, 1.0)
+    assert machine.awaited("high") == ("v",)
+    due = machine.next_time()
+    assert due == 1.0 + 10.0 + SLACK
+    machine.tick(due)
+    assert machine.overdue("v")
+    assert not machine.leaving("v")
+    assert machine.awaited("high") == ()
+    assert len(machine) == 0
+    machine.vanished("v")
+    assert not machine.overdue("v")
+
+
+@pytest.mark.feature("SCH-KS-12")
+def test_what_was_not_asked_yet_may_stay_when_the_preemptor_is_gone() -> None:
+    machine = Evictions()
+    machine.plan("high", {f"v{n}": 30.0 for n in range(20)}, (), (), 0.0)
+    assert machine.vanished("high") == [Effect(Do.ISSUED, "high")]
+    assert not machine.leaving("v19")
+    victim = machine.victim("v0")
+    assert victim is not None
+    assert victim.stage is Leaving.ASKED
+    assert machine.answered("v0", Answer.DONE, 1.0) == []
+    assert machine.leaving("v0")

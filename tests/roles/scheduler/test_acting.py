@@ -1,0 +1,356 @@
+"""Carrying decisions out when things go wrong: plugins that raise, answers that are lost, nodes and pods that vanish on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koord.api.kinds import EVENTS, NODES, PODS
+from koord.kube.errors import ServerError, Unreachable
+from tests.roles.scheduler.test_live import events_of
+
+POINTS = (
+    "pre_enqueue", "pre_filter", "filter", "post_filter", "pre_score", "score", "reserve", "permit", "pre_bind", "bind", "post_bind",
+    "unreserve",
+)  # fmt: skip
+
+PLUGIN = """
+from roles.scheduler.framework import interfaces as api
+from roles.scheduler.framework.status import SKIP, SUCCESS, unschedulable
+
+
+class Faulty(api.PreEnqueue, api.PreFilter, api.Filter, api.PostFilter, api.PreScore, api.Score, api.Reserve, api.Permit, api.PreBind,
+             api.Bind, api.PostBind):
+    name = "Faulty"
+
+    def shape_key(self, pod):
+        return pod.name
+
+    def _do(self, pod, point):
+        if pod.name == "bad-" + point.replace("_", "-"):
+            raise ValueError("a defect in " + point)
+
+    def pre_enqueue(self, pod):
+        self._do(pod, "pre_enqueue")
+        return SUCCESS
+
+    def pre_filter(self, ctx):
+        self._do(ctx.pod, "pre_filter")
+        return SUCCESS
+
+    def filter(self, ctx, rows):
+        self._do(ctx.pod, "filter")
+        return ctx.cluster.zeros[rows] == 0.0 if ctx.pod.name == "bad-post-filter" else None
+
+    def rejection(self, ctx, code):
+        return api.Rejection(("no",))
+
+    def post_filter(self, ctx, failure):
+        self._do(ctx.pod, "post_filter")
+        return api.PostFilterResult(unschedulable())
+
+    def pre_score(self, ctx):
+        self._do(ctx.pod, "pre_score")
+        return SUCCESS
+
+    def score(self, ctx, rows):
+        self._do(ctx.pod, "score")
+        return 0.0
+
+    def reserve(self, ctx, slot):
+        self._do(ctx.pod, "reserve")
+        return SUCCESS
+
+    def unreserve(self, ctx, slot):
+        self._do(ctx.pod, "unreserve")
+
+    def permit(self, ctx, slot):
+        self._do(ctx.pod, "permit")
+        return unschedulable("not now") if ctx.pod.name == "bad-unreserve" else SUCCESS
+
+    async def pre_bind(self, ctx, node, draft):
+        self._do(ctx.pod, "pre_bind")
+        return SUCCESS
+
+    async def bind(self, ctx, node):
+        self._do(ctx.pod, "bind")
+        return SKIP
+
+    def post_bind(self, ctx, node):
+        self._do(ctx.pod, "post_bind")
+"""
+AT = ["preEnqueue", "preFilter", "filter", "postFilter", "preScore", "score", "reserve", "permit", "preBind", "bind", "postBind"]
+
+
+def with_plugin(name: str) -> dict[str, Any]:
+    """A configuration with the plugin first at every point."""
+    plugins: dict[str, Any] = {point: {"enabled": [{"name": name}]} for point in AT if point not in ("bind", "postFilter")}
+    plugins["bind"] = {"disabled": [{"name": "*"}], "enabled": [{"name": name}, {"name": "DefaultBinder"}]}
+    plugins["postFilter"] = {"disabled": [{"name": "*"}], "enabled": [{"name": name}]}
+    return {"profiles": [{"schedulerName": "koord-scheduler", "plugins": plugins}]}
+
+
+@pytest.mark.feature("SCH-FW-06")
+def test_a_plugin_that_raises_anywhere_costs_that_pod_an_attempt(scheduler: Any, tmp_path: Path) -> None:
+    async def run() -> None:
+        file = tmp_path / "faulty.py"
+        file.write_text(PLUGIN)
+        async with scheduler(with_plugin("Faulty"), plugin_paths=(str(file),), binders=2) as live:
+            await live.node("n", cpu="64")
+            for point in POINTS:
+                await live.pod(f"bad-{point.replace('_', '-')}", cpu="100m")
+            await live.pod("good", cpu="100m")
+            assert await live.bound("good") == "n"
+            for point in POINTS:
+                name = f"bad-{point.replace('_', '-')}"
+                if point == "post_bind":
+                    assert await live.bound(name) == "n"  # it is bound whatever is made of that
+                elif point != "unreserve":
+                    condition = await live.refused(name)
+                    assert condition["reason"] == "SchedulerError", name
+                    assert f"plugin Faulty ({point}): ValueError: a defect in {point}" in condition["message"]
+            await live.pod("later", cpu="100m")
+            assert await live.bound("later") == "n"
+            assert not live.running.done()
+            for point in ("filter", "reserve", "permit", "pre_bind", "bind"):  # they back off and are tried again
+                entry = next(e for e in live.app.queue.entries() if e.pod.name == f"bad-{point.replace('_', '-')}")
+                assert entry.errors >= 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-06")
+@pytest.mark.parametrize("watch_first", [True, False])
+def test_a_pod_whose_binding_was_not_answered_is_bound(scheduler: Any, watch_first: bool) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("n", cpu="2")
+            bind = live.app.client.bind
+
+            async def lost(namespace: str, pod: str, node: str, uid: str | None = None) -> None:
+                await bind(namespace, pod, node, uid=uid)
+                while watch_first and live.app.cache.is_assumed(uid):
+                    await asyncio.sleep(0.005)
+                raise ServerError(504, "Timeout", "request did not complete within the allotted timeout")
+
+            live.app.client.bind = lost
+            pod = await live.pod("first", cpu="2")
+            await live.pod("waiting", cpu="2")
+            assert await live.bound("first") == "n"
+            (event,) = await events_of(live, "first", "Scheduled")
+            assert event["note"] == "Successfully assigned default/first to n"
+            await live.refused("waiting")
+            listed = (await live.client.list(EVENTS, "default")).items
+            assert not [e for e in listed if e["reason"] == "FailedScheduling" and e["regarding"]["uid"] == pod["metadata"]["uid"]]
+            assert (await live.get("first"))["status"]["conditions"][0]["status"] == "True"
+            assert live.app.queue.get(pod["metadata"]["uid"]) is None
+            assert len(live.app.scheduler.placements) == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-06")
+def test_a_binding_that_was_lost_on_the_way_is_sent_again_to_the_same_node(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            for name in ("a", "b"):
+                await live.node(name, cpu="2")
+            bind, nodes = live.app.client.bind, []
+
+            async def once(namespace: str, pod: str, node: str, uid: str | None = None) -> None:
+                nodes.append(node)
+                if len(nodes) == 1:
+                    raise Unreachable("connection reset")
+                await bind(namespace, pod, node, uid=uid)
+
+            live.app.client.bind = once
+            await live.pod("p", cpu="2")
+            assert await live.bound("p") == nodes[0]
+            assert nodes == [nodes[0], nodes[0]]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-06")
+def test_a_binding_that_never_works_is_told_and_gives_its_room_back(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("n", cpu="2")
+            bind = live.app.client.bind
+
+            async def never(namespace: str, pod: str, node: str, uid: str | None = None) -> None:
+                if pod == "p":
+                    raise ServerError(500, "InternalError", "admission webhook does not answer")
+                await bind(namespace, pod, node, uid=uid)
+
+            live.app.client.bind = never
+            await live.pod("p", cpu="2", priority=0)
+            condition = await live.refused("p")
+            assert condition["reason"] == "SchedulerError"
+            assert "admission webhook does not answer" in condition["message"]
+            await live.client.delete(PODS, "p", "default", grace_period_seconds=0)
+            await live.pod("q", cpu="2")
+            assert await live.bound("q") == "n"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-06")
+def test_pods_and_their_node_may_vanish_while_they_are_bound(scheduler: Any) -> None:
+    async def run() -> None:
+        points = ("preFilter", "filter", "reserve", "preBind")
+        plugins = {point: {"enabled": [{"name": "DeviceShare"}]} for point in points}
+        plugins["preBind"]["enabled"].append({"name": "DefaultPreBind"})
+        async with scheduler({"profiles": [{"schedulerName": "koord-scheduler", "plugins": plugins}]}, crds=True, binders=2) as live:
+            await live.node("gone")
+            bind, gone = live.app.client.bind, asyncio.Event()
+
+            async def slow(namespace: str, pod: str, node: str, uid: str | None = None) -> None:
+                if pod.startswith("early"):
+                    await gone.wait()
+                await bind(namespace, pod, node, uid=uid)
+
+            live.app.client.bind = slow
+            for name in ("early-1", "early-2"):
+                await live.pod(name)
+            while live.app.binder.backlog < 2:
+                await asyncio.sleep(0.005)
+            for name in ("early-1", "early-2"):
+                await live.client.delete(PODS, name, "default", grace_period_seconds=0)
+            await live.client.delete(NODES, "gone")
+            while live.app.engine.cluster.live or live.app.engine.cluster.pod_count:
+                await asyncio.sleep(0.005)
+            gone.set()
+            await live.node("new")
+            await live.pod("later")
+            assert await live.bound("later") == "new"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-06")
+def test_health_fails_while_a_placement_does_not_come_to_its_end(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("n")
+            bind, go_on = live.app.client.bind, asyncio.Event()
+
+            async def hangs(namespace: str, pod: str, node: str, uid: str | None = None) -> None:
+                await go_on.wait()
+                await bind(namespace, pod, node, uid=uid)
+
+            live.app.client.bind = hangs
+            pod = await live.pod("p")
+            while not live.app.binder.backlog:
+                await asyncio.sleep(0.005)
+            assert live.ops.health.report("healthz")[0]
+            placement = live.app.scheduler.placements.get(pod["metadata"]["uid"])
+            placement.since -= placement.limit + 1
+            ok, rows = live.ops.health.report("healthz")
+            assert not ok
+            assert any(name == "placements" and "on n is binding for" in detail for name, _, detail in rows)
+            go_on.set()
+            assert await live.bound("p") == "n"
+            while not live.ops.health.report("healthz")[0]:
+                await asyncio.sleep(0.005)
+
+    asyncio.run(run())
+
+
+async def full_nodes(live: Any, nodes: int) -> None:
+    """Nodes with two pods of low priority each that leave no room, and a class of high priority."""
+    from koord.api.kinds import PRIORITYCLASSES
+
+    body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
+    await live.client.create(PRIORITYCLASSES, body)
+    for number in range(nodes):
+        await live.node(f"n{number}", cpu="4")
+        for index in range(2):
+            await live.pod(f"low-{number}-{index}", cpu="2", nodeName=f"n{number}", terminationGracePeriodSeconds=0)
+
+
+@pytest.mark.feature("SCH-KS-12")
+def test_one_preemptor_removes_the_pods_of_one_node_whatever_happens_meanwhile(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await full_nodes(live, 12)
+            await live.node("other", cpu="60", taints=[{"key": "k", "value": "v", "effect": "NoSchedule"}])
+            for number in range(10):
+                await live.pod(f"x-{number}", cpu="1", nodeName="other")
+            delete, asked, answer = live.app.client.delete, [], asyncio.Event()
+
+            async def slow(kind: Any, name: str, *args: Any, **options: Any) -> Any:
+                if name.startswith("low-"):
+                    asked.append(name)
+                    await answer.wait()
+                return await delete(kind, name, *args, **options)
+
+            live.app.client.delete = slow
+            await live.pod("high", cpu="4", priorityClassName="high")
+            while len(asked) < 2:  # both at the same time
+                await asyncio.sleep(0.005)
+            for number in range(10):
+                await delete(PODS, f"x-{number}", "default", grace_period_seconds=0)
+                await asyncio.sleep(0.02)
+            assert len(asked) == 2
+            entry = next(e for e in live.app.queue.entries() if e.pod.name == "high")
+            assert entry.attempts == 1  # not decided while its victims are being asked
+            answer.set()
+            node = await live.bound("high")
+            assert sorted(asked) == [f"low-{node[1:]}-0", f"low-{node[1:]}-1"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-KS-12")
+def test_what_could_not_be_removed_is_removed_from_the_same_node(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await full_nodes(live, 8)
+            delete, tried, removed = live.app.client.delete, [], []
+
+            async def fails(kind: Any, name: str, *args: Any, **options: Any) -> Any:
+                if name.startswith("low-"):
+                    tried.append(name)
+                    if len(tried) < 6 and name.endswith("-1"):
+                        raise ServerError(500, "InternalError", "the database is away")
+                    removed.append(name)
+                return await delete(kind, name, *args, **options)
+
+            live.app.client.delete = fails
+            await live.pod("high", cpu="4", priorityClassName="high")
+            node = await live.bound("high")
+            assert sorted(removed) == [f"low-{node[1:]}-0", f"low-{node[1:]}-1"]
+            assert {name[:-2] for name in tried} == {f"low-{node[1:]}"}
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-KS-12")
+def test_pods_that_leave_for_one_preemptor_cost_nothing_to_another_and_are_asked_once(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await full_nodes(live, 6)
+            delete, asked, answer = live.app.client.delete, [], asyncio.Event()
+
+            async def slow(kind: Any, name: str, *args: Any, **options: Any) -> Any:
+                if name.startswith("low-"):
+                    asked.append(name)
+                    await answer.wait()
+                return await delete(kind, name, *args, **options)
+
+            live.app.client.delete = slow
+            await live.pod("high-1", cpu="3", priorityClassName="high")
+            while len(asked) < 2:
+                await asyncio.sleep(0.005)
+            await live.pod("high-2", cpu="1", priorityClassName="high")
+            await live.until("high-2", lambda pod: pod["status"].get("nominatedNodeName"))
+            assert len(asked) == 2
+            answer.set()
+            assert await live.bound("high-1") == await live.bound("high-2")
+            assert len(asked) == 2
+
+    asyncio.run(run())
