@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -93,6 +94,33 @@ def hotspot(nodes: int, roles_as_processes: bool, verbosity: int, out: Path, tim
     from roles.sandbox import main
 
     sys.exit(main.hotspot(main.Settings(None, nodes, False, roles_as_processes, verbosity), out, timeout))
+
+
+@command.command("world")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The history to live; the first one with --seeds.")
+@click.option("--seeds", type=click.IntRange(1), help="Live so many histories and say which broke a rule, instead of telling one.")
+@click.option("--forever", is_flag=True, help="Go on from --seed until a rule is broken or Ctrl-C.")
+@click.option("--shrink", is_flag=True, help="Find the fewest faults and workloads that still break the rule, and tell that history.")
+@click.option("--nodes", type=click.IntRange(1, 5000), default=3, show_default=True, help="Nodes.")
+@click.option("--pods", type=click.IntRange(1, 100_000), default=26, show_default=True, help="Pods that users ask for, about.")
+@click.option("--minutes", type=click.FloatRange(0.2, 10_000), default=2.0, show_default=True, help="Virtual minutes with faults.")
+@click.option("--faults", type=click.IntRange(0, 10_000), default=10, show_default=True, help="How many things go wrong.")
+@click.option("--kinds", default="", help="Only these kinds of faults, separated by commas.")
+@click.option("--mutant", default="", help="Put this planted defect in (see --list-mutants).")
+@click.option("--list-mutants", is_flag=True, help="List the planted defects.")
+@click.option(
+    "--hunt", is_flag=True, help="Live --seeds histories of each planted defect until one betrays it; print the share that is caught."
+)
+@click.option("--jobs", type=click.IntRange(1, 256), default=2, show_default=True, help="Histories side by side.")
+@click.option("--verbosity", "-v", type=click.IntRange(0, 10), default=0, help="Print the roles' logs of the one history.")
+def world(**options: Any) -> None:
+    """All roles in one process on virtual time, hurt by faults and checked: a seed is a history, the same bytes each time.
+
+    Tells the history of --seed as a story. The exit code is 0 when every rule held, 1 when one was broken.
+    """
+    from roles.sandbox.world import main
+
+    sys.exit(main.run(main.Settings(**options)))
 
 
 @command.command("clean")

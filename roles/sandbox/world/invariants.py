@@ -77,7 +77,7 @@ def requests(pod: Obj) -> dict[str, int]:
     return total
 
 
-def annotations(obj: Obj | None) -> dict[str, str]:
+def annotations_of(obj: Obj | None) -> dict[str, str]:
     """The annotations of an object."""
     return ((obj or {}).get("metadata") or {}).get("annotations") or {}
 
@@ -143,11 +143,11 @@ class DeviceOnce(Invariant):
     """No card is given away beyond its 100 %."""
 
     def see(self, entry: Entry) -> Iterator[str]:
-        if entry.bucket != "pod" or DEVICE_ALLOCATED not in annotations(entry.new):
+        if entry.bucket != "pod" or DEVICE_ALLOCATED not in annotations_of(entry.new):
             return
         used: dict[tuple[str, str, int], int] = defaultdict(int)
         for pod in self.pods():
-            text = annotations(pod).get(DEVICE_ALLOCATED)
+            text = annotations_of(pod).get(DEVICE_ALLOCATED)
             if not text:
                 continue
             for kind, cards in orjson.loads(text).items():
@@ -164,11 +164,11 @@ class ExclusiveCpuOnce(Invariant):
     """No CPU is exclusive to two pods."""
 
     def see(self, entry: Entry) -> Iterator[str]:
-        if entry.bucket != "pod" or RESOURCE_STATUS not in annotations(entry.new):
+        if entry.bucket != "pod" or RESOURCE_STATUS not in annotations_of(entry.new):
             return
         owner: dict[tuple[str, int], str] = {}
         for pod in self.pods():
-            text = annotations(pod).get(RESOURCE_STATUS)
+            text = annotations_of(pod).get(RESOURCE_STATUS)
             if not text or (pod["metadata"].get("labels") or {}).get("koordinator.sh/qosClass") not in ("LSR", "LSE"):
                 continue
             for cpu in _cpus(orjson.loads(text).get("cpuset", "")):
@@ -209,9 +209,11 @@ class BoundOnce(Invariant):
     """A pod is assigned once and stays where it is."""
 
     def see(self, entry: Entry) -> Iterator[str]:
-        if entry.bucket == "pod" and node_of(entry.old) and entry.new is not None and node_of(entry.new) != node_of(entry.old):
-            if entry.new["metadata"]["uid"] == (entry.old or {})["metadata"]["uid"]:
-                yield f"{entry.key} was on {node_of(entry.old)} and is on {node_of(entry.new)}"
+        old, new = entry.old, entry.new
+        if entry.bucket != "pod" or old is None or new is None or not node_of(old) or node_of(new) == node_of(old):
+            return
+        if new["metadata"]["uid"] == old["metadata"]["uid"]:
+            yield f"{entry.key} was on {node_of(old)} and is on {node_of(new)}"
 
 
 class BoundIsScheduled(Invariant):
@@ -288,7 +290,7 @@ class OneNodeMakesRoom(Invariant):
         preemptor = note.partition("Preempted by ")[2].partition(" on node ")[0]
         node = note.partition(" on node ")[2].split(" ")[0].rstrip(".")
         victim = self.history.of("pod").get(f"{regarding.get('namespace')}/{regarding.get('name')}")
-        gang = annotations(victim).get(GANG, "")
+        gang = annotations_of(victim).get(GANG, "")
         if not preemptor.startswith("pod ") or not node:
             return
         nodes, gangs = self._nodes[preemptor], self._gangs[preemptor]
@@ -325,7 +327,10 @@ class NoPromiseFromSilence(Invariant):
             offered = ((node.get("status") or {}).get("allocatable") or {}).get("kubernetes.io/batch-cpu")
             if offered is None or parse_value(offered) == 0:
                 continue
-            last = max((e.time for e in self.history.entries if e.bucket == NODE_METRIC and e.key == name and e.author.startswith("kubelet")), default=None)
+            last = max(
+                (e.time for e in self.history.entries if e.bucket == NODE_METRIC and e.key == name and e.author.startswith("kubelet")),
+                default=None,
+            )
             if last is None or self.history.clock() - last > self.limit:
                 yield f"{name} offers batch-cpu {offered}; its agent reported last at {last}"
 
@@ -344,13 +349,13 @@ class GangWhole(Invariant):
     def end(self) -> Iterator[str]:
         members: dict[str, list[Obj]] = defaultdict(list)
         for pod in self.history.of("pod").values():
-            gang = annotations(pod).get(GANG)
+            gang = annotations_of(pod).get(GANG)
             if gang and not pod["metadata"].get("deletionTimestamp"):
                 members[gang].append(pod)
         for gang, pods in sorted(members.items()):
-            least = int(annotations(pods[0]).get(GANG_MIN, "1"))
+            least = int(annotations_of(pods[0]).get(GANG_MIN, "1"))
             placed = sum(1 for pod in pods if node_of(pod))
-            ever = {e.obj["metadata"]["uid"] for e in self.history.entries if bound_by(e) and annotations(e.new).get(GANG) == gang}
+            ever = {e.obj["metadata"]["uid"] for e in self.history.entries if bound_by(e) and annotations_of(e.new).get(GANG) == gang}
             if 0 < placed < least and len(ever) < least:
                 yield f"{gang}: {placed} of {len(pods)} members have a node, its minimum is {least}"
 
@@ -371,14 +376,14 @@ class WhatFitsIsBound(Invariant):
                 if resource in free.get(node_of(pod), {}):
                     free[node_of(pod)][resource] -= amount
         for key, pod in sorted(self.history.of("pod").items()):
-            if node_of(pod) or finished(pod) or pod["metadata"].get("deletionTimestamp") or annotations(pod).get(GANG) or held:
+            if node_of(pod) or finished(pod) or pod["metadata"].get("deletionTimestamp") or annotations_of(pod).get(GANG) or held:
                 continue
             if (pod["metadata"].get("labels") or {}).get(QUOTA_LABEL):
                 continue
             wants = requests(pod)
-            for node, room in sorted(free.items()):
-                if all(room.get(resource, 0) >= amount for resource, amount in wants.items()):
-                    yield f"{key} waits although {node} has room for {dict(wants)}"
+            for place, left in sorted(free.items()):
+                if all(left.get(resource, 0) >= amount for resource, amount in wants.items()):
+                    yield f"{key} waits although {place} has room for {dict(wants)}"
                     break
 
 

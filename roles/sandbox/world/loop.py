@@ -33,6 +33,7 @@ class _Task(asyncio.Task[Any]):
         _Task._made += 1
         self._order = _Task._made
         super().__init__(*args, **kwargs)
+        self._log_destroy_pending = False  # killed processes leave theirs behind
 
     def __hash__(self) -> int:
         return self._order
@@ -70,6 +71,9 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._clock_resolution = 1e-9
         _Task._made = _Future._made = 0
         self.set_task_factory(lambda loop, work, **options: _Task(work, loop=loop, **options))
+
+    def __del__(self) -> None:
+        """Nothing was opened."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return _Future(loop=self)

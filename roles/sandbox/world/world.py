@@ -41,9 +41,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_COLOCATION = """
-{"enable": true, "degradeTimeMinutes": 1, "metricReportIntervalSeconds": 20, "metricAggregateDurationSeconds": 60, "updateTimeThresholdSeconds": 60}
-"""
+_COLOCATION = """{
+  "enable": true, "degradeTimeMinutes": 1, "metricReportIntervalSeconds": 20,
+  "metricAggregateDurationSeconds": 60, "updateTimeThresholdSeconds": 60
+}"""
 WEBHOOKS = ("10.96.0.10", 443)
 _CRDS: list[dict[str, Any]] = []
 _SECRETS: list[dict[str, Any]] = []

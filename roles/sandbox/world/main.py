@@ -1,0 +1,150 @@
+"""`koord sandbox world`: tell one history, or live many and say which broke a rule."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from roles.sandbox.world import faults, runner
+from roles.sandbox.world.mutants import MUTANTS
+from roles.sandbox.world.runner import Result
+from roles.sandbox.world.world import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The flags."""
+
+    seed: int
+    seeds: int | None
+    forever: bool
+    shrink: bool
+    nodes: int
+    pods: int
+    minutes: float
+    faults: int
+    kinds: str
+    mutant: str
+    list_mutants: bool
+    hunt: bool
+    jobs: int
+    verbosity: int
+
+    def spec(self, seed: int) -> Spec:
+        """The world of a seed."""
+        kinds = tuple(filter(None, self.kinds.split(",")))
+        return Spec(seed=seed, nodes=self.nodes, pods=self.pods, minutes=self.minutes, faults=self.faults, kinds=kinds)
+
+    def line(self, seed: int) -> str:
+        """The command that lives this seed again."""
+        flags = [f"--seed={seed}"]
+        for name, usual in (("nodes", 3), ("pods", 26), ("minutes", 2.0), ("faults", 10), ("kinds", ""), ("mutant", "")):
+            value = getattr(self, name)
+            if value != usual:
+                flags.append(f"--{name}={value:g}" if isinstance(value, float) else f"--{name}={value}")
+        return f"koord sandbox world {' '.join(flags)}"
+
+
+def run(settings: Settings) -> int:
+    """The exit status: 0 when every rule held, 1 when one was broken, 2 for flags that make no sense."""
+    if settings.list_mutants:
+        for mutant in MUTANTS.values():
+            print(f"{mutant.name:32} {mutant.text}")
+        return 0
+    unknown = sorted(set(filter(None, settings.kinds.split(","))) - set(faults.NETWORK + faults.PROCESS))
+    if unknown:
+        accepted = ", ".join(faults.NETWORK + faults.PROCESS)
+        print(f"koord sandbox world: error: --kinds: {', '.join(unknown)}: accepted are {accepted}", file=sys.stderr)
+        return 2
+    if settings.mutant and settings.mutant not in MUTANTS:
+        print(f"koord sandbox world: error: --mutant: {settings.mutant}: see --list-mutants", file=sys.stderr)
+        return 2
+    runner.prepare()
+    if settings.hunt:
+        return _hunt(settings)
+    if settings.seeds or settings.forever:
+        return _many(settings)
+    return _one(settings)
+
+
+def _mutation(settings: Settings) -> Callable[[], None] | None:
+    return MUTANTS[settings.mutant].plant if settings.mutant else None
+
+
+def _one(settings: Settings) -> int:
+    spec = settings.spec(settings.seed)
+    if settings.shrink:
+        try:
+            spec, _ = runner.shrink(spec, _mutation(settings), print)
+        except ValueError as error:
+            print(error)
+            return 0
+    result = runner.run(spec, mutate=_mutation(settings), story=True, verbose=settings.verbosity > 0)
+    for line in result.story:
+        print(line)
+    print(f"history {result.digest} ({result.entries} entries, {result.virtual:.0f} s)")
+    _tell(result, settings)
+    return 0 if result.held else 1
+
+
+def _tell(result: Result, settings: Settings) -> None:
+    if result.failure:
+        print(f"seed {result.seed}: the world stopped: {result.failure}")
+    for at, name, text in result.violations:
+        print(f"seed {result.seed}: {at:.3f}s {name}: {text}")
+    if not result.held:
+        print(f"again: {settings.line(result.seed)}")
+
+
+def _many(settings: Settings) -> int:
+    count = itertools.count(settings.seed) if settings.forever else iter(range(settings.seed, settings.seed + (settings.seeds or 1)))
+    began, lived, cpu = time.monotonic(), 0, 0.0
+    broken: Counter[str] = Counter()
+    seeds: list[int] = []
+
+    def specs() -> Iterator[Spec]:
+        for seed in count:
+            if settings.forever and seeds:
+                return
+            yield settings.spec(seed)
+
+    try:
+        for result in runner.many(specs(), settings.jobs, _mutation(settings)):
+            lived += 1
+            cpu += result.cpu
+            if not result.held:
+                seeds.append(result.seed)
+                broken.update({name for _, name, _ in result.violations} or {"failure"})
+                _tell(result, settings)
+    except KeyboardInterrupt:
+        print()
+    took = time.monotonic() - began
+    rate = lived / took * 3600 if took else 0.0
+    print(f"{lived} histories in {took:.0f} s ({rate:.0f} an hour, {cpu / max(lived, 1):.2f} CPU seconds each); {len(seeds)} broke a rule")
+    for name, times in broken.most_common():
+        print(f"  {times:5} {name}")
+    return 1 if seeds else 0
+
+
+def _hunt(settings: Settings) -> int:
+    """Each planted defect must be betrayed by some history."""
+    caught = 0
+    chosen = [MUTANTS[settings.mutant]] if settings.mutant else list(MUTANTS.values())
+    for mutant in chosen:
+        found = ""
+        lived = 0
+        for result in runner.many(
+            (settings.spec(seed) for seed in range(settings.seed, settings.seed + (settings.seeds or 100))), settings.jobs, mutant.plant
+        ):
+            lived += 1
+            if not result.held:
+                found = f"seed {result.seed}: " + ", ".join(sorted({name for _, name, _ in result.violations} or {"failure"}))
+                break
+        caught += bool(found)
+        print(f"{mutant.name:32} {'caught by ' + found if found else f'not caught by {lived} histories'}", flush=True)
+    print(f"{caught} of {len(chosen)} planted defects are caught ({caught / len(chosen):.0%})")
+    return 0 if caught >= 0.95 * len(chosen) else 1
