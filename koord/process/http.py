@@ -126,8 +126,8 @@ class OpsServer:
             raise ConfigurationError(f"cannot listen on {HostPort(self.address, self.port)}: {detail}") from error
         self._public = not local
         self._gated = self._public and not self._judged
-        if context is None and self._public:
-            listener.use_tls(self.tls, plain=True)
+        if self._gated:
+            listener.use_tls((lambda: context) if context else self.tls, plain=True)
         await listener.serve()
         self._listener, self.port = listener, listener.port
         log.info("serving %s on %s", self.role, HostPort(self.address, self.port))

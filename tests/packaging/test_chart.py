@@ -139,7 +139,8 @@ def test_values_reach_what_they_name() -> None:
     assert manager["image"] == "registry.example.com/team/koord:v9"
     assert manager["imagePullPolicy"] == "IfNotPresent"
     assert found["Deployment", "koordinator-system", "koord-manager"]["spec"]["replicas"] == 3
-    for flag in ("--feature-gates=AbnormalNodes=true", "--metrics-addr=[::]:8081", "--health-probe-addr=[::]:8001", "--v=4", "--sync-period=10m"):
+    ports = ("--metrics-addr=[::]:8081", "--health-probe-addr=[::]:8001")
+    for flag in ("--feature-gates=AbnormalNodes=true", *ports, "--v=4", "--sync-period=10m"):
         assert manager["args"].count(flag) == 1
     assert "--metrics-addr=[::]:8080" not in manager["args"]
     environment = {entry["name"]: entry.get("value") for entry in manager["env"]}

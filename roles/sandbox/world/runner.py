@@ -82,9 +82,7 @@ def _live(spec: Spec, mutate: Callable[[], None] | None, with_story: bool) -> di
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def run(
-    spec: Spec, *, mutate: Callable[[], None] | None = None, story: bool = False, limit: float = 600.0, verbose: bool = False
-) -> Result:
+def run(spec: Spec, *, mutate: Callable[[], None] | None = None, story: bool = False, limit: float = 600.0, verbose: bool = False) -> Result:
     """Live one world in a child process. `limit`: CPU seconds after which it is given up."""
     reading, writing = os.pipe()
     sys.stdout.flush()
