@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from koord.config.errors import ConfigError, InvalidConfig, join, unknown_field
 from koord.config.positions import Positions
+from koord.config.redact import HIDDEN, is_secret, redacted_text
 
 M = TypeVar("M", bound=BaseModel)
 Models = Mapping[tuple[str, str], type[M]]
@@ -163,8 +164,18 @@ def _translated(items: Iterable[ErrorDetails], model: type[BaseModel], path: str
                 where, message = join_paths(where, cause.path), cause.message
         else:
             message = f"{item['msg'][:1].lower()}{item['msg'][1:]}, got {item['input']!r}"
-        found[ConfigError(where, message)] = None
+        found[ConfigError(where, _without(message, location, item.get("input")))] = None
     return list(found)
+
+
+def _without(message: str, location: tuple[int | str, ...], value: Any) -> str:
+    """The message, without the value of a field that holds a secret."""
+    if not any(isinstance(key, str) and is_secret(key) for key in location):
+        return redacted_text(message)
+    shown = [text for text in (repr(value), str(value)) if len(text) > 3]
+    for text in shown:
+        message = message.replace(text, HIDDEN)
+    return redacted_text(message)
 
 
 def join_paths(base: str, rest: str) -> str:

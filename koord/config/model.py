@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, model_validator
 from pydantic.alias_generators import to_camel
 
 from koord.config.durations import format_duration, parse_duration
+from koord.config.redact import redacted
 
 
 def _duration(value: Any) -> float:
@@ -42,6 +45,16 @@ class ConfigModel(BaseModel):
         return {key: value for key, value in data.items() if value is not None or key not in known}
 
 
-def wire(model: BaseModel) -> dict[str, Any]:
-    """The model as it would stand in a file (`--write-config-to`, `/configz`)."""
-    return model.model_dump(by_alias=True, exclude_none=True, mode="json")
+def wire(model: BaseModel, *, secrets: bool = False) -> dict[str, Any]:
+    """The model as it would stand in a file (`/configz`). `secrets`: keys and tokens too, for a file that is read back."""
+    plain: dict[str, Any] = model.model_dump(by_alias=True, exclude_none=True, mode="json")
+    return plain if secrets else dict(redacted(plain))
+
+
+def write_private(path: str, text: str) -> None:
+    """Write a file that only its owner may read, for what may hold secrets. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.fchmod(descriptor, 0o600)
+        file.write(text)

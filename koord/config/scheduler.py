@@ -183,7 +183,7 @@ class KubeSchedulerConfiguration(ConfigModel):
     """How replicas elect one that schedules."""
     client_connection: ClientConnection = Field(default_factory=ClientConnection)
     """How to reach the API server."""
-    enable_profiling: bool = True
+    enable_profiling: bool = False
     """Whether /debug/pprof and /debug/flags are served."""
     enable_contention_profiling: bool = True
     """Accepted and left alone: there are no locks to contend for."""

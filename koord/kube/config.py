@@ -35,13 +35,13 @@ class ClientConfig:
     server: str
     ca: Pem | None = None
     cert: Pem | None = None
-    key: Pem | None = None
+    key: Pem | None = field(default=None, repr=False)
     credentials: Credentials = field(default_factory=NoCredentials)
     insecure: bool = False
     tls_server_name: str | None = None
     proxy: str | None = None
     namespace: str = "default"
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     source: str = ""
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from koord import seams
 from koord.config.errors import ConfigError
+from koord.config.redact import redacted_output
 
 EXEC_TIMEOUT = 30.0  # seconds that a credential plugin may take
 TOKEN_FILE_PERIOD = 60.0  # seconds between two looks at a token file (projected tokens are rotated hourly)
@@ -56,7 +57,7 @@ class NoCredentials:
 class StaticHeader(NoCredentials):
     """A token or a password that stands in the kubeconfig."""
 
-    header: str
+    header: str = field(repr=False)
 
     @classmethod
     def bearer(cls, token: str) -> StaticHeader:
@@ -79,7 +80,7 @@ class TokenFile(NoCredentials):
 
     path: str
     clock: Callable[[], float] = seams.monotonic
-    _header: str = ""
+    _header: str = field(default="", repr=False)
     _read_at: float = float("-inf")
 
     async def authorization(self, *, renew: bool = False) -> str | None:
@@ -108,13 +109,13 @@ class ExecPlugin:
     command: str
     api_version: str
     args: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     cluster: Mapping[str, Any] | None = None
     directory: str = ""
     install_hint: str = ""
     wall_clock: Callable[[], float] = seams.now
-    _header: str | None = None
-    _certificate: tuple[bytes, bytes] | None = None
+    _header: str | None = field(default=None, repr=False)
+    _certificate: tuple[bytes, bytes] | None = field(default=None, repr=False)
     _expires: float = float("-inf")
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -173,7 +174,8 @@ class ExecPlugin:
                 raise
             raise CredentialError(f"credential plugin {command}: no answer within {EXEC_TIMEOUT:.0f} s") from None
         if process.returncode:
-            detail = err.decode("utf-8", "replace").strip()[-300:]
+            known = [*self.env.values(), *self.args] if err else []
+            detail = redacted_output(err.decode("utf-8", "replace").strip(), known)[-300:]
             raise CredentialError(f"credential plugin {command}: exit status {process.returncode}: {detail}")
         return self._status(command, out)
 

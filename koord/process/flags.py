@@ -171,6 +171,17 @@ def gates_option(**attributes: Any) -> Callable[[F], F]:
     return click.option("--feature-gates", multiple=True, callback=join, metavar="NAME=BOOL,...", **attributes)
 
 
+def always_allow_option(function: F) -> F:
+    """`--authorization-always-allow-paths`: what needs no credentials on an address that others reach; the function gets a tuple."""
+    return click.option(
+        "--authorization-always-allow-paths",
+        type=CommaList,
+        default="/healthz,/readyz,/livez",
+        show_default=True,
+        help="Paths open to everybody, by plain HTTP too; /x/* stands for all below /x, /* for everything.",
+    )(function)
+
+
 # -- the command ---------------------------------------------------------------------------------------------------
 
 

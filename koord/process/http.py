@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -18,10 +18,14 @@ from koord.process import logs, metrics
 from koord.process.errors import ConfigurationError
 from koord.process.flags import HostPort
 from koord.process.health import Health
+from koord.process.listener import Limits, Listener, TlsSource, body_in_time, is_spare
+from koord.process.serving import HEALTH_PATHS, Gate, Serving
 from koord.process.slis import Slis
 from koord.version import VERSION
 
 log = logging.getLogger("koord.process")
+
+_MAX_BODY = 2**20
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 FlagSetter = Callable[[str], None]
@@ -32,7 +36,10 @@ class OpsServer:
 
     Several servers (health on one port, metrics on another) share one `health`, `registry` and `recorder`. Port 0 takes a free
     port; `port` and `url` then say which. Routes may be added until `start`, and checks at any time.
-    `middlewares` are aiohttp's, for access control.
+
+    On the loopback everything is open. On any other address only health is, without details, unless `gate` lets the caller pass; there
+    `tls` serves HTTPS on the same port, and credentials are not read from plain HTTP. With `ssl_context` HTTPS alone is spoken;
+    `middlewares` (aiohttp's), where there are any, say who may ask instead, on the loopback too.
     """
 
     def __init__(
@@ -45,7 +52,10 @@ class OpsServer:
         recorder: Recorder | None = None,
         role: str = "koord",
         ssl_context: ssl.SSLContext | None = None,
-        middlewares: Iterable[Any] = (),
+        middlewares: Sequence[Any] = (),
+        tls: TlsSource | None = None,
+        gate: Gate | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.address = address
         self.port = port
@@ -55,8 +65,14 @@ class OpsServer:
         self.recorder = recorder
         self.slis = Slis(self.health)
         self._ssl = ssl_context
-        self._runner: web.AppRunner | None = None
-        self._app = web.Application(client_max_size=4 * 2**20, middlewares=list(middlewares))
+        self.tls = tls
+        self.gate = gate or Gate(Serving())
+        self._judged = bool(middlewares)
+        self._public = self._gated = False
+        self._limits = limits or Limits()
+        self._listener: Listener | None = None
+        guards = [self._guard(), *middlewares, body_in_time(self._limits)]
+        self._app = web.Application(client_max_size=_MAX_BODY, middlewares=guards)
         self._flags: dict[str, FlagSetter] = {"v": _set_verbosity}
         for path in ("healthz", "livez", "readyz"):
             self._app.router.add_get(f"/{path}", self._health)
@@ -101,25 +117,43 @@ class OpsServer:
 
     async def start(self) -> None:
         """Listen. Raises ConfigurationError if the address cannot be had."""
-        runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=1.0, handle_signals=False)
-        await runner.setup()
-        site = web.TCPSite(runner, self.address or None, self.port, ssl_context=self._ssl, reuse_address=True)
+        context = self._ssl
+        listener = Listener(self._app, tls=(lambda: context) if context else None, plain=context is None, limits=self._limits)
         try:
-            await site.start()
+            local = await listener.listen(self.address, self.port)
         except (OSError, OverflowError) as error:
-            await runner.cleanup()
-            detail = getattr(error, "strerror", None) or str(error)
+            detail = (getattr(error, "strerror", None) or str(error)).lower()
             raise ConfigurationError(f"cannot listen on {HostPort(self.address, self.port)}: {detail}") from error
-        self._runner = runner
-        if runner.addresses:
-            self.port = runner.addresses[0][1]
+        self._public = not local
+        self._gated = self._public and not self._judged
+        if self._gated:
+            listener.use_tls((lambda: context) if context else self.tls, plain=True)
+        await listener.serve()
+        self._listener, self.port = listener, listener.port
         log.info("serving %s on %s", self.role, HostPort(self.address, self.port))
 
     async def stop(self) -> None:
         """Stop listening; requests in flight have a second."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await listener.stop()
+
+    def _guard(self) -> Any:
+        """Middleware: on an address that others reach, who may ask what."""
+
+        @web.middleware
+        async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+            if request.path not in HEALTH_PATHS and is_spare(request):
+                return web.Response(status=503, text="too many connections: only health is answered\n", headers={"Retry-After": "1"})
+            if self._gated and not self.gate.is_open(request.path):
+                if not request.secure:
+                    return web.Response(status=403, text="Forbidden: this is answered by HTTPS only, with credentials\n")
+                refusal = await self.gate.refusal(request)
+                if refusal is not None:
+                    return refusal
+            return await handler(request)
+
+        return guard
 
     # -- handlers --
 
@@ -135,6 +169,8 @@ class OpsServer:
             ok = rows[0][1]
         if ok and "verbose" not in request.query:
             return web.Response(text="ok")
+        if self._public and only is None:  # everybody may ask this; the reasons are for those who may ask for a check by its name
+            rows = [(name, well, "" if well else "reason withheld") for name, well, _ in rows]
         lines = [
             f"[{'+' if well else '-'}]{name} {'ok' if well else 'failed'}{f': {detail}' if detail else ''}" for name, well, detail in rows
         ]

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Container
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from koord import seams
-from koord.process.flags import CommaList, IPAddress, bool_option, common_options, duration_option, gates_option, go_command
+from koord.process.flags import (
+    CommaList,
+    IPAddress,
+    always_allow_option,
+    bool_option,
+    common_options,
+    duration_option,
+    gates_option,
+    go_command,
+)
 from koord.process.inert import COMPONENT_BASE, inert_given, inert_options
 
 if TYPE_CHECKING:
@@ -19,6 +28,7 @@ if TYPE_CHECKING:
     from koord.kube.config import ClientConfig
     from koord.process.http import OpsServer
     from koord.process.life import Life
+    from koord.process.serving import Gate, Serving
     from roles.descheduler.build import Options
 
 _LEASE_FLAGS = {
@@ -47,6 +57,7 @@ _LEASE_FLAGS = {
 @click.option("--tls-private-key-file", metavar="FILE", default="", help="Its key.")
 @click.option("--tls-min-version", type=click.Choice(("VersionTLS12", "VersionTLS13")), default="VersionTLS12", help="Lowest TLS version.")
 @click.option("--tls-cipher-suites", type=CommaList, default="", help="TLS 1.2 cipher suites by their IANA names.")
+@always_allow_option
 @gates_option()
 @bool_option("--dry-run", help="Decide, record and count, and evict nothing, whatever the configuration says.")
 @bool_option("--leader-elect", default=True, help="Only the holder of the Lease runs rounds.")
@@ -101,11 +112,12 @@ def _warn(given: dict[str, Any]) -> None:
 def _check(path: str | None, flags: dict[str, Any], write_to: str | None) -> int:
     """Check a configuration, and write it completed if asked to. The exit status."""
     from koord.config.errors import ConfigError
+    from koord.config.model import write_private
 
     try:
         options = read(path, flags)
         if write_to:
-            Path(write_to).write_text(completed(options), encoding="utf-8")
+            write_private(write_to, completed(options))
     except (ConfigError, OSError) as error:
         click.echo(f"koord descheduler: error: {error}", err=True)
         return 1
@@ -165,7 +177,7 @@ def completed(options: Options) -> str:
 
     from koord.config.model import wire
 
-    return yaml.safe_dump(wire(options.config), sort_keys=False)
+    return yaml.safe_dump(wire(options.config, secrets=True), sort_keys=False)
 
 
 class _Logged(Container[str]):
@@ -175,29 +187,19 @@ class _Logged(Container[str]):
         return verdict not in ("Classified", "Skipped")
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """The HTTPS flags; port 0 is no HTTPS. As upstream, the secure port serves what the plain one does, to whom can reach it."""
-
-    address: str
-    port: int
-    cert_dir: str
-    cert_file: str
-    key_file: str
-    min_version: str
-    cipher_suites: tuple[str, ...]
-    client_ca_file: str = ""
-
-
 def _serving(flags: dict[str, Any]) -> Serving:
+    """The HTTPS flags; port 0 is no HTTPS."""
+    from koord.process.serving import Serving
+
     return Serving(
-        flags["bind_address"],
-        flags["secure_port"],
-        flags["cert_dir"],
-        flags["tls_cert_file"],
-        flags["tls_private_key_file"],
-        flags["tls_min_version"],
-        flags["tls_cipher_suites"],
+        address=flags["bind_address"],
+        port=flags["secure_port"],
+        cert_dir=flags["cert_dir"],
+        cert_file=flags["tls_cert_file"],
+        key_file=flags["tls_private_key_file"],
+        min_version=flags["tls_min_version"],
+        cipher_suites=flags["tls_cipher_suites"],
+        allowed_paths=flags["authorization_always_allow_paths"],
     )
 
 
@@ -208,15 +210,17 @@ async def _run(life: Life, options: Options, config: ClientConfig, serving: Serv
     from koord.kube.client import Client
     from koord.kube.informers import InformerFactory
     from koord.process import metrics
+    from koord.process.serving import gate_for
     from roles.descheduler.app import App
 
     recorder = Recorder("descheduler", [LogSink(verdicts=_Logged())])
-    servers = _servers(options, recorder, serving)
-    metrics.watch_recorder(servers[0].registry, recorder)
     connection = options.config.client_connection
     limits: dict[str, Any] = {"qps": connection.qps or 50.0, "burst": connection.burst or 100}
-    observer = metrics.client_observer(servers[0].registry, config.server)
-    async with Client(config, role="descheduler", observer=observer, **limits) as client:
+    async with AsyncExitStack() as stack:
+        servers = _servers(options, recorder, serving, gate_for(stack, serving, config))
+        metrics.watch_recorder(servers[0].registry, recorder)
+        observer = metrics.client_observer(servers[0].registry, config.server)
+        client = await stack.enter_async_context(Client(config, role="descheduler", observer=observer, **limits))
         informers = InformerFactory(client)
         app = App(options, client=client, informers=informers, recorder=recorder, ops=servers[0], clock=seams.now)
         for server in servers:
@@ -232,18 +236,20 @@ async def _run(life: Life, options: Options, config: ClientConfig, serving: Serv
             await informers.stop()
 
 
-def _servers(options: Options, recorder: Recorder, serving: Serving) -> list[OpsServer]:
+def _servers(options: Options, recorder: Recorder, serving: Serving, gate: Gate) -> list[OpsServer]:
     """The HTTP port for health and metrics, one for metrics when its address differs, and the HTTPS port; all share one state."""
     from koord.process.flags import parse_host_port
     from koord.process.http import OpsServer
+    from koord.process.serving import tls_source
     from koord.process.tls import tls_context
 
     health, metrics = options.config.healthz_bind_address, options.config.metrics_bind_address
-    first = OpsServer.at(parse_host_port(health or "127.0.0.1:0"), recorder=recorder, role="descheduler")
-    shared: dict[str, Any] = {"health": first.health, "registry": first.registry, "recorder": recorder, "role": "descheduler"}
+    guarded: dict[str, Any] = {"recorder": recorder, "role": "descheduler", "tls": tls_source(serving), "gate": gate}
+    first = OpsServer.at(parse_host_port(health or "127.0.0.1:0"), **guarded)
+    shared: dict[str, Any] = {"health": first.health, "registry": first.registry}
     servers = [first]
     if metrics != health:
-        servers.append(OpsServer.at(parse_host_port(metrics), **shared))
+        servers.append(OpsServer.at(parse_host_port(metrics), **shared, **guarded))
     if serving.port:
-        servers.append(OpsServer(serving.address, serving.port, ssl_context=tls_context(serving), **shared))
+        servers.append(OpsServer(serving.address, serving.port, ssl_context=tls_context(serving), **shared, **guarded))
     return servers

@@ -154,7 +154,7 @@ class DeschedulerConfiguration(ConfigModel):
     """How replicas elect one that works."""
     client_connection: ClientConnection = ClientConnection()
     """How to reach the API server."""
-    enable_profiling: bool = True
+    enable_profiling: bool = False
     """Whether /debug/pprof and /debug/flags are served."""
     enable_contention_profiling: bool = True
     """Accepted and left alone: there are no locks to contend for."""

@@ -167,7 +167,7 @@ class App:
         if options.tsdb_path:
             persist.load(self.store, options.tsdb_path, seams.now())
         self.informers.start()
-        kubelet = make_kubelet(self.parts)
+        kubelet = make_kubelet(self.parts, self.root)
         pods = PodInformer(self.book, kubelet, lambda: self.state.node, options.kubelet_sync_interval, self._on_pods)
         self.sensing = make_sensing(self.parts, self.host, self.book, self._on_tick)
         stopping = life.stopping
@@ -356,7 +356,8 @@ class App:
             return None
         from koord.process.http import OpsServer
 
-        server = OpsServer.at(parse_address("pprof-addr", self.options.pprof_addr), health=self.ops.health, role="koordlet profiling")
+        shared = {"health": self.ops.health, "tls": self.ops.tls, "gate": self.ops.gate}
+        server = OpsServer.at(parse_address("pprof-addr", self.options.pprof_addr), role="koordlet profiling", **shared)
         server.enable_profiling()
         await server.start()
         return server

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -79,11 +80,19 @@ async def _run(life: Life, options: Options, config: ClientConfig) -> None:
     from koord.kube.client import Client
     from koord.kube.informers import InformerFactory
     from koord.process.http import OpsServer
+    from koord.process.serving import Serving, gate_for, tls_source
     from roles.koordlet.app import App, parse_address
 
     recorder = Recorder("koordlet")
-    ops = OpsServer.at(parse_address("addr", options.addr), recorder=recorder, role="koordlet")
-    async with Client(config, qps=options.kube_api_qps, burst=options.kube_api_burst, role="koordlet") as client:
+    serving = Serving(
+        cert_file=options.tls_cert_file,
+        key_file=options.tls_private_key_file,
+        allowed_paths=tuple(filter(None, (path.strip() for path in options.authorization_always_allow_paths.split(",")))),
+    )
+    async with AsyncExitStack() as stack:
+        guarded = {"tls": tls_source(serving), "gate": gate_for(stack, serving, config)}
+        ops = OpsServer.at(parse_address("addr", options.addr), recorder=recorder, role="koordlet", **guarded)
+        client = await stack.enter_async_context(Client(config, qps=options.kube_api_qps, burst=options.kube_api_burst, role="koordlet"))
         informers = InformerFactory(client)
         app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
         try:

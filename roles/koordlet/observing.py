@@ -27,6 +27,7 @@ from roles.koordlet.sensing.rdma import RDMA
 from roles.koordlet.sensing.registry import CollectorSettings, make_collectors
 from roles.koordlet.sensing.xpu import XPU
 from roles.koordlet.states.kubelet import KubeletClient, KubeletOptions
+from roles.koordlet.states.kubelet_trust import Machine
 from roles.koordlet.states.model import HostState
 from roles.koordlet.states.nodestate import NodeState
 from roles.koordlet.states.pods import PodBook
@@ -52,7 +53,8 @@ class Parts:
     shared: Shared = field(default_factory=Shared)
 
 
-def make_kubelet(parts: Parts) -> KubeletClient:
+def make_kubelet(parts: Parts, root: HostRoot) -> KubeletClient:
+    """The way to this node's kubelet."""
     options = parts.options
     kubelet = KubeletOptions(
         address_type=options.kubelet_preferred_address_type,
@@ -60,7 +62,8 @@ def make_kubelet(parts: Parts) -> KubeletClient:
         read_only_port=options.kubelet_read_only_port,
         timeout=options.kubelet_sync_timeout,
     )
-    return KubeletClient(kubelet, parts.metrics, parts.client.config)
+    machine = Machine(root.kubelet, root.proc, options.kubelet_ca_file)
+    return KubeletClient(kubelet, parts.metrics, parts.client.config, machine)
 
 
 def make_sensing(parts: Parts, host: HostState, book: PodBook, on_tick: Callable[[Round], None]) -> SensingLoop:

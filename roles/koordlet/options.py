@@ -30,6 +30,11 @@ class Options:
     var_lib_kubelet_dir: str = _option("", "The machine's /var/lib/kubelet.")
     addr: str = _option(":9316", "Address of the HTTP server (health, metrics, audit, decisions).")
     enable_pprof: bool = _option(False, "Serve the profiling endpoints at --pprof-addr.")
+    tls_cert_file: str = _option("", "Certificate of these ports; without it one is made.")
+    tls_private_key_file: str = _option("", "Its key.")
+    authorization_always_allow_paths: str = _option(
+        "/healthz,/readyz,/livez", "Paths open to everybody, by plain HTTP too; /x/* stands for all below /x, /* for everything."
+    )
     pprof_addr: str = _option(":9317", "Address of the profiling endpoints.")
     lock_file: str = _option(
         "", "Lock that keeps a second koordlet off this node; default: koordlet.lock below --var-run-root-dir/koordlet."
@@ -51,6 +56,11 @@ class Options:
     kubelet_preferred_address_type: str = _option("InternalIP", "Address type of the Node under which its kubelet is reached.")
     kubelet_sync_interval: float = _option(10.0, "Period of listing pods from the kubelet; 0 turns it off.", DURATION)
     kubelet_sync_timeout: float = _option(3.0, "Time limit of a request to the kubelet.", DURATION)
+    kubelet_ca_file: str = _option(
+        "",
+        "Authorities that sign the kubelet's serving certificate (PEM); default: the certificate in the kubelet's own directory, "
+        "and the cluster's authority.",
+    )
     kubelet_insecure_tls: bool = _option(False, "Ask the kubelet's read-only port by plain HTTP.")
     kubelet_read_only_port: int = _option(10255, "The kubelet's read-only port.")
     node_topology_sync_interval: float = _option(3.0, "Period of reporting topology and devices; 0 turns topology off.", DURATION)

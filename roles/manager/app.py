@@ -99,7 +99,7 @@ class App:
         self.webhooks: WebhookLifecycle | None = None
         ops.health.register(CACHES, gate=True)
         if options.gates.enabled("WebhookFramework"):
-            self.server = WebhookServer(self.view, observe=self._observe, on_answer=self._on_answer)
+            self.server = WebhookServer(self.view, observe=self._observe, on_answer=self._on_answer, gate=ops.gate)
             self.webhooks = WebhookLifecycle(self.lanes.reviews, self.server, options.webhook, ops.health)
             self._wire_pokes(self.webhooks)
         self.metrics.queues.watch(queue for controller in self.controllers for queue in controller.queues)

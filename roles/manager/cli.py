@@ -9,7 +9,16 @@ import click
 from koord.config.errors import ConfigError
 from koord.config.gates import MANAGER, FeatureGates
 from koord.process.errors import ConfigurationError
-from koord.process.flags import CommaList, HostPortAddress, bool_option, common_options, duration_option, gates_option, go_command
+from koord.process.flags import (
+    CommaList,
+    HostPortAddress,
+    always_allow_option,
+    bool_option,
+    common_options,
+    duration_option,
+    gates_option,
+    go_command,
+)
 from roles.manager.options import CONTROLLERS
 
 _PLUGINS = ("CPUNormalization", "ResourceAmplification", "MidResource", "BatchResource", "GPUDeviceResource", "RDMADeviceResource")
@@ -35,7 +44,10 @@ _PLUGINS = ("CPUNormalization", "ResourceAmplification", "MidResource", "BatchRe
     help="Longest time that webhooks are still answered after a signal to end, while the endpoint goes out of the Service.",
 )
 @click.option("--namespace", default="", help="Look at the pods of one namespace only.")
-@bool_option("--enable-pprof", default=True, help="Serve /debug/tasks and /debug/flags on --pprof-addr.")
+@click.option("--tls-cert-file", metavar="FILE", default="", help="Certificate of these ports; without it one is made.")
+@click.option("--tls-private-key-file", metavar="FILE", default="", help="Its key.")
+@always_allow_option
+@bool_option("--enable-pprof", help="Serve /debug/tasks and /debug/flags on --pprof-addr.")
 @click.option("--pprof-addr", type=HostPortAddress, default=":8090", show_default=True, help="Where the profiling pages are served.")
 @click.option("--sync-period", default="", help="Accepted for compatibility: informers are kept whole by their watch.")
 @click.option("--rest-config-qps", type=float, default=30.0, show_default=True, help="Requests a second to the API server; 0: no limit.")

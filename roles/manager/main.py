@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AsyncExitStack
 from typing import Any
 
 from koord.config.durations import parse_duration
@@ -13,6 +14,7 @@ from koord.kube.informers import InformerFactory
 from koord.process import metrics, tuning
 from koord.process.http import OpsServer
 from koord.process.life import Life
+from koord.process.serving import Serving, gate_for, tls_source
 from roles.manager.app import App
 from roles.manager.lanes import Lanes
 from roles.manager.noderesource.plan import PLUGIN_NAMES
@@ -90,9 +92,16 @@ async def serve(life: Life, flags: dict[str, Any], gates: FeatureGates) -> None:
     observer = metrics.client_observer(registry, config.server)
     lanes = Lanes.of(config, options, observer)
     life.on_stop(lanes.close, "clients")  # first registered, closed last: releasing the lease and flushing events need them
+    stack = AsyncExitStack()
+    life.on_stop(stack.aclose, "reviews of callers")
     informers = InformerFactory(lanes.watches)
     life.on_stop(informers.stop, "informers")
-    servers = _servers(flags, registry, recorder)
+    listening = Serving(
+        cert_file=flags["tls_cert_file"],
+        key_file=flags["tls_private_key_file"],
+        allowed_paths=flags["authorization_always_allow_paths"],
+    )
+    servers = _servers(flags, registry, recorder=recorder, tls=tls_source(listening), gate=gate_for(stack, listening, config))
     ops = servers[0]
     ops.health.register("shutdown", probe=life.ready)
     app = App(options, client=lanes, informers=informers, recorder=recorder, ops=ops)
@@ -103,17 +112,18 @@ async def serve(life: Life, flags: dict[str, Any], gates: FeatureGates) -> None:
     await app.run(life)
 
 
-def _servers(flags: dict[str, Any], registry: Any, recorder: Recorder) -> list[OpsServer]:
+def _servers(flags: dict[str, Any], registry: Any, **common: Any) -> list[OpsServer]:
     """Health first, then metrics and profiling where they have an address of their own."""
-    health = OpsServer.at(flags["health_probe_addr"], registry=registry, recorder=recorder, role="manager")
+    health = OpsServer.at(flags["health_probe_addr"], registry=registry, role="manager", **common)
+    shared = {"health": health.health, "registry": registry, "role": "manager", **common}
     servers = [health] if not flags["health_probe_addr"].disabled else []
     if not flags["metrics_addr"].disabled:
-        server = OpsServer.at(flags["metrics_addr"], health=health.health, registry=registry, recorder=recorder, role="manager")
+        server = OpsServer.at(flags["metrics_addr"], **shared)
         for path in ("/all-metrics", "/internal-metrics", "/external-metrics"):
             server.route("GET", path, server._metrics)
         servers.append(server)
     if flags["enable_pprof"] and not flags["pprof_addr"].disabled:
-        server = OpsServer.at(flags["pprof_addr"], health=health.health, registry=registry, recorder=recorder, role="manager")
+        server = OpsServer.at(flags["pprof_addr"], **shared)
         server.enable_profiling()
         servers.append(server)
     return servers or [health]

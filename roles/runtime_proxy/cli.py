@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from koord.process.flags import FlagError, HostPort, HostPortType, bool_option, duration_option, go_command
+from koord.process.flags import FlagError, HostPort, HostPortType, always_allow_option, bool_option, duration_option, go_command
 from koord.process.logs import logging_options
 from roles.runtime_proxy import options as defaults
 
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 @click.option(
     "--addr", type=HostPortType(), default="0", show_default=True, help="Where to serve /healthz, /readyz and /metrics; 0 switches it off."
 )
+@always_allow_option
 @bool_option("--validate-config", help="Check the flags and the hook registrations, and exit.")
 @logging_options
 @click.pass_context
@@ -64,6 +65,7 @@ def command(
     runtime_hook_annotations: str,
     max_requests: int,
     addr: HostPort,
+    authorization_always_allow_paths: tuple[str, ...],
     validate_config: bool,
     logging: Any,
 ) -> None:
@@ -92,7 +94,7 @@ def command(
         return
 
     def main(running: Life) -> Any:
-        return _run(running, settings, addr)
+        return _run(running, settings, addr, authorization_always_allow_paths)
 
     sys.exit(life.run(main, name="koord runtime-proxy"))
 
@@ -124,7 +126,7 @@ def _check_registrations(directory: Path) -> None:
     click.echo(f"the flags and {len(files)} hook registration(s): valid")
 
 
-async def _run(life: Life, settings: Options, addr: HostPort) -> None:
+async def _run(life: Life, settings: Options, addr: HostPort, open_paths: tuple[str, ...]) -> None:
     """Build what a process of its own needs, then live."""
     from koord.process.errors import ConfigurationError
     from roles.runtime_proxy.app import App
@@ -133,8 +135,10 @@ async def _run(life: Life, settings: Options, addr: HostPort) -> None:
     ops = None
     if not addr.disabled:
         from koord.process.http import OpsServer
+        from koord.process.serving import Gate, Serving
 
-        ops = OpsServer.at(addr, role="runtime-proxy")
+        # It has no API server to ask: on an address that others reach, what is not open is refused.
+        ops = OpsServer.at(addr, role="runtime-proxy", gate=Gate(Serving(allowed_paths=open_paths)))
         ops.health.register("engine", gate=True)
     app = App(settings, ops=ops)
     if ops is not None:

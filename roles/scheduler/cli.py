@@ -16,8 +16,8 @@ from roles.scheduler import flags as groups
 if TYPE_CHECKING:
     from koord.kube.config import ClientConfig
     from koord.process.life import Life
+    from koord.process.serving import Gate, Serving
     from roles.scheduler.app import Options
-    from roles.scheduler.serving import Serving
 
 _LEASE = {
     "leader_elect": "leader_elect",
@@ -155,7 +155,7 @@ def read(path: str, flags: dict[str, Any], given: dict[str, Any]) -> Options:
 
 def serving(flags: dict[str, Any]) -> Serving:
     """The HTTPS flags."""
-    from roles.scheduler.serving import Serving
+    from koord.process.serving import Serving
 
     return Serving(
         address=flags["bind_address"],
@@ -201,15 +201,14 @@ def _check(path: str, flags: dict[str, Any], given: dict[str, Any], write_to: st
     import yaml
 
     from koord.config.errors import ConfigError
-    from koord.config.model import wire
+    from koord.config.model import wire, write_private
     from koord.process.errors import ConfigurationError
 
     try:
         options = read(path, flags, given)
         check(options)
         if write_to:
-            with open(write_to, "w", encoding="utf-8") as file:
-                yaml.safe_dump(wire(options.config), file, sort_keys=False)
+            write_private(write_to, yaml.safe_dump(wire(options.config, secrets=True), sort_keys=False))
     except (ConfigError, ConfigurationError, OSError) as error:
         print(f"koord scheduler: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
@@ -223,26 +222,30 @@ async def _run(life: Life, options: Options, target: ClientConfig, flags: dict[s
     from koord.kube.informers import InformerFactory
     from koord.process import metrics, tuning
     from koord.process.http import OpsServer
+    from koord.process.serving import gate_for, tls_source
     from roles.scheduler.app import App
 
     tuning.keep_memory()
     recorder = Recorder("scheduler")
-    ops = OpsServer(flags["address"], flags["port"], recorder=recorder, role="scheduler")
-    metrics.watch_recorder(ops.registry, recorder)
-    if options.config.enable_profiling:
-        ops.enable_profiling()
+    listening = serving(flags)
     # A limit counts only where it is written: the API server's own fairness protects it better than a limit nobody chose.
     connection = options.config.client_connection
     qps = connection.qps if "qps" in connection.model_fields_set else None
     burst = connection.burst if "burst" in connection.model_fields_set else None
     async with AsyncExitStack() as stack:
+        gate = gate_for(stack, listening, *reviewers.values())
+        ops = OpsServer(
+            flags["address"], flags["port"], recorder=recorder, role="scheduler", tls=tls_source(listening), gate=gate
+        )  # fmt: skip
+        metrics.watch_recorder(ops.registry, recorder)
+        if options.config.enable_profiling:
+            ops.enable_profiling()
         observer = metrics.client_observer(ops.registry, target.server)
         client = await stack.enter_async_context(Client(target, qps=qps, burst=burst, role="scheduler", observer=observer))
         informers = InformerFactory(client)
         app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
         if flags["secure_port"]:
-            tokens, access = [await stack.enter_async_context(Client(config, role="scheduler")) for config in reviewers.values()]
-            secure = await _secure(app, serving(flags), client, tokens, access)
+            secure = await _secure(app, listening, client, gate)
             life.on_stop(secure.stop, "https")
         if flags["port"]:
             await ops.start()
@@ -251,17 +254,17 @@ async def _run(life: Life, options: Options, target: ClientConfig, flags: dict[s
         await app.run(life)
 
 
-async def _secure(app: Any, options: Serving, client: Any, tokens: Any, access: Any) -> Any:
+async def _secure(app: Any, options: Serving, client: Any, gate: Gate) -> Any:
     """The HTTPS listener, started. Raises ConfigurationError."""
     from koord.process.http import OpsServer
+    from koord.process.serving import client_authority
     from koord.process.tls import tls_context
-    from roles.scheduler.serving import Gate, client_authority
 
     context = tls_context(options, await client_authority(client, options))
     plain = app.ops
     server = OpsServer(
         options.address, options.port, health=plain.health, registry=plain.registry, recorder=plain.recorder, role="scheduler",
-        ssl_context=context, middlewares=(Gate(options, tokens, access).middleware(),),
+        ssl_context=context, middlewares=(gate.middleware(),),
     )  # fmt: skip
     if app.options.config.enable_profiling:
         server.enable_profiling()

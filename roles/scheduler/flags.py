@@ -10,13 +10,12 @@ from typing import Any, TypeVar
 
 import click
 
-from koord.process.flags import Bool, CommaList, Duration, IPAddress, bool_option, duration_option
+from koord.process.flags import Bool, CommaList, Duration, IPAddress, always_allow_option, bool_option, duration_option
 from koord.process.inert import COMPONENT_BASE, Inert
 
 F = TypeVar("F", bound=Callable[..., Any])
 Option = Callable[[Any], Any]
 
-ALWAYS_ALLOWED = "/healthz,/readyz,/livez"
 TLS_VERSIONS = ("VersionTLS12", "VersionTLS13")
 
 _FRONT_PROXY = "front proxies are not trusted; clients show a token or a certificate of their own"
@@ -64,7 +63,7 @@ def serving_options(function: F) -> F:
             bool_option("--authentication-tolerate-lookup-failure", default=True, help="Start even if it cannot be read."),
             duration_option("--authentication-token-webhook-cache-ttl", default="10s", help="How long a token review holds."),
             click.option("--authorization-kubeconfig", metavar="FILE", default="", help="API server that reviews access."),
-            click.option("--authorization-always-allow-paths", type=CommaList, default=ALWAYS_ALLOWED, help="Paths open to everybody."),
+            always_allow_option,
             duration_option("--authorization-webhook-cache-authorized-ttl", default="10s", help="How long a yes holds."),
             duration_option("--authorization-webhook-cache-unauthorized-ttl", default="10s", help="How long a no holds."),
         ),
@@ -78,7 +77,7 @@ def client_options(function: F) -> F:
         (
             click.option("--kube-api-qps", type=float, default=50.0, help="Requests a second to the API server; without --config only."),
             click.option("--kube-api-burst", type=click.IntRange(0), default=100, help="Burst of them; without --config only."),
-            bool_option("--profiling", default=True, help="Serve /debug; without --config only."),
+            bool_option("--profiling", help="Serve /debug/tasks and /debug/flags; without --config only."),
         ),
     )
 

@@ -30,6 +30,7 @@ _ORDER = (
 # Without it the manager cannot make its webhook configurations again, and goes on answering what they still ask.
 _RIGHTS = ("ClusterRoleBinding", "", "koord-manager")
 _SETTLED, _TRIES, _PAUSE = 3, 20, 0.5
+_VARIANTS = (*manifests.OVERLAYS, *manifests.OPTIONAL)
 _WEBHOOKS = (
     ("MutatingWebhookConfiguration", "koordinator-mutating-webhook-configuration"),
     ("ValidatingWebhookConfiguration", "koordinator-validating-webhook-configuration"),
@@ -39,6 +40,7 @@ _KINDS = {
     "ClusterRoleBinding": Kind("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings", False),
     "CustomResourceDefinition": Kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", False),
     "DaemonSet": Kind("apps", "v1", "DaemonSet", "daemonsets", True),
+    "NetworkPolicy": Kind("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", True),
     "PrometheusRule": Kind("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules", True),
     "Role": Kind("rbac.authorization.k8s.io", "v1", "Role", "roles", True),
     "RoleBinding": Kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings", True),
@@ -59,12 +61,12 @@ _KINDS = {
 @click.option("--namespace", default=manifests.NAMESPACE, show_default=True, help="Where koord lives.")
 @bool_option("--crds", default=True, help="CustomResourceDefinitions too.")
 @click.option("--without", default="", help=f"Parts to leave out, separated by commas: {', '.join(manifests.PARTS)}.")
-@click.option("--overlay", "overlays", default="", help=f"Variants, separated by commas: {', '.join(manifests.OVERLAYS)}.")
+@click.option("--overlay", "overlays", default="", help=f"Variants, separated by commas: {', '.join(_VARIANTS)}.")
 def install(printed: bool, image: str, namespace: str, crds: bool, without: str, overlays: str) -> None:
     """Print what koord is installed with."""
     if not printed:
         raise ConfigurationError("koord writes no cluster by itself: koord install --print | kubectl apply --server-side -f -")
-    chosen = _names("--overlay", overlays, manifests.OVERLAYS)
+    chosen = _names("--overlay", overlays, _VARIANTS)
     if {"single", "ha"} <= set(chosen):
         raise ConfigurationError("--overlay: single and ha exclude each other")
     left_out = frozenset(_names("--without", without, manifests.PARTS))
@@ -124,7 +126,7 @@ def first() -> list[tuple[str, str, str]]:
 
 def plan(namespace: str, *, crds: bool) -> list[tuple[str, str, str]]:
     """(kind, namespace, name) of what is deleted, in that order."""
-    added = manifests.rendered(namespace=namespace, crds=crds, overlays=("monitoring",))
+    added = manifests.rendered(namespace=namespace, crds=crds, overlays=("monitoring", "older-kubelets"))
     own = [(d["kind"], d["metadata"].get("namespace", ""), d["metadata"]["name"]) for d in added]
     kept = [entry for entry in own if entry[0] not in ("Namespace", "PriorityClass")]  # others may live there, and pods name classes
     rank = {kind: number for number, kind in enumerate(_ORDER)}

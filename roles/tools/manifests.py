@@ -13,8 +13,10 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 NAMESPACE = "koordinator-system"
 IMAGE = "ghcr.io/koordinator-sh/koord:latest"
 PARTS = ("manager", "scheduler", "descheduler", "koordlet")
-OVERLAYS = ("single", "ha", "observe", "koordlet-observe", "monitoring")
+OVERLAYS = ("single", "ha", "observe", "koordlet-observe", "monitoring", "open-ports")
 """Folders of configs/components, each of which changes or adds to what is installed."""
+OPTIONAL = ("older-kubelets",)
+"""Folders of configs/optional: what is too dangerous to be applied by mistake."""
 _ENFORCE = "pod-security.kubernetes.io/enforce"
 
 Obj = dict[str, Any]
@@ -33,10 +35,10 @@ def rendered(
     without: frozenset[str] = frozenset(),
     overlays: tuple[str, ...] = (),
 ) -> list[Obj]:
-    """What is applied, in that order. `without` leaves out parts by name, with their accounts and rights; `overlays` are of OVERLAYS."""
+    """What is applied, in that order. `without` leaves out parts with their accounts and rights; `overlays`: of OVERLAYS, OPTIONAL."""
     found = documents("install")
     for name in overlays:
-        found = kustomize.apply(CONFIGS / "components" / name, found)
+        found = kustomize.apply(CONFIGS / ("optional" if name in OPTIONAL else "components") / name, found)
     found = [_adapted(document, image, namespace) for document in found if _part(document) not in without]
     if "koordlet" in without:
         _restrict(found)

@@ -52,7 +52,7 @@ UNREACHED = {
     "koord-descheduler: get */scale": "workloads that are not watched; tests/roles/descheduler",
     "koord-descheduler: patch nodes": "CustomPriority with autoCordon; tests/roles/descheduler/test_intree.py",
     "koord-descheduler: delete,patch pods": "evictionPolicy Delete and SoftEviction; tests/roles/descheduler/migration",
-    "koordlet: get nodes/proxy": "asked by the kubelet, not by the API server",
+    "koordlet: get nodes/pods,nodes/configz": "asked by the kubelet, not by the API server",
     "koordlet: patch nodemetrics/status": "after a whole report interval; tests/roles/koordlet/observe/test_reports.py",
     "koordlet: list,watch,create,patch devices": "gate Accelerators; tests/roles/koordlet/observe/test_devices.py",
     "koordlet: create pods/eviction": "pressure; tests/roles/koordlet/act",

@@ -139,9 +139,10 @@ def test_values_reach_what_they_name() -> None:
     assert manager["image"] == "registry.example.com/team/koord:v9"
     assert manager["imagePullPolicy"] == "IfNotPresent"
     assert found["Deployment", "koordinator-system", "koord-manager"]["spec"]["replicas"] == 3
-    for flag in ("--feature-gates=AbnormalNodes=true", "--metrics-addr=:8081", "--health-probe-addr=:8001", "--v=4", "--sync-period=10m"):
+    ports = ("--metrics-addr=[::]:8081", "--health-probe-addr=[::]:8001")
+    for flag in ("--feature-gates=AbnormalNodes=true", *ports, "--v=4", "--sync-period=10m"):
         assert manager["args"].count(flag) == 1
-    assert "--metrics-addr=:8080" not in manager["args"]
+    assert "--metrics-addr=[::]:8080" not in manager["args"]
     environment = {entry["name"]: entry.get("value") for entry in manager["env"]}
     assert environment["WEBHOOK_PORT"] == "9443"
     assert environment["WEBHOOK_FAILURE_POLICY"] == "elasticquotas=Ignore,pods=Fail"
@@ -155,7 +156,7 @@ def test_values_reach_what_they_name() -> None:
     _, scheduler = workload(found, "koord-scheduler")
     assert scheduler["image"] == "registry.example.com/team/koord:v10"
     assert scheduler["resources"] == {"requests": {"cpu": "2"}}
-    assert {"--port=10300", "--feature-gates=MultiQuotaTree=true"} <= set(scheduler["args"])
+    assert {"--secure-port=10300", "--feature-gates=MultiQuotaTree=true"} <= set(scheduler["args"])
     config = yaml.safe_load(found["ConfigMap", "koordinator-system", "koord-scheduler-config"]["data"]["koord-scheduler-config"])
     [gangs] = [p["args"] for p in config["profiles"][0]["pluginConfig"] if p["name"] == "Coscheduling"]
     assert gangs["enablePreemption"] is False
@@ -163,15 +164,14 @@ def test_values_reach_what_they_name() -> None:
     _, descheduler = workload(found, "koord-descheduler")
     assert descheduler["args"][-1] == "--dry-run"
     assert found["Deployment", "koordinator-system", "koord-descheduler"]["spec"]["replicas"] == 0
-    config = yaml.safe_load(found["ConfigMap", "koordinator-system", "koord-descheduler-config"]["data"]["koord-descheduler-config"])
-    assert config["healthzBindAddress"] == config["metricsBindAddress"] == "0.0.0.0:10400"
+    assert "--secure-port=10400" in descheduler["args"]
     [scale] = [rule for rule in found["ClusterRole", "", "koord-descheduler"]["rules"] if "*/scale" in rule["resources"]]
     assert scale["apiGroups"] == ["apps", "kruise.io"]
 
     pod, agent = workload(found, "koordlet")
     assert pod["runtimeClassName"] == "host"
     for flag in (
-        "--feature-gates=CPUEvict=true,PSICollector=true", "--addr=:9400", "--tsdb-path=/host/data/series",
+        "--feature-gates=CPUEvict=true,PSICollector=true", "--addr=[$(POD_IP)]:9400", "--tsdb-path=/host/data/series",
         "--var-lib-kubelet-dir=/host/data/kubelet",
         "--runtime-hooks-addr=/host/run/k/koordlet.sock", "--runtime-hooks-host-endpoint=/run/k/koordlet.sock",
     ):  # fmt: skip

@@ -33,6 +33,7 @@ def test_every_manifest_is_listed() -> None:
         listed = yaml.safe_load((CONFIGS / folder / "Kustomization").read_text())["resources"]
         assert listed == sorted(file.name for file in (CONFIGS / folder).glob("*.yaml"))
     assert {folder.name for folder in (CONFIGS / "components").iterdir()} == set(manifests.OVERLAYS)
+    assert {folder.name for folder in (CONFIGS / "optional").iterdir()} == set(manifests.OPTIONAL)
     for name in manifests.OVERLAYS:
         overlay = yaml.safe_load((CONFIGS / "overlays" / name / "kustomization.yaml").read_text())
         assert overlay["resources"] == ["../../crds", "../../install"]

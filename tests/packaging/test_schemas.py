@@ -89,9 +89,10 @@ def test_all_but_koordlet_are_restricted(overlays: tuple[str, ...]) -> None:
             assert all(c["securityContext"]["readOnlyRootFilesystem"] for c in pod["containers"])
         elif document["kind"] == "DaemonSet" and "koordlet-observe" in overlays:
             pod = document["spec"]["template"]["spec"]
-            assert restricted(pod) == ["volume proc", "volume sys"], "the two host mounts are all that it has beyond restricted"
+            mounts = ["volume proc", "volume sys", "volume kubelet-pki"]
+            assert restricted(pod) == mounts, "the host mounts are all that it has beyond restricted"
             [container] = pod["containers"]
-            assert all(m["readOnly"] for m in container["volumeMounts"] if m["name"] in ("proc", "sys"))
+            assert all(m["readOnly"] for m in container["volumeMounts"] if f"volume {m['name']}" in mounts)
             assert container["securityContext"]["readOnlyRootFilesystem"] is True
         elif document["kind"] == "DaemonSet":
             assert "privilege escalation" in restricted(document["spec"]["template"]["spec"]), "the check sees what koordlet has"

@@ -14,6 +14,7 @@ MODELS = {
     ("apps/v1", "Deployment"): "V1Deployment",
     ("apps/v1", "DaemonSet"): "V1DaemonSet",
     ("batch/v1", "Job"): "V1Job",
+    ("networking.k8s.io/v1", "NetworkPolicy"): "V1NetworkPolicy",
     ("policy/v1", "PodDisruptionBudget"): "V1PodDisruptionBudget",
     ("scheduling.k8s.io/v1", "PriorityClass"): "V1PriorityClass",
     ("rbac.authorization.k8s.io/v1", "ClusterRole"): "V1ClusterRole",

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import logging
-import ssl
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from koord import seams
 from roles.koordlet.metrics.registry import Metrics
+from roles.koordlet.states.kubelet_trust import Machine, Verifier
 
 if TYPE_CHECKING:
     import aiohttp
 
     from koord.api.objects import Node
     from koord.kube.config import ClientConfig
-    from koord.kube.tls import TlsSource
 
 log = logging.getLogger(__name__)
 
@@ -58,22 +57,16 @@ def kubelet_url(node: Node, options: KubeletOptions) -> str:
     return f"https://{host}:{port}"
 
 
-def _unverified() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
-
-
 class KubeletClient:
-    """GET requests to the kubelet; credentials of the API client, server certificate not verified (it is self-signed)."""
+    """GET requests to the kubelet with the credentials of the API client, which only the verified kubelet of this machine gets to see."""
 
-    def __init__(self, options: KubeletOptions, metrics: Metrics, config: ClientConfig | None) -> None:
+    def __init__(self, options: KubeletOptions, metrics: Metrics, config: ClientConfig | None, machine: Machine | None = None) -> None:
         self._options = options
         self._metrics = metrics
         self._config = config
+        self._machine = machine or Machine()
         self._session: aiohttp.ClientSession | None = None
-        self._tls_source: TlsSource | None = None
+        self._verifier: Verifier | None = None
 
     async def pods(self, node: Node) -> bytes:
         """The PodList as bytes."""
@@ -98,15 +91,9 @@ class KubeletClient:
         begun = seams.monotonic()
         code = "error"
         try:
-            session = await self._open()
-            headers = await self._authorization()
-            async with session.get(url, headers=headers, ssl=self._tls(), allow_redirects=False) as response:
-                body = await response.content.read(MAX_ANSWER_BYTES + 1)
-                while not response.content.at_eof() and len(body) <= MAX_ANSWER_BYTES:
-                    body += await response.content.read(MAX_ANSWER_BYTES + 1)
-                code = str(response.status)
-                if response.status != 200:
-                    raise KubeletError(f"{url}: HTTP {response.status}: {body[:200].decode('utf-8', 'replace').strip()}")
+            code, body = await (self._plain(url) if self._options.insecure else self._verified(url))
+            if code != "200":
+                raise KubeletError(f"{url}: HTTP {code}: {body[:200].decode('utf-8', 'replace').strip()}")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise KubeletError(f"{url}: {error or type(error).__name__}") from None
         finally:
@@ -114,6 +101,48 @@ class KubeletClient:
         if len(body) > MAX_ANSWER_BYTES:
             raise KubeletError(f"{url}: the answer is larger than {MAX_ANSWER_BYTES} bytes")
         return body
+
+    async def _plain(self, url: str) -> tuple[str, bytes]:
+        """By HTTP, where no credentials go."""
+        return await self._read(url, {}, ssl=False)
+
+    async def _verified(self, url: str) -> tuple[str, bytes]:
+        """By HTTPS. The token is sent behind the handshake, which a stranger does not get through."""
+        import aiohttp
+        from yarl import URL
+
+        from koord.kube.credentials import KubeConfigError
+
+        named = URL(url)
+        host = named.host or ""
+        address = await self._machine.resolved(host)
+        if not address:
+            known = ", ".join(sorted(self._machine.addresses())) or "none that can be read"
+            raise KubeletError(
+                f"{url}: {host} is no address of this machine (it has: {known}); the token is not sent there. See "
+                "--kubelet-preferred-address-type"
+            )
+        self._verifier = self._verifier or Verifier(self._machine, self._config)
+        try:
+            contexts = self._verifier.contexts()
+        except KubeConfigError as error:
+            raise KubeletError(f"{url}: {error}") from None
+        headers = await self._authorization()
+        refused = ""
+        for context in contexts:
+            try:
+                return await self._read(str(named.with_host(address)), headers, ssl=context, server_hostname=host)
+            except aiohttp.ClientConnectorCertificateError as error:
+                refused = f" ({error.certificate_error})"
+        raise KubeletError(f"{url}: the certificate there is not known{refused}: {self._verifier.advice}")
+
+    async def _read(self, url: str, headers: dict[str, str], **options: Any) -> tuple[str, bytes]:
+        session = await self._open()
+        async with session.get(url, headers=headers, allow_redirects=False, **options) as response:
+            body = await response.content.read(MAX_ANSWER_BYTES + 1)
+            while not response.content.at_eof() and len(body) <= MAX_ANSWER_BYTES:
+                body += await response.content.read(MAX_ANSWER_BYTES + 1)
+            return str(response.status), body
 
     async def _open(self) -> aiohttp.ClientSession:
         import aiohttp
@@ -126,22 +155,10 @@ class KubeletClient:
         return self._session
 
     async def _authorization(self) -> dict[str, str]:
-        if self._options.insecure or self._config is None:
+        if self._config is None:
             return {}
         header = await self._config.credentials.authorization()
         return {"Authorization": header} if header else {}
-
-    def _tls(self) -> ssl.SSLContext | bool:
-        """The client's certificate if there is one; the server's is self-signed and not verified."""
-        if self._options.insecure:
-            return False
-        if self._config is None:
-            return _unverified()
-        if self._tls_source is None:
-            from koord.kube.tls import TlsSource
-
-            self._tls_source = TlsSource(replace(self._config, server="https://kubelet", ca=None, insecure=True))
-        return self._tls_source.context() or _unverified()
 
     async def close(self) -> None:
         if self._session is not None:

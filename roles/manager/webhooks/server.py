@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import ssl
@@ -12,6 +13,8 @@ import orjson
 from aiohttp import web
 
 from koord import seams
+from koord.process.listener import Limits, Listener
+from koord.process.serving import Gate, Serving
 from roles.manager.webhooks.registry import WEBHOOKS, Webhook
 from roles.manager.webhooks.review import Answer, BadReview, Refusal, Request, decode, encode
 from roles.manager.webhooks.view import View
@@ -24,6 +27,9 @@ MAX_BODY = 7 * 1024 * 1024
 CLOSING = 1.5
 """Seconds that requests in flight have when the server closes."""
 
+# The API servers keep their connections open for 90 s between two reviews, and it is they that are to close them.
+LIMITS = Limits(connections=1024, idle=120.0)
+
 Observe = Callable[[Webhook, str, str, bool, float], None]
 """Told of each plugin run: webhook, operation, plugin, allowed, milliseconds."""
 
@@ -34,16 +40,23 @@ class WebhookServer:
     """Serves the active webhooks of the registry. `observe` feeds metrics; `on_answer` is told of each decision."""
 
     def __init__(
-        self, view: View, *, observe: Observe | None = None, on_answer: Callable[[Webhook, Request, Answer], None] | None = None
+        self,
+        view: View,
+        *,
+        observe: Observe | None = None,
+        on_answer: Callable[[Webhook, Request, Answer], None] | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.view = view
         self.active = tuple(webhook for webhook in WEBHOOKS if webhook.active(view.gates))
         self._observe = observe
         self._on_answer = on_answer
         self._context: ssl.SSLContext | None = None
-        self._runner: web.AppRunner | None = None
         self._parting = False
         self.asked = float("-inf")  # when the last review came, by the monotonic clock
+        self._gate = gate or Gate(Serving())
+        self._listener: Listener | None = None
+        self._local = True
         self.port = 0
 
     async def start(self, address: str, port: int, cert_file: str, key_file: str) -> None:
@@ -58,11 +71,11 @@ class WebhookServer:
         app.router.add_get("/elasticQuota", self._quotas)
         app.router.add_post("/convert", _convert)
         app.on_response_prepare.append(self._say_goodbye)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=CLOSING)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, address, port, ssl_context=self._context, reuse_address=True)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
+        context = self._context
+        listener = Listener(app, tls=lambda: context, plain=False, limits=LIMITS, closing=CLOSING)
+        self._local = await listener.listen(address, port)
+        await listener.serve()
+        self._listener, self.port = listener, listener.port
 
     def reload(self, cert_file: str, key_file: str) -> None:
         """Use another certificate for connections from now on."""
@@ -79,15 +92,19 @@ class WebhookServer:
 
     async def stop(self) -> None:
         """Finish requests in flight and close."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await listener.stop()
 
     def _route(self, webhook: Webhook) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def serve(http: web.Request) -> web.Response:
             self.asked = seams.monotonic()
             try:
-                request = decode(await http.read())
+                async with asyncio.timeout(LIMITS.body):
+                    body = await http.read()
+                request = decode(body)
+            except TimeoutError:
+                return _reply(408, encode(Answer(False, 408, f"the body did not come within {LIMITS.body:g} s"), uid=""))
             except web.HTTPRequestEntityTooLarge:
                 return _reply(413, encode(Answer(False, 413, f"the body is larger than {MAX_BODY} bytes"), uid=""))
             except BadReview as error:
@@ -123,8 +140,9 @@ class WebhookServer:
                 self._on_answer(webhook, request, answer)
         return answer
 
-    async def _quotas(self, http: web.Request) -> web.Response:
-        return _reply(200, orjson.dumps(self.view.quotas.dump()))
+    async def _quotas(self, http: web.Request) -> web.StreamResponse:
+        refusal = None if self._local else await self._gate.refusal(http)
+        return refusal or _reply(200, orjson.dumps(self.view.quotas.dump()))
 
 
 def _reply(status: int, body: bytes) -> web.Response:
@@ -138,7 +156,8 @@ async def _healthz(http: web.Request) -> web.Response:
 async def _convert(http: web.Request) -> web.Response:
     """CRD conversion: our CRDs have one stored version with the same bytes in every served one, so objects pass unchanged."""
     try:
-        review = orjson.loads(await http.read())
+        async with asyncio.timeout(LIMITS.body):
+            review = orjson.loads(await http.read())
         request = review["request"]
         wanted = request["desiredAPIVersion"]
         converted = [{**obj, "apiVersion": wanted} for obj in request["objects"]]

@@ -91,7 +91,7 @@ async def _run(
         if host_root:
             facts = await host.gather(HostRoot.at(host_root))
             if client is not None and config is not None and node_name:
-                facts = replace(facts, kubelet_pods=await kubelet.pods(client, config, node_name))
+                facts = replace(facts, kubelet_pods=await kubelet.pods(client, config, node_name, HostRoot.at(host_root)))
             findings += judge_host.judge(facts)
         if client is not None:
             seen = await cluster.gather(client, namespace=namespace, roles=roles, acting_as=acting_as)

@@ -251,7 +251,7 @@ def _node_metrics(facts: ClusterFacts) -> Iterator[Finding]:
 
 def _nodes(nodes: list[NodeFacts]) -> Iterator[Finding]:
     if nodes and all(node.forbidden for node in nodes):
-        how = "grant `get` on nodes/proxy to see the kubelets' configuration (koordlet's account has it)"
+        how = "who may use nodes/proxy sees the kubelets' configuration; no role of koord needs it"
         yield warn("kubelets", f"may not be asked through the API server: {nodes[0].error}", how)
         return
     failing = [f"{node.name}: {node.error}" for node in nodes if node.error]

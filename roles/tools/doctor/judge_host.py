@@ -125,7 +125,7 @@ def _runtime(facts: HostFacts) -> Iterator[Finding]:
 
 def _kubelet(facts: HostFacts) -> Iterator[Finding]:
     if facts.kubelet_pods:
-        how = "give koordlet's account `get` on nodes/proxy, and the kubelet authentication.webhook and authorization.mode Webhook"
+        how = "give koordlet's account `get` on nodes/pods and nodes/configz, and the kubelet webhook authentication and authorization"
         yield fail("kubelet", f"does not list its pods: {facts.kubelet_pods}", how)
     elif facts.kubelet_pods == "":
         yield ok("kubelet", "lists its pods to us")

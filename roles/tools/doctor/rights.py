@@ -10,6 +10,17 @@ Obj = dict[str, Any]
 ACCOUNTS = {"manager": "koord-manager", "scheduler": "koord-scheduler", "descheduler": "koord-descheduler", "koordlet": "koordlet"}
 
 
+_BUILT_IN: dict[tuple[str, str, str], Obj] = {
+    ("ClusterRole", "", "system:auth-delegator"): {
+        "rules": [
+            {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
+            {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
+        ]
+    }
+}
+"""Roles of Kubernetes itself that the manifests bind."""
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """One thing that a role does. `namespace` "" is the whole cluster."""
@@ -35,7 +46,7 @@ class Question:
 def questions(documents: Iterable[Obj], account: str) -> list[Question]:
     """Everything that the manifests grant an account, each once."""
     found = list(documents)
-    roles = {
+    roles = _BUILT_IN | {
         (d["kind"], d["metadata"].get("namespace", ""), d["metadata"]["name"]): d for d in found if d["kind"] in ("ClusterRole", "Role")
     }
     asked: dict[Question, None] = {}

@@ -66,11 +66,11 @@
 {{- $v := .root.Values.manager -}}{{- $container := index .doc.spec.template.spec.containers 0 -}}
 {{- with .root.Values.featureGates -}}{{- include "koord.flag" (dict "container" $container "name" "feature-gates" "value" .) -}}{{- end -}}
 {{- if or $v.metrics.port $v.metrics.addr -}}
-  {{- include "koord.flag" (dict "container" $container "name" "metrics-addr" "value" (printf "%s:%v" ($v.metrics.addr | default "") ($v.metrics.port | default 8080))) -}}
+  {{- include "koord.flag" (dict "container" $container "name" "metrics-addr" "value" (printf "%s:%v" ($v.metrics.addr | default "[::]") ($v.metrics.port | default 8080))) -}}
   {{- include "koord.port" (dict "container" $container "name" "metrics" "value" ($v.metrics.port | default 8080)) -}}
 {{- end -}}
 {{- with $v.healthProbe.port -}}
-  {{- include "koord.flag" (dict "container" $container "name" "health-probe-addr" "value" (printf ":%v" .)) -}}
+  {{- include "koord.flag" (dict "container" $container "name" "health-probe-addr" "value" (printf "[::]:%v" .)) -}}
   {{- include "koord.port" (dict "container" $container "name" "health" "value" .) -}}
 {{- end -}}
 {{- with $v.webhook.port -}}
@@ -95,22 +95,25 @@
 {{- else if semverCompare "<1.23-0" .root.Capabilities.KubeVersion.Version -}}{{- $gates = $v.compatible122FeatureGates | default $gates -}}{{- end -}}
 {{- with $gates -}}{{- include "koord.flag" (dict "container" $container "name" "feature-gates" "value" .) -}}{{- end -}}
 {{- with $v.port -}}
-  {{- include "koord.flag" (dict "container" $container "name" "port" "value" .) -}}
-  {{- include "koord.port" (dict "container" $container "name" "http" "value" .) -}}
+  {{- include "koord.flag" (dict "container" $container "name" "secure-port" "value" .) -}}
+  {{- include "koord.port" (dict "container" $container "name" "https" "value" .) -}}
 {{- end -}}
 {{- end -}}
 
 {{- define "koord.descheduler" -}}
 {{- $v := .root.Values.descheduler -}}{{- $container := index .doc.spec.template.spec.containers 0 -}}
 {{- with $v.featureGates -}}{{- include "koord.flag" (dict "container" $container "name" "feature-gates" "value" .) -}}{{- end -}}
-{{- with $v.port -}}{{- include "koord.port" (dict "container" $container "name" "http" "value" .) -}}{{- end -}}
+{{- with $v.port -}}
+  {{- include "koord.flag" (dict "container" $container "name" "secure-port" "value" .) -}}
+  {{- include "koord.port" (dict "container" $container "name" "https" "value" .) -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "koord.koordlet" -}}
 {{- $v := .root.Values.koordlet -}}{{- $container := index .doc.spec.template.spec.containers 0 -}}
 {{- with $v.features -}}{{- include "koord.flag" (dict "container" $container "name" "feature-gates" "value" .) -}}{{- end -}}
 {{- with $v.metrics.port -}}
-  {{- include "koord.flag" (dict "container" $container "name" "addr" "value" (printf ":%v" .)) -}}
+  {{- include "koord.flag" (dict "container" $container "name" "addr" "value" (printf "[$(POD_IP)]:%v" .)) -}}
   {{- include "koord.port" (dict "container" $container "name" "http" "value" .) -}}
 {{- end -}}
 {{- $flags := dict "kubeletLibDir" "var-lib-kubelet-dir" "koordProxyRegisterDir" "runtime-hooks-config-path" "predictionCheckpointDir" "prediction-checkpoint-filepath" "koordletTSDBDir" "tsdb-path" "podResourcesProxyPath" "pod-resources-proxy-path" -}}
@@ -143,11 +146,5 @@
   {{- end -}}
 {{- else if eq .doc.metadata.name "koord-descheduler-config" -}}
   {{- with $values.descheduler.config -}}{{- $_ := set $data "koord-descheduler-config" (ternary . (toYaml .) (kindIs "string" .)) -}}{{- end -}}
-  {{- with $values.descheduler.port -}}
-    {{- $config := fromYaml (index $data "koord-descheduler-config") -}}
-    {{- $_ := set $config "healthzBindAddress" (printf "0.0.0.0:%v" .) -}}
-    {{- $_ := set $config "metricsBindAddress" (printf "0.0.0.0:%v" .) -}}
-    {{- $_ := set $data "koord-descheduler-config" (toYaml $config) -}}
-  {{- end -}}
 {{- end -}}
 {{- end -}}

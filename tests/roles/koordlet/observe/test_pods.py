@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import ssl
 from typing import Any
 
 import orjson
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.x509.oid import NameOID
 
 from koord.api.objects import Node
 from koord.api.objects_meta import convert
 from koord.kube.config import ClientConfig
 from koord.kube.credentials import StaticHeader
+from koord.kube.tls import Pem
+from koord.process import certificates
 from koord.process.certificates import ensure
 from roles.koordlet.metrics.registry import Metrics
 from roles.koordlet.states.callbacks import Callbacks, StateKind
 from roles.koordlet.states.kubelet import KubeletClient, KubeletError, KubeletOptions, kubelet_url
+from roles.koordlet.states.kubelet_trust import Machine
 from roles.koordlet.states.podgauges import export_container_resources
 from roles.koordlet.states.podinformer import PodInformer
 from roles.koordlet.states.pods import PodListError
@@ -27,6 +35,20 @@ def listed(*pods: dict[str, Any]) -> bytes:
 
 def as_node(obj: dict[str, Any]) -> Node:
     return convert(obj, Node)
+
+
+def certificate(host: str, *, expired: bool = False) -> tuple[bytes, bytes, bytes]:
+    """Authority, certificate and key as PEM, of a kubelet that long runs without making another one where `expired`."""
+    ca, served, key = certificates._make({host})
+    if expired:
+        private: Any = serialization.load_pem_private_key(key, None)
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "n1@1")])
+        end = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+        builder = x509.CertificateBuilder(
+            name, name, private.public_key(), x509.random_serial_number(), end - datetime.timedelta(days=365), end
+        )
+        served = builder.sign(private, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    return ca, served, key
 
 
 @pytest.mark.feature("KLO-SI-02")
@@ -132,17 +154,69 @@ class TestKubelet:
 
         asyncio.run(main())
 
-    def test_secure_port_with_a_token(self, kubelet, make_node, make_pod, tmp_path) -> None:
-        tls = ensure(tmp_path, "127.0.0.1").context()
+    @pytest.mark.feature("BEY-SEC-01")
+    @pytest.mark.parametrize("known_by", ["cluster", "file", "expired", "rotated", "flag", "nobody", "other name", "other file"])
+    def test_the_token_goes_to_the_kubelet_that_is_known(self, known_by, kubelet, make_node, make_pod, tmp_path) -> None:
+        ca, other = tmp_path / "ca.crt", ensure(tmp_path / "other", "127.0.0.1").cert_file.read_bytes()
+        ca_pem, served_pem, key_pem = certificate("elsewhere" if known_by == "other name" else "127.0.0.1", expired=known_by == "expired")
+        ca.write_bytes(ca_pem)
+        (tmp_path / "served.pem").write_bytes(served_pem + key_pem)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tmp_path / "served.pem")
+        machine = Machine(str(tmp_path), str(tmp_path), str(ca) if known_by == "flag" else "")
+        (tmp_path / "pki").mkdir()
+        # behind the certificate that is served stand others, which are not trusted for that
+        (tmp_path / "pki/kubelet.crt").write_bytes(
+            {"file": served_pem, "expired": served_pem, "other file": other + ca_pem}.get(known_by, b"")
+        )
+        if known_by == "rotated":
+            (tmp_path / "pki/kubelet-server-current.pem").write_bytes(key_pem + served_pem)
+        trusted = Pem(data=ca_pem) if known_by in ("cluster", "other name") else None
+        config = ClientConfig("https://nowhere", credentials=StaticHeader.bearer("secret"), ca=trusted)
 
         async def main() -> None:
-            async with kubelet(tls) as served:
+            async with kubelet(context) as served:
                 served.pods = listed(make_pod("a", "u-1"))
-                config = ClientConfig(server="https://nowhere", credentials=StaticHeader.bearer("secret"))
-                client = KubeletClient(KubeletOptions(), Metrics("n1"), config)
-                assert b"u-1" in await client.pods(as_node(make_node(port=served.port)))
-                assert served.headers[0]["Authorization"] == "Bearer secret"
+                client = KubeletClient(KubeletOptions(), Metrics("n1"), config, machine)
+                if known_by in ("cluster", "file", "expired", "rotated", "flag"):
+                    assert b"u-1" in await client.pods(as_node(make_node(port=served.port)))
+                    assert served.headers[0]["Authorization"] == "Bearer secret"
+                else:
+                    with pytest.raises(KubeletError, match=r"the certificate there is not known.*--kubelet-ca-file"):
+                        await client.pods(as_node(make_node(port=served.port)))
+                    assert served.headers == []
                 await client.close()
+
+        asyncio.run(main())
+
+    @pytest.mark.feature("BEY-SEC-01")
+    def test_the_token_stays_on_this_machine(self, make_node, tmp_path) -> None:
+        net = tmp_path / "1/net"
+        net.mkdir(parents=True)
+        (net / "fib_trie").write_text(
+            "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 192.0.2.7\n        /32 host LOCAL\n     |-- 192.0.2.0\n        /24 link UNICAST\n"
+        )
+        (net / "if_inet6").write_text("20010db8000000000000000000000007 02 40 00 80 eth0\n")
+        machine = Machine(str(tmp_path), str(tmp_path))
+        assert {"192.0.2.7", "2001:db8::7"} <= machine.addresses()
+        assert [machine.is_here(a) for a in ("192.0.2.7", "192.0.2.0", "2001:db8::7", "127.0.0.3", "::1", "x")] == [
+            True,
+            False,
+            True,
+            True,
+            True,
+            False,
+        ]
+        node = make_node()
+        node["status"]["addresses"] = [{"type": "InternalIP", "address": "198.51.100.9"}, {"type": "Hostname", "address": "localhost"}]
+
+        async def main() -> None:
+            client = KubeletClient(KubeletOptions(timeout=5.0), Metrics("n1"), None, machine)
+            with pytest.raises(KubeletError, match=r"198.51.100.9 is no address of this machine .*192.0.2.7.*the token is not sent there"):
+                await client.pods(as_node(node))
+            with pytest.raises(KubeletError, match=r"refused|not known|Cannot connect"):
+                await KubeletClient(KubeletOptions("Hostname"), Metrics("n1"), None, machine).pods(as_node(node))
+            await client.close()
 
         asyncio.run(main())
 

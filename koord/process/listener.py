@@ -1,0 +1,331 @@
+"""Who may hold a connection: the accept loop of the HTTP ports, with deadlines and a bound on how many there are.
+
+A connection that has not sent the head of a request in time is closed, and where too many are open the one that has waited longest
+without sending one gives way to the newcomer. So a health probe is answered however many connections say nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from koord import seams
+
+log = logging.getLogger("koord.process")
+
+_BACKLOG = 128
+_TLS_HANDSHAKE = b"\x16"  # the first byte of a TLS connection; no HTTP request begins with it
+_REST = 0.2  # seconds without accepting when the process is out of file descriptors
+
+TlsSource = Callable[[], ssl.SSLContext]
+Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one port puts up with. Times in seconds.
+
+    `head`: until the first request's head is whole, TLS included; `body`: until its body is; `answer`: from the head to the last byte
+    that the client has taken; `idle`: between two requests. `connections` may be open at once, and `spare` more, which are answered
+    health checks only.
+    """
+
+    connections: int = 64
+    spare: int = 8
+    head: float = 10.0
+    body: float = 10.0
+    answer: float = 60.0
+    idle: float = 10.0
+
+
+class _Held:
+    """A place in the listener: first a bare socket, then a connection."""
+
+    def __init__(self, listener: Listener, sock: socket.socket | None, *, spare: bool) -> None:
+        self.sock: socket.socket | None = sock
+        self.connection: Connection | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.spare = spare
+        self._listener = listener
+        self._asked = False
+        self._timer = asyncio.get_running_loop().call_later(listener.limits.head, self._late)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being answered, to its last byte. Neither a request on its way nor an idle connection is."""
+        return self.connection is not None and self.connection.answering
+
+    def requested(self) -> None:
+        """The head of a request is there: from now on the answer is waited for."""
+        self._asked = True
+        self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(self._listener.limits.answer, self._late)
+
+    def _late(self) -> None:
+        if self.busy or not self._asked:
+            self.drop()
+
+    def attended(self, task: asyncio.Task[None]) -> None:
+        """It speaks HTTP now, or its socket is closed."""
+        self.task = None
+        if self.sock is not None:
+            self.sock.close()
+            self.sock = None
+
+    def drop(self) -> None:
+        """Close without further words."""
+        self.release()
+        if self.task is not None:
+            self.task.cancel()
+        if self.connection is not None and self.connection.transport is not None:
+            self.connection.transport.abort()
+
+    def release(self) -> None:
+        """Give the place back. Harmless when done twice."""
+        self._timer.cancel()
+        self._listener.open.pop(self, None)
+
+
+class Connection(web.RequestHandler):
+    """One connection as aiohttp serves it, in its place of the listener."""
+
+    def __init__(self, held: _Held, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.held = held
+
+    @property
+    def answering(self) -> bool:
+        """Whether a handler runs or its answer is being written."""
+        return self._request_in_progress
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """HTTP can begin."""
+        self.held.connection = self
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The place is free again."""
+        super().connection_lost(exc)
+        self.held.release()
+
+
+class Listener:
+    """Serves an aiohttp application on one address. Belongs to one event loop.
+
+    Without `tls` HTTP is spoken, with it HTTPS; `plain` together with `tls` serves both on the one port, told apart by the first byte.
+    Requests in flight have `closing` seconds when it stops.
+    """
+
+    def __init__(
+        self, app: web.Application, *, tls: TlsSource | None = None, plain: bool = True, limits: Limits | None = None, closing: float = 1.0
+    ) -> None:
+        self.limits = limits or Limits()
+        self._closing = closing
+        self.open: dict[_Held, None] = {}
+        self.port = 0
+        self._app = app
+        self._tls = tls
+        self._plain = plain or tls is None
+        self._runner: web.AppRunner | None = None
+        self._where = ("", 0)
+        self._server: asyncio.Server | None = None
+        self._sockets: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+
+    async def listen(self, address: str, port: int) -> bool:
+        """Take the address ("" for all); True when only this machine reaches it. Raises OSError, OverflowError."""
+        if not _has_sockets():
+            self._where = (address, port)
+            return address.startswith("127.")
+        self._sockets = await _listening(address, port)
+        self.port = self._sockets[0].getsockname()[1]
+        return all(_is_loopback(sock) for sock in self._sockets)
+
+    async def serve(self) -> None:
+        """Accept connections from now on."""
+        self._runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=self._closing, handle_signals=False)
+        await self._runner.setup()
+        server = self._runner.server
+        assert server is not None
+        make: Any = server.request_factory
+
+        def requested(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> Any:
+            protocol.held.requested()
+            return make(message, payload, protocol, writer, task)
+
+        server.request_factory = requested
+        if not _has_sockets():
+            loop, context = asyncio.get_running_loop(), self._tls() if self._tls is not None else None
+            self._server = await loop.create_server(lambda: self._connection(self._place()), *self._where, ssl=context)
+            self.port = self._server.sockets[0].getsockname()[1]
+        self._accepting = [asyncio.create_task(self._accept(sock), name=f"accept on {self.port}") for sock in self._sockets]
+
+    def use_tls(self, source: TlsSource | None, *, plain: bool) -> None:
+        """Choose anew between HTTP, HTTPS and both; before `serve`."""
+        self._tls, self._plain = source, plain or source is None
+
+    async def stop(self) -> None:
+        """Stop listening, and wait for requests in flight."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        for sock in self._sockets:
+            sock.close()
+        self._accepting, self._sockets = [], []
+        for held in [held for held in self.open if not held.busy]:
+            held.drop()
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    async def _accept(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                near, _ = await loop.sock_accept(sock)
+            except OSError as error:
+                log.warning("port %d: a connection cannot be accepted: %s", self.port, error)
+                await seams.sleep(_REST)
+                continue
+            self._admit(near)
+
+    def _place(self, sock: socket.socket | None = None) -> _Held:
+        """A place for one more; who does nothing leaves his to him."""
+        if len(self.open) >= self.limits.connections:
+            idle = next((held for held in self.open if not held.busy), None)
+            if idle is not None:
+                idle.drop()
+        held = _Held(self, sock, spare=len(self.open) >= self.limits.connections)
+        self.open[held] = None
+        return held
+
+    def _connection(self, held: _Held) -> Connection:
+        assert self._runner is not None
+        return Connection(held, self._runner.server, loop=asyncio.get_running_loop(), access_log=None, keepalive_timeout=self.limits.idle)
+
+    def _admit(self, near: socket.socket) -> None:
+        held = self._place(near)
+        if len(self.open) > self.limits.connections + self.limits.spare:
+            held.release()
+            near.close()
+            return
+        held.task = asyncio.create_task(self._attend(held, near))
+        held.task.add_done_callback(held.attended)
+
+    async def _attend(self, held: _Held, sock: socket.socket) -> None:
+        """From the bare socket to HTTP or HTTPS."""
+        loop = asyncio.get_running_loop()
+        try:
+            tls = self._tls
+            if tls is not None and self._plain and await _peek(sock) != _TLS_HANDSHAKE:
+                tls = None
+            more: dict[str, Any] = {}
+            if tls is not None:
+                more = {"ssl": await seams.to_thread(tls), "ssl_handshake_timeout": self.limits.head}
+            if self._runner is None:  # it has stopped meanwhile
+                held.release()
+                return
+            held.sock = None  # the transport's from now on
+            try:
+                await loop.connect_accepted_socket(lambda: self._connection(held), sock, **more)
+            except BaseException:
+                sock.close()
+                raise
+        except OSError as error:  # ssl.SSLError too
+            log.debug("port %d: %s", self.port, error)
+            held.release()
+        except Exception as error:
+            log.warning("port %d: a connection cannot be served: %s", self.port, error)
+            held.release()
+
+
+def _has_sockets() -> bool:
+    """Whether the running loop accepts on sockets. One whose network is made up does not, and makes servers in its own way."""
+    return type(asyncio.get_running_loop()).sock_accept is not asyncio.AbstractEventLoop.sock_accept
+
+
+def body_in_time(limits: Limits) -> Any:
+    """Middleware: the body of a request is read whole before its handler runs, or the answer is 408."""
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Next) -> web.StreamResponse:
+        if request.can_read_body:
+            try:
+                async with asyncio.timeout(limits.body):
+                    await request.read()
+            except TimeoutError:
+                return web.Response(status=408, text="the body of the request did not come in time\n", headers={"Connection": "close"})
+        return await handler(request)
+
+    return middleware
+
+
+def is_spare(request: web.Request) -> bool:
+    """Whether the request came by a connection beyond the limit."""
+    held = getattr(request.protocol, "held", None)
+    return bool(held is not None and held.spare)
+
+
+async def _listening(address: str, port: int) -> list[socket.socket]:
+    """Sockets that listen on all that the address stands for; with port 0 all on the same free one."""
+    loop = asyncio.get_running_loop()
+    every = address in ("", "::")  # as elsewhere, the latter means IPv4 too
+    found = await loop.getaddrinfo(None if every else address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    failure: OSError | None = None
+    for family, kind, protocol, _, where in dict.fromkeys(found):
+        try:
+            sock = socket.socket(family, kind, protocol)
+        except OSError as error:  # a family that this kernel does not have
+            failure = error
+            continue
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.setblocking(False)
+            sock.bind((where[0], sockets[0].getsockname()[1] if sockets and not port else port, *where[2:]))
+            sock.listen(_BACKLOG)
+        except OSError as error:
+            sock.close()
+            if len(found) > 1 and error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                failure = error
+                continue
+            for other in sockets:
+                other.close()
+            raise
+        sockets.append(sock)
+    if not sockets:
+        raise failure or OSError(errno.EADDRNOTAVAIL, f"{address} has no address")
+    return sockets
+
+
+def _is_loopback(sock: socket.socket) -> bool:
+    import ipaddress
+
+    return ipaddress.ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
+
+
+async def _peek(sock: socket.socket) -> bytes:
+    """The first byte that comes, left where it is. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            return sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            readable = asyncio.Event()
+            loop.add_reader(sock.fileno(), readable.set)
+            try:
+                await readable.wait()
+            finally:
+                loop.remove_reader(sock.fileno())

@@ -1,0 +1,230 @@
+"""Who may ask a role's HTTP ports (SCH-FW-02, BEY-SEC-01). As kube-scheduler: tokens are reviewed by the API server (TokenReview), client
+certificates by an authority, and access by SubjectAccessReview on the path."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from koord import seams
+from koord.kube.errors import ApiError
+from koord.process.errors import ConfigurationError
+from koord.process.listener import TlsSource
+from koord.process.tls import tls_context
+
+if TYPE_CHECKING:
+    from koord.kube.config import ClientConfig
+
+log = logging.getLogger(__name__)
+
+#: The API server's pod proxy takes the caller's Authorization away; what stands here instead counts the same.
+TOKEN_HEADER = "X-Koord-Authorization"
+HEALTH_PATHS = ("/healthz", "/readyz", "/livez")
+#: A role's own requests must not wait for strangers' tokens: reviews have a client of their own, paced by these.
+REVIEW_QPS, REVIEW_BURST = 10.0, 20
+
+_REMEMBERED = 1024
+_REVIEWS = 16  # at a time; whoever comes beyond that is told to come again
+_REVIEW_SECONDS = 5.0
+_ANONYMOUS = {"username": "system:anonymous", "groups": ["system:unauthenticated"]}
+_UNAUTHORIZED = {"WWW-Authenticate": "Bearer"}
+_LOOKUP = ("kube-system", "extension-apiserver-authentication")
+_VERBS = {"GET": "get", "HEAD": "head", "POST": "post", "PUT": "put", "PATCH": "patch", "DELETE": "delete"}
+
+User = dict[str, Any]
+Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The HTTPS flags. TTLs in seconds; `cert_dir` "" keeps a made certificate only as long as the process lives."""
+
+    address: str = "0.0.0.0"
+    port: int = 0
+    cert_dir: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    min_version: str = "VersionTLS12"
+    cipher_suites: tuple[str, ...] = ()
+    client_ca_file: str = ""
+    skip_lookup: bool = False
+    tolerate_lookup_failure: bool = True
+    token_ttl: float = 10.0
+    allowed_paths: tuple[str, ...] = HEALTH_PATHS
+    allowed_ttl: float = 10.0
+    denied_ttl: float = 10.0
+
+
+async def client_authority(client: Any, options: Serving) -> str:
+    """The cluster's authority of client certificates (PEM), unless the flags forbid looking. Raises ConfigurationError."""
+    from koord.api.kinds import CONFIGMAPS
+
+    if options.skip_lookup:
+        return ""
+    namespace, name = _LOOKUP
+    try:
+        found = await client.get(CONFIGMAPS, name, namespace)
+    except ApiError as error:
+        if options.tolerate_lookup_failure:
+            log.info("no client authority from ConfigMap %s/%s (%s): only tokens are reviewed", namespace, name, error)
+            return ""
+        raise ConfigurationError(f"--authentication-skip-lookup=false: ConfigMap {namespace}/{name} cannot be read: {error}") from error
+    return str((found.get("data") or {}).get("client-ca-file") or "")
+
+
+class Kept:
+    """Answers by key for a while; the oldest go first."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._answers: dict[Any, tuple[float, Any]] = {}
+
+    def get(self, key: Any) -> Any:
+        """The answer, None when there is none that still holds."""
+        until, answer = self._answers.get(key, (0.0, None))
+        return answer if until > self._clock() else None
+
+    def put(self, key: Any, answer: Any, ttl: float) -> None:
+        """Keep an answer for `ttl` seconds."""
+        self._answers.pop(key, None)
+        self._answers[key] = (self._clock() + ttl, answer)
+        if len(self._answers) > _REMEMBERED:
+            del self._answers[next(iter(self._answers))]
+
+
+class Gate:
+    """Lets requests through, or answers 401, 403 or (when the API server cannot be asked) 503.
+
+    `tokens` and `access` are clients for the two kinds of review; without them nobody passes but to the open paths.
+    """
+
+    def __init__(self, options: Serving, tokens: Any = None, access: Any = None, clock: Callable[[], float] = seams.monotonic) -> None:
+        self._options = options
+        self._tokens = tokens
+        self._access = access
+        self._users = Kept(clock)
+        self._verdicts = Kept(clock)
+        self._reviewing = 0
+
+    def middleware(self) -> Any:
+        """For an aiohttp application."""
+
+        @web.middleware
+        async def guard(request: web.Request, handler: Next) -> web.StreamResponse:
+            refusal = await self.refusal(request)
+            return refusal if refusal is not None else await handler(request)
+
+        return guard
+
+    async def refusal(self, request: web.Request) -> web.Response | None:
+        """None when the request may pass."""
+        if self.is_open(request.path):
+            return None
+        if self._tokens is None or self._access is None:
+            return web.Response(status=403, text="Forbidden: there is no API server to ask who may see this\n")
+        if self._reviewing >= _REVIEWS:
+            return web.Response(status=503, text="too many requests are being judged\n", headers={"Retry-After": "1"})
+        self._reviewing += 1
+        try:
+            async with asyncio.timeout(_REVIEW_SECONDS):
+                return await self._judged(request)
+        except (ApiError, OSError, TimeoutError) as error:
+            log.warning("%s %s: the request cannot be judged: %s", request.method, request.path, error or type(error).__name__)
+            return web.Response(status=503, text="the API server cannot be asked whether this is allowed\n")
+        finally:
+            self._reviewing -= 1
+
+    async def _judged(self, request: web.Request) -> web.Response | None:
+        user = await self._user(request)
+        if user is None:
+            return web.Response(status=401, text="Unauthorized\n", headers=_UNAUTHORIZED)
+        verb = _VERBS.get(request.method, request.method.lower())
+        if user is not _ANONYMOUS and await self._may(user, verb, request.path):
+            return None
+        return web.Response(status=403, text=f'Forbidden: user "{user["username"]}" cannot {verb} path "{request.path}"\n')
+
+    def is_open(self, path: str) -> bool:
+        """Whether everybody may ask for a path."""
+        return any(path.startswith(allowed[:-1]) if allowed.endswith("*") else path == allowed for allowed in self._options.allowed_paths)
+
+    async def _user(self, request: web.Request) -> User | None:
+        """The token's user, else the certificate's, else nobody in particular; None for a token that is not good."""
+        given = request.headers.get("Authorization") or request.headers.get(TOKEN_HEADER) or ""
+        scheme, _, token = given.partition(" ")
+        if scheme.lower() == "bearer" and token.strip():
+            return await self._token_user(token.strip())
+        certificate = request.transport.get_extra_info("peercert") if request.transport is not None else None
+        return certificate_user(certificate) if certificate else _ANONYMOUS
+
+    async def _token_user(self, token: str) -> User | None:
+        """Whom the API server knows by a token, None for nobody; both answers are kept for a while."""
+        from koord.api.kinds import TOKENREVIEWS
+
+        key = hashlib.sha256(token.encode()).digest()
+        known: User | None = self._users.get(key)
+        if known is None:
+            body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
+            status = (await self._tokens.create(TOKENREVIEWS, body)).get("status") or {}
+            known = (status.get("user") or _ANONYMOUS) if status.get("authenticated") else {}
+            self._users.put(key, known, self._options.token_ttl)
+        return known or None
+
+    async def _may(self, user: User, verb: str, path: str) -> bool:
+        from koord.api.kinds import SUBJECTACCESSREVIEWS
+
+        key = (user.get("username"), tuple(user.get("groups") or ()), verb, path)
+        known: bool | None = self._verdicts.get(key)
+        if known is not None:
+            return known
+        spec = {
+            "user": user.get("username", ""), "groups": list(user.get("groups") or ()), "uid": user.get("uid", ""),
+            "extra": user.get("extra") or {}, "nonResourceAttributes": {"path": path, "verb": verb},
+        }  # fmt: skip
+        body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+        allowed = bool(((await self._access.create(SUBJECTACCESSREVIEWS, body)).get("status") or {}).get("allowed"))
+        self._verdicts.put(key, allowed, self._options.allowed_ttl if allowed else self._options.denied_ttl)
+        return allowed
+
+
+def certificate_user(certificate: Mapping[str, Any]) -> User:
+    """Common name as the user, organizations as the groups."""
+    pairs = [pair for part in certificate.get("subject", ()) for pair in part]
+    name = next((value for key, value in pairs if key == "commonName"), "")
+    groups = [value for key, value in pairs if key == "organizationName"]
+    return {"username": name or "system:anonymous", "groups": [*groups, "system:authenticated"]}
+
+
+def gate_for(stack: AsyncExitStack, options: Serving, target: ClientConfig, access: ClientConfig | None = None) -> Gate:
+    """A gate that asks the API server `target` (for access `access`, if another); its clients are closed with the stack."""
+    from koord.kube.client import Client
+
+    def client(config: ClientConfig) -> Client:
+        made = Client(config, qps=REVIEW_QPS, burst=REVIEW_BURST, role="koord-gate")
+        stack.push_async_callback(made.close)
+        return made
+
+    tokens = client(target)
+    return Gate(options, tokens, client(access) if access is not None else tokens)
+
+
+def tls_source(options: Serving, client_ca: str = "") -> TlsSource:
+    """The certificate of a port that is served to the network. A given one is read now, one of our own is made when the first client
+    wants it: most koordlets never need theirs. Raises ConfigurationError."""
+    made: list[ssl.SSLContext] = []
+
+    def context() -> ssl.SSLContext:
+        if not made:
+            made.append(tls_context(options, client_ca))
+        return made[0]
+
+    if options.cert_file or options.key_file or options.client_ca_file or options.cipher_suites:
+        context()
+    return context

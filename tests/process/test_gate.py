@@ -1,0 +1,150 @@
+"""A port that others reach: health for everybody, the rest for whom the API server lets (BEY-SEC-01)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from koord.kube.errors import ApiError
+from koord.process.errors import ConfigurationError
+from koord.process.http import OpsServer
+from koord.process.serving import TOKEN_HEADER, Gate, Serving, tls_source
+
+pytestmark = pytest.mark.feature("BEY-SEC-01")
+
+
+class Reviewer:
+    """Knows the token `good`, whose user may read everything but /secret."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.fails: Exception | None = None
+
+    async def create(self, kind: Any, body: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append(kind.kind)
+        if self.fails is not None:
+            raise self.fails
+        spec = body["spec"]
+        if kind.kind == "TokenReview":
+            return {"status": {"authenticated": spec["token"] == "good", "user": {"username": "reader", "groups": []}}}
+        return {"status": {"allowed": spec["nonResourceAttributes"]["path"] != "/secret"}}
+
+
+@contextlib.asynccontextmanager
+async def served(gate: Gate | None, tls: Any = None) -> AsyncIterator[OpsServer]:
+    server = OpsServer("0.0.0.0", 0, role="scheduler", tls=tls, gate=gate)
+    server.health.set("leader", False, "held by pod-7 of 10.0.0.3")
+    server.json("/configz", lambda: {"a": 1})
+    server.json("/secret", lambda: {"b": 2})
+    server.enable_profiling()
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+async def ask(server: OpsServer, path: str, scheme: str = "https", method: str = "GET", **headers: str) -> tuple[int, str]:
+    url = f"{scheme}://127.0.0.1:{server.port}{path}"
+    async with aiohttp.ClientSession() as session, session.request(method, url, ssl=False, headers=headers) as answer:
+        return answer.status, await answer.text()
+
+
+GOOD, BAD = {"Authorization": "Bearer good"}, {"Authorization": "Bearer bad"}
+
+
+def test_only_health_is_told_to_strangers_and_without_reasons() -> None:
+    async def main() -> None:
+        reviewer = Reviewer()
+        async with served(Gate(Serving(), reviewer, reviewer), tls_source(Serving())) as server:
+            for scheme in ("http", "https"):
+                assert await ask(server, "/healthz", scheme) == (200, "ok")
+                assert await ask(server, "/readyz?verbose", scheme) == (
+                    503,
+                    "[-]leader failed: reason withheld\nreadyz check failed\n",
+                )
+                for path in ("/metrics", "/configz", "/debug/decisions", "/debug/tasks", "/version", "/readyz/leader", "/nothing"):
+                    assert (await ask(server, path, scheme))[0] == 403, path
+                assert (await ask(server, "/debug/flags/v", scheme, "PUT"))[0] == 403
+            assert reviewer.asked == [], "who shows nothing costs the API server nothing"
+
+    asyncio.run(main())
+
+
+def test_a_token_counts_by_https_in_either_header() -> None:
+    async def main() -> None:
+        reviewer = Reviewer()
+        async with served(Gate(Serving(), reviewer, reviewer), tls_source(Serving())) as server:
+            assert await ask(server, "/configz", **GOOD) == (200, '{"a":1}')
+            assert await ask(server, "/configz", **{TOKEN_HEADER: "Bearer good"}) == (200, '{"a":1}')
+            assert "10.0.0.3" in (await ask(server, "/readyz/leader", **GOOD))[1]
+            assert (await ask(server, "/secret", **GOOD))[0] == 403
+            assert (await ask(server, "/configz", **BAD))[0] == 401
+            reviewer.asked.clear()
+            assert (await ask(server, "/configz", **BAD))[0] == 401
+            assert (await ask(server, "/configz", **GOOD))[0] == 200
+            assert reviewer.asked == [], "both answers are remembered"
+            assert await ask(server, "/configz", "http", **GOOD) == (403, "Forbidden: this is answered by HTTPS only, with credentials\n")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", [ApiError(0, "Unreachable", "no answer"), TimeoutError(), OSError("reset")])
+def test_it_fails_closed(error: Exception) -> None:
+    async def main() -> None:
+        reviewer = Reviewer()
+        reviewer.fails = error
+        async with served(Gate(Serving(), reviewer, reviewer), tls_source(Serving())) as server:
+            assert (await ask(server, "/configz", **GOOD))[0] == 503
+            assert (await ask(server, "/healthz"))[0] == 200
+        async with served(None) as server:
+            assert (await ask(server, "/configz", "http", **GOOD))[0] == 403
+            assert (await ask(server, "/healthz", "http"))[0] == 200
+        nobody = Gate(Serving())
+        async with served(nobody, tls_source(Serving())) as server:
+            assert (await ask(server, "/configz", **GOOD)) == (403, "Forbidden: there is no API server to ask who may see this\n")
+
+    asyncio.run(main())
+
+
+def test_a_flood_of_tokens_is_turned_away_and_does_not_reach_the_api_server() -> None:
+    class Slow(Reviewer):
+        async def create(self, kind: Any, body: dict[str, Any]) -> dict[str, Any]:
+            self.asked.append(kind.kind)
+            await release.wait()
+            return {"status": {"authenticated": False}}
+
+    release = asyncio.Event()
+
+    async def main() -> None:
+        reviewer = Slow()
+        async with served(Gate(Serving(), reviewer, reviewer), tls_source(Serving())) as server:
+            flood = [asyncio.create_task(ask(server, "/configz", Authorization=f"Bearer {number}")) for number in range(40)]
+            async with asyncio.timeout(20):
+                while sum(task.done() for task in flood) < 24:
+                    await asyncio.sleep(0.01)
+            assert len(reviewer.asked) == 16
+            assert (await ask(server, "/healthz"))[0] == 200
+            release.set()
+            assert sorted({(await task)[0] for task in flood}) == [401, 503]
+
+    asyncio.run(main())
+
+
+def test_paths_can_be_opened_for_everybody() -> None:
+    async def main() -> None:
+        async with served(Gate(Serving(allowed_paths=("/*",)))) as server:
+            assert await ask(server, "/configz", "http") == (200, '{"a":1}')
+
+    asyncio.run(main())
+
+
+def test_a_given_certificate_is_read_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="nowhere"):
+        tls_source(Serving(cert_file=str(tmp_path / "nowhere.crt"), key_file=str(tmp_path / "nowhere.key")))

@@ -1,0 +1,169 @@
+"""Who may hold a connection: deadlines, how many there may be, and health that is answered in any case."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from koord.process import certificates
+from koord.process.http import OpsServer
+from koord.process.listener import Limits
+
+pytestmark = pytest.mark.feature("BEY-SEC-01")
+Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+HALF = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-A: "
+
+
+@contextlib.asynccontextmanager
+async def served(limits: Limits, **options: object) -> AsyncIterator[OpsServer]:
+    server = OpsServer("127.0.0.1", 0, role="koordlet", limits=limits, **options)  # type: ignore[arg-type]
+    release = asyncio.Event()
+
+    async def slow(request: web.Request) -> web.Response:
+        await release.wait()
+        return web.Response(text="done")
+
+    async def echo(request: web.Request) -> web.Response:
+        return web.Response(text=str(len(await request.read())))
+
+    server.route("GET", "/slow", slow)
+    server.route("PUT", "/echo", echo)
+    await server.start()
+    try:
+        yield server
+    finally:
+        release.set()
+        await server.stop()
+
+
+async def connect(server: OpsServer, text: bytes = b"") -> Pair:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(text)
+    await writer.drain()
+    return reader, writer
+
+
+async def ended(pair: Pair) -> bytes:
+    """What came until the other side closed."""
+    data = b""
+    with contextlib.suppress(ConnectionError):
+        while chunk := await pair[0].read(4096):
+            data += chunk
+    pair[1].close()
+    return data
+
+
+async def health(server: OpsServer) -> int:
+    async with aiohttp.ClientSession() as session, session.get(f"{server.url}/healthz", ssl=False) as answer:
+        return answer.status
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_half_a_request_and_no_request_at_all_are_ended(tls: bool, tmp_path: Path) -> None:
+    async def main() -> None:
+        context = certificates.ensure(tmp_path, "127.0.0.1").context() if tls else None
+        async with served(Limits(head=0.3), ssl_context=context) as server:
+            pairs = [await connect(server, text) for text in (HALF, b"", b"G", b"\x16\x03\x01\x02")]
+            answers = await asyncio.wait_for(asyncio.gather(*(ended(pair) for pair in pairs)), 10)
+            assert all(b"200" not in answer for answer in answers)
+            assert await health(server) == 200
+
+    asyncio.run(main())
+
+
+def test_a_kept_connection_does_not_wait_for_ever_either() -> None:
+    async def main() -> None:
+        async with served(Limits(head=30, idle=0.3)) as server:
+            pair = await connect(server, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + HALF)
+            assert b"200 OK" in await asyncio.wait_for(ended(pair), 10)
+
+    asyncio.run(main())
+
+
+def test_a_body_that_does_not_come_is_answered_and_ended() -> None:
+    async def main() -> None:
+        async with served(Limits(head=30, body=0.2)) as server:
+            pair = await connect(server, b"PUT /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")
+            assert b"408" in (await pair[0].readline())
+            pair[1].close()
+            whole = await connect(server, b"PUT /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc")
+            assert (await ended(whole)).endswith(b"3")
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_nobody_takes_is_given_up() -> None:
+    async def main() -> None:
+        server = OpsServer("127.0.0.1", 0, limits=Limits(answer=0.3))
+
+        async def large(request: web.Request) -> web.Response:
+            return web.Response(body=bytes(64 << 20))
+
+        server.route("GET", "/large", large)
+        await server.start()
+        listener = server._listener
+        assert listener is not None
+        _, writer = await connect(server, b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        async with asyncio.timeout(10):
+            while not listener.open:
+                await asyncio.sleep(0.01)
+            while listener.open:
+                await asyncio.sleep(0.01)
+        writer.close()
+        await server.stop()
+
+    asyncio.run(main())
+
+
+def test_health_keeps_its_place_whoever_says_nothing() -> None:
+    async def main() -> None:
+        async with served(Limits(connections=8, spare=2, head=60, idle=60)) as server:
+            pairs = [await connect(server, text) for _ in range(20) for text in (HALF, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")]
+            assert await health(server) == 200
+            assert server._listener is not None
+            assert len(server._listener.open) <= 8
+            for _, writer in pairs:
+                writer.close()
+
+    asyncio.run(main())
+
+
+def test_beyond_the_bound_only_health_is_answered_and_then_nobody() -> None:
+    async def main() -> None:
+        async with served(Limits(connections=3, spare=1, head=60, idle=60)) as server:
+            listener = server._listener
+            assert listener is not None
+            busy = [await connect(server, b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n") for _ in range(3)]
+            async with asyncio.timeout(10):
+                while sum(held.busy for held in listener.open) < 3:
+                    await asyncio.sleep(0.01)
+            assert b"only health" in await ended(await connect(server, b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
+            assert await health(server) == 200
+            for _, writer in busy:
+                writer.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("address", ["", "::"])
+def test_the_port_of_all_interfaces_is_the_same_one_everywhere(address: str) -> None:
+    async def main() -> None:
+        server = OpsServer(address, 0)
+        await server.start()
+        assert server._listener is not None
+        ports = {sock.getsockname()[1] for sock in server._listener._sockets}
+        assert ports == {server.port}
+        for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            if any(sock.family == family for sock in server._listener._sockets):
+                _, writer = await asyncio.open_connection(host, server.port)
+                writer.close()
+        await server.stop()
+
+    asyncio.run(main())
