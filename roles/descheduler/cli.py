@@ -213,6 +213,7 @@ async def _run(life: Life, options: Options, config: ClientConfig, serving: Serv
     recorder = Recorder("descheduler", [LogSink(verdicts=_Logged())])
     servers = _servers(options, recorder, serving)
     metrics.watch_recorder(servers[0].registry, recorder)
+    servers[0].health.register("shutdown", probe=life.ready)
     connection = options.config.client_connection
     limits: dict[str, Any] = {"qps": connection.qps or 50.0, "burst": connection.burst or 100}
     observer = metrics.client_observer(servers[0].registry, config.server)

@@ -38,6 +38,7 @@ from koord.kube.client import Client
 from koord.kube.events import EventRecorder, ObjectRef
 from koord.kube.informers import InformerFactory
 from koord.kube.leases import LeaderElector, Leadership, Timing
+from koord.kube.ratelimit import Priority
 from koord.process.http import OpsServer
 from koord.process.life import Life, Phase
 from roles.manager.controllers.registry import Parts, build
@@ -76,16 +77,20 @@ class App:
     def __init__(self, options: Options, *, client: Client, informers: InformerFactory, recorder: Recorder, ops: OpsServer) -> None:
         self.options, self.client, self.informers, self.recorder, self.ops = options, client, informers, recorder, ops
         self.metrics = Metrics(ops.registry)
-        self.events = EventRecorder(client, "koordinator-manager")
-        self.leadership: Leadership | None = None
         self._parsed: ParseResult | None = None
         try:
             self._timing = Timing(options.lease_duration, options.renew_deadline, options.retry_period)
         except ValueError as error:
             raise ConfigError("--leader-elect-*", str(error)) from None
+        # Webhooks answer on every replica; what the leader alone does passes its fence.
+        self.leadership = Leadership(self._timing.renew_deadline) if options.enable_leader_election else None
+        leading, telling = client, client
+        if self.leadership is not None:
+            leading, telling = client.fenced(self.leadership), client.fenced(self.leadership.reports)
+        self.events = EventRecorder(telling, "koordinator-manager")
         self.world = World(informers, options)
-        self.writer = Writer(client, self._may_write)
-        self.view = View(options, options.gates, client)
+        self.writer = Writer(leading, self._may_write)
+        self.view = View(options, options.gates, client.ranked(Priority.ADMISSION))
         self.view.on_binding_decision = self.metrics.binding_decisions.inc
         self.view.on_shared_weight = self.metrics.shared_weight
         self._wire_view()
@@ -129,11 +134,10 @@ class App:
             one.cancel()
 
     def _may_write(self) -> bool:
-        return not self.options.enable_leader_election or (self.leadership is not None and self.leadership.held)
+        return self.leadership is None or self.leadership.held
 
-    def _start_controllers(self, life: Life) -> None:
-        for controller in self.controllers:
-            life.spawn(controller.run(), f"controller {controller.name}")
+    def _start_controllers(self, life: Life) -> list[asyncio.Task[Any]]:
+        return [life.spawn(controller.run(), f"controller {controller.name}") for controller in self.controllers]
 
     async def _elect(self, life: Life) -> None:
         elector = LeaderElector(
@@ -141,17 +145,23 @@ class App:
             self.options.leader_election_namespace,
             LEASE,
             timing=self._timing,
+            leadership=self.leadership,
             events=self.events,
         )
+        life.on_stop(elector.release, "lease", phase=Phase.LEASE)
         self.ops.health.register("leader-election", live=True, probe=elector.healthy)
 
         async def lead(leadership: Leadership) -> None:
-            self.leadership = leadership
             self.metrics.is_leader.set(1)
             self._tell_mistakes()  # what was read before leading
             log.info("this replica leads; controllers start: %s", ", ".join(c.name for c in self.controllers))
-            self._start_controllers(life)
-            await life.stopping.wait()
+            controllers = self._start_controllers(life)
+            try:
+                await life.stopping.wait()
+            finally:  # before the lease is released
+                for controller in controllers:
+                    controller.cancel()
+                await asyncio.wait(controllers, timeout=1.0)
 
         await elector.run(lead)
         self.metrics.is_leader.set(0)

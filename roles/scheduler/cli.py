@@ -229,6 +229,7 @@ async def _run(life: Life, options: Options, target: ClientConfig, flags: dict[s
     recorder = Recorder("scheduler")
     ops = OpsServer(flags["address"], flags["port"], recorder=recorder, role="scheduler")
     metrics.watch_recorder(ops.registry, recorder)
+    ops.health.register("shutdown", probe=life.ready)
     if options.config.enable_profiling:
         ops.enable_profiling()
     # A limit counts only where it is written: the API server's own fairness protects it better than a limit nobody chose.
