@@ -14,9 +14,11 @@ import gc
 import random
 import secrets
 import socket
+import threading
 import time
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -109,8 +111,8 @@ def monotonic() -> float:
     return _current.get().monotonic()
 
 
-def boottime() -> float:
-    """Seconds since the machine was started, suspension included; never goes back."""
+def boot_time() -> float:
+    """Seconds since boot, including time asleep: a machine that was suspended must not believe that no time has passed."""
     return _current.get().boottime()
 
 
@@ -161,3 +163,59 @@ async def to_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
     """Run a blocking function off the event loop and return its result."""
     result: T = await _current.get().to_thread(function, *args, **kwargs)
     return result
+
+
+class Apart(Generic[T]):
+    """A coroutine on an event loop and a thread of its own: what must go on although the caller's loop is busy.
+
+    `done` is a future of the caller's loop. A process with surroundings of its own has one loop for everything: there it is a task.
+    """
+
+    def __init__(self, main: Callable[[Apart[T]], Coroutine[Any, Any, T]], name: str) -> None:
+        self._home = asyncio.get_running_loop()
+        self.done: asyncio.Future[T] = self._home.create_future()
+        self._main = main
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._task: asyncio.Task[T] | None = None
+        self._loop = self._home
+        if type(_current.get()) is System:
+            context = contextvars.copy_context()
+            threading.Thread(target=context.run, args=(self._thread,), name=name, daemon=True).start()
+        else:
+            self._task = self._home.create_task(main(self), name=name)
+            self._task.add_done_callback(self._finish)
+
+    def _thread(self) -> None:
+        # asyncio's own loop: it can start processes (credential plugins) from any thread
+        with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+            loop = runner.get_loop()
+            with self._lock:
+                self._loop, self._task = loop, loop.create_task(self._main(self))
+                if self._cancelled:
+                    self._task.cancel()
+            loop.run_until_complete(asyncio.wait([self._task]))
+            self.post(self._finish, self._task)
+
+    def _finish(self, task: asyncio.Task[T]) -> None:
+        if self.done.done():
+            return
+        if task.cancelled():
+            self.done.cancel()
+        elif (error := task.exception()) is not None:
+            self.done.set_exception(error)
+        else:
+            self.done.set_result(task.result())
+
+    def post(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call a function on the caller's loop; nothing happens if that is closed."""
+        with suppress(RuntimeError):
+            self._home.call_soon_threadsafe(lambda: function(*args, **kwargs))
+
+    def cancel(self) -> None:
+        """Cancel the coroutine; `done` says when it has ended."""
+        with self._lock:
+            self._cancelled = True
+            if self._task is not None:
+                with suppress(RuntimeError):  # it ended, and its loop with it
+                    self._loop.call_soon_threadsafe(self._task.cancel)

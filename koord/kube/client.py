@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -15,6 +16,8 @@ from koord.api.kinds import PODS, Kind
 from koord.kube import errors
 from koord.kube.config import ClientConfig
 from koord.kube.http1 import Response
+from koord.kube.leadership import Fence
+from koord.kube.ratelimit import Priority
 from koord.kube.transport import REQUEST_TIMEOUT, Observer, Transport, retry_after
 
 PAGE = 500  # objects a page of a list
@@ -71,16 +74,42 @@ class Client:
     """Talks to one API server. An async context manager; belongs to one event loop.
 
     `qps` and `burst` pace all requests together (None: unpaced); `role` is shown in the user agent; `observer` is told of
-    each try (method, status, seconds). Methods raise `koord.kube.errors.ApiError`; connection failures, 429 and 5xx are
-    retried first where that is safe.
+    each try (method, status, seconds); with a `fence`, no byte of a write leaves while it is not held. Methods raise
+    `koord.kube.errors.ApiError`; connection failures, 429 and 5xx are retried first where that is safe.
     """
 
     def __init__(
-        self, config: ClientConfig, *, qps: float | None = None, burst: int | None = None, role: str = "", observer: Observer | None = None
+        self,
+        config: ClientConfig,
+        *,
+        qps: float | None = None,
+        burst: int | None = None,
+        role: str = "",
+        observer: Observer | None = None,
+        fence: Fence | None = None,
     ) -> None:
         self.config = config
         self.transport = Transport(config, qps=qps, burst=burst, role=role, observer=observer)
+        self._fence = fence
+        self._priority: Priority | None = None
         self._eviction_version = "policy/v1"
+
+    def fenced(self, fence: Fence) -> Client:
+        """This client, on the same connections, for writes that leave only while `fence` is held; NotLeading is raised otherwise."""
+        other = copy.copy(self)
+        other._fence = fence
+        return other
+
+    def ranked(self, priority: Priority) -> Client:
+        """This client, on the same connections, whose requests are all of one class."""
+        other = copy.copy(self)
+        other._priority = priority
+        return other
+
+    def lane(self) -> Client:
+        """A client of the same server with connections of its own, no pacing and no fence. It may belong to another event loop."""
+        config = replace(self.config, credentials=self.config.credentials.for_another_loop())
+        return Client(config, role=self.transport.role, observer=self.transport.observer)
 
     async def __aenter__(self) -> Self:
         return self
@@ -101,14 +130,18 @@ class Client:
         content_type: str = "application/json",
         timeout: float = REQUEST_TIMEOUT,
     ) -> tuple[int, bytes]:
-        """Any request; the status and the body as they come. Raises Unreachable only."""
+        """Any request; the status and the body as they come. Raises Unreachable and NotLeading only."""
         data = orjson.dumps(body) if isinstance(body, dict) else body
-        response = await self.transport.request(method, path, body=data, content_type=content_type, timeout=timeout)
+        response = await self._request(method, path, body=data, content_type=content_type, timeout=timeout)
         return response.status, response.body
+
+    async def _request(self, method: str, path: str, *, priority: Priority = Priority.STATUS, **options: Any) -> Response:
+        priority = priority if self._priority is None else self._priority
+        return await self.transport.request(method, path, fence=self._fence, priority=priority, **options)
 
     async def _call(self, method: str, path: str, obj: Any = None, **options: Any) -> Object:
         body = obj if obj is None or isinstance(obj, bytes) else orjson.dumps(obj)
-        answer = _decode(await self.transport.request(method, path, body=body, **options))
+        answer = _decode(await self._request(method, path, body=body, **options))
         if not isinstance(answer, dict):
             raise errors.ApiError(200, "BadAnswer", f"{method} {path}: the answer is no object")
         return answer
@@ -155,7 +188,7 @@ class Client:
             params["resourceVersion"] = resource_version
         path = kind.path(namespace)
         while True:
-            response = await self.transport.request("GET", path, params=params)
+            response = await self._request("GET", path, params=params)
             if response.status != 200:
                 raise errors.from_response(response.status, response.body, retry_after=retry_after(response.headers))
             yield response.body
@@ -297,7 +330,7 @@ class Client:
             "metadata": metadata,
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        await self._call("POST", PODS.path(namespace, pod, "binding"), binding)
+        await self._call("POST", PODS.path(namespace, pod, "binding"), binding, priority=Priority.BIND)
 
     async def evict(
         self,
@@ -320,12 +353,12 @@ class Client:
         eviction: Object = {"kind": "Eviction", "metadata": {"name": pod, "namespace": namespace}, "deleteOptions": wanted}
         path = PODS.path(namespace, pod, "eviction")
         try:
-            await self._call("POST", path, {"apiVersion": self._eviction_version, **eviction}, retry_429=False)
+            await self._call("POST", path, {"apiVersion": self._eviction_version, **eviction}, retry_429=False, priority=Priority.BIND)
         except errors.BadRequest as error:
             if self._eviction_version == "policy/v1beta1" or "policy/v1" not in error.message:
                 raise
             self._eviction_version = "policy/v1beta1"  # a server before 1.22
-            await self._call("POST", path, {"apiVersion": self._eviction_version, **eviction}, retry_429=False)
+            await self._call("POST", path, {"apiVersion": self._eviction_version, **eviction}, retry_429=False, priority=Priority.BIND)
 
 
 def _decode(response: Response) -> Any:

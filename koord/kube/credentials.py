@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -40,6 +41,10 @@ class Credentials(Protocol):
         """PEM certificate and key that came with the credentials, if any."""
         ...
 
+    def for_another_loop(self) -> Credentials:
+        """Equal credentials that another event loop may use at the same time."""
+        ...
+
 
 class NoCredentials:
     """Anonymous, or identified by a client certificate alone."""
@@ -51,6 +56,10 @@ class NoCredentials:
     def client_certificate(self) -> tuple[bytes, bytes] | None:
         """None."""
         return None
+
+    def for_another_loop(self) -> Credentials:
+        """A copy."""
+        return copy.copy(self)
 
 
 @dataclass(frozen=True)
@@ -132,6 +141,10 @@ class ExecPlugin:
     def client_certificate(self) -> tuple[bytes, bytes] | None:
         """The certificate and key of the last answer."""
         return self._certificate
+
+    def for_another_loop(self) -> Credentials:
+        """A plugin of its own, that begins with the last answer of this one."""
+        return replace(self, _lock=asyncio.Lock())
 
     def _use(self, status: Mapping[str, Any]) -> None:
         token, certificate, key = status.get("token"), status.get("clientCertificateData"), status.get("clientKeyData")

@@ -34,6 +34,13 @@ class BadRequest(ApiError):
     """400: the server does not understand the request."""
 
 
+class NotLeading(ApiError):
+    """The write was not sent: this process does not hold its lease (any more)."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(0, "NotLeading", f"{what}: not sent, the lease is not held")
+
+
 class Unauthorized(ApiError):
     """401: the credentials are missing, wrong or outdated."""
 

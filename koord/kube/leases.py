@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,75 +13,27 @@ from koord.api.kinds import LEASES
 from koord.kube import errors
 from koord.kube.client import Client
 from koord.kube.events import EventRecorder, ObjectRef
+from koord.kube.leadership import JITTER, Fence, Identity, Leadership, Timing, own_identity
+
+__all__ = ["Fence", "Identity", "LeaderElector", "Leadership", "Timing"]
 
 log = logging.getLogger("koord.kube.leases")
 
-JITTER = 1.2  # a retry comes after the retry period times a random number up to this
-
-
-def boot_clock() -> float:
-    """Seconds since boot, including time asleep: a machine that was suspended must not believe that it still leads."""
-    return seams.boottime()
-
-
-def default_identity() -> str:
-    """`<hostname>_<uuid>`, as the upstream roles name themselves."""
-    return f"{seams.hostname()}_{seams.uid()}"
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Seconds. Raises ValueError unless lease duration > renew deadline > 1.2 × retry period > 0."""
-
-    lease_duration: float = 15.0
-    renew_deadline: float = 10.0
-    retry_period: float = 2.0
-
-    def __post_init__(self) -> None:
-        if min(self.lease_duration, self.renew_deadline, self.retry_period) <= 0:
-            raise ValueError("leader election: leaseDuration, renewDeadline and retryPeriod must be greater than 0")
-        if self.lease_duration <= self.renew_deadline:
-            raise ValueError(
-                f"leader election: leaseDuration ({self.lease_duration:g}s) must be greater than renewDeadline ({self.renew_deadline:g}s)"
-            )
-        if self.renew_deadline <= JITTER * self.retry_period:
-            least = f"{JITTER} × retryPeriod ({self.retry_period:g}s)"
-            raise ValueError(f"leader election: renewDeadline ({self.renew_deadline:g}s) must be greater than {least}")
-
-
-class Leadership:
-    """What the leader holds, and writers ask before each write.
-
-    `held` looks at the clock: it is False from the moment the renew deadline has passed since the last renewal *was sent*, also
-    if the event loop stood still or a request hangs. `lost` is set (a little later, by the loop) when it is over.
-    """
-
-    def __init__(self, renew_deadline: float, clock: Callable[[], float]) -> None:
-        self._deadline = renew_deadline
-        self._clock = clock
-        self._until = float("-inf")
-        self.lost = asyncio.Event()
-
-    @property
-    def held(self) -> bool:
-        """Whether we lead at this very moment."""
-        return not self.lost.is_set() and self._clock() < self._until
-
-    @property
-    def remaining(self) -> float:
-        """Seconds for which `held` is certain without another renewal; 0 if it is not held."""
-        return max(0.0, self._until - self._clock()) if self.held else 0.0
-
-    def extend(self, sent_at: float) -> None:
-        """A renewal that was sent at `sent_at` has succeeded."""
-        self._until = sent_at + self._deadline
+STALLED = 4.0  # lease durations for which the lease is renewed although the loop of the role shows no sign of life
+LOOK = 1.0  # seconds at most between two looks of a standby, so that it leads within two seconds of a release
+RELEASE_TIMEOUT = 1.5  # seconds
+END_OF_WORK = 2.0  # seconds that the leader's work has to end when it is cancelled
 
 
 class LeaderElector:
-    """Competes for a Lease.
+    """Competes for a Lease, on a thread, a connection and a pace of its own: nothing that the role does delays a renewal.
 
     Times of other machines are never compared with ours: a lease is taken over when *we* have seen no change of it for its
-    duration. The lease of a holder that ends in order is released, so that the next one need not wait.
+    duration, or at once when its holder is an earlier container of our own pod. The lease of a holder that ends in order is
+    released, so that the next one need not wait.
+
+    A loop that is blocked keeps its lease for four lease durations. Beyond that the role counts as dead and its lease runs out.
+    `events` lends its component to the events of the election, which go out on the lease's own connection.
     """
 
     def __init__(
@@ -90,11 +41,12 @@ class LeaderElector:
         client: Client,
         namespace: str,
         name: str,
-        identity: str | None = None,
+        identity: str | Identity | None = None,
         *,
         timing: Timing | None = None,
+        leadership: Leadership | None = None,
         release_on_cancel: bool = True,
-        clock: Callable[[], float] = boot_clock,
+        clock: Callable[[], float] = seams.boot_time,
         wall_clock: Callable[[], float] = seams.now,
         on_new_leader: Callable[[str], object] | None = None,
         events: EventRecorder | None = None,
@@ -102,62 +54,138 @@ class LeaderElector:
         self.client = client
         self.namespace = namespace
         self.name = name
-        self.identity = identity or default_identity()
+        self.who = Identity(identity) if isinstance(identity, str) else identity or own_identity()
         self.timing = timing or Timing()
+        self.leadership = leadership or Leadership(self.timing.renew_deadline, clock)
         self.release_on_cancel = release_on_cancel
         self.leader = ""
         self._clock = clock
         self._wall_clock = wall_clock
         self._on_new_leader = on_new_leader
         self._events = events
-        self._lease: dict[str, Any] | None = None
-        self._observed: tuple[Any, ...] = ()
-        self._observed_at = float("-inf")
-        self._leadership: Leadership | None = None
-        self._lost_at: float | None = None
+        self._sign_of_life = float("-inf")
+        self._apart: seams.Apart[bool] | None = None
+
+    @property
+    def identity(self) -> str:
+        """Our name in the lease."""
+        return self.who.name
 
     @property
     def is_leader(self) -> bool:
         """Whether we lead now."""
-        return self._leadership is not None and self._leadership.held
+        return self.leadership.held
 
     def healthy(self, tolerance: float = 20.0) -> tuple[bool, str]:
         """A health probe: failing when we should lead but have not renewed for the lease's duration plus `tolerance` seconds."""
-        held = self._leadership
-        if held is None:
+        held = self.leadership
+        if held.over or held.renewed_at == float("-inf"):
             return True, f"not leading; the leader is {self.leader or 'unknown'}"
-        since = self._clock() - (held._until - self.timing.renew_deadline)
+        since = self._clock() - held.renewed_at
         if since > self.timing.lease_duration + tolerance:
             return False, f"the lease has not been renewed for {since:.0f} s"
         return True, f"leading, renewed {since:.0f} s ago"
 
     async def run(self, on_started: Callable[[Leadership], Awaitable[object]], on_stopped: Callable[[], object] | None = None) -> bool:
-        """Wait for leadership, then run `on_started(leadership)` for as long as it is held.
+        """Wait for leadership, then run `on_started(leadership)` for as long as it is held. To be called once.
 
         Returns True if `on_started` ended by itself, False if the lease was lost (`on_started` is cancelled then; the caller
-        should end the process). Cancelling `run` cancels `on_started` and releases the lease.
+        should end the process). The lease is released when the work has ended, also if `run` is cancelled.
         """
+        taken = asyncio.Event()
+        self._alive()
+        apart = self._apart = seams.Apart(lambda apart: self._compete(apart, taken), f"lease {self.name}")
+        apart.done.add_done_callback(self._ended)
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(self._beat()), loop.create_task(taken.wait()), loop.create_task(self.leadership.lost.wait())]
+        _, acquired, lost = tasks
         try:
-            leadership = await self._acquire()
+            await asyncio.wait({acquired, lost}, return_when=asyncio.FIRST_COMPLETED)
             try:
-                return await self._lead(leadership, on_started)
+                return await self._lead(lost, on_started) if taken.is_set() else False
             finally:
-                leadership.lost.set()
-                self._leadership = None
                 if on_stopped is not None:
                     on_stopped()
         finally:
-            if self.release_on_cancel:
-                await self._release()
+            for task in tasks:
+                task.cancel()
+            await self.release()
 
-    async def _acquire(self) -> Leadership:
+    async def release(self) -> None:
+        """End the election and wait until the lease is released, for two seconds at most. A step of the end: `Phase.LEASE`."""
+        self._end(released=True)
+        if self._apart is not None:
+            self._apart.cancel()
+            await asyncio.wait({self._apart.done}, timeout=RELEASE_TIMEOUT + 0.5)
+
+    def _ended(self, done: asyncio.Future[bool]) -> None:
+        if not done.cancelled() and done.exception() is not None:
+            log.error("lease %s/%s: the election failed unexpectedly", self.namespace, self.name, exc_info=done.exception())
+        self._end()
+
+    async def _lead(self, lost: asyncio.Future[Any], on_started: Callable[[Leadership], Awaitable[object]]) -> bool:
+        work = asyncio.ensure_future(on_started(self.leadership))
+        try:
+            await asyncio.wait({work, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if not self.leadership.over:
+                work.result()
+                return True
+            log.error("lost the lease %s/%s", self.namespace, self.name)
+            return False
+        finally:
+            work.cancel()
+            await asyncio.wait({work}, timeout=END_OF_WORK)
+
+    def _end(self, *, released: bool = False) -> None:
+        self.leadership.end(released=released)
+        self.leadership.lost.set()
+
+    def _alive(self) -> None:
+        self._sign_of_life = self._clock()
+
+    async def _beat(self) -> None:
+        while True:
+            self._alive()
+            await seams.sleep(self.timing.retry_period / 2)
+
+    # -- on the lease's own thread --
+
+    async def _compete(self, apart: seams.Apart[bool], taken: asyncio.Event) -> bool:
+        """Acquire and renew until it is lost (False); cancelled to release."""
+        client = self.client.lane()
+        lease = _Lease(client, self, lambda leader: self._seen(leader, apart))
+        events = EventRecorder(client, self._events.component, self._events.host) if self._events is not None else None
+        try:
+            await self._acquire(lease)
+            self._tell(events, "became leader")
+            apart.post(taken.set)
+            await self._renew(lease)
+            self.leadership.end()
+            apart.post(self.leadership.lost.set)
+            self._tell(events, "stopped leading")
+            return False
+        except asyncio.CancelledError:
+            if self.release_on_cancel:
+                await lease.release()
+            raise
+        finally:
+            if events is not None:
+                await events.stop()
+            await client.close()
+
+    def _tell(self, events: EventRecorder | None, what: str) -> None:
+        if events is not None:
+            about = ObjectRef(LEASES.kind, self.name, self.namespace, api_version=LEASES.api_version)
+            events.event(about, "Normal", "LeaderElection", f"{self.identity} {what}")
+
+    async def _acquire(self, lease: _Lease) -> None:
         log.info("waiting for the lease %s/%s as %s", self.namespace, self.name, self.identity)
         failure = ""
         while True:
             sent_at = self._clock()
             try:
                 async with asyncio.timeout(self.timing.renew_deadline):
-                    taken = await self._try()
+                    taken = await lease.attempt()
             except (errors.ApiError, TimeoutError) as error:
                 taken = False
                 text = str(error) or "no answer in time"
@@ -165,43 +193,28 @@ class LeaderElector:
                     log.warning("lease %s/%s: %s; trying again", self.namespace, self.name, text)
                 failure = text
             if taken:
-                leadership = Leadership(self.timing.renew_deadline, self._clock)
-                leadership.extend(sent_at)
-                self._leadership = leadership
+                self.leadership.extend(sent_at)
                 log.info("leading: took the lease %s/%s", self.namespace, self.name)
-                self._tell("became leader")
-                return leadership
-            await seams.sleep(self.timing.retry_period * (1.0 + (JITTER - 1.0) * seams.rng().random()))
+                return
+            await seams.sleep(min(self.timing.retry_period, LOOK) * (1.0 + (JITTER - 1.0) * seams.rng().random()))
 
-    async def _lead(self, leadership: Leadership, on_started: Callable[[Leadership], Awaitable[object]]) -> bool:
-        work = asyncio.ensure_future(on_started(leadership))
-        renewing = asyncio.get_running_loop().create_task(self._renew(leadership), name=f"renew lease {self.name}")
-        try:
-            await asyncio.wait({work, renewing}, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                work.result()
-                return True
-            renewing.result()
-            log.error("lost the lease %s/%s", self.namespace, self.name)
-            self._tell("stopped leading")
-            return False
-        finally:
-            leadership.lost.set()
-            for task in (work, renewing):
-                task.cancel()
-            await asyncio.wait({work, renewing}, timeout=2.0)
-
-    async def _renew(self, leadership: Leadership) -> None:
-        """Renew until it fails for longer than the deadline, or somebody else holds the lease."""
+    async def _renew(self, lease: _Lease) -> None:
+        """Renew until it fails for longer than the deadline, somebody else holds the lease, or the role is dead."""
+        leadership, timing = self.leadership, self.timing
+        patience = max(timing.retry_period, timing.renew_deadline / 2)  # seconds for one try, so that there is time for another
         while True:
-            await seams.sleep(min(self.timing.retry_period, max(0.0, leadership.remaining)))
+            await seams.sleep(min(timing.retry_period, max(0.0, leadership.remaining)))
             left = leadership.remaining
             if left <= 0.0:
                 return
+            silent = self._clock() - self._sign_of_life
+            if silent > STALLED * timing.lease_duration:
+                log.critical("lease %s/%s: no sign of life of the role for %.0f s; not renewed", self.namespace, self.name, silent)
+                continue
             sent_at = self._clock()
             try:
-                async with asyncio.timeout(left):
-                    held = await self._try()
+                async with asyncio.timeout(min(left, patience)):
+                    held = await lease.attempt()
             except (errors.ApiError, TimeoutError) as error:
                 log.warning("lease %s/%s: renewal failed: %s", self.namespace, self.name, str(error) or "no answer in time")
                 continue
@@ -210,17 +223,33 @@ class LeaderElector:
             elif not held:
                 return
 
-    def _tell(self, what: str) -> None:
-        if self._events is not None:
-            about = ObjectRef(LEASES.kind, self.name, self.namespace, api_version=LEASES.api_version)
-            self._events.event(about, "Normal", "LeaderElection", f"{self.identity} {what}")
+    def _seen(self, leader: str, apart: seams.Apart[bool]) -> None:
+        """The lease names a leader."""
+        if leader and leader != self.leader:
+            self.leader = leader
+            log.info("the leader of %s/%s is %s", self.namespace, self.name, leader)
+            if self._on_new_leader is not None:
+                apart.post(self._on_new_leader, leader)
 
-    # -- the lease --
 
-    async def _try(self) -> bool:
+class _Lease:
+    """The object: taken, renewed and released by compare and swap."""
+
+    def __init__(self, client: Client, elector: LeaderElector, seen: Callable[[str], None]) -> None:
+        self.client = client
+        self.namespace, self.name, self.who, self.timing = elector.namespace, elector.name, elector.who, elector.timing
+        self._leadership = elector.leadership
+        self._seen = seen
+        self._clock, self._wall_clock = elector._clock, elector._wall_clock
+        self._lease: dict[str, Any] | None = None
+        self._observed: tuple[Any, ...] = ()
+        self._observed_at = float("-inf")
+        self._sent = False
+
+    async def attempt(self) -> bool:
         """Take or renew the lease; False if somebody else holds it."""
         lease = self._lease
-        if lease is None or self._holder(lease) != self.identity:
+        if lease is None or self._holder(lease) != self.who.name:
             try:
                 lease = await self.client.get(LEASES, self.name, self.namespace)
             except errors.NotFound:
@@ -230,11 +259,11 @@ class LeaderElector:
         self._observe(lease)
         spec = lease.get("spec") or {}
         holder = self._holder(lease)
-        if holder == self.identity:
+        if holder == self.who.name:
             return await self._write(lease, {})
         duration = spec.get("leaseDurationSeconds")
         lasts = float(duration) if isinstance(duration, (int, float)) and duration > 0 else self.timing.lease_duration
-        if holder and self._clock() < self._observed_at + lasts:
+        if holder and self._clock() < self._observed_at + lasts and not self.who.succeeds(holder):
             return False
         return await self._write(lease, {"leaseTransitions": int(spec.get("leaseTransitions") or 0) + 1, "acquireTime": self._now()})
 
@@ -251,14 +280,7 @@ class LeaderElector:
             self._observed = state
             self._observed_at = self._clock()
         self._lease = lease
-        self._set_leader(self._holder(lease))
-
-    def _set_leader(self, leader: str) -> None:
-        if leader and leader != self.leader:
-            self.leader = leader
-            log.info("the leader of %s/%s is %s", self.namespace, self.name, leader)
-            if self._on_new_leader is not None:
-                self._on_new_leader(leader)
+        self._seen(self._holder(lease))
 
     def _now(self) -> str:
         return datetime.fromtimestamp(self._wall_clock(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -266,12 +288,13 @@ class LeaderElector:
     async def _write(self, lease: dict[str, Any] | None, changes: dict[str, Any]) -> bool:
         spec = {**((lease or {}).get("spec") or {}), **changes}
         spec |= {
-            "holderIdentity": self.identity,
+            "holderIdentity": self.who.name,
             "leaseDurationSeconds": max(1, round(self.timing.lease_duration)),
             "renewTime": self._now(),
         }
         body = {**(lease or {"metadata": {"name": self.name, "namespace": self.namespace}}), "spec": spec}
         body |= {"apiVersion": LEASES.api_version, "kind": LEASES.kind}
+        self._sent = True
         self._lease = None  # what we know is worth something again once the answer is here
         try:
             if lease is None:
@@ -294,17 +317,17 @@ class LeaderElector:
         except errors.NotFound:
             return False
         self._observe(lease)
-        return self._holder(lease) == self.identity and self._leadership is not None
+        return self._holder(lease) == self.who.name and self._leadership.held
 
-    async def _release(self) -> None:
+    async def release(self) -> None:
         """Give the lease up if it is ours, so that the next leader need not wait for it to expire."""
-        if self.leader != self.identity:
+        if not self._sent:
             return
         try:
-            async with asyncio.timeout(1.5):
+            async with asyncio.timeout(RELEASE_TIMEOUT):
                 # a write that was cut off by our end may or may not have arrived: then ask
                 lease = self._lease or await self.client.get(LEASES, self.name, self.namespace)
-                if self._holder(lease) != self.identity:
+                if self._holder(lease) != self.who.name:
                     return
                 spec = {**(lease.get("spec") or {}), "leaseDurationSeconds": 1, "renewTime": self._now()}
                 spec.pop("holderIdentity", None)  # an empty one is refused by some servers

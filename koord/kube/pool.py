@@ -6,16 +6,23 @@ import asyncio
 import socket
 import ssl
 from collections import deque
-from typing import Any, cast
+from typing import cast
 from urllib.parse import urlsplit
 
 from koord.kube.http1 import AnswerParser, ProtocolError, Response
+from koord.kube.leadership import Fence
+from koord.kube.ratelimit import Priority
 
+PIECE = 16384  # bytes of a fenced request that are written at once
 IDLE = 60.0  # seconds after which an unused connection is not trusted any more (servers close theirs after 90 or more)
 
 
 class NotSent(Exception):
     """The request did not reach the server."""
+
+
+class Barred(Exception):
+    """The request was not sent: its fence is not held."""
 
 
 class Lost(Exception):
@@ -44,26 +51,63 @@ class _Connection(asyncio.Protocol):
         self._parser: AnswerParser | None = None
         self._answer: asyncio.Future[Response] | None = None
         self._gone: asyncio.Future[None] = loop.create_future()
+        self._room: asyncio.Future[None] | None = None
 
     @property
     def reusable(self) -> bool:
         """Whether another request can be sent."""
         return self.open and self._answer is None and self._transport is not None and not self._transport.is_closing()
 
-    async def send(self, data: bytes) -> Response:
-        """Send a request and wait for its answer. Cancelling closes the connection."""
+    async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
+        """Encrypt from now on. Raises OSError or ssl.SSLError."""
         assert self._transport is not None
+        made = await self._loop.start_tls(self._transport, self, context, server_hostname=server_name)
+        if made is None:
+            raise ConnectionResetError("the server closed the connection")
+        made.set_write_buffer_limits(high=1, low=0)
+        self._transport = made
+
+    async def send(self, data: bytes, fence: Fence | None = None) -> Response:
+        """Send a request and wait for its answer. Cancelling closes the connection. Raises Barred or Lost."""
+        assert self._transport is not None
+        if fence is not None and not fence.held:
+            raise Barred  # and the connection is as good as before
         answer: asyncio.Future[Response] = self._loop.create_future()
         self._answer = answer
         self._parser = AnswerParser()
-        self._transport.write(data)
         try:
+            if fence is None:
+                self._transport.write(data)
+            else:
+                await self._write_fenced(data, fence)
             return await answer
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, Barred):
             self.close()
             raise
         finally:
             self._answer = None
+
+    async def _write_fenced(self, data: bytes, fence: Fence) -> None:
+        """Write in pieces that the kernel takes whole, so that none is left for later, when nobody asks any more."""
+        assert self._transport is not None
+        for at in range(0, len(data), PIECE):
+            if self._room is not None:
+                await self._room
+            if not self.open:
+                return  # the answer says why
+            if not fence.held:
+                raise Barred  # the server never acts on a request that is cut off
+            self._transport.write(data[at : at + PIECE])
+
+    def pause_writing(self) -> None:
+        """The kernel took less than it was given."""
+        self._room = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        """All that was written is on its way."""
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        self._room = None
 
     def close(self) -> None:
         """Close: in order if nothing is under way, else at once."""
@@ -87,6 +131,8 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not derive from asyncio's
         self.open = True
+        # Whatever the kernel does not take at once pauses us: a fenced write asks again before it goes on.
+        self._transport.set_write_buffer_limits(high=0)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             keep_watch(sock)
@@ -115,6 +161,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.open = False
+        self.resume_writing()
         if not self._gone.done():
             self._gone.set_result(None)
         parser, answer = self._parser, self._answer
@@ -131,7 +178,7 @@ class _Connection(asyncio.Protocol):
 
 
 class Pool:
-    """Connections to one server, at most `limit`; who comes later waits for one."""
+    """Connections to one server. Of each class of requests, at most `limit` are under way; who comes later waits for one of its class."""
 
     def __init__(self, server: str, *, limit: int, connect_timeout: float, server_name: str | None = None) -> None:
         parts = urlsplit(server)
@@ -140,21 +187,29 @@ class Pool:
         self._address = (parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
         self._server_name = server_name
         self._connect_timeout = connect_timeout
-        self._places = asyncio.Semaphore(limit)
+        self._places = {priority: asyncio.Semaphore(limit) for priority in Priority}
         self._idle: deque[_Connection] = deque()
         self._all: set[_Connection] = set()
         self._closed = False
 
-    async def request(self, data: bytes, context: ssl.SSLContext | None, timeout: float) -> Response:
-        """Send the bytes of a request on a free connection. Raises NotSent or Lost."""
+    async def request(
+        self,
+        data: bytes,
+        context: ssl.SSLContext | None,
+        timeout: float,
+        *,
+        fence: Fence | None = None,
+        priority: Priority = Priority.STATUS,
+    ) -> Response:
+        """Send the bytes of a request on a free connection. Raises NotSent, Barred or Lost."""
         loop = asyncio.get_running_loop()
-        async with self._places:
+        async with self._places[priority]:
             connection = self._take(context, loop.time())
             if connection is None:
                 connection = await self._connect(loop, context)
             try:
                 async with asyncio.timeout(timeout):
-                    response = await connection.send(data)
+                    response = await connection.send(data, fence)
             except TimeoutError:
                 raise Lost(f"no answer within {timeout:g} s") from None
             finally:
@@ -179,17 +234,17 @@ class Pool:
     async def _connect(self, loop: asyncio.AbstractEventLoop, context: ssl.SSLContext | None) -> _Connection:
         if self._closed:
             raise NotSent("the client is closed")
-        options: dict[str, Any] = {}
-        if context is not None:
-            options = {"ssl": context, "server_hostname": self._server_name or self._address[0]}
         connection = _Connection(loop, context)
         try:
             async with asyncio.timeout(self._connect_timeout):
-                await loop.create_connection(lambda: connection, *self._address, **options)
+                await loop.create_connection(lambda: connection, *self._address)
+                if context is not None:
+                    await connection.start_tls(context, self._server_name or self._address[0])
         except TimeoutError:
             connection.close()
             raise NotSent(f"cannot connect within {self._connect_timeout:g} s") from None
         except (OSError, ssl.SSLError) as error:
+            connection.close()
             raise NotSent(str(error) or type(error).__name__) from error
         self._all.add(connection)
         return connection

@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Callable
+from enum import IntEnum
 
 from koord import seams
+
+
+class Priority(IntEnum):
+    """Classes of requests: one never waits for a place or a turn that a lower one (a greater number) was given before it.
+
+    The lease is in none of them: it has a client of its own.
+    """
+
+    ADMISSION = 0
+    """What a review waits for."""
+    BIND = 1
+    """Bindings and evictions."""
+    STATUS = 2
+    """All other reads and writes."""
+    BULK = 3
+    """What may come late: events."""
 
 
 class TokenBucket:
@@ -52,19 +70,50 @@ class TokenBucket:
 
 
 class RateLimiter:
-    """Requests wait here, in order of arrival; without a rate they do not wait."""
+    """Requests wait here, the most urgent class first, in order of arrival within one; without a rate they do not wait."""
 
     def __init__(self, qps: float | None, burst: int | None) -> None:
         self._bucket = TokenBucket(qps, burst or max(1, int(qps))) if qps and qps > 0 else None
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._arrivals = 0
+        self._timer: asyncio.TimerHandle | None = None
 
-    async def acquire(self) -> float:
-        """Wait for a token; returns the seconds waited."""
+    async def acquire(self, priority: Priority = Priority.STATUS) -> float:
+        """Wait for a token; returns the seconds waited. A wait that is cancelled takes none."""
         if self._bucket is None:
             return 0.0
-        delay = self._bucket.reserve(asyncio.get_running_loop().time())
-        if delay > 0.0:
-            await seams.sleep(delay)
-        return delay
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        if not self._waiting and self._bucket.take(began):
+            return 0.0
+        turn: asyncio.Future[None] = loop.create_future()
+        self._arrivals += 1
+        heapq.heappush(self._waiting, (priority, self._arrivals, turn))
+        self._serve(loop)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._bucket.give_back()
+            self._serve(loop)
+            raise
+        return loop.time() - began
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Hand out the tokens that are there, and come back for the next one."""
+        assert self._bucket is not None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        now = loop.time()
+        while self._waiting:
+            if self._waiting[0][2].done():  # cancelled meanwhile
+                heapq.heappop(self._waiting)
+            elif self._bucket.take(now):
+                heapq.heappop(self._waiting)[2].set_result(None)
+            else:
+                self._timer = loop.call_later(self._bucket.wait(now), self._serve, loop)
+                return
 
 
 class Backoff:

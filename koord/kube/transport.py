@@ -17,8 +17,9 @@ from koord.kube import errors
 from koord.kube.config import ClientConfig, KubeConfigError
 from koord.kube.credentials import CredentialError
 from koord.kube.http1 import Response
-from koord.kube.pool import Lost, NotSent, Pool, keep_watch
-from koord.kube.ratelimit import Backoff, RateLimiter
+from koord.kube.leadership import Fence
+from koord.kube.pool import Barred, Lost, NotSent, Pool, keep_watch
+from koord.kube.ratelimit import Backoff, Priority, RateLimiter
 from koord.kube.tls import TlsSource
 from koord.version import VERSION
 
@@ -26,6 +27,7 @@ ATTEMPTS = 5  # tries of one request, the first included
 CONNECT_TIMEOUT = 5.0  # seconds
 REQUEST_TIMEOUT = 60.0  # seconds for one try
 MAX_RETRY_AFTER = 30.0  # seconds; a longer request to wait is cut to this
+READS = frozenset({"GET", "HEAD"})
 POOL = 100  # connections for requests; watches have their own
 
 Observer = Callable[[str, int, float], None]
@@ -48,7 +50,8 @@ class Transport:
     ) -> None:
         self.config = config
         self.limiter = RateLimiter(qps, burst)
-        self._observer = observer
+        self.role = role
+        self.observer = observer
         self._tls = TlsSource(config)
         self._headers = (
             ("Accept", "application/json"),
@@ -133,31 +136,42 @@ class Transport:
         idempotent: bool | None = None,
         retry_429: bool = True,
         timeout: float = REQUEST_TIMEOUT,
+        fence: Fence | None = None,
+        priority: Priority = Priority.STATUS,
     ) -> Response:
         """Send a request and read the answer, whatever its status.
 
         A try that never reached the server is repeated; one that was answered 429, or 5xx with Retry-After, too; one that
         got lost, or was answered 5xx, only if the request is idempotent (by default GET, PUT and DELETE). After a 401 the
         credentials are renewed once. Raises Unreachable when no try got an answer.
+
+        A write passes the `fence` in the step in which its bytes go out, at every try. It is not tried again later than the
+        fence is known to be held: the last answer stands then. Raises NotLeading.
         """
         if idempotent is None:
             idempotent = method in ("GET", "PUT", "DELETE", "HEAD")
+        if method in READS:
+            fence = None
         target = self._target(path, params)
         backoff = Backoff(0.1, 5.0)
         renewed = renew = False
         for attempt in range(1, ATTEMPTS + 1):
             last = attempt == ATTEMPTS
-            await self.limiter.acquire()
+            await self.limiter.acquire(priority)
             try:
-                response = await self._once(method, target, body, content_type, timeout=timeout, renew=renew)
+                response = await self._once(
+                    method, target, body, content_type, timeout=timeout, renew=renew, fence=fence, priority=priority
+                )
+            except Barred:
+                raise errors.NotLeading(f"{method} {path}") from None
             except NotSent as error:
-                if last:
-                    raise errors.Unreachable(f"{self.config.server}: {error}") from error.__cause__
                 pause = backoff.next()
+                if last or _too_late(fence, pause):
+                    raise errors.Unreachable(f"{self.config.server}: {error}") from error.__cause__
             except Lost as error:
-                if last or not idempotent:
-                    raise errors.Unreachable(f"{self.config.server}: {error}") from error.__cause__
                 pause = backoff.next()
+                if last or not idempotent or _too_late(fence, pause):
+                    raise errors.Unreachable(f"{self.config.server}: {error}") from error.__cause__
             else:
                 if response.status == 401 and not renewed:
                     renewed = renew = True
@@ -166,22 +180,35 @@ class Transport:
                 if wait is None or last:
                     return response
                 pause = wait or backoff.next()
+                if _too_late(fence, pause):
+                    return response
             renew = False
             await seams.sleep(pause)
         raise AssertionError("unreachable")
 
-    async def _once(self, method: str, target: str, body: bytes | None, content_type: str, *, timeout: float, renew: bool) -> Response:
+    async def _once(self, method: str, target: str, body: bytes | None, content_type: str, **options: Any) -> Response:
         began, status = seams.monotonic(), 0
         send = self._send_proxied if self.config.proxy else self._send
         try:
-            response = await send(method, target, body, content_type, timeout=timeout, renew=renew)
+            response = await send(method, target, body, content_type, **options)
             status = response.status
             return response
         finally:
-            if self._observer is not None:
-                self._observer(method, status, seams.monotonic() - began)
+            if self.observer is not None:
+                self.observer(method, status, seams.monotonic() - began)
 
-    async def _send(self, method: str, target: str, body: bytes | None, content_type: str, *, timeout: float, renew: bool) -> Response:
+    async def _send(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None,
+        content_type: str,
+        *,
+        timeout: float,
+        renew: bool,
+        fence: Fence | None,
+        priority: Priority,
+    ) -> Response:
         """The usual way: one of our own connections."""
         authorization, context = await self._identity(renew=renew)
         pool = self._pool
@@ -197,10 +224,19 @@ class Transport:
             data = f"{head}\r\n".encode("latin-1")
         else:
             data = f"{head}Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n".encode("latin-1") + body
-        return await pool.request(data, context, timeout)
+        return await pool.request(data, context, timeout, fence=fence, priority=priority)
 
     async def _send_proxied(
-        self, method: str, target: str, body: bytes | None, content_type: str, *, timeout: float, renew: bool
+        self,
+        method: str,
+        target: str,
+        body: bytes | None,
+        content_type: str,
+        *,
+        timeout: float,
+        renew: bool,
+        fence: Fence | None,
+        priority: Priority,
     ) -> Response:
         """Through a proxy, which aiohttp knows how to talk to."""
         options = await self._options(renew=renew)
@@ -208,6 +244,8 @@ class Transport:
             options["headers"]["Content-Type"] = content_type
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT)
         url = URL(self.config.server + target, encoded=True)
+        if fence is not None and not fence.held:
+            raise Barred
         try:
             async with self._session(watch=False).request(
                 method, url, data=body, timeout=limits, allow_redirects=False, **options
@@ -243,6 +281,11 @@ class Transport:
                     return
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise errors.Unreachable(f"{self.config.server}: {_text(error)}") from error
+
+
+def _too_late(fence: Fence | None, pause: float) -> bool:
+    """Whether the next try would come when the fence may be held no more."""
+    return fence is not None and pause >= fence.remaining
 
 
 def _abandon(answer: aiohttp.ClientResponse) -> None:

@@ -18,7 +18,7 @@ from koord.kube.informers import InformerFactory
 from koord.kube.leases import LeaderElector, Leadership, Timing
 from koord.process.errors import FatalError
 from koord.process.http import OpsServer
-from koord.process.life import Life
+from koord.process.life import Life, Phase
 from roles.descheduler import build
 from roles.descheduler.acting import ClusterActing
 from roles.descheduler.build import Options
@@ -52,6 +52,11 @@ class App:
     ) -> None:
         self._config = options.config
         self._recorder = recorder
+        election = options.config.leader_election
+        self._leadership = Leadership(election.renew_deadline) if election.leader_elect else None
+        self._unfenced = self._telling = client
+        if self._leadership is not None:
+            client, self._telling = client.fenced(self._leadership), client.fenced(self._leadership.reports)
         self._client = client
         self._ops = ops
         self._clock = clock
@@ -68,14 +73,13 @@ class App:
         self._controllers = build.controllers(self._rounds.profiles)
         self._observer = Observer(self._world, self._rounds.profiles)
         self._placements = Placements(informers, self._world) if build.lists_only(options) else None
-        self._leadership: Leadership | None = None
         self._acting = ClusterActing(client, self.may_write, self._where)
         if ops is not None:
             ops.health.register("caches", gate=True)
             self.install(ops)
 
     def _setup(self, profile: str) -> Setup:
-        events = self._events[profile] = EventRecorder(self._client, profile)
+        events = self._events[profile] = EventRecorder(self._telling, profile)
         return Setup(
             profile=profile,
             dry_run=self._config.dry_run,
@@ -120,8 +124,10 @@ class App:
             await self._lead(life, None)
             return
         timing = Timing(election.lease_duration, election.renew_deadline, election.retry_period)
-        events = self._events.setdefault(COMPONENT, EventRecorder(self._client, COMPONENT))
-        elector = LeaderElector(self._client, election.resource_namespace, election.resource_name, timing=timing, events=events)
+        events = self._events.setdefault(COMPONENT, EventRecorder(self._telling, COMPONENT))
+        where = (election.resource_namespace, election.resource_name)
+        elector = LeaderElector(self._unfenced, *where, timing=timing, leadership=self._leadership, events=events)
+        life.on_stop(elector.release, "lease", phase=Phase.LEASE)
         if self._ops is not None:
             self._ops.health.register("leader-election", live=True, probe=elector.healthy)
         competing = asyncio.ensure_future(elector.run(lambda leadership: self._lead(life, leadership)))
@@ -136,7 +142,6 @@ class App:
 
     async def _lead(self, life: Life, leadership: Leadership | None) -> None:
         """Rounds and controllers, until the process stops; a controller that fails ends all."""
-        self._leadership = leadership
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._control(controller, leadership), name=controller.name) for controller in self._controllers]

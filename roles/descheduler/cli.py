@@ -219,6 +219,7 @@ async def _run(life: Life, options: Options, config: ClientConfig, serving: Serv
     async with AsyncExitStack() as stack:
         servers = _servers(options, recorder, serving, gate_for(stack, serving, config))
         metrics.watch_recorder(servers[0].registry, recorder)
+        servers[0].health.register("shutdown", probe=life.ready)
         observer = metrics.client_observer(servers[0].registry, config.server)
         client = await stack.enter_async_context(Client(config, role="descheduler", observer=observer, **limits))
         informers = InformerFactory(client)

@@ -79,15 +79,19 @@ class App:
         self.options, self.informers, self.recorder, self.ops = options, informers, recorder, ops
         self.lanes = client if isinstance(client, Lanes) else Lanes.one(client)
         self.metrics = Metrics(ops.registry)
-        self.events = EventRecorder(self.lanes.bulk, "koordinator-manager")
-        self.leadership: Leadership | None = None
         self._parsed: ParseResult | None = None
         try:
             self._timing = Timing(options.lease_duration, options.renew_deadline, options.retry_period)
         except ValueError as error:
             raise ConfigError("--leader-elect-*", str(error)) from None
+        # Webhooks answer on every replica; what the leader alone does passes its fence.
+        self.leadership = Leadership(self._timing.renew_deadline) if options.enable_leader_election else None
+        leading = telling = self.lanes.bulk
+        if self.leadership is not None:
+            leading, telling = leading.fenced(self.leadership), leading.fenced(self.leadership.reports)
+        self.events = EventRecorder(telling, "koordinator-manager")
         self.world = World(informers, options)
-        self.writer = Writer(self.lanes.bulk, self._may_write)
+        self.writer = Writer(leading, self._may_write)
         self.view = View(options, options.gates, self.lanes)
         self.view.on_binding_decision = self.metrics.binding_decisions.inc
         self.view.on_shared_weight = self.metrics.shared_weight
@@ -133,7 +137,7 @@ class App:
             one.cancel()
 
     def _may_write(self) -> bool:
-        return not self.options.enable_leader_election or (self.leadership is not None and self.leadership.held)
+        return self.leadership is None or self.leadership.held
 
     def _start_controllers(self, life: Life) -> list[asyncio.Task[Any]]:
         return [life.spawn(controller.run(), f"controller {controller.name}") for controller in self.controllers]
@@ -144,12 +148,13 @@ class App:
             self.options.leader_election_namespace,
             LEASE,
             timing=self._timing,
+            leadership=self.leadership,
             events=self.events,
         )
+        life.on_stop(elector.release, "lease", phase=Phase.LEASE)
         self.ops.health.register("leader-election", live=True, probe=elector.healthy)
 
         async def lead(leadership: Leadership) -> None:
-            self.leadership = leadership
             self.metrics.is_leader.set(1)
             self._tell_mistakes()  # what was read before leading
             log.info("this replica leads; controllers start: %s", ", ".join(c.name for c in self.controllers))

@@ -14,6 +14,7 @@ from koord.kube.events import EventRecorder
 from koord.kube.leases import LeaderElector, Leadership, Timing
 from koord.process import tuning
 from koord.process.errors import FatalError
+from koord.process.life import Phase
 from roles.scheduler import diagnosis
 from roles.scheduler.auditor import Audit, AuditWatch, Event, Thresholds
 from roles.scheduler.binding.binder import Binder, Outcome, Task
@@ -68,11 +69,15 @@ class App:
 
     def __init__(self, options: Options, *, client: Any, informers: Any, recorder: Recorder, ops: Any) -> None:
         self.options = options
-        self.client = client
         self.informers = informers
         self.ops = ops
         config = options.config
-        self._leadership: Leadership | None = None
+        election = config.leader_election
+        self._leadership = Leadership(election.renew_deadline) if election.leader_elect else None
+        self._unfenced = telling = client
+        if self._leadership is not None:
+            client, telling = client.fenced(self._leadership), client.fenced(self._leadership.reports)
+        self.client = client
         self._clock: Callable[[], float] = seams.now
         self.waiting = WaitingPods()
         self.engine = Engine(
@@ -100,7 +105,7 @@ class App:
         self.monitor = Monitor(options.scheduling_timeout, metrics.timed_out)
         self.dump = Dump(size=options.diagnosis_queue, workers=options.diagnosis_workers)
         self.dump.blocking = options.diagnosis_blocking
-        self.events = {name: EventRecorder(client, name) for name in engine.frameworks}
+        self.events = {name: EventRecorder(telling, name) for name in engine.frameworks}
         self.reporter = Reporter(client, self.events, may_write=self.may_write, reservation=self._failure_status)
         audit = Audit(options.audit, engine.frameworks, ops.registry)
         watch = AuditWatch(audit, lambda pod: str(engine.kin(pod) or pod.key), self._clock)
@@ -175,9 +180,7 @@ class App:
 
     def may_write(self) -> bool:
         """Whether this process may write to the API server now: always without leader election, else while the lease is held."""
-        if not self.options.config.leader_election.leader_elect:
-            return True
-        return self._leadership is not None and self._leadership.held
+        return self._leadership is None or self._leadership.held
 
     def install(self, ops: Any) -> None:
         """The pages of the scheduler on an HTTP server that is not started yet; health and metrics are shared by all of them."""
@@ -199,16 +202,19 @@ class App:
             await self._lead(life)
             return
         elector = self._elector(election)
+        life.on_stop(elector.release, "lease", phase=Phase.LEASE)
         self.ops.health.register("leaderElection", gate=True, live=True, probe=elector.healthy)
         if self.options.config.delay_cache_until_active:
             self.ops.health.set("caches", True, "waiting for leadership")
-        ended = await elector.run(lambda leadership: self._led(life, leadership))
+        ended = await elector.run(lambda leadership: self._led(life))
         if not ended and not life.stopping.is_set():
             raise FatalError("the lease was lost")
 
     def _elector(self, election: LeaderElection) -> LeaderElector:
         timing = Timing(election.lease_duration, election.renew_deadline, election.retry_period)
-        return LeaderElector(self.client, election.resource_namespace, election.resource_name, timing=timing)
+        return LeaderElector(
+            self._unfenced, election.resource_namespace, election.resource_name, timing=timing, leadership=self._leadership
+        )
 
     async def _sync(self) -> None:
         """Fill the caches. No pod is scheduled before every handler has seen the first list (SCH-FW-04)."""
@@ -226,8 +232,7 @@ class App:
             self.engine.cluster.live, self.engine.cluster.pod_count, len(self.queue),
         )  # fmt: skip
 
-    async def _led(self, life: Any, leadership: Leadership) -> None:
-        self._leadership = leadership
+    async def _led(self, life: Any) -> None:
         await self._sync()
         await self._lead(life)
 

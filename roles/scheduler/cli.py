@@ -238,6 +238,7 @@ async def _run(life: Life, options: Options, target: ClientConfig, flags: dict[s
             flags["address"], flags["port"], recorder=recorder, role="scheduler", tls=tls_source(listening), gate=gate
         )  # fmt: skip
         metrics.watch_recorder(ops.registry, recorder)
+        ops.health.register("shutdown", probe=life.ready)
         if options.config.enable_profiling:
             ops.enable_profiling()
         observer = metrics.client_observer(ops.registry, target.server)

@@ -187,3 +187,60 @@ async def eventually(check: Callable[[], bool], seconds: float = 5.0) -> None:
 def eventually_fixture() -> Callable[..., Awaitable[None]]:
     """`await eventually(lambda: ...)`."""
     return eventually
+
+
+class Pipe:
+    """A TCP proxy. While `stalled`, connections stay open and carry nothing; `only_open` leaves new ones alone."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.removeprefix("http://").partition(":")
+        self._target = (host, int(port))
+        self._stalled: set[int] = set()
+        self._count = 0
+        self.stalled = False
+        self.url = ""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Pipe:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def stall_open(self) -> None:
+        """From now on the connections that are open carry nothing; new ones work."""
+        self._stalled |= set(range(self._count + 1))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._count += 1
+        number = self._count
+        far_reader, far_writer = await asyncio.open_connection(*self._target)
+        for source, sink in ((reader, far_writer), (far_reader, writer)):
+            task = asyncio.create_task(self._pump(source, sink, number))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, number: int) -> None:
+        try:
+            while data := await source.read(65536):
+                while self.stalled or number in self._stalled:
+                    await asyncio.sleep(0.01)
+                sink.write(data)
+                await sink.drain()
+        except OSError:
+            pass
+        finally:
+            sink.close()
+
+
+@pytest.fixture(name="pipe")
+def pipe_fixture() -> type[Pipe]:
+    """`async with pipe(url) as between`: a TCP proxy that can stall."""
+    return Pipe

@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from koord.api.kinds import EVENTS, LEASES, NAMESPACES
 from koord.apiserver.testing import running_server
-from koord.kube import errors
 from koord.kube.client import Client
+from koord.kube.config import ClientConfig
 from koord.kube.events import EventRecorder
 from koord.kube.leases import LeaderElector, Leadership, Timing
 
@@ -131,21 +132,15 @@ def test_a_frozen_leader_does_not_act() -> None:
     asyncio.run(main())
 
 
-def test_a_request_that_hangs_costs_the_lease_in_time() -> None:
+def test_a_server_that_hangs_costs_the_lease_in_time(pipe: Any) -> None:
     async def main() -> None:
-        async with serving() as client:
-            first = elector(client, "a")
+        async with serving() as client, pipe(client.config.server) as between, Client(ClientConfig(between.url)) as far:
+            first = elector(far, "a")
             task = asyncio.create_task(first.run(hold))
             await until(lambda: first.is_leader)
-            leadership = first._leadership
-            assert leadership is not None
-
-            async def hang(*args: Any, **options: Any) -> Any:
-                await asyncio.sleep(3600)
-
-            client.transport.request = hang  # type: ignore[method-assign]
+            between.stalled = True
             began = time.monotonic()
-            while leadership.held:
+            while first.leadership.held:
                 await asyncio.sleep(0.01)
             assert time.monotonic() - began < 0.7
             assert await asyncio.wait_for(task, 3) is False
@@ -201,20 +196,23 @@ def test_a_namespace_that_does_not_exist_is_told_and_waited_for(caplog: pytest.L
     asyncio.run(main())
 
 
-def test_waits_for_a_server_that_fails() -> None:
+def test_waits_for_a_server_that_fails(fault_server: Any) -> None:
     async def main() -> None:
-        async with serving() as client:
-            real, failing = client.get, [errors.ServerError(500, "InternalError", "no"), errors.Forbidden(403, "Forbidden", "rbac")]
+        failing = [500, 403]
 
-            async def get(*args: Any, **options: Any) -> Any:
-                if failing:
-                    raise failing.pop()
-                return await real(*args, **options)
+        def script(request: web.Request) -> web.Response:
+            if failing:
+                return web.json_response({"kind": "Status", "code": failing[-1]}, status=failing.pop())
+            if request.method == "GET":
+                return web.json_response({"kind": "Status", "code": 404, "reason": "NotFound"}, status=404)
+            return web.json_response({"kind": "Lease", "metadata": {"name": "koord-test"}, "spec": {"holderIdentity": "a"}})
 
-            client.get = get  # type: ignore[method-assign]
+        async with fault_server() as (server, client):
+            server.script = script
             first = elector(client, "a")
             task = asyncio.create_task(first.run(hold))
             await until(lambda: first.is_leader)
+            assert not failing
             await end(task)
 
     asyncio.run(main())

@@ -13,6 +13,8 @@ VARIABLES: Mapping[str, tuple[str, str]] = {
     "HTTP_PROXY": ("all", "Proxy towards an http API server, also in small letters."),
     "NO_PROXY": ("all", "Hosts, domains and networks that are reached without a proxy, also in small letters."),
     "POD_NAMESPACE": ("all", "Namespace of this process's pod: where the manager keeps its Secret and finds its Service."),
+    "POD_NAME": ("all", "Name of this process's pod: part of its name in the Lease."),
+    "POD_UID": ("all", "UID of this process's pod: a container that was restarted takes the Lease of its own pod over at once."),
     "OPENBLAS_NUM_THREADS": ("all", "Threads of the numeric library; 1 where it is not set."),
     "NODE_NAME": ("koordlet", "Name of this node, where `--node-name` is not given."),
     "agent_mode": ("koordlet", "`hostMode`: the machine's own directories; otherwise the mounts of a DaemonSet below `/host-*`."),

@@ -41,14 +41,14 @@ class Stall(PreBind):
 def count_binds(live: Any, done: list[str]) -> list[str]:
     """Names of pods that a scheduler asks to bind, in order; `done` gets those that the API server agreed to."""
     asked: list[str] = []
-    bind = live.client.bind
+    bind = live.app.client.bind
 
     async def counted(namespace: str, pod: str, node: str, uid: str | None = None) -> None:
         asked.append(pod)
         await bind(namespace, pod, node, uid)
         done.append(pod)
 
-    live.client.bind = counted
+    live.app.client.bind = counted
     return asked
 
 

@@ -1,0 +1,89 @@
+"""Pacing: a cancelled wait costs nothing, and nobody waits for a lower class."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from koord.api.kinds import PODS
+from koord.kube.client import Client
+from koord.kube.config import ClientConfig
+from koord.kube.ratelimit import Priority, RateLimiter
+
+
+def test_a_cancelled_wait_takes_no_token() -> None:
+    async def main() -> None:
+        limiter = RateLimiter(20.0, 1)
+        await limiter.acquire()
+        waiters = [asyncio.create_task(limiter.acquire()) for _ in range(200)]
+        await asyncio.sleep(0)
+        for waiter in waiters:
+            waiter.cancel()
+        await asyncio.wait(waiters)
+        assert await limiter.acquire() < 1.0  # 200 tokens were ten seconds
+
+    asyncio.run(main())
+
+
+def test_a_token_that_came_with_the_cancellation_is_given_back() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        limiter = RateLimiter(0.001, 1)
+        await limiter.acquire()
+        first = asyncio.create_task(limiter.acquire())
+        second = asyncio.create_task(limiter.acquire())
+        await asyncio.sleep(0)
+        assert limiter._bucket is not None
+        limiter._bucket.give_back()
+        limiter._serve(loop)  # the first has its turn …
+        first.cancel()  # … and is cancelled before it runs
+        await asyncio.wait_for(second, 5)
+        assert first.cancelled()
+
+    asyncio.run(main())
+
+
+def test_the_most_urgent_class_goes_first_and_each_class_in_order() -> None:
+    async def main() -> list[str]:
+        order: list[str] = []
+        limiter = RateLimiter(200.0, 1)
+
+        async def one(name: str, priority: Priority) -> None:
+            await limiter.acquire(priority)
+            order.append(name)
+
+        await limiter.acquire()
+        await asyncio.gather(
+            *(one(f"bulk{n}", Priority.BULK) for n in range(3)),
+            *(one(f"status{n}", Priority.STATUS) for n in range(3)),
+            *(one(f"bind{n}", Priority.BIND) for n in range(2)),
+            one("review", Priority.ADMISSION),
+        )
+        return order
+
+    expected = ["review", "bind0", "bind1", "status0", "status1", "status2", "bulk0", "bulk1", "bulk2"]
+    assert asyncio.run(main()) == expected
+
+
+def test_requests_that_hang_keep_only_their_own_class_waiting(fault_server: Any) -> None:
+    """A hundred status writes without an answer hold all places of their class; a binding has one of its own."""
+
+    async def main() -> None:
+        async with fault_server() as (server, _), Client(ClientConfig(server.url)) as client:
+            never = asyncio.Event()
+
+            async def script(request: Any) -> None:
+                if request.method == "PATCH":
+                    await never.wait()
+
+            server.script = script
+            hanging = [asyncio.create_task(client.patch(PODS, f"p{n}", {}, "default")) for n in range(120)]
+            async with asyncio.timeout(10):
+                await client.bind("default", "p", "n1")
+                await client.ranked(Priority.ADMISSION).get(PODS, "p", "default")
+            for task in hanging:
+                task.cancel()
+            await asyncio.wait(hanging)
+            never.set()
+
+    asyncio.run(main())
