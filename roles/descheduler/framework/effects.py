@@ -51,5 +51,11 @@ class Annotate:
     dry_run: bool = False
 
 
-Effect = Evict | Cordon | Annotate
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing is to be done: the plugin has worked for a while, and others in the process may have their turn."""
+
+
+PAUSE = Pause()
+Effect = Evict | Cordon | Annotate | Pause
 Turn = Generator[Effect, bool, None]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from koord.kube.informers import InformerFactory
     from koord.kube.leases import Leadership
     from roles.descheduler.metrics import Metrics
+    from roles.descheduler.picture import NodeView
     from roles.descheduler.workloads import Workloads
     from roles.descheduler.world import World
 
@@ -114,6 +115,14 @@ class KnowsLeaving(Protocol):
 
     def leaving(self, pod: Pod) -> bool:
         """Whether an eviction of this pod is under way. Its usage then counts no more: the next round must not relieve its node again."""
+
+
+@runtime_checkable
+class Sees(Protocol):
+    """A door that asks about nodes."""
+
+    async def see(self, nodes: Sequence[NodeView]) -> None:
+        """Called after `prepare` with the round's picture of all nodes, which pods leave as the round goes on."""
 
 
 @runtime_checkable

@@ -16,6 +16,7 @@ from roles.descheduler.migration import template
 from roles.descheduler.migration.args import MigrationControllerArgs
 from roles.descheduler.migration.controller import Migrations
 from roles.descheduler.migration.words import Mode
+from roles.descheduler.picture import NodeView
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,11 @@ class MigrationController:
         await self._setup.workloads.refresh(pods)
         if self._nodes is not None:
             self._nodes.begin()
+
+    async def see(self, nodes: Sequence[NodeView]) -> None:
+        """With nodeFit, the nodes where pods may fit."""
+        if self._nodes is not None:
+            await self._nodes.see(nodes)
 
     def filter(self, pod: Pod) -> str:
         """Why no job may be made for the pod now, "" when one may."""
