@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from koord.accounting.resources import add_into
 from koord.api.objects import Pod, PodAffinityTerm, Taint
 from koord.kube.selectors import SelectorError, from_label_selector
 from roles.descheduler.nodefit import HARD, Placeable, anti_affinity_terms, compiled_affinity, tolerates
-from roles.descheduler.picture import NodeView, PodView
+from roles.descheduler.picture import NodeView, PodView, Vector
 from roles.descheduler.podindex import PodIndex
 
 Rows = Any  # numpy array of bool, one a node
@@ -36,8 +37,13 @@ class Columns:
         self._taints, self._tainted = _groups(self.nodes)
         self._labelled: dict[bytes, Rows] = {}
         self._pods: PodIndex | None = None
+        self._promised: dict[int, Vector] = {}
         for node in self.nodes:
             node.watch(self._changed)
+
+    def row(self, node: str) -> int:
+        """The row of a node, by its name."""
+        return self._row[node]
 
     def rows(self, nodes: Sequence[NodeView]) -> Rows:
         """These nodes and no others."""
@@ -144,21 +150,39 @@ class Columns:
                 bad[row] = any(view is other for view in node.pods)  # it may have left in this round
         return bad
 
+    def fitting(self, view: PodView, among: Rows) -> Rows:
+        """Of these nodes those that the pod fits by the rule of Koordinator's plugins, its own left out."""
+        found = self._open & among
+        for _, bad in self._problems(view, community=False):
+            found &= ~bad
+        if (row := self._row.get(view.pod.spec.node_name)) is not None:
+            found[row] = False
+        return found
+
+    def promise(self, node: str, requests: Vector) -> None:
+        """Count a pod that is expected to go to a node in this round."""
+        row = self._row[node]
+        add_into(self._promised.setdefault(row, {}), requests)
+        self._changed(self.nodes[row])
+
     def _free_of(self, name: str) -> Any:
         found = self._free.get(name)
         if found is None:
             found = self._free[name] = np.array([_free(node, name) for node in self.nodes], dtype=np.int64)
+            for row, taken in self._promised.items():
+                found[row] -= taken.get(name, 0)
         return found
 
     def _changed(self, node: NodeView) -> None:
         row = self._row[node.name]
         self._slots[row] = _slots(node)
+        taken = self._promised.get(row, {})
         for name, free in self._free.items():
-            free[row] = _free(node, name)
+            free[row] = _free(node, name) - taken.get(name, 0)
 
 
 def _free(node: NodeView, name: str) -> int:
-    return node.allocatable.get(name, 0) - node.requested.get(name, 0)
+    return node.allocatable.get(name, 0) - node.held(name)
 
 
 def _slots(node: NodeView) -> int:

@@ -102,7 +102,7 @@ class Placeable:
 
     def _room(self, target: NodeView, placed: Mapping[str, int] | None) -> str:
         wanted, taken = self.view.requests, placed or {}
-        free = {name: target.allocatable.get(name, 0) - target.requested.get(name, 0) - taken.get(name, 0) for name in wanted}
+        free = {name: target.allocatable.get(name, 0) - target.held(name) - taken.get(name, 0) for name in wanted}
         lacking = fits(wanted, free)
         return f"it lacks {', '.join(lacking)}" if lacking else ""
 

@@ -64,6 +64,11 @@ class NodeView:
     capacity: Vector = field(default_factory=dict)
     everyone: list[Pod] = field(default_factory=list)
     metric: NodeMetric | None = None
+    arriving: Vector = field(default_factory=dict)
+    """What will be used here beyond `usage`: by pods that came since the report, and by those that have a place here."""
+    prod_arriving: Vector = field(default_factory=dict)
+    reserved: Vector = field(default_factory=dict)
+    """Requests of places that are held for pods which have not come yet."""
     _shift: Vector = field(default_factory=dict)
     _watchers: list[Callable[[NodeView], None]] = field(default_factory=list)
 
@@ -86,6 +91,10 @@ class NodeView:
     @property
     def name(self) -> str:
         return self.node.metadata.name
+
+    def held(self, name: str) -> int:
+        """What of a resource nobody else can have: requests of the pods, and of the places that are held."""
+        return self.requested.get(name, 0) + self.reserved.get(name, 0)
 
     def take(self, uid: str) -> Callable[[], None]:
         """Take a pod off the node: its requests, its usage and its place. Returns what puts it back."""

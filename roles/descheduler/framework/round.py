@@ -236,7 +236,7 @@ class _Turn:
                 if not self._dry_run:
                     self._put_back.append(take_back)
         else:
-            result = await self._acting.evict(self._profile.door, pod, EvictOptions(self._plugin.name, effect.reason))
+            result = await self._acting.evict(self._profile.door, pod, EvictOptions(self._plugin.name, effect.reason, relief=effect.relief))
             if not result.accepted:
                 counts.take_back(node, namespace)
                 self._told(effect, "NotEvicted", f"{effect.reason}, but {result.message}")
@@ -252,7 +252,7 @@ class _Turn:
     async def _where(self, effect: Evict) -> str:
         """Where the pod would go: what the plugin reckons, and what the scheduler would do."""
         door = self._profile.door
-        found = await self._acting.where(door.successor(effect.pod) if isinstance(door, Replaces) else effect.pod)
+        found = await self._acting.where(door.successor(effect.pod, effect.relief) if isinstance(door, Replaces) else effect.pod)
         return (f"; it would fit {effect.target}" if effect.target else "") + (f"; {found}" if found else "")
 
     def _counts_of(self, effect: Evict) -> Counts:

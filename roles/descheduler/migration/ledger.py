@@ -78,6 +78,23 @@ class Ledger:
         """The jobs that arbitration has let through: what counts when it lets through more."""
         return self._book(lambda job: not status.finished(job) and self._has_started(job))
 
+    def of_pod(self, pod: Pod) -> list[PodMigrationJob]:
+        """The jobs about this very pod that have not ended."""
+        return [job for name in sorted(self.real().of_pod(pod)) if (job := self._jobs.get(name)) is not None]
+
+    def going(self, namespace: str) -> list[Pod]:
+        """The pods of a namespace that jobs will evict, and have not yet."""
+        found = []
+        for name in self.real().namespaces.get(namespace, ()):
+            job = self._jobs.get(name)
+            if job is not None and not status.accepted(job) and (pod := self._its_pod(job)) is not None:
+                found.append(pod)
+        return found
+
+    def keys(self, pod: Pod) -> tuple[str, str]:
+        """What failures of the pod's migration are remembered by: the pod, and its workload ("" without one)."""
+        return pod.metadata.uid, self._workload_uid(pod)
+
     def migrating_of_jobs(self) -> Counter[str]:
         """How many pods of each batch Job migrate already, by the Job's uid."""
         started = (job for job in self._jobs.list() if not status.finished(job) and self._has_started(job))

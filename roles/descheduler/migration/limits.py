@@ -99,6 +99,10 @@ class Book:
         """Whether a job is about this pod."""
         return bool(self._own(pod))
 
+    def of_pod(self, pod: Pod) -> set[str]:
+        """Names of the jobs about this pod."""
+        return self._own(pod)
+
     def _own(self, pod: Pod) -> set[str]:
         meta = pod.metadata
         return self.by_pod.get(meta.uid, set()) | self.by_pod.get(f"{meta.namespace}/{meta.name}", set())

@@ -10,13 +10,17 @@ from koord import seams
 from koord.api import kinds, names
 from koord.api.objects import Pod
 from koord.api.times import format_duration
+from koord.kube import errors
+from roles.descheduler.arrivals import Expected
 from roles.descheduler.fitting import OtherNodes
 from roles.descheduler.framework.evicting import Controller, EvictOptions, EvictResult, Setup
-from roles.descheduler.migration import template
+from roles.descheduler.migration import evictors, status, template
 from roles.descheduler.migration.args import MigrationControllerArgs
 from roles.descheduler.migration.controller import Migrations
-from roles.descheduler.migration.words import Mode
-from roles.descheduler.picture import NodeView
+from roles.descheduler.migration.policy import EVICTION
+from roles.descheduler.migration.words import Mode, Reason
+from roles.descheduler.picture import NodeView, Vector
+from roles.descheduler.relief import Relief
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +61,21 @@ class MigrationController:
         return self._nodes.refuse(pod) if self._nodes is not None else ""
 
     def leaving(self, pod: Pod) -> bool:
-        """Whether a job for the pod has not ended."""
-        return self._migrations.ledger.real().has(pod)
+        """Whether a job for the pod is on its way, and nothing has refused it."""
+        now = self._setup.clock()
+        return any(status.proceeds(job, now) for job in self._migrations.ledger.of_pod(pod))
+
+    def accepted(self, pod: Pod) -> bool:
+        """Whether the pod was told to leave."""
+        return self._migrations.accepted(pod)
+
+    def expected(self) -> Sequence[Expected]:
+        """The places that are held, or will be."""
+        return self._migrations.expectations.all()
+
+    def brought(self, pod: Pod) -> Vector | None:
+        """What the pod used where a migration took it from."""
+        return self._migrations.expectations.brought(pod)
 
     async def evict(self, pod: Pod, options: EvictOptions) -> EvictResult:
         """Make a job. Raises ApiError."""
@@ -69,6 +86,9 @@ class MigrationController:
             return EvictResult(True, "a PodMigrationJob would be made; dryRun of MigrationController is on", listed=True)
         if why := self.filter(pod) or self._limited(pod):
             return EvictResult(False, why)
+        if why := await self._asked(pod, options):
+            self._migrations.backoff.failed([pod.metadata.uid], Reason.FAILED_EVICT, self._setup.clock())
+            return EvictResult(False, why)
         job = await self._migrations.writing.create_job(self._job(pod, options))
         return EvictResult(True, f"PodMigrationJob {job.metadata.name} is made")
 
@@ -76,11 +96,21 @@ class MigrationController:
         """Count the job that a dry run would make for the pod."""
         return self._migrations.ledger.assume(pod)
 
-    def successor(self, pod: Pod) -> Pod:
-        """With a reservation first, the pod as it is asked for: not on the node where it is."""
+    def successor(self, pod: Pod, relief: Relief | None) -> Pod:
+        """With a reservation first, the pod as it is asked for: not on the node where it is, and for load only where it may go."""
         if self._policy.args.default_job_mode != Mode.RESERVATION_FIRST or not pod.spec.node_name:
             return pod
-        return template.elsewhere(pod)
+        return template.elsewhere(pod, tuple(relief.nodes) if relief is not None else None)
+
+    async def _asked(self, pod: Pod, options: EvictOptions) -> str:
+        """Why the API server would not let the pod go, "" when it would: asked before a place is held for nothing."""
+        if self._policy.evictor(pod) != EVICTION:
+            return ""
+        try:
+            await evictors.ask(self._setup.client, pod, options.delete_options or self._policy.args.delete_options)
+        except errors.ApiError as error:
+            return f"its eviction would be refused: {evictors.refusal(error)}"
+        return ""
 
     def _limited(self, pod: Pod) -> str:
         """Why an object limiter lets no further pod go, "" when it does."""
@@ -103,6 +133,8 @@ class MigrationController:
             names.ANNOTATION_JOB_CREATED_BY: self._instance,
             names.ANNOTATION_MIGRATION_PROFILE: self._policy.profile,
         }
+        if options.relief is not None and args.default_job_mode == Mode.RESERVATION_FIRST:
+            annotations[names.ANNOTATION_MIGRATION_RELIEF] = options.relief.write()
         kind = kinds.PODMIGRATIONJOBS
         head = {"apiVersion": kind.api_version, "kind": kind.kind}
         return {**head, "metadata": {"name": seams.uid(), "annotations": annotations}, "spec": spec}
