@@ -14,14 +14,14 @@ from koord.api import kinds, names
 from koord.api.objects import Pod, PodMigrationJob, Reservation
 from koord.kube import errors
 from roles.descheduler.metrics import Metrics
-from roles.descheduler.migration import evictors, leaving, status, template
+from roles.descheduler.migration import evictors, leaving, limits, status, template
 from roles.descheduler.migration.ledger import Ledger
 from roles.descheduler.migration.pairing import made_for
 from roles.descheduler.migration.policy import Policy
 from roles.descheduler.migration.step import Act, Step, View, set_condition
 from roles.descheduler.migration.targets import Targets
 from roles.descheduler.migration.telling import Telling
-from roles.descheduler.migration.words import Kind, Reason
+from roles.descheduler.migration.words import Kind, Mode, Reason
 from roles.descheduler.migration.writing import Writing
 
 log = logging.getLogger(__name__)
@@ -95,10 +95,18 @@ class Acting:
         return written
 
     async def _begin(self, view: View) -> PodMigrationJob:
-        uid = view.pod.metadata.uid if view.pod is not None else ""
-        if status.pod_uid(view.job) == uid:
-            return view.job
-        return await self._writing.job(view.job, {"spec": {"podRef": {"uid": uid}}})
+        job, pod = view.job, view.pod
+        spec: dict[str, Any] = {}
+        if pod is not None and status.pod_uid(job) != pod.metadata.uid:
+            spec["podRef"] = {"uid": pod.metadata.uid}
+        if (
+            pod is not None
+            and job.spec.mode != Mode.EVICT_DIRECTLY
+            and job.spec.reservation_options is None
+            and limits.leaves_no_place(pod)
+        ):
+            spec["mode"] = str(Mode.EVICT_DIRECTLY)
+        return await self._writing.job(job, {"spec": spec}) if spec else job
 
     # ---------------------------------------------------------------- reservations
 
@@ -226,7 +234,7 @@ class Acting:
         """Count the eviction at the pace and the object limiters, at once, so that no two pass on one token. Raises Again."""
         owner = pod.metadata.controller
         workload, namespace = owner.uid if owner is not None else "", pod.metadata.namespace
-        exempt = names.ANNOTATION_DESCHEDULER_EVICT in view.job.metadata.annotations or status.eviction_begun(view.job)
+        exempt = names.ANNOTATION_DESCHEDULER_EVICT in view.job.metadata.annotations or status.eviction_begun(view.job) or limits.dead(pod)
         hold = policy.limiters.hold(workload, namespace, view.now)
         if hold is not None and not exempt:
             raise Again(hold.seconds, hold.reason)
@@ -234,7 +242,7 @@ class Acting:
         if not policy.pace.take(clock):
             raise Again(policy.pace.wait(clock), "more evictions than evictQPS and evictBurst allow")
         uid = view.job.metadata.uid
-        if uid in self._counted:
+        if uid in self._counted or limits.dead(pod):
             return policy.pace.give_back
         self._counted.add(uid)
         replicas = self._ledger.replicas(pod)

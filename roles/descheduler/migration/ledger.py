@@ -13,7 +13,7 @@ from koord.api.objects import OwnerReference, Pod, PodMigrationJob, convert
 from roles.descheduler.migration import status
 from roles.descheduler.migration.arbitration import migrating_by_job_controller
 from roles.descheduler.migration.jobs import Jobs
-from roles.descheduler.migration.limits import Book, Migration, Owner, leaving
+from roles.descheduler.migration.limits import Book, Migration, Owner, dead, leaving
 from roles.descheduler.workloads import Workload, WorkloadError, Workloads
 from roles.descheduler.world import World
 
@@ -60,7 +60,7 @@ class Ledger:
         """Count a job that a dry run would have made, until the next round or until what is returned is called."""
         meta = pod.metadata
         job = f"dry run of {pod.key}"
-        made = Migration(job, meta.namespace, meta.name, meta.uid, pod.spec.node_name, self._workload_uid(pod))
+        made = Migration(job, meta.namespace, meta.name, meta.uid, pod.spec.node_name, self._workload_uid(pod), dead=dead(pod))
         self._assumed.append(made)
         self._with_assumed = None
 
@@ -112,7 +112,7 @@ class Ledger:
         pod = self._its_pod(job)
         if pod is not None:
             workload = self._workload_uid(pod) or self._remembered(job, namespace)
-            return Migration(job.metadata.name, namespace, name, pod.metadata.uid, pod.spec.node_name, workload)
+            return Migration(job.metadata.name, namespace, name, pod.metadata.uid, pod.spec.node_name, workload, dead=dead(pod))
         new = job.status.pod_ref
         if new is not None and new.uid:
             return Migration(job.metadata.name, namespace, new.name, new.uid, "", self._remembered(job, namespace))

@@ -14,7 +14,7 @@ from koord.kube import errors
 from roles.descheduler.arrivals import Expected
 from roles.descheduler.fitting import OtherNodes
 from roles.descheduler.framework.evicting import Controller, EvictOptions, EvictResult, Setup
-from roles.descheduler.migration import evictors, status, template
+from roles.descheduler.migration import evictors, limits, status, template
 from roles.descheduler.migration.args import MigrationControllerArgs
 from roles.descheduler.migration.controller import Migrations
 from roles.descheduler.migration.policy import EVICTION
@@ -98,7 +98,7 @@ class MigrationController:
 
     def successor(self, pod: Pod, relief: Relief | None) -> Pod:
         """With a reservation first, the pod as it is asked for: not on the node where it is, and for load only where it may go."""
-        if self._policy.args.default_job_mode != Mode.RESERVATION_FIRST or not pod.spec.node_name:
+        if self._policy.mode(pod) != Mode.RESERVATION_FIRST or not pod.spec.node_name:
             return pod
         return template.elsewhere(pod, tuple(relief.nodes) if relief is not None else None)
 
@@ -114,15 +114,17 @@ class MigrationController:
 
     def _limited(self, pod: Pod) -> str:
         """Why an object limiter lets no further pod go, "" when it does."""
+        if limits.dead(pod):
+            return ""
         owner = pod.metadata.controller
         hold = self._policy.limiters.hold(owner.uid if owner is not None else "", pod.metadata.namespace, self._setup.clock())
         return hold.reason if hold is not None else ""
 
     def _job(self, pod: Pod, options: EvictOptions) -> dict[str, Any]:
-        args, meta = self._policy.args, pod.metadata
+        args, meta, mode = self._policy.args, pod.metadata, self._policy.mode(pod)
         spec: dict[str, Any] = {
             "podRef": {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid},
-            "mode": args.default_job_mode,
+            "mode": mode,
             "ttl": format_duration(args.default_job_ttl),
         }
         if delete_options := options.delete_options or args.delete_options:
@@ -133,7 +135,7 @@ class MigrationController:
             names.ANNOTATION_JOB_CREATED_BY: self._instance,
             names.ANNOTATION_MIGRATION_PROFILE: self._policy.profile,
         }
-        if options.relief is not None and args.default_job_mode == Mode.RESERVATION_FIRST:
+        if options.relief is not None and mode == Mode.RESERVATION_FIRST:
             annotations[names.ANNOTATION_MIGRATION_RELIEF] = options.relief.write()
         kind = kinds.PODMIGRATIONJOBS
         head = {"apiVersion": kind.api_version, "kind": kind.kind}

@@ -68,7 +68,7 @@ class Policy:
             return None
         if why := self._evictable(pod):
             return Refusal("Evictable", why, 0, 0)
-        if not limits.asks_about_workloads(self.args):
+        if limits.dead(pod) or not limits.asks_about_workloads(self.args):
             return None
         try:
             return limits.expected_replicas(self.args, ledger.owner(pod))
@@ -78,6 +78,8 @@ class Policy:
     def reached(self, pod: Pod, ledger: Ledger, book: Book) -> Refusal | None:
         """Which limit does not let the pod migrate now."""
         if forced(pod):
+            return None
+        if limits.dead(pod):
             return None
         try:
             owner = ledger.owner(pod) if limits.asks_about_workloads(self.args) else None
@@ -90,12 +92,16 @@ class Policy:
         book = ledger.unfinished()
         if book.has(pod):
             return Refusal("Migrating", "a PodMigrationJob for it has not ended yet", 1, 1)
-        if self.args.default_job_mode == Mode.RESERVATION_FIRST and pod.spec.scheduler_name not in self.args.scheduler_names:
+        if self.mode(pod) == Mode.RESERVATION_FIRST and pod.spec.scheduler_name not in self.args.scheduler_names:
             schedulers = ", ".join(self.args.scheduler_names)
             return Refusal(
                 "SchedulerName", f"its scheduler {pod.spec.scheduler_name!r} makes no reservations; accepted: {schedulers}", 0, 0
             )
         return self.forbidden(pod, ledger) or self.reached(pod, ledger, book) or self._in_vain(pod, ledger)
+
+    def mode(self, pod: Pod) -> str:
+        """How a job that a plugin asks for moves the pod: a place is only reserved where somebody will come into it."""
+        return Mode.EVICT_DIRECTLY if limits.leaves_no_place(pod) else self.args.default_job_mode
 
     def _in_vain(self, pod: Pod, ledger: Ledger) -> Refusal | None:
         """Why a job would probably be refused, or fail as the last one did."""

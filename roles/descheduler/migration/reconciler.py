@@ -11,7 +11,7 @@ from koord.api.objects import Pod, PodMigrationJob, Reservation
 from koord.kube import errors
 from koord.kube.informers import Informer
 from koord.kube.workqueue import WorkQueue
-from roles.descheduler.migration import machine, status, template
+from roles.descheduler.migration import limits, machine, status, template
 from roles.descheduler.migration.acting import Acting, Again
 from roles.descheduler.migration.jobs import Jobs
 from roles.descheduler.migration.policy import Policy
@@ -133,7 +133,7 @@ class Reconciler:
         reservation = await self._reservation(job)
         pod = await self._pod(job)
         hold: Hold | None = None
-        if pod is not None and status.running(job):
+        if pod is not None and status.running(job) and not limits.dead(pod):
             owner = pod.metadata.controller
             hold = policy.limiters.hold(owner.uid if owner is not None else "", pod.metadata.namespace, self._clock())
         node = reservation.status.node_name if reservation is not None else ""
