@@ -247,9 +247,13 @@ ANNOTATION_EVICT_REASON = "koordinator.sh/evict-reason"
 ANNOTATION_EVICT_TRIGGER = "koordinator.sh/evict-trigger"
 ANNOTATION_JOB_CREATED_BY = "koordinator.sh/job-created-by"
 ANNOTATION_PASSED_ARBITRATION = "descheduler.koordinator.sh/passed-arbitration"
-# koord's own: whose arguments a migration follows, and which workload its pod belonged to
+# koord's own: whose arguments a migration follows, which workload its pod belonged to, where a pod that moves for load may go, which
+# nodes turned out to be no good for it, and how long the migration was paused
 ANNOTATION_MIGRATION_PROFILE = "descheduler.koordinator.sh/profile"
 ANNOTATION_MIGRATION_WORKLOAD = "descheduler.koordinator.sh/workload"
+ANNOTATION_MIGRATION_RELIEF = "descheduler.koordinator.sh/relief"
+ANNOTATION_MIGRATION_PAUSED = "descheduler.koordinator.sh/paused"
+ANNOTATION_MIGRATION_AVOID = "descheduler.koordinator.sh/avoid"
 ANNOTATION_POD_ARBITRATING = "descheduler.koordinator.sh/pod-arbitrating"
 ANNOTATION_RECOMMENDATION_BOUNDS = "analysis.koordinator.sh/bounds"  # Recommendations
 

@@ -35,6 +35,7 @@ __all__ = ["App", "Options"]
 log = logging.getLogger(__name__)
 
 COMPONENT = "koord-descheduler"
+_AT_ONCE = 200  # records that are written before others get their turn
 
 
 class App:
@@ -176,8 +177,10 @@ class App:
             self._placements.forget()
         with self.metrics.time_round():
             outcome = await self._rounds.run(await self._observer.views(now), now, self._acting)
-        for record in outcome.records:
+        for number, record in enumerate(outcome.records, 1):
             self._recorder.record(record)
+            if number % _AT_ONCE == 0:
+                await seams.sleep(0)
         self.metrics.round_done(outcome)
         for error in outcome.errors:
             log.error("the round ended early: %s", error)

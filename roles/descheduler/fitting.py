@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from koord import seams
 from koord.api.objects import Node, Pod
 from koord.api.quantity import QuantityError
 from koord.kube.selectors import Selector, parse_label_selector
-from roles.descheduler.nodefit import Placeable
+from roles.descheduler.columns import Columns
 from roles.descheduler.picture import NodeView, Pictures, is_ready, pod_view
 from roles.descheduler.world import World
 
@@ -16,43 +17,50 @@ log = logging.getLogger(__name__)
 
 
 class OtherNodes:
-    """Ready nodes that match a selector (text, "" for all), by the community's node fit."""
+    """Ready nodes that match a selector (text, "" for all), by the community's node fit.
+
+    One table a round, of which every pod is asked."""
 
     def __init__(self, world: World, selector: str = "") -> None:
         """Raises SelectorError."""
         self._world = world
         self._selector: Selector = parse_label_selector(selector)
         self._pictures = Pictures()
+        self._columns: Columns | None = None
 
     def begin(self) -> None:
-        """A new round: what is remembered of pods that are gone may go too."""
+        """A new round: nodes are looked at anew, and what is remembered of pods that are gone may go too."""
         self._pictures.begin()
+        self._columns = None
+
+    async def see(self, nodes: Sequence[NodeView]) -> None:
+        """The round's own picture of all nodes. Without one the nodes are looked at with the first question."""
+        columns = Columns([view for view in nodes if self._counts(view.node)])
+        for _ in columns.learn():
+            await seams.sleep(0)
+        self._columns = columns
 
     def refuse(self, pod: Pod) -> str:
         """Why the pod could run on no other node, "" when it could on one."""
         try:
-            wanted = Placeable(pod_view(pod, None))
+            wanted = pod_view(pod, None)
         except (QuantityError, ValueError) as error:
             return f"its requests cannot be read: {error}"
-        reasons: dict[str, int] = {}
-        for view in self._views(pod.spec.node_name):
-            problem = wanted.community_unfit(view)
-            if not problem:
-                return ""
-            reasons[problem] = reasons.get(problem, 0) + 1
-        told = ", ".join(f"{count} x {problem}" for problem, count in sorted(reasons.items()))
+        if self._columns is None:
+            self._columns = Columns(list(self._views()))
+        if self._columns.elsewhere(wanted, community=True):
+            return ""
+        told = ", ".join(f"{count} x {problem}" for problem, count in sorted(self._columns.why_not(wanted).items()))
         return f"it fits no other node{f' ({told})' if told else ''}"
 
-    def _views(self, own: str) -> Iterator[NodeView]:
-        for node in sorted(self._world.nodes.list(), key=lambda node: node.metadata.name):
-            if node.metadata.name != own and is_ready(node) and self._selector.matches(node.metadata.labels):
-                view = self._view(node)
-                if view is not None:
-                    yield view
+    def _counts(self, node: Node) -> bool:
+        return is_ready(node) and self._selector.matches(node.metadata.labels)
 
-    def _view(self, node: Node) -> NodeView | None:
-        try:
-            return self._pictures.node(node, self._world.pods_on(node.metadata.name), None, now=0.0)
-        except (QuantityError, ValueError) as error:
-            log.warning("node %s is not asked, a value cannot be read: %s", node.metadata.name, error)
-            return None
+    def _views(self) -> Iterator[NodeView]:
+        for node in sorted(self._world.nodes.list(), key=lambda node: node.metadata.name):
+            if not self._counts(node):
+                continue
+            try:
+                yield self._pictures.node(node, self._world.pods_on(node.metadata.name), None, now=0.0)
+            except (QuantityError, ValueError) as error:
+                log.warning("node %s is not asked, a value cannot be read: %s", node.metadata.name, error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from koord.accounting.resources import fits
 from koord.api.objects import Node, Pod, PodAffinityTerm, Taint, Toleration
@@ -41,10 +41,11 @@ def required_affinity(pod: Pod) -> NodeSelector | None:
 
 def affinity_matches(pod: Pod, node: Node) -> bool:
     """spec.nodeSelector and required node affinity. An affinity that cannot be read matches nothing."""
-    return not Placeable.affinity_problem(pod, node, _compiled(pod))
+    return not Placeable.affinity_problem(pod, node, compiled_affinity(pod))
 
 
-def _compiled(pod: Pod) -> NodeSelector | None:
+def compiled_affinity(pod: Pod) -> NodeSelector | None:
+    """Required node affinity, compiled; one that cannot be read matches nothing."""
     try:
         return required_affinity(pod)
     except SelectorError:
@@ -56,7 +57,7 @@ class Placeable:
 
     def __init__(self, view: PodView) -> None:
         self.view = view
-        self._affinity = _compiled(view.pod)
+        self._affinity = compiled_affinity(view.pod)
 
     @staticmethod
     def affinity_problem(pod: Pod, node: Node, affinity: NodeSelector | None) -> str:
@@ -101,21 +102,9 @@ class Placeable:
 
     def _room(self, target: NodeView, placed: Mapping[str, int] | None) -> str:
         wanted, taken = self.view.requests, placed or {}
-        free = {name: target.allocatable.get(name, 0) - target.requested.get(name, 0) - taken.get(name, 0) for name in wanted}
+        free = {name: target.allocatable.get(name, 0) - target.held(name) - taken.get(name, 0) for name in wanted}
         lacking = fits(wanted, free)
         return f"it lacks {', '.join(lacking)}" if lacking else ""
-
-
-def fitting_other(view: PodView, nodes: Sequence[NodeView]) -> str:
-    """A node other than its own that the pod fits, "" when there is none."""
-    pod = Placeable(view)
-    return next((node.name for node in nodes if node.name != view.pod.spec.node_name and not pod.unfit(node)), "")
-
-
-def community_fitting(view: PodView, nodes: Sequence[NodeView]) -> str:
-    """A node that the pod fits by the community's rule, "" when there is none."""
-    pod = Placeable(view)
-    return next((node.name for node in nodes if not pod.community_unfit(node)), "")
 
 
 # ---------------------------------------------------------------- anti-affinity

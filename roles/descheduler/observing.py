@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from koord import seams
 from koord.api.objects import Pod
 from koord.api.quantity import QuantityError
-from roles.descheduler.framework.evicting import KnowsLeaving
+from roles.descheduler.arrivals import Expected, expect
+from roles.descheduler.framework.evicting import KnowsArriving, KnowsLeaving
 from roles.descheduler.framework.round import Profile
-from roles.descheduler.picture import NodeView, Pictures
+from roles.descheduler.picture import NodeView, Pictures, Vector
 from roles.descheduler.world import World
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 50  # nodes that are read before others get their turn
+_AT_ONCE = 20  # nodes that are read before others get their turn
 
 
 class Observer:
@@ -23,22 +24,37 @@ class Observer:
 
     def __init__(self, world: World, profiles: Sequence[Profile]) -> None:
         self._world = world
-        self._doors = [door for profile in profiles for door in profile.doors() if isinstance(door, KnowsLeaving)]
-        self._pictures = Pictures(self._leaving)
+        doors = [door for profile in profiles for door in profile.doors()]
+        self._leave = [door for door in doors if isinstance(door, KnowsLeaving)]
+        self._arrive = [door for door in doors if isinstance(door, KnowsArriving)][:1]  # migrations are one for all profiles
+        self._pictures = Pictures(self._leaving, self._accepted)
 
     def _leaving(self, pod: Pod) -> bool:
-        return any(door.leaving(pod) for door in self._doors)
+        return any(door.leaving(pod) for door in self._leave)
+
+    def _accepted(self, pod: Pod) -> bool:
+        return any(door.accepted(pod) for door in self._leave)
+
+    def _brought(self, pod: Pod) -> Vector | None:
+        return next((usage for door in self._arrive if (usage := door.brought(pod)) is not None), None)
 
     async def views(self, now: float) -> list[NodeView]:
         """All nodes in name order. `now` is in seconds since the epoch."""
         self._pictures.begin()
+        expected: dict[str, list[Expected]] = {}
+        for door in self._arrive:
+            for place in door.expected():
+                expected.setdefault(place.node, []).append(place)
         views = []
-        for number, node in enumerate(sorted(self._world.nodes.list(), key=lambda node: node.metadata.name)):
-            if number % _AT_ONCE == _AT_ONCE - 1:
+        for number, node in enumerate(sorted(self._world.nodes.list(), key=lambda node: node.metadata.name), 1):
+            if number % _AT_ONCE == 0:
                 await seams.sleep(0)
             name = node.metadata.name
             try:
-                views.append(self._pictures.node(node, self._world.pods_on(name), self._world.node_metrics.get(name), now=now))
+                view = self._pictures.node(node, self._world.pods_on(name), self._world.node_metrics.get(name), now=now)
             except (QuantityError, ValueError) as error:
                 log.error("node %s is left out of this round, a value cannot be read: %s", name, error)
+                continue
+            expect(view, expected.get(name, ()), self._brought)
+            views.append(view)
         return views

@@ -26,13 +26,15 @@ FINISHED = frozenset({"Succeeded", "Failed"})
 class PodView:
     """An active pod on a node. `usage` is None where the node's metrics do not list it. Base units: milli-CPU, bytes.
 
-    `leaving`: it has been told to go, so its load does not count any more, though it is still there."""
+    `leaving`: it is on its way out, so that nobody asks for it again; either a migration is under way, or `accepted`: it was told to
+    go, so that its load does not count any more, though it is still there."""
 
     pod: Pod
     requests: Vector
     usage: Vector | None
     priority_class: PriorityClass
     leaving: bool = False
+    accepted: bool = False
     migrate_out: Mapping[str, str] | None = None
     """Why the node's agent asks that the pod moves: `reason`, `victim`, `signal`, `since` of the NodeMetric; None when it does not."""
 
@@ -62,7 +64,21 @@ class NodeView:
     capacity: Vector = field(default_factory=dict)
     everyone: list[Pod] = field(default_factory=list)
     metric: NodeMetric | None = None
+    arriving: Vector = field(default_factory=dict)
+    """What will be used here beyond `usage`: by pods that came since the report, and by those that have a place here."""
+    prod_arriving: Vector = field(default_factory=dict)
+    reserved: Vector = field(default_factory=dict)
+    """Requests of places that are held for pods which have not come yet."""
     _shift: Vector = field(default_factory=dict)
+    _watchers: list[Callable[[NodeView], None]] = field(default_factory=list)
+
+    def watch(self, changed: Callable[[NodeView], None]) -> None:
+        """Be told when pods are taken from the node or put back."""
+        self._watchers.append(changed)
+
+    def _changed(self) -> None:
+        for watcher in self._watchers:
+            watcher(self)
 
     def shift_usage(self, by: Vector) -> None:
         """Let the node count as using that much more (or less, but never less than nothing), in place of an earlier shift."""
@@ -76,6 +92,10 @@ class NodeView:
     def name(self) -> str:
         return self.node.metadata.name
 
+    def held(self, name: str) -> int:
+        """What of a resource nobody else can have: requests of the pods, and of the places that are held."""
+        return self.requested.get(name, 0) + self.reserved.get(name, 0)
+
     def take(self, uid: str) -> Callable[[], None]:
         """Take a pod off the node: its requests, its usage and its place. Returns what puts it back."""
         before = (self.pods, self.everyone, dict(self.requested), _copy(self.usage), _copy(self.prod_usage))
@@ -84,13 +104,15 @@ class NodeView:
         if view is not None:
             self.pods = [other for other in self.pods if other is not view]
             resources.sub_into(self.requested, view.requests)
-            if not view.leaving:
+            if not view.accepted:
                 _discount(self.usage, view)
                 if view.is_prod:
                     _discount(self.prod_usage, view)
+        self._changed()
 
         def put_back() -> None:
             self.pods, self.everyone, self.requested, self.usage, self.prod_usage = before
+            self._changed()
 
         return put_back
 
@@ -130,10 +152,13 @@ def pod_view(pod: Pod, usage: Vector | None) -> PodView:
 
 
 class Pictures:
-    """Makes node views, remembering what it read from an object as long as the caches hold that very object."""
+    """Makes node views, remembering what it read from an object as long as the caches hold that very object.
 
-    def __init__(self, leaving: Callable[[Pod], bool] | None = None) -> None:
+    `leaving` says whether a pod is on its way out, `accepted` whether its eviction was accepted; a terminating pod is both."""
+
+    def __init__(self, leaving: Callable[[Pod], bool] | None = None, accepted: Callable[[Pod], bool] | None = None) -> None:
         self._leaving = leaving or (lambda pod: False)
+        self._accepted = accepted or (lambda pod: False)
         self._pods: dict[str, tuple[Pod, Vector, PriorityClass]] = {}
         self._seen: dict[str, tuple[Pod, Vector, PriorityClass]] = {}
 
@@ -142,7 +167,7 @@ class Pictures:
         self._pods, self._seen = self._seen, {}
 
     def node(self, node: Node, pods: Iterable[Pod], metric: NodeMetric | None, *, now: float) -> NodeView:
-        """One node as the plugins see it (DS-LNL-08). Usage of pods that left or are leaving does not count.
+        """One node as the plugins see it (DS-LNL-08). Usage of pods that left, or whose eviction was accepted, does not count.
 
         `now` is in seconds. Raises QuantityError or ValueError for a node, pod or metric whose values cannot be read.
         """
@@ -165,7 +190,8 @@ class Pictures:
         if known is None or known[0] is not pod:
             known = (pod, pod_requests(pod), pod_priority_class(pod))
         self._seen[pod.metadata.uid] = known
-        return PodView(pod, known[1], usage, known[2], pod.metadata.deletion_timestamp is not None or self._leaving(pod))
+        accepted = pod.metadata.deletion_timestamp is not None or self._accepted(pod)
+        return PodView(pod, known[1], usage, known[2], accepted or self._leaving(pod), accepted)
 
 
 def node_view(node: Node, pods: Iterable[Pod], metric: NodeMetric | None, *, now: float) -> NodeView:
@@ -194,7 +220,7 @@ def _usage(views: Iterable[PodView], usage: Vector) -> tuple[Vector, Vector]:
     prod_usage: Vector = {}
     count = prod_count = 0
     for view in views:
-        if view.leaving:
+        if view.accepted:
             continue
         count, prod_count = count + 1, prod_count + view.is_prod
         if view.usage is not None:

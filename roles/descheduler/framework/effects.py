@@ -9,6 +9,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from koord.api.objects import Node, Pod
+from roles.descheduler.relief import Relief
 
 Number = float | int | str
 
@@ -21,13 +22,14 @@ class PluginError(Exception):
 class Evict:
     """One pod is to leave its node, and why. `target` is where the plugin reckons that it fits, "" when it did not ask.
 
-    `dry_run` is the plugin's own switch. `numbers` are what the reason rests on."""
+    `dry_run` is the plugin's own switch. `numbers` are what the reason rests on. `relief`: the pod leaves for load, and where it may go."""
 
     pod: Pod
     reason: str
     target: str = ""
     numbers: dict[str, Number] = field(default_factory=dict)
     dry_run: bool = False
+    relief: Relief | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,5 +53,11 @@ class Annotate:
     dry_run: bool = False
 
 
-Effect = Evict | Cordon | Annotate
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing is to be done: the plugin has worked for a while, and others in the process may have their turn."""
+
+
+PAUSE = Pause()
+Effect = Evict | Cordon | Annotate | Pause
 Turn = Generator[Effect, bool, None]

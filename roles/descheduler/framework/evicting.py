@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from koord.kube.events import EventRecorder
     from koord.kube.informers import InformerFactory
     from koord.kube.leases import Leadership
+    from roles.descheduler.arrivals import Expected
     from roles.descheduler.metrics import Metrics
+    from roles.descheduler.picture import NodeView, Vector
+    from roles.descheduler.relief import Relief
     from roles.descheduler.workloads import Workloads
     from roles.descheduler.world import World
 
@@ -36,6 +39,7 @@ class EvictOptions:
     plugin: str
     reason: str
     delete_options: dict[str, Any] | None = None  # metav1.DeleteOptions on the wire; None: the plugin's own default
+    relief: Relief | None = None  # where a pod that leaves for load may go
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,30 @@ class KnowsLeaving(Protocol):
     """A door that begins evictions which take time (migrations)."""
 
     def leaving(self, pod: Pod) -> bool:
-        """Whether an eviction of this pod is under way. Its usage then counts no more: the next round must not relieve its node again."""
+        """Whether an eviction of this pod is under way, and nothing has refused it: the next round must not let another one leave for the
+        same reason."""
+
+    def accepted(self, pod: Pod) -> bool:
+        """Whether it was accepted. The pod's usage then counts no more, though it is still there."""
+
+
+@runtime_checkable
+class KnowsArriving(Protocol):
+    """A door that knows where pods will go."""
+
+    def expected(self) -> Sequence[Expected]:
+        """The places that are held for pods, and those that migrations will ask for."""
+
+    def brought(self, pod: Pod) -> Vector | None:
+        """What a pod that came by a migration used where it came from; None if it did not."""
+
+
+@runtime_checkable
+class Sees(Protocol):
+    """A door that asks about nodes."""
+
+    async def see(self, nodes: Sequence[NodeView]) -> None:
+        """Called after `prepare` with the round's picture of all nodes, which pods leave as the round goes on."""
 
 
 @runtime_checkable
@@ -128,7 +155,7 @@ class Assumes(Protocol):
 class Replaces(Protocol):
     """A door that has a say in where the pod goes."""
 
-    def successor(self, pod: Pod) -> Pod:
+    def successor(self, pod: Pod, relief: Relief | None) -> Pod:
         """The pod as the scheduler would be asked to place it again; its uid and node are still those of the pod that leaves."""
 
 

@@ -11,6 +11,7 @@ from roles.descheduler.framework.evicting import Evicting
 from roles.descheduler.picture import NodeView
 
 ROLE = "descheduler"
+STEPS = 64  # pods or nodes that a plugin looks at before it lets others have their turn
 
 
 @dataclass(slots=True)
@@ -22,6 +23,16 @@ class Handle:
     now: float
     filters: Sequence[Evicting]
     records: list[Record] = field(default_factory=list)
+    _steps: int = 0
+
+    def pause(self, steps: int = 1) -> bool:
+        """Whether it is time to yield PAUSE, after looking at so many pods or nodes more: a plugin that searches for long without
+        yielding keeps everything else in the process waiting."""
+        self._steps += steps
+        if self._steps < STEPS:
+            return False
+        self._steps = 0
+        return True
 
     def filter(self, pod: Pod) -> str:
         """Why the pod may not leave, "" when every filter lets it."""

@@ -16,8 +16,8 @@ from koord import seams
 from koord.api.objects import Node, Pod
 from koord.config.selectors import LabelSelector
 from koord.decisions.record import Record
-from roles.descheduler.framework.effects import Annotate, Cordon, Effect, Evict, PluginError
-from roles.descheduler.framework.evicting import Assumes, Evicting, EvictOptions, EvictResult, Replaces
+from roles.descheduler.framework.effects import Annotate, Cordon, Evict, Pause, PluginError
+from roles.descheduler.framework.evicting import Assumes, Evicting, EvictOptions, EvictResult, Replaces, Sees
 from roles.descheduler.framework.handle import Handle, node_subject, pod_subject
 from roles.descheduler.framework.limits import Counts, Limits
 from roles.descheduler.framework.plugin import BALANCE, DESCHEDULE, Plugin
@@ -90,13 +90,14 @@ class Rounds:
 
     async def run(self, nodes: Iterable[NodeView], now: float, acting: Acting) -> Outcome:
         """One round. `now` is in seconds since the epoch."""
-        chosen = [node for node in nodes if is_ready(node.node) and _matches(self._selector, node)]
+        everything = list(nodes)
+        chosen = [node for node in everything if is_ready(node.node) and _matches(self._selector, node)]
         if len(chosen) <= 1:
             return Outcome(nodes=len(chosen), skipped=f"{len(chosen)} ready nodes match, at least two are needed to move anything")
         outcome = Outcome(nodes=len(chosen))
         counts = Counts()
         for profile in self.profiles:
-            await _prepare(profile, [node for node in chosen if _matches(profile.selector, node)])
+            await _prepare(profile, [node for node in chosen if _matches(profile.selector, node)], everything)
         for point in (DESCHEDULE, BALANCE):
             for profile in self.profiles:
                 mine = [node for node in chosen if _matches(profile.selector, node)]
@@ -115,11 +116,13 @@ class Rounds:
         return outcome
 
 
-async def _prepare(profile: Profile, nodes: list[NodeView]) -> None:
+async def _prepare(profile: Profile, nodes: list[NodeView], everything: list[NodeView]) -> None:
     pods = [pod for node in nodes for pod in node.everyone]
     for door in profile.doors():
         try:
             await door.prepare(pods)
+            if isinstance(door, Sees):
+                await door.see(everything)
         except Exception:  # what it does not know now it refuses later
             log.exception("profile %s: %s could not prepare the round", profile.name, door.name)
 
@@ -153,7 +156,7 @@ class _Turn:
             effect = next(generator, None)
             while effect is not None:
                 await seams.sleep(0)  # deciding takes its time; renewing the lease must have its turn
-                answer = await self._perform(effect)
+                answer = isinstance(effect, Pause) or await self._perform(effect)
                 try:
                     effect = generator.send(answer)
                 except StopIteration:
@@ -174,7 +177,7 @@ class _Turn:
                 put_back()
         return ""
 
-    async def _perform(self, effect: Effect) -> bool:
+    async def _perform(self, effect: Evict | Cordon | Annotate) -> bool:
         if self._plugin.name in self._profile.observe:
             effect = replace(effect, dry_run=True)
         if isinstance(effect, Evict):
@@ -203,7 +206,7 @@ class _Turn:
         assert isinstance(result, EvictResult)
         return result
 
-    def _switch(self, effect: Effect) -> str:
+    def _switch(self, effect: Evict | Cordon | Annotate) -> str:
         """Which dry-run switch is on, in words; "" for none."""
         if self._dry_run:
             return " by the configuration"
@@ -233,7 +236,7 @@ class _Turn:
                 if not self._dry_run:
                     self._put_back.append(take_back)
         else:
-            result = await self._acting.evict(self._profile.door, pod, EvictOptions(self._plugin.name, effect.reason))
+            result = await self._acting.evict(self._profile.door, pod, EvictOptions(self._plugin.name, effect.reason, relief=effect.relief))
             if not result.accepted:
                 counts.take_back(node, namespace)
                 self._told(effect, "NotEvicted", f"{effect.reason}, but {result.message}")
@@ -249,7 +252,7 @@ class _Turn:
     async def _where(self, effect: Evict) -> str:
         """Where the pod would go: what the plugin reckons, and what the scheduler would do."""
         door = self._profile.door
-        found = await self._acting.where(door.successor(effect.pod) if isinstance(door, Replaces) else effect.pod)
+        found = await self._acting.where(door.successor(effect.pod, effect.relief) if isinstance(door, Replaces) else effect.pod)
         return (f"; it would fit {effect.target}" if effect.target else "") + (f"; {found}" if found else "")
 
     def _counts_of(self, effect: Evict) -> Counts:

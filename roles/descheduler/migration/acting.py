@@ -14,16 +14,19 @@ from koord.api import kinds, names
 from koord.api.objects import Pod, PodMigrationJob, Reservation
 from koord.kube import errors
 from roles.descheduler.metrics import Metrics
-from roles.descheduler.migration import evictors, leaving, status, template
+from roles.descheduler.migration import evictors, leaving, limits, status, template
 from roles.descheduler.migration.ledger import Ledger
 from roles.descheduler.migration.pairing import made_for
 from roles.descheduler.migration.policy import Policy
 from roles.descheduler.migration.step import Act, Step, View, set_condition
+from roles.descheduler.migration.targets import Targets
 from roles.descheduler.migration.telling import Telling
-from roles.descheduler.migration.words import Kind, Reason
+from roles.descheduler.migration.words import Kind, Mode, Reason
 from roles.descheduler.migration.writing import Writing
 
 log = logging.getLogger(__name__)
+
+ANSWER = 15.0  # seconds that an eviction may wait for its answer
 
 
 class Again(Exception):
@@ -44,6 +47,7 @@ class Acting:
         telling: Telling,
         metrics: Metrics,
         policies: Callable[[], Iterable[Policy]],
+        targets: Targets,
         *,
         no_claims: bool,
     ) -> None:
@@ -52,6 +56,7 @@ class Acting:
         self._telling = telling
         self._metrics = metrics
         self._policies = policies
+        self._targets = targets
         self._no_claims = no_claims
         self._counted: set[str] = set()  # jobs whose eviction is counted though its answer is not known yet
 
@@ -61,8 +66,10 @@ class Acting:
         if step.act is Act.BEGIN:
             job = await self._begin(view)
         if step.status is not None:
-            await self._write(view, step, policy, job)
-        if step.act is Act.RESERVE:
+            job = await self._write(view, step, policy, job)
+        if step.act is Act.GIVE_BACK:
+            await self._give_back(view, job)
+        elif step.act is Act.RESERVE:
             await self._reserve(view, policy)
         elif step.act is Act.STAMP:
             await self._stamp(view)
@@ -88,10 +95,18 @@ class Acting:
         return written
 
     async def _begin(self, view: View) -> PodMigrationJob:
-        uid = view.pod.metadata.uid if view.pod is not None else ""
-        if status.pod_uid(view.job) == uid:
-            return view.job
-        return await self._writing.job(view.job, {"spec": {"podRef": {"uid": uid}}})
+        job, pod = view.job, view.pod
+        spec: dict[str, Any] = {}
+        if pod is not None and status.pod_uid(job) != pod.metadata.uid:
+            spec["podRef"] = {"uid": pod.metadata.uid}
+        if (
+            pod is not None
+            and job.spec.mode != Mode.EVICT_DIRECTLY
+            and job.spec.reservation_options is None
+            and limits.leaves_no_place(pod)
+        ):
+            spec["mode"] = str(Mode.EVICT_DIRECTLY)
+        return await self._writing.job(job, {"spec": spec}) if spec else job
 
     # ---------------------------------------------------------------- reservations
 
@@ -103,7 +118,7 @@ class Acting:
             raise Again(0.05, f"{view.about_pod} is going")  # the cache will say so in a moment
         self._writing.check()
         try:
-            made = await self._create(template.reservation(job, pod, view.now, without_claims=self._no_claims), job)
+            made = await self._create(template.reservation(job, pod, view.now, without_claims=self._no_claims, nodes=view.targets), job)
         except errors.Unreachable:
             raise
         except (errors.ApiError, template.TemplateError) as error:
@@ -115,6 +130,17 @@ class Acting:
                 await self._write(view, step, policy, job)
             raise Again(None, f"the reservation cannot be made: {error}") from error
         await self._writing.job(job, {"spec": {"reservationOptions": {"reservationRef": template.reference(made)}}})
+
+    async def _give_back(self, view: View, job: PodMigrationJob) -> None:
+        """The job forgets its place first: killed in between, it finds the old one, and gives it back again."""
+        if view.reservation is None:
+            return
+        meta, lost = view.reservation.metadata, view.reservation.status.node_name
+        avoided = ",".join(sorted({*status.avoided(job), lost}))
+        annotations = {names.ANNOTATION_MIGRATION_AVOID: avoided}
+        body = {"metadata": {"annotations": annotations}, "spec": {"reservationOptions": {"reservationRef": None}}}
+        await self._writing.job(job, body)
+        await self._writing.delete(kinds.RESERVATIONS, meta.name, meta.uid)
 
     async def _create(self, body: dict[str, Any], job: PodMigrationJob) -> dict[str, Any]:
         client, name = self._writing.client, body["metadata"]["name"]
@@ -174,7 +200,7 @@ class Acting:
         if pod.metadata.deletion_timestamp or (status.eviction_begun(view.job) and evictors.asked_softly(pod)):
             await self._write(view, leaving.going(view), policy, view.job)
             return
-        await self._still_free(view)
+        await self._still_good(view, pod)
         undo = self._take_turn(view, pod, policy)
         try:
             job = await self._write(view, leaving.intention(view), policy, view.job)
@@ -184,20 +210,31 @@ class Acting:
         view = replace(view, job=job, pod=pod, hold=None)
         await self._ask(view, pod, policy, undo)
 
-    async def _still_free(self, view: View) -> None:
-        """Look at the place as it is: one that was taken a moment ago is none. Raises Again."""
+    async def _still_good(self, view: View, pod: Pod) -> None:
+        """Look at the place and its node as they are: one that was taken or lost a moment ago is none. Raises Again.
+
+        A place that would expire before the pod has left and another one has come is held for longer."""
         ref = status.reservation_ref(view.job)
         if ref is None:
             return
         found = await self._writing.reservation(ref.name)
         if found is None or found.status.phase in ("Succeeded", "Failed"):
             raise Again(0.05, f"{view.about_reservation} is not free any more")  # the cache will say so in a moment
+        if status.eviction_begun(view.job):
+            return
+        node = await self._writing.node(found.status.node_name)
+        if node is None or (why := self._targets.unfit(view.job, pod, found.status.node_name, node)):
+            raise Again(0.2, why if node is not None else f'node "{found.status.node_name}" is gone')
+        if ttl := template.longer(found, view.now, status.grace(pod) + status.MARGIN + ANSWER):
+            self._writing.check()
+            body = {"spec": {"ttl": ttl}}
+            await self._writing.client.patch(kinds.RESERVATIONS, ref.name, body, field_manager="koord-descheduler")
 
     def _take_turn(self, view: View, pod: Pod, policy: Policy) -> Callable[[], None]:
         """Count the eviction at the pace and the object limiters, at once, so that no two pass on one token. Raises Again."""
         owner = pod.metadata.controller
         workload, namespace = owner.uid if owner is not None else "", pod.metadata.namespace
-        exempt = names.ANNOTATION_DESCHEDULER_EVICT in view.job.metadata.annotations or status.eviction_begun(view.job)
+        exempt = names.ANNOTATION_DESCHEDULER_EVICT in view.job.metadata.annotations or status.eviction_begun(view.job) or limits.dead(pod)
         hold = policy.limiters.hold(workload, namespace, view.now)
         if hold is not None and not exempt:
             raise Again(hold.seconds, hold.reason)
@@ -205,7 +242,7 @@ class Acting:
         if not policy.pace.take(clock):
             raise Again(policy.pace.wait(clock), "more evictions than evictQPS and evictBurst allow")
         uid = view.job.metadata.uid
-        if uid in self._counted:
+        if uid in self._counted or limits.dead(pod):
             return policy.pace.give_back
         self._counted.add(uid)
         replicas = self._ledger.replicas(pod)
@@ -249,7 +286,7 @@ class Acting:
             step = leaving.unanswered(view, str(error))
         else:
             undo()
-            step = leaving.refused(view, refusal(error))
+            step = leaving.refused(view, evictors.refusal(error))
         if step.status is not None:
             await self._write(view, step, policy, view.job)
         raise Again(error.retry_after, step.message) from error
@@ -258,9 +295,3 @@ class Acting:
 def _meant(job: PodMigrationJob, uid: str) -> bool:
     """Whether the pod with this uid is the one that the job is about."""
     return status.pod_uid(job) in ("", uid)
-
-
-def refusal(error: errors.ApiError) -> str:
-    """What the API server refused an eviction with, causes included: which disruption budget, and what it lacks."""
-    causes = [str(cause["message"]) for cause in error.details.get("causes") or () if cause.get("message")]
-    return " ".join([str(error), *causes])

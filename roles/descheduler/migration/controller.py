@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from koord import seams
 from koord.api import kinds, names
-from koord.api.objects import Pod, PodDisruptionBudget, PodMigrationJob, Reservation, find_condition
+from koord.api.objects import Node, Pod, PodDisruptionBudget, PodMigrationJob, Reservation, find_condition
 from koord.api.times import TimeError, parse_time
 from koord.kube import errors
 from koord.kube.leases import Leadership
@@ -18,6 +18,9 @@ from roles.descheduler.migration import evictors, status, template
 from roles.descheduler.migration.acting import Acting
 from roles.descheduler.migration.arbiter import Arbiter
 from roles.descheduler.migration.args import MigrationControllerArgs
+from roles.descheduler.migration.backoff import Backoff
+from roles.descheduler.migration.budgets import Budgets
+from roles.descheduler.migration.expectations import Expectations
 from roles.descheduler.migration.jobs import Jobs
 from roles.descheduler.migration.ledger import Ledger, workload_reference
 from roles.descheduler.migration.pairing import allocated
@@ -25,9 +28,11 @@ from roles.descheduler.migration.policy import Policy
 from roles.descheduler.migration.pools import Pools
 from roles.descheduler.migration.reconciler import Reconciler
 from roles.descheduler.migration.scavenger import Scavenger
+from roles.descheduler.migration.targets import Targets
 from roles.descheduler.migration.telling import MigrationMetrics, Telling
-from roles.descheduler.migration.words import Kind, Reason
+from roles.descheduler.migration.words import Kind, Phase, Reason
 from roles.descheduler.migration.writing import NotLeading, Writing
+from roles.descheduler.picture import is_ready
 
 log = logging.getLogger(__name__)
 
@@ -45,15 +50,20 @@ class Migrations:
         self.policies: dict[str, Policy] = {}
         self.jobs = Jobs(setup.informers, setup.clock)
         self.reservations = setup.informers.informer(kinds.RESERVATIONS, Reservation, optional=True)
-        self._budgets = setup.informers.informer(kinds.PODDISRUPTIONBUDGETS, PodDisruptionBudget, optional=True)
+        self.budgets = Budgets(setup.informers)
+        self.backoff = Backoff()
+        self._open: set[str] = set()  # uids of jobs that were seen before their end
+        self._judged: set[str] = set()  # and of those whose end is remembered
         self.ledger = Ledger(self.jobs, setup.world, setup.workloads)
         self.writing = Writing(setup.client, self.jobs, self._held)
         self.telling = Telling(setup.recorder, MigrationMetrics(setup.metrics.registry))
         no_claims = setup.gates.enabled("DisablePVCReservation")
-        acting = Acting(self.writing, self.ledger, self.telling, setup.metrics, self.policies.values, no_claims=no_claims)
         self.pools = Pools(self.jobs, self.reservations, setup.world, self.ledger)
+        self.expectations = Expectations(self.jobs, self.reservations, self.pools, setup.world, setup.clock)
+        targets = Targets(setup.world, self.expectations, self.accepted, setup.clock)
+        acting = Acting(self.writing, self.ledger, self.telling, setup.metrics, self.policies.values, targets, no_claims=no_claims)
         self.reconciler = Reconciler(
-            self.jobs, setup.world, self.reservations, self.pools, self.writing, acting, self.telling, self.policy_of, setup.clock
+            self.jobs, setup.world, self.reservations, self.pools, self.writing, acting, targets, self.telling, self.policy_of, setup.clock
         )
         self.arbiter = Arbiter(
             self.jobs, setup.world, setup.workloads, self.ledger, self.writing, self.telling, self.policy_of, setup.clock
@@ -64,8 +74,28 @@ class Migrations:
 
     def join(self, profile: str, args: MigrationControllerArgs, setup: Setup) -> Policy:
         """Add a profile's arguments."""
-        policy = self.policies[profile] = Policy(profile, args, setup.world, setup.events)
+        policy = self.policies[profile] = Policy(profile, args, setup.world, setup.events, self.budgets, self.backoff, setup.clock)
         return policy
+
+    def accepted(self, pod: Pod) -> bool:
+        """Whether a job has told the pod to leave."""
+        return any(status.accepted(job) for job in self.ledger.of_pod(pod))
+
+    def _judge(self, job: PodMigrationJob) -> None:
+        """Remember how a job ended that a plugin asked for; once, also after a restart."""
+        uid = job.metadata.uid
+        if not status.finished(job):
+            self._open.add(uid)
+        if not status.finished(job) or not status.by_a_plugin(job) or uid in self._judged:
+            return
+        self._judged.add(uid)
+        keys = [status.pod_uid(job), self.ledger.migration(job).workload]
+        if job.status.phase == Phase.SUCCEEDED:
+            self.backoff.succeeded(keys)
+        elif job.status.reason not in (Reason.MISSING_POD, Reason.INVALID_POD_REF):
+            self.backoff.failed(keys, job.status.reason, self._clock() if uid in self._open else status.last_change(job))
+        self._open.discard(uid)
+        self.backoff.forget(self._clock())
 
     def policy_of(self, job: PodMigrationJob) -> Policy:
         """Whose arguments a job follows: those of the profile that made it, else of the first one."""
@@ -77,7 +107,7 @@ class Migrations:
 
     async def wait_synced(self) -> None:
         """Wait for the first lists; until then nothing is decided."""
-        for informer in (self.jobs.informer, self.reservations, self._budgets):
+        for informer in (self.jobs.informer, self.reservations, self.budgets.informer):
             await informer.wait_synced()
         await self._world.wait_synced()
         await self._workloads.wait_synced()
@@ -145,6 +175,7 @@ class Migrations:
         queue, jobs = self.reconciler.queue, self.jobs
 
         def job_seen(job: PodMigrationJob) -> None:
+            self._judge(job)
             if not status.finished(job) or self._may_hold(job):
                 queue.add(job.metadata.name)
             if status.finished(job) and (held := self.reservations.get(template.mine(job))) is not None:
@@ -153,6 +184,8 @@ class Migrations:
         def job_gone(job: PodMigrationJob) -> None:
             queue.forget(job.metadata.name)
             self.telling.forget(job)
+            self._judged.discard(job.metadata.uid)
+            self._open.discard(job.metadata.uid)
             self._leave(job)
 
         def reservation_changed(reservation: Reservation) -> None:
@@ -167,6 +200,14 @@ class Migrations:
         def node_gone(_: object) -> None:
             queue.add_all(job.metadata.name for job in jobs.list() if status.running(job))
 
+        def node_changed(old: Node, node: Node) -> None:
+            if (old.spec.unschedulable, old.spec.taints, is_ready(old)) != (node.spec.unschedulable, node.spec.taints, is_ready(node)):
+                queue.add_all(
+                    name
+                    for held in self.reservations.by_index("node", node.metadata.name)
+                    for name in jobs.of_reservation(held.metadata.name)
+                )
+
         def budget_changed(budget: PodDisruptionBudget) -> None:
             if budget.status.disruptions_allowed > 0:
                 queue.add_all(job.metadata.name for job in jobs.list() if _refused_in(job, budget.metadata.namespace))
@@ -177,8 +218,8 @@ class Migrations:
                 reservation_changed, lambda _, reservation: reservation_changed(reservation), reservation_changed
             ),
             self._world.pods.add_handler(pod_changed, lambda _, pod: pod_changed(pod), pod_changed),
-            self._world.nodes.add_handler(on_delete=node_gone),
-            self._budgets.add_handler(on_update=lambda _, budget: budget_changed(budget)),
+            self._world.nodes.add_handler(on_update=node_changed, on_delete=node_gone),
+            self.budgets.informer.add_handler(on_update=lambda _, budget: budget_changed(budget)),
         ]
 
     def _may_hold(self, job: PodMigrationJob) -> bool:

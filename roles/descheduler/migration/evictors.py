@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,12 @@ Evictor = Callable[[Client, Order], Awaitable[None]]
 async def _eviction(client: Client, order: Order) -> None:
     meta = order.pod.metadata
     await client.evict(meta.namespace, meta.name, uid=meta.uid, options=order.options)
+
+
+async def ask(client: Client, pod: Pod, options: Mapping[str, Any]) -> None:
+    """Ask the Eviction API whether the pod may leave: budgets and webhooks answer, nothing happens. Raises ApiError if it may not."""
+    meta = pod.metadata
+    await client.evict(meta.namespace, meta.name, uid=meta.uid, options={**options, "dryRun": ["All"]})
 
 
 async def _delete(client: Client, order: Order) -> None:
@@ -78,6 +84,12 @@ def asked_softly(pod: Pod) -> bool:
 def ambiguous(error: errors.ApiError) -> bool:
     """Whether the eviction may have taken place in spite of the error."""
     return isinstance(error, (errors.Unreachable, errors.ServerError))
+
+
+def refusal(error: errors.ApiError) -> str:
+    """What the API server refused an eviction with, causes included: which disruption budget, and what it lacks."""
+    causes = [str(cause["message"]) for cause in error.details.get("causes") or () if cause.get("message")]
+    return " ".join([str(error), *causes])
 
 
 async def require_evictions(client: Client) -> None:

@@ -13,7 +13,7 @@ from koord.api.objects import OwnerReference, Pod, PodMigrationJob, convert
 from roles.descheduler.migration import status
 from roles.descheduler.migration.arbitration import migrating_by_job_controller
 from roles.descheduler.migration.jobs import Jobs
-from roles.descheduler.migration.limits import Book, Migration, Owner, leaving
+from roles.descheduler.migration.limits import Book, Migration, Owner, dead, leaving
 from roles.descheduler.workloads import Workload, WorkloadError, Workloads
 from roles.descheduler.world import World
 
@@ -60,7 +60,7 @@ class Ledger:
         """Count a job that a dry run would have made, until the next round or until what is returned is called."""
         meta = pod.metadata
         job = f"dry run of {pod.key}"
-        made = Migration(job, meta.namespace, meta.name, meta.uid, pod.spec.node_name, self._workload_uid(pod))
+        made = Migration(job, meta.namespace, meta.name, meta.uid, pod.spec.node_name, self._workload_uid(pod), dead=dead(pod))
         self._assumed.append(made)
         self._with_assumed = None
 
@@ -77,6 +77,23 @@ class Ledger:
     def started(self) -> Book:
         """The jobs that arbitration has let through: what counts when it lets through more."""
         return self._book(lambda job: not status.finished(job) and self._has_started(job))
+
+    def of_pod(self, pod: Pod) -> list[PodMigrationJob]:
+        """The jobs about this very pod that have not ended."""
+        return [job for name in sorted(self.real().of_pod(pod)) if (job := self._jobs.get(name)) is not None]
+
+    def going(self, namespace: str) -> list[Pod]:
+        """The pods of a namespace that jobs will evict, and have not yet."""
+        found = []
+        for name in self.real().namespaces.get(namespace, ()):
+            job = self._jobs.get(name)
+            if job is not None and not status.accepted(job) and (pod := self._its_pod(job)) is not None:
+                found.append(pod)
+        return found
+
+    def keys(self, pod: Pod) -> tuple[str, str]:
+        """What failures of the pod's migration are remembered by: the pod, and its workload ("" without one)."""
+        return pod.metadata.uid, self._workload_uid(pod)
 
     def migrating_of_jobs(self) -> Counter[str]:
         """How many pods of each batch Job migrate already, by the Job's uid."""
@@ -95,7 +112,7 @@ class Ledger:
         pod = self._its_pod(job)
         if pod is not None:
             workload = self._workload_uid(pod) or self._remembered(job, namespace)
-            return Migration(job.metadata.name, namespace, name, pod.metadata.uid, pod.spec.node_name, workload)
+            return Migration(job.metadata.name, namespace, name, pod.metadata.uid, pod.spec.node_name, workload, dead=dead(pod))
         new = job.status.pod_ref
         if new is not None and new.uid:
             return Migration(job.metadata.name, namespace, new.name, new.uid, "", self._remembered(job, namespace))

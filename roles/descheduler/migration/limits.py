@@ -25,6 +25,21 @@ def maximum(replicas: int, value: int | str | None) -> int:
     return min(max(wanted, 1), replicas)
 
 
+def dead(pod: Pod) -> bool:
+    """Whether the pod has ended: nobody misses it when it is deleted, and its successor, if it has one, is there already."""
+    return pod.status.phase in FINISHED
+
+
+def leaves_no_place(pod: Pod) -> bool:
+    """Whether a place that is reserved for the pod's successor would wait for nobody: the pod has ended, or has no controller that
+    would make one (one that waits for a node itself comes into the place that is reserved for it)."""
+    if dead(pod):
+        return True
+    scheduled = find_condition(pod.status.conditions, "PodScheduled")
+    waits = pod.status.phase == "Pending" and scheduled is not None and scheduled.status == "False"
+    return pod.metadata.controller is None and not waits
+
+
 @dataclass(frozen=True, slots=True)
 class Owner:
     """The workload that a pod belongs to, for a ReplicaSet of a Deployment the Deployment.
@@ -45,7 +60,10 @@ class Owner:
     @classmethod
     def of(cls, kind: str, name: str, uid: str, replicas: int, pods: Sequence[Pod], *, watched: bool) -> Owner:
         """The workload with these pods. `watched`: its controller is at work, so pods that do not exist are on their way."""
-        down = frozenset(each.metadata.uid for each in pods if not available(each))
+        alive = [each for each in pods if not dead(each)]
+        down = frozenset(each.metadata.uid for each in alive if not available(each))
+        ended = sorted(each.metadata.uid for each in pods if dead(each))  # they are missed as long as nobody is there in their stead
+        down |= frozenset(ended[: max(0, replicas - len(alive))])
         coming = frozenset(each.metadata.uid for each in pods if each.metadata.uid in down and not leaving(each))
         missing = max(0, replicas - sum(1 for each in pods if not leaving(each))) if watched else 0
         return cls(kind, name, uid, replicas, down, coming, missing)
@@ -62,6 +80,7 @@ class Migration:
     node: str = ""
     workload: str = ""
     gone: bool = False  # the pod has left, its replacement is not ready yet
+    dead: bool = False  # the pod has ended: it counts in no limit
 
     @property
     def pod(self) -> str:
@@ -87,9 +106,11 @@ class Book:
 
     def add(self, migration: Migration) -> None:
         """Count one more job."""
+        self.by_pod.setdefault(migration.pod, set()).add(migration.job)
+        if migration.dead:
+            return
         self.jobs[migration.job] = migration
         self.namespaces.setdefault(migration.namespace, set()).add(migration.job)
-        self.by_pod.setdefault(migration.pod, set()).add(migration.job)
         if migration.node:
             self.nodes.setdefault(migration.node, set()).add(migration.pod)
         if migration.workload:
@@ -98,6 +119,10 @@ class Book:
     def has(self, pod: Pod) -> bool:
         """Whether a job is about this pod."""
         return bool(self._own(pod))
+
+    def of_pod(self, pod: Pod) -> set[str]:
+        """Names of the jobs about this pod."""
+        return self._own(pod)
 
     def _own(self, pod: Pod) -> set[str]:
         meta = pod.metadata
@@ -182,7 +207,9 @@ def _nobody_replaces(owner: Owner) -> str:
 
 
 def reached(args: MigrationControllerArgs, book: Book, pod: Pod, owner: Owner | None) -> Refusal | None:
-    """The first limit that does not let one more pod go now."""
+    """The first limit that does not let one more pod go now. A pod that has ended counts in none of them."""
+    if dead(pod):
+        return None
     skipped = args.skip_eviction_gates
     where = pod.spec.node_name
     simple = (

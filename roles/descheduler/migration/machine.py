@@ -27,7 +27,7 @@ def decide(view: View) -> Step:
         return _clean_up(view)
     if job.spec.paused:
         return Step("Paused", "the job is paused")
-    if status.timed_out(job, view.now):
+    if status.timed_out(job, view.now, view.pod if not view.replaced else None):
         return fail(view, Reason.TIMEOUT, "Abort job caused by timeout")
     if not status.passed(job):
         return Step("Waiting", "the job waits for arbitration")
@@ -65,6 +65,8 @@ def _with_reservation(view: View) -> Step:
     if status.reservation_ref(view.job) is None:
         if view.replaced and not status.eviction_begun(view.job):
             return fail(view, Reason.MISSING_POD, f"{view.about_pod} does not exist")
+        if view.targets is not None and not view.targets and not status.eviction_begun(view.job):
+            return fail(view, Reason.UNSCHEDULABLE, f"no node is left that would stay cool with {view.about_pod}")
         return Step("Reserving", f"a reservation is made for {view.about_pod}", act=Act.RESERVE)
     if not status.holds(view.job, Kind.RESERVATION_CREATED):
         return change(view, Kind.RESERVATION_CREATED, "True", Reason.NONE, f"{view.about_reservation} exists", event="ReservationCreated")
@@ -98,6 +100,8 @@ def _placed(view: View, reservation: Reservation) -> Step:
     if reservation.status.phase == "Failed":  # given up for another reason: what it held is gone, so the pod must stay
         why = f": {ready.message}" if ready is not None and ready.message else ""
         return fail(view, Reason.RESERVATION_EXPIRED, f"{view.about_reservation} has failed{why}")
+    if view.unfit and not view.target_gone and not status.eviction_begun(job) and not owned_by_pod(view, reservation):
+        return _give_back(view, reservation)
     if not status.holds(job, Kind.RESERVATION_SCHEDULED) or job.status.node_name != reservation.status.node_name:
         return _found_node(view, reservation)  # the second time when the reservation is another one than before
     if owned_by_pod(view, reservation):
@@ -120,6 +124,16 @@ def _found_node(view: View, reservation: Reservation) -> Step:
     message = f'{view.about_reservation} lies on node "{node}"'
     changed = status.with_condition(placed, Kind.RESERVATION_SCHEDULED, "True", Reason.NONE, message, view.now)
     return Step("ReservationScheduled", message, changed or placed, event="ReservationScheduled")
+
+
+def _give_back(view: View, reservation: Reservation) -> Step:
+    """The place is no good any more: another one is asked for, within the job's time. One that others answer for is not taken away."""
+    if view.job.metadata.uid not in made_for(reservation) or view.pairing.shared:
+        return fail(view, Reason.UNSCHEDULABLE, f"{view.about_reservation} is no place for {view.about_pod}: {view.unfit}")
+    message = f"{view.about_reservation} is given back: {view.unfit}"
+    without = msgspec.structs.replace(view.job.status, node_name="")
+    changed = status.with_condition(without, Kind.RESERVATION_SCHEDULED, "False", Reason.UNSCHEDULABLE, message, view.now)
+    return Step("GivenBack", message, changed or without, Act.GIVE_BACK, event=Reason.UNSCHEDULABLE, warning=True)
 
 
 # ---------------------------------------------------------------- a pod that waits for a node itself

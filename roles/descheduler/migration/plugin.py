@@ -10,12 +10,17 @@ from koord import seams
 from koord.api import kinds, names
 from koord.api.objects import Pod
 from koord.api.times import format_duration
+from koord.kube import errors
+from roles.descheduler.arrivals import Expected
 from roles.descheduler.fitting import OtherNodes
 from roles.descheduler.framework.evicting import Controller, EvictOptions, EvictResult, Setup
-from roles.descheduler.migration import template
+from roles.descheduler.migration import evictors, limits, status, template
 from roles.descheduler.migration.args import MigrationControllerArgs
 from roles.descheduler.migration.controller import Migrations
-from roles.descheduler.migration.words import Mode
+from roles.descheduler.migration.policy import EVICTION
+from roles.descheduler.migration.words import Mode, Reason
+from roles.descheduler.picture import NodeView, Vector
+from roles.descheduler.relief import Relief
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +46,11 @@ class MigrationController:
         if self._nodes is not None:
             self._nodes.begin()
 
+    async def see(self, nodes: Sequence[NodeView]) -> None:
+        """With nodeFit, the nodes where pods may fit."""
+        if self._nodes is not None:
+            await self._nodes.see(nodes)
+
     def filter(self, pod: Pod) -> str:
         """Why no job may be made for the pod now, "" when one may."""
         refusal = self._policy.refuse(pod, self._migrations.ledger)
@@ -51,8 +61,21 @@ class MigrationController:
         return self._nodes.refuse(pod) if self._nodes is not None else ""
 
     def leaving(self, pod: Pod) -> bool:
-        """Whether a job for the pod has not ended."""
-        return self._migrations.ledger.real().has(pod)
+        """Whether a job for the pod is on its way, and nothing has refused it."""
+        now = self._setup.clock()
+        return any(status.proceeds(job, now) for job in self._migrations.ledger.of_pod(pod))
+
+    def accepted(self, pod: Pod) -> bool:
+        """Whether the pod was told to leave."""
+        return self._migrations.accepted(pod)
+
+    def expected(self) -> Sequence[Expected]:
+        """The places that are held, or will be."""
+        return self._migrations.expectations.all()
+
+    def brought(self, pod: Pod) -> Vector | None:
+        """What the pod used where a migration took it from."""
+        return self._migrations.expectations.brought(pod)
 
     async def evict(self, pod: Pod, options: EvictOptions) -> EvictResult:
         """Make a job. Raises ApiError."""
@@ -63,6 +86,9 @@ class MigrationController:
             return EvictResult(True, "a PodMigrationJob would be made; dryRun of MigrationController is on", listed=True)
         if why := self.filter(pod) or self._limited(pod):
             return EvictResult(False, why)
+        if why := await self._asked(pod, options):
+            self._migrations.backoff.failed([pod.metadata.uid], Reason.FAILED_EVICT, self._setup.clock())
+            return EvictResult(False, why)
         job = await self._migrations.writing.create_job(self._job(pod, options))
         return EvictResult(True, f"PodMigrationJob {job.metadata.name} is made")
 
@@ -70,23 +96,35 @@ class MigrationController:
         """Count the job that a dry run would make for the pod."""
         return self._migrations.ledger.assume(pod)
 
-    def successor(self, pod: Pod) -> Pod:
-        """With a reservation first, the pod as it is asked for: not on the node where it is."""
-        if self._policy.args.default_job_mode != Mode.RESERVATION_FIRST or not pod.spec.node_name:
+    def successor(self, pod: Pod, relief: Relief | None) -> Pod:
+        """With a reservation first, the pod as it is asked for: not on the node where it is, and for load only where it may go."""
+        if self._policy.mode(pod) != Mode.RESERVATION_FIRST or not pod.spec.node_name:
             return pod
-        return template.elsewhere(pod)
+        return template.elsewhere(pod, tuple(relief.nodes) if relief is not None else None)
+
+    async def _asked(self, pod: Pod, options: EvictOptions) -> str:
+        """Why the API server would not let the pod go, "" when it would: asked before a place is held for nothing."""
+        if self._policy.evictor(pod) != EVICTION:
+            return ""
+        try:
+            await evictors.ask(self._setup.client, pod, options.delete_options or self._policy.args.delete_options)
+        except errors.ApiError as error:
+            return f"its eviction would be refused: {evictors.refusal(error)}"
+        return ""
 
     def _limited(self, pod: Pod) -> str:
         """Why an object limiter lets no further pod go, "" when it does."""
+        if limits.dead(pod):
+            return ""
         owner = pod.metadata.controller
         hold = self._policy.limiters.hold(owner.uid if owner is not None else "", pod.metadata.namespace, self._setup.clock())
         return hold.reason if hold is not None else ""
 
     def _job(self, pod: Pod, options: EvictOptions) -> dict[str, Any]:
-        args, meta = self._policy.args, pod.metadata
+        args, meta, mode = self._policy.args, pod.metadata, self._policy.mode(pod)
         spec: dict[str, Any] = {
             "podRef": {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid},
-            "mode": args.default_job_mode,
+            "mode": mode,
             "ttl": format_duration(args.default_job_ttl),
         }
         if delete_options := options.delete_options or args.delete_options:
@@ -97,6 +135,8 @@ class MigrationController:
             names.ANNOTATION_JOB_CREATED_BY: self._instance,
             names.ANNOTATION_MIGRATION_PROFILE: self._policy.profile,
         }
+        if options.relief is not None and mode == Mode.RESERVATION_FIRST:
+            annotations[names.ANNOTATION_MIGRATION_RELIEF] = options.relief.write()
         kind = kinds.PODMIGRATIONJOBS
         head = {"apiVersion": kind.api_version, "kind": kind.kind}
         return {**head, "metadata": {"name": seams.uid(), "annotations": annotations}, "spec": spec}

@@ -11,6 +11,8 @@ from koord.kube.ratelimit import TokenBucket
 from roles.descheduler.evictability import evictability, forced
 from roles.descheduler.migration import limits
 from roles.descheduler.migration.args import EVICTORS, MigrationControllerArgs
+from roles.descheduler.migration.backoff import Backoff
+from roles.descheduler.migration.budgets import Budgets
 from roles.descheduler.migration.ledger import Ledger
 from roles.descheduler.migration.limits import Book, Refusal
 from roles.descheduler.migration.objectlimiter import ObjectLimiters
@@ -19,12 +21,26 @@ from roles.descheduler.workloads import WorkloadError
 from roles.descheduler.world import World
 
 UNKNOWN_WORKLOAD = "WorkloadUnknown"  # no gate: what is not known is not evicted
+BUDGET, BACK_OFF = "DisruptionBudget", "BackOff"  # no gates either
+EVICTION = EVICTORS[0]
 
 
 class Policy:
     """What holds for the jobs of a profile. A job that no profile made follows the first profile."""
 
-    def __init__(self, profile: str, args: MigrationControllerArgs, world: World, events: EventRecorder) -> None:
+    def __init__(
+        self,
+        profile: str,
+        args: MigrationControllerArgs,
+        world: World,
+        events: EventRecorder,
+        budgets: Budgets,
+        backoff: Backoff,
+        clock: Callable[[], float],
+    ) -> None:
+        self._budgets = budgets
+        self._backoff = backoff
+        self._clock = clock
         self.profile = profile
         self.args = args.effective()
         self.events = events
@@ -52,7 +68,7 @@ class Policy:
             return None
         if why := self._evictable(pod):
             return Refusal("Evictable", why, 0, 0)
-        if not limits.asks_about_workloads(self.args):
+        if limits.dead(pod) or not limits.asks_about_workloads(self.args):
             return None
         try:
             return limits.expected_replicas(self.args, ledger.owner(pod))
@@ -62,6 +78,8 @@ class Policy:
     def reached(self, pod: Pod, ledger: Ledger, book: Book) -> Refusal | None:
         """Which limit does not let the pod migrate now."""
         if forced(pod):
+            return None
+        if limits.dead(pod):
             return None
         try:
             owner = ledger.owner(pod) if limits.asks_about_workloads(self.args) else None
@@ -74,16 +92,29 @@ class Policy:
         book = ledger.unfinished()
         if book.has(pod):
             return Refusal("Migrating", "a PodMigrationJob for it has not ended yet", 1, 1)
-        if self.args.default_job_mode == Mode.RESERVATION_FIRST and pod.spec.scheduler_name not in self.args.scheduler_names:
+        if self.mode(pod) == Mode.RESERVATION_FIRST and pod.spec.scheduler_name not in self.args.scheduler_names:
             schedulers = ", ".join(self.args.scheduler_names)
             return Refusal(
                 "SchedulerName", f"its scheduler {pod.spec.scheduler_name!r} makes no reservations; accepted: {schedulers}", 0, 0
             )
-        return self.forbidden(pod, ledger) or self.reached(pod, ledger, book)
+        return self.forbidden(pod, ledger) or self.reached(pod, ledger, book) or self._in_vain(pod, ledger)
 
-    def evictor(self, pod: Pod, job: PodMigrationJob) -> str:
+    def mode(self, pod: Pod) -> str:
+        """How a job that a plugin asks for moves the pod: a place is only reserved where somebody will come into it."""
+        return Mode.EVICT_DIRECTLY if limits.leaves_no_place(pod) else self.args.default_job_mode
+
+    def _in_vain(self, pod: Pod, ledger: Ledger) -> Refusal | None:
+        """Why a job would probably be refused, or fail as the last one did."""
+        if forced(pod):
+            return None
+        if self.evictor(pod) == EVICTION and (why := self._budgets.refuse(pod, lambda: ledger.going(pod.metadata.namespace))):
+            return Refusal(BUDGET, why, 0, 0)
+        why = self._backoff.refuse(ledger.keys(pod), self._clock())
+        return Refusal(BACK_OFF, why, 0, 0) if why else None
+
+    def evictor(self, pod: Pod, job: PodMigrationJob | None = None) -> str:
         """By which way the pod leaves: the pod's label, the job's, the arguments'; a word that is none of them is not looked at."""
-        for labels in (pod.metadata.labels, job.metadata.labels):
+        for labels in (pod.metadata.labels, job.metadata.labels if job is not None else {}):
             found = labels.get(names.LABEL_EVICT_POLICY)
             if found is not None:
                 return found if found in EVICTORS else self.args.eviction_policy

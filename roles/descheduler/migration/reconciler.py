@@ -6,16 +6,18 @@ import logging
 from collections.abc import Callable
 
 from koord import seams
+from koord.api import names
 from koord.api.objects import Pod, PodMigrationJob, Reservation
 from koord.kube import errors
 from koord.kube.informers import Informer
 from koord.kube.workqueue import WorkQueue
-from roles.descheduler.migration import machine, status, template
+from roles.descheduler.migration import limits, machine, status, template
 from roles.descheduler.migration.acting import Acting, Again
 from roles.descheduler.migration.jobs import Jobs
 from roles.descheduler.migration.policy import Policy
 from roles.descheduler.migration.pools import Pools
 from roles.descheduler.migration.step import Hold, Step, View
+from roles.descheduler.migration.targets import Targets
 from roles.descheduler.migration.telling import Telling
 from roles.descheduler.migration.words import Kind
 from roles.descheduler.migration.writing import NotLeading, Writing
@@ -38,6 +40,7 @@ class Reconciler:
         pools: Pools,
         writing: Writing,
         acting: Acting,
+        targets: Targets,
         telling: Telling,
         policy_of: Callable[[PodMigrationJob], Policy],
         clock: Callable[[], float],
@@ -49,6 +52,7 @@ class Reconciler:
         self._pools = pools
         self._writing = writing
         self._acting = acting
+        self._targets = targets
         self._telling = telling
         self._policy_of = policy_of
         self._clock = clock
@@ -96,6 +100,7 @@ class Reconciler:
             if job is None:
                 return None
             policy = self._policy_of(job)
+            job = await self._keep_time(job)
             view = await self._look(job, policy)
             step = machine.decide(view)
             if step.status is None:  # what is written is told when it has been
@@ -113,16 +118,27 @@ class Reconciler:
                 return None  # the going of what was released is an event
         raise RuntimeError(f"the job does not come to rest within {STEPS} steps")
 
+    async def _keep_time(self, job: PodMigrationJob) -> PodMigrationJob:
+        """A paused job does not age: note when a pause is seen to begin, and how long it was when it is over."""
+        since = status.paused_since(job)
+        if status.finished(job) or job.spec.paused == (since is not None):
+            return job
+        now, total = self._clock(), status.paused_for(job)
+        note = status.paused_note(total, now) if since is None else status.paused_note(total + max(0.0, now - since))
+        return await self._writing.job(job, {"metadata": {"annotations": {names.ANNOTATION_MIGRATION_PAUSED: note}}})
+
     # ---------------------------------------------------------------- looking
 
     async def _look(self, job: PodMigrationJob, policy: Policy) -> View:
         reservation = await self._reservation(job)
         pod = await self._pod(job)
         hold: Hold | None = None
-        if pod is not None and status.running(job):
+        if pod is not None and status.running(job) and not limits.dead(pod):
             owner = pod.metadata.controller
             hold = policy.limiters.hold(owner.uid if owner is not None else "", pod.metadata.namespace, self._clock())
         node = reservation.status.node_name if reservation is not None else ""
+        stays = pod is not None and status.running(job) and not status.eviction_begun(job)
+        placeless = stays and status.reservation_ref(job) is None
         return View(
             job=job,
             now=self._clock(),
@@ -133,6 +149,8 @@ class Reconciler:
             hold=hold,
             default_mode=policy.args.default_job_mode,
             pairing=self._pools.pairing(job, reservation),
+            unfit=self._targets.unfit(job, pod, node) if pod is not None and stays and node else "",
+            targets=self._targets.acceptable(job, pod) if pod is not None and placeless else None,
         )
 
     async def _reservation(self, job: PodMigrationJob) -> Reservation | None:
@@ -178,6 +196,7 @@ def _next_look(view: View, step: Step) -> float | None:
         return step.wait
     if view.job.spec.paused:
         return None
-    left = status.ttl(view.job) - status.age(view.job, view.now) if status.ttl(view.job) > 0 else None
+    end = status.deadline(view.job, view.pod if not view.replaced else None)
+    left = end - view.now if end is not None else None
     waits = [seconds for seconds in (step.wait, left) if seconds is not None]
     return max(0.01, min(waits)) if waits else None

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
 
 from koord.api import names
-from koord.api.objects import Condition, ObjectReference, PodMigrationJob, PodMigrationJobStatus, find_condition
+from koord.api.objects import Condition, ObjectReference, Pod, PodMigrationJob, PodMigrationJobStatus, find_condition
 from koord.api.times import TimeError, format_time, parse_duration, parse_time
 from roles.descheduler.migration.words import COMPLETE, Kind, Phase, Reason
+from roles.descheduler.relief import Relief
 
+_REFUSED = (
+    (Kind.EVICTION, Reason.FAILED_EVICT),
+    (Kind.RESERVATION_SCHEDULED, Reason.UNSCHEDULABLE),
+    (Kind.RESERVATION_CREATED, Reason.FAILED_CREATE_RESERVATION),
+)
+MARGIN = 60.0  # seconds that the successor of a pod has to come and be ready, beyond the time that the pod has to leave
+PROMISE = 60.0  # seconds for which a job that nothing has come of is taken to be on its way
 _UNFINISHED = frozenset({"", Phase.PENDING, Phase.RUNNING})
 
 
@@ -41,9 +50,62 @@ def age(job: PodMigrationJob, now: float) -> float:
     return now - parse_time(job.metadata.creation_timestamp) if job.metadata.creation_timestamp else 0.0
 
 
-def timed_out(job: PodMigrationJob, now: float) -> bool:
+def timed_out(job: PodMigrationJob, now: float, pod: Pod | None = None) -> bool:
+    """Whether the job has had its time. `pod` is its pod as long as it is there."""
+    end = deadline(job, pod)
+    return end is not None and now >= end
+
+
+def deadline(job: PodMigrationJob, pod: Pod | None = None) -> float | None:
+    """When the job has had its time, in seconds since the epoch; None for never.
+
+    Once the eviction was accepted, the pod has its grace period and its successor `MARGIN`, whatever the TTL says: the place is theirs."""
     limit = ttl(job)
-    return limit > 0 and age(job, now) >= limit
+    if limit <= 0 or not job.metadata.creation_timestamp:
+        return None
+    end = parse_time(job.metadata.creation_timestamp) + limit + paused_for(job)
+    found = condition(job, Kind.EVICTION)
+    if not accepted(job) or found is None:
+        return end
+    since = parse_time(found.last_transition_time) if found.last_transition_time else 0.0
+    gone = since if found.status == "True" else max(since + grace(pod), leaves_at(pod))
+    return max(end, gone + MARGIN)
+
+
+def grace(pod: Pod | None) -> float:
+    """The seconds that a pod has to end once it was told to."""
+    seconds = pod.spec.termination_grace_period_seconds if pod is not None else 0
+    return 30.0 if seconds is None else float(seconds)
+
+
+def leaves_at(pod: Pod | None) -> float:
+    """When a terminating pod is gone at the latest, in seconds since the epoch; 0 for one that is not terminating."""
+    try:
+        return parse_time(pod.metadata.deletion_timestamp) if pod is not None and pod.metadata.deletion_timestamp else 0.0
+    except TimeError:
+        return 0.0
+
+
+def paused_for(job: PodMigrationJob) -> float:
+    """The seconds for which the job was paused, as far as a descheduler has seen it."""
+    try:
+        return max(0.0, float(job.metadata.annotations.get(names.ANNOTATION_MIGRATION_PAUSED, "0").partition(" ")[0]))
+    except ValueError:
+        return 0.0
+
+
+def paused_since(job: PodMigrationJob) -> float | None:
+    """When the pause that goes on was first seen, in seconds since the epoch; None for a job of which none was seen."""
+    since = job.metadata.annotations.get(names.ANNOTATION_MIGRATION_PAUSED, "").partition(" ")[2]
+    try:
+        return parse_time(since) if since else None
+    except TimeError:
+        return None
+
+
+def paused_note(total: float, since: float | None = None) -> str:
+    """What `paused_for` and `paused_since` read."""
+    return f"{total:.0f} {format_time(since)}" if since is not None else f"{total:.0f}"
 
 
 def reservation_ref(job: PodMigrationJob) -> ObjectReference | None:
@@ -77,6 +139,49 @@ def eviction_begun(job: PodMigrationJob) -> bool:
     """Whether an eviction was asked for, answered or not: the pod's going is then ours."""
     found = condition(job, Kind.EVICTION)
     return found is not None and (found.status == "True" or found.reason == Reason.EVICTING)
+
+
+def last_change(job: PodMigrationJob) -> float:
+    """When something was last written on the job, as far as it tells: in seconds since the epoch."""
+    stamps = [each.last_probe_time for each in job.status.conditions if each.last_probe_time]
+    found = []
+    for stamp in [*stamps, job.metadata.creation_timestamp]:
+        with contextlib.suppress(TimeError):
+            found.append(parse_time(stamp) if stamp else 0.0)
+    return max(found, default=0.0)
+
+
+def accepted(job: PodMigrationJob) -> bool:
+    """Whether the pod has left, or was told to and will."""
+    found = condition(job, Kind.EVICTION)
+    return found is not None and (found.status == "True" or (found.status == "False" and found.reason == Reason.EVICTING))
+
+
+def proceeds(job: PodMigrationJob, now: float) -> bool:
+    """Whether the job is on its way: its pod will probably leave soon. Not so once something has refused it, or when nothing has come of
+    it for a while; then others must not count on it, though it may still succeed."""
+    if accepted(job):
+        return not finished(job)
+    if finished(job) or job.spec.paused or age(job, now) >= PROMISE:
+        return False
+    found = [(condition(job, kind), reason) for kind, reason in _REFUSED]
+    return not any(each is not None and each.status == "False" and each.reason == reason for each, reason in found)
+
+
+def relief(job: PodMigrationJob) -> Relief | None:
+    """Where the pod may go, for a job that moves it for load."""
+    return Relief.read(job.metadata.annotations.get(names.ANNOTATION_MIGRATION_RELIEF))
+
+
+def avoided(job: PodMigrationJob) -> tuple[str, ...]:
+    """Nodes that turned out to be no good for the pod."""
+    text = job.metadata.annotations.get(names.ANNOTATION_MIGRATION_AVOID, "")
+    return tuple(filter(None, text.split(",")))
+
+
+def by_a_plugin(job: PodMigrationJob) -> bool:
+    """Whether a plugin asked for the job, and not a person."""
+    return names.ANNOTATION_JOB_CREATED_BY in job.metadata.annotations
 
 
 def with_condition(

@@ -24,8 +24,9 @@ class View:
     """Everything that one step is decided on. `now` is in seconds since the epoch.
 
     `pod` is the pod that has the name of spec.podRef now, whoever it is. `bound` is the first owner of the reservation. `target_gone`: the
-    reservation lies on a node that does not exist. `hold`: an object limiter does not allow the eviction yet. `pairing`: what the
-    reservations of the workload's other jobs mean for this one.
+    reservation lies on a node that does not exist. `unfit`: why the pod must not go there any more. `targets`: the only nodes where the
+    pod may go, None for any. `hold`: an object limiter does not allow the eviction yet. `pairing`: what the reservations of the
+    workload's other jobs mean for this one.
     """
 
     job: PodMigrationJob
@@ -37,6 +38,8 @@ class View:
     hold: Hold | None = None
     default_mode: str = Mode.RESERVATION_FIRST
     pairing: Pairing = ALONE
+    unfit: str = ""
+    targets: tuple[str, ...] | None = None
 
     @property
     def replaced(self) -> bool:
@@ -64,6 +67,7 @@ class Act(Enum):
     RESERVE = "reserve"  # make (or adopt) the reservation and name it in the job
     STAMP = "stamp"  # give the reservation its place in the scheduler's order
     EVICT = "evict"
+    GIVE_BACK = "give back"  # delete the reservation, and ask for a place on another node
     RELEASE = "release"  # delete the reservation
     TAKE_OVER = "take over"  # name the reservation that the successor used, and leave this job's own to the job that named that one
     RELEASE_SPARE = "release spare"  # delete a reservation that was made for the job and that no job needs

@@ -7,13 +7,15 @@ template must carry everything that scheduling may look at.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from koord.api import names
 from koord.api.kinds import PODMIGRATIONJOBS, RESERVATIONS
-from koord.api.objects import Pod, PodMigrationJob, convert
+from koord.api.objects import Pod, PodMigrationJob, Reservation, convert
+from koord.api.times import TimeError, format_duration, parse_duration, parse_time
 from roles.descheduler.migration import status
 from roles.descheduler.migration.words import CREATED_BY
 
@@ -27,8 +29,10 @@ class TemplateError(ValueError):
     """A template that no reservation can be made from; the text says where and what is accepted."""
 
 
-def reservation(job: PodMigrationJob, pod: Json, now: float, *, without_claims: bool = False) -> Json:
-    """The Reservation for a job. `without_claims` leaves volumes of claims out (gate DisablePVCReservation). Raises TemplateError."""
+def reservation(job: PodMigrationJob, pod: Json, now: float, *, without_claims: bool = False, nodes: Sequence[str] | None = None) -> Json:
+    """The Reservation for a job. `nodes` are the only ones where it may lie, None for all but those that the job avoids.
+
+    `without_claims` leaves volumes of claims out (gate DisablePVCReservation). Raises TemplateError."""
     options = job.spec.reservation_options
     made: Json = copy.deepcopy(options.template) if options is not None and options.template else {}
     metadata = _object(made, "metadata", "")
@@ -51,9 +55,23 @@ def reservation(job: PodMigrationJob, pod: Json, now: float, *, without_claims: 
     held.pop("nodeName", None)
     if node := (pod.get("spec") or {}).get("nodeName"):
         _keep_off(held, node)
+    for lost in status.avoided(job) if nodes is None else ():
+        _keep_off(held, lost)
+    if nodes is not None:
+        _keep_to(held, nodes)
     if without_claims:
         held["volumes"] = [each for each in held.get("volumes") or [] if not (each.get("persistentVolumeClaim") or each.get("ephemeral"))]
     return {"apiVersion": RESERVATIONS.api_version, "kind": RESERVATIONS.kind, "metadata": metadata, "spec": spec}
+
+
+def longer(made: Reservation, now: float, seconds: float) -> str:
+    """The ttl that lets a reservation last so many seconds from now, "" where it does already. One with a fixed end is left alone."""
+    try:
+        held = parse_duration(made.spec.ttl) if made.spec.ttl else 0.0
+        age = now - parse_time(made.metadata.creation_timestamp) if made.metadata.creation_timestamp else 0.0
+    except TimeError:
+        return ""
+    return format_duration(age + seconds) if made.spec.expires is None and 0 < held < age + seconds else ""
 
 
 def order(now: float) -> str:
@@ -103,19 +121,36 @@ def _metadata(pod: Json) -> Json:
 
 
 def _keep_off(held: Json, node: str) -> None:
-    """The reservation must not lie where the pod is: every required term says so."""
+    """The reservation must not lie on a node: every required term says so."""
+    required = _required(held)
+    terms = required.get("nodeSelectorTerms") or [{}]
+    required["nodeSelectorTerms"] = [_with_name(term, "NotIn", node) for term in terms]
+
+
+def _keep_to(held: Json, nodes: Sequence[str]) -> None:
+    """The reservation must lie on one of the nodes. A field may be compared with one name only, so there is a term a node."""
+    required = _required(held)
+    terms = required.get("nodeSelectorTerms") or [{}]
+    required["nodeSelectorTerms"] = [_with_name(term, "In", node) for node in nodes for term in terms]
+
+
+def _required(held: Json) -> Json:
     where = "spec.template.spec."
     affinity = _object(_object(held, "affinity", where), "nodeAffinity", f"{where}affinity.")
-    required = _object(affinity, _REQUIRED, f"{where}affinity.nodeAffinity.")
-    terms = required.get("nodeSelectorTerms") or [{}]
-    elsewhere = {"key": "metadata.name", "operator": "NotIn", "values": [node]}
-    required["nodeSelectorTerms"] = [{**term, "matchFields": [*(term.get("matchFields") or []), elsewhere]} for term in terms]
+    return _object(affinity, _REQUIRED, f"{where}affinity.nodeAffinity.")
 
 
-def elsewhere(pod: Pod) -> Pod:
-    """The pod as its reservation asks for it: on any node but its own."""
+def _with_name(term: Json, operator: str, node: str) -> Json:
+    wanted = {"key": "metadata.name", "operator": operator, "values": [node]}
+    return {**term, "matchFields": [*(term.get("matchFields") or []), wanted]}
+
+
+def elsewhere(pod: Pod, nodes: Sequence[str] | None = None) -> Pod:
+    """The pod as its reservation asks for it: on any node but its own, or on one of these nodes."""
     spec = msgspec.to_builtins(pod.spec)
     _keep_off(spec, pod.spec.node_name)
+    if nodes is not None:
+        _keep_to(spec, nodes)
     return msgspec.structs.replace(pod, spec=convert({"spec": spec}, Pod).spec)
 
 

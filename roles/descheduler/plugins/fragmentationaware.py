@@ -11,10 +11,10 @@ from pydantic import Field, model_validator
 from koord.accounting.resources import sub
 from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel
-from roles.descheduler.framework.effects import Evict, Turn
+from roles.descheduler.columns import Columns
+from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
-from roles.descheduler.nodefit import fitting_other
 from roles.descheduler.picture import NodeView, PodView
 from roles.descheduler.selection import Namespaces, PodChoice, PodSelector, node_selector
 
@@ -86,11 +86,14 @@ class FragmentationAware:
             handle.note("the plugin is paused by its arguments")
             return
         selected = [node for node in nodes if self._nodes is None or self._nodes.matches(node.node.metadata.labels)]
+        columns = Columns(selected)
         for node in selected:
+            if handle.pause(1 + len(node.everyone)):
+                yield PAUSE
             before = imbalance(node.requested, node.allocatable, self.args.resources)
             if before <= self.args.imbalance_threshold:
                 continue
-            best = self._best(node, before, selected, handle)
+            best = self._best(node, before, columns, handle)
             if best is None:
                 handle.note(f"node {node.name} is uneven by {before:.4f}, and no pod that may leave would help enough")
                 continue
@@ -100,7 +103,7 @@ class FragmentationAware:
             numbers: dict[str, float | int | str] = {"stdBefore": before, "stdAfter": after, "gain": gain}
             yield Evict(view.pod, reason, target, numbers, self.args.dry_run)
 
-    def _best(self, node: NodeView, before: float, selected: list[NodeView], handle: Handle) -> tuple[PodView, float, str] | None:
+    def _best(self, node: NodeView, before: float, columns: Columns, handle: Handle) -> tuple[PodView, float, str] | None:
         """The pod with the largest gain above the least one asked for, what is left without it, and a node that it fits."""
         refuse = self._choice.filter_with(handle.filter)
         gains = []
@@ -109,7 +112,7 @@ class FragmentationAware:
             if not view.leaving and before - after > self.args.min_improvement_threshold and not refuse(view.pod):
                 gains.append((view, after))
         for view, after in sorted(gains, key=lambda entry: entry[1]):  # stable: the first wins a tie
-            target = fitting_other(view, selected) if self.args.node_fit else ""
+            target = columns.elsewhere(view) if self.args.node_fit else ""
             if target or not self.args.node_fit:
                 return view, after, target
         return None

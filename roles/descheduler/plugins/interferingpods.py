@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 from pydantic import Field, model_validator
 
 from koord.config.model import ConfigModel
-from roles.descheduler.framework.effects import Evict, Turn
+from roles.descheduler.columns import Columns
+from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import DESCHEDULE
-from roles.descheduler.nodefit import fitting_other
 from roles.descheduler.picture import NodeView, PodView
 from roles.descheduler.selection import Namespaces, PodChoice, PodSelector, node_selector
 
@@ -58,24 +58,27 @@ class RemoveInterferingPods:
             handle.note("the plugin is paused by its arguments")
             return
         selected = [node for node in nodes if self._nodes is None or self._nodes.matches(node.node.metadata.labels)]
+        columns = Columns(selected)
         for node in selected:
+            if handle.pause():
+                yield PAUSE
             if node.metric_age > self.args.max_metric_age_seconds:
                 continue
-            for view, target in self._candidates(node, selected, handle):
+            for view, target in self._candidates(node, columns, handle):
                 request = view.migrate_out or {}
                 reason = f"pod {request.get('victim', 'unknown')} waits for {request.get('signal', 'unknown')} because of it"
                 numbers: dict[str, float | int | str] = {key: value for key, value in request.items() if key != "reason"}
                 if (yield Evict(view.pod, reason, target, numbers, self.args.dry_run)):
                     break
 
-    def _candidates(self, node: NodeView, selected: list[NodeView], handle: Handle) -> Iterator[tuple[PodView, str]]:
+    def _candidates(self, node: NodeView, columns: Columns, handle: Handle) -> Iterator[tuple[PodView, str]]:
         refuse = self._choice.filter_with(handle.filter)
         asked = [view for view in node.pods if view.migrate_out is not None and not view.leaving]
         for view in sorted(asked, key=lambda view: ((view.migrate_out or {}).get("since", ""), view.key)):
             if why := refuse(view.pod):
                 handle.note(f"pod {view.key} is asked to leave node {node.name} and may not: {why}")
                 continue
-            target = fitting_other(view, selected) if self.args.node_fit else ""
+            target = columns.elsewhere(view) if self.args.node_fit else ""
             if self.args.node_fit and not target:
                 handle.note(f"pod {view.key} is asked to leave node {node.name}, and no other node has room for it")
                 continue

@@ -14,7 +14,7 @@ from koord.api import names
 from koord.api.times import parse_time
 from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel
-from roles.descheduler.framework.effects import Annotate, Evict, PluginError, Turn
+from roles.descheduler.framework.effects import PAUSE, Annotate, Evict, PluginError, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
 from roles.descheduler.picture import NodeView, PodView, Vector
@@ -89,9 +89,18 @@ class ScaleDownBinPack:
         if self.args.paused:
             handle.note("the plugin is paused by its arguments")
             return
-        ranked = [entry for node in nodes if (entry := self._rank(node, handle)) is not None]
+        ranked: list[Ranked] = []
+        for node in nodes:
+            if handle.pause(1 + len(node.pods)):
+                yield PAUSE
+            if (entry := self._rank(node, handle)) is not None:
+                ranked.append(entry)
         ranked.sort(key=lambda entry: (entry.score, len(entry.eligible), entry.node.name))
-        order = [(view, entry) for entry in ranked for view in self._within(entry)]
+        order: list[tuple[PodView, Ranked]] = []
+        for entry in ranked:
+            if handle.pause(1 + len(entry.eligible)):
+                yield PAUSE
+            order += [(view, entry) for view in self._within(entry)]
         if self.args.strategy == "EvictDirectly":
             yield from self._evict(order)
         else:
@@ -134,16 +143,14 @@ class ScaleDownBinPack:
         return sorted(entry.eligible, key=key)
 
     def _annotate(self, order: list[tuple[PodView, Ranked]], skipped: list[PodView]) -> Turn:
-        wanted = [
-            (view, rank, f"rank {rank}: score {entry.score:.4f} of node {entry.node.name}") for rank, (view, entry) in enumerate(order)
-        ]
-        wanted += [(view, NEVER, "it must not leave") for view in skipped]
         failed = 0
-        for view, rank, reason in wanted:
-            if not (yield Annotate(view.pod, names.ANNOTATION_POD_DELETION_COST, str(rank), reason)):
-                failed += 1
+        for rank, (view, entry) in enumerate(order):
+            reason = f"rank {rank}: score {entry.score:.4f} of node {entry.node.name}"
+            failed += not (yield Annotate(view.pod, names.ANNOTATION_POD_DELETION_COST, str(rank), reason))
+        for view in skipped:
+            failed += not (yield Annotate(view.pod, names.ANNOTATION_POD_DELETION_COST, str(NEVER), "it must not leave"))
         if failed:
-            raise PluginError(f"{failed} of {len(wanted)} pods could not be annotated")
+            raise PluginError(f"{failed} of {len(order) + len(skipped)} pods could not be annotated")
 
     def _evict(self, order: list[tuple[PodView, Ranked]]) -> Turn:
         evicted = 0

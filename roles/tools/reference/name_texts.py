@@ -154,6 +154,9 @@ ANNOTATION_JOB_CREATED_BY; PodMigrationJob; descheduler; descheduler; Who made t
 ANNOTATION_PASSED_ARBITRATION; PodMigrationJob; descheduler; descheduler; The job may begin.
 ANNOTATION_MIGRATION_PROFILE; PodMigrationJob; descheduler; descheduler; Profile whose arguments the job follows.
 ANNOTATION_MIGRATION_WORKLOAD; PodMigrationJob; descheduler; descheduler; Workload of the pod.
+ANNOTATION_MIGRATION_RELIEF; PodMigrationJob; descheduler; descheduler; Nodes where a pod that moves for load may go, and its use.
+ANNOTATION_MIGRATION_AVOID; PodMigrationJob; descheduler; descheduler; Nodes, by comma, whose place was given back.
+ANNOTATION_MIGRATION_PAUSED; PodMigrationJob; descheduler; descheduler; Seconds for which the job was paused, and since when it is.
 ANNOTATION_POD_ARBITRATING; Pod; –; –; Known for compatibility; nothing reads it.
 ANNOTATION_RECOMMENDATION_BOUNDS; Recommendation; manager; users; Lower and upper bound by container.
 ANNOTATION_GANG_NAME; Pod; user; scheduler; Name of the gang.

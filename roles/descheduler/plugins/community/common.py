@@ -65,9 +65,14 @@ def one_of(path: str, values: Iterable[str], accepted: tuple[str, ...]) -> None:
             raise ConfigError(f"{path}[{index}]", f"{value!r} is not known; accepted: {', '.join(accepted)}")
 
 
+def may_leave(view: PodView, handle: Handle, chosen: Callable[[Pod], bool]) -> bool:
+    """Whether a pod is looked at, and every filter lets it go."""
+    return not view.leaving and chosen(view.pod) and not handle.filter(view.pod)
+
+
 def candidates(node: NodeView, handle: Handle, chosen: Callable[[Pod], bool]) -> list[PodView]:
     """Active pods of a node that are looked at and may leave, by name."""
-    return [view for view in in_name_order(node.pods) if not view.leaving and chosen(view.pod) and not handle.filter(view.pod)]
+    return [view for view in in_name_order(node.pods) if may_leave(view, handle, chosen)]
 
 
 def candidates_of_all_phases(node: NodeView, handle: Handle, chosen: Callable[[Pod], bool]) -> list[Pod]:

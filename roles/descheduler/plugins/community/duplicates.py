@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import ClassVar
 
+import msgspec
+
 from koord.api.objects import Pod
-from roles.descheduler.framework.effects import Evict, Turn
+from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
-from roles.descheduler.nodefit import affinity_matches, untolerated
+from roles.descheduler.nodefit import Placeable, compiled_affinity, untolerated
 from roles.descheduler.picture import NodeView
 from roles.descheduler.plugins.community.common import CommunityNamespaces, LenientModel, age, candidates, owner_kinds
 
@@ -48,33 +50,38 @@ class RemoveDuplicates:
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
         """Owner by owner: no node keeps more than an even share of the pods."""
         gone: set[str] = set()
-        for (namespace, kind, name, _), found in sorted(self._collect(nodes, handle).items()):
-            targets = _targets(found, nodes)
-            if len(targets) < 2:
+        collected: dict[OwnerKey, Duplicates] = {}
+        for node in nodes:
+            if handle.pause(1 + len(node.pods)):
+                yield PAUSE
+            self._collect(node, handle, collected)
+        suited: dict[bytes, frozenset[str]] = {}
+        for (namespace, kind, name, _), found in sorted(collected.items()):
+            if handle.pause():
+                yield PAUSE
+            targets = _targets(found, nodes, suited)
+            if targets < 2:
                 continue
-            upper = ceil(found.total / len(targets))
-            for node, pods in sorted(found.extra.items()):
+            upper = ceil(found.total / targets)
+            for where, pods in sorted(found.extra.items()):
                 if len(pods) + 1 <= upper:
                     continue
-                reason = f"node {node} has {len(pods) + 1} pods of {kind} {namespace}/{name}, {upper} would be even"
+                reason = f"node {where} has {len(pods) + 1} pods of {kind} {namespace}/{name}, {upper} would be even"
                 for pod in pods[upper - 1 :]:
                     if pod.metadata.uid not in gone and (yield Evict(pod, reason)):
                         gone.add(pod.metadata.uid)
 
-    def _collect(self, nodes: list[NodeView], handle: Handle) -> dict[OwnerKey, Duplicates]:
-        found: dict[OwnerKey, Duplicates] = {}
-        for node in nodes:
-            seen: Counter[PodKey] = Counter()
-            pods = [view.pod for view in candidates(node, handle, self._chosen)]
-            for pod in sorted(pods, key=lambda pod: -age(pod, handle.now)):
-                key, owners = _pod_key(pod), _owner_keys(pod)
-                for owner in owners:
-                    entry = found.setdefault(owner, Duplicates())
-                    entry.total += 1
-                    if seen[key]:
-                        entry.extra.setdefault(node.name, []).append(pod)
-                seen[key] += 1
-        return found
+    def _collect(self, node: NodeView, handle: Handle, found: dict[OwnerKey, Duplicates]) -> None:
+        seen: Counter[PodKey] = Counter()
+        pods = [view.pod for view in candidates(node, handle, self._chosen)]
+        for pod in sorted(pods, key=lambda pod: -age(pod, handle.now)):
+            key, owners = _pod_key(pod), _owner_keys(pod)
+            for owner in owners:
+                entry = found.setdefault(owner, Duplicates())
+                entry.total += 1
+                if seen[key]:
+                    entry.extra.setdefault(node.name, []).append(pod)
+            seen[key] += 1
 
     def _chosen(self, pod: Pod) -> bool:
         if not pod.metadata.owner_references or owner_kinds(pod) & set(self.args.exclude_owner_kinds):
@@ -96,16 +103,22 @@ def _pod_key(pod: Pod) -> PodKey:
     return tuple(sorted((*owner, image) for owner in owners for image in _images(pod)))
 
 
-def _targets(found: Duplicates, nodes: list[NodeView]) -> set[str]:
-    """Nodes whose taints and labels suit the duplicates. A pod that only one node suits cannot be spread, and says nothing about others."""
-    targets: set[str] = set()
-    shapes = {}
+def _targets(found: Duplicates, nodes: list[NodeView], known: dict[bytes, frozenset[str]]) -> int:
+    """How many nodes suit the duplicates by taints and labels; `known` keeps what was found out about pods of the same shape.
+
+    A pod that only one node suits cannot be spread, and says nothing about others."""
+    sets: dict[bytes, frozenset[str]] = {}
     for pods in found.extra.values():
         for pod in pods:
             spec = pod.spec
-            shapes[repr((spec.node_selector, spec.affinity.node_affinity if spec.affinity else None, spec.tolerations))] = pod
-    for pod in shapes.values():
-        suited = {node.name for node in nodes if untolerated(pod, node.node) is None and affinity_matches(pod, node.node)}
-        if len(suited) > 1:
-            targets |= suited
-    return targets
+            shape = msgspec.json.encode((spec.node_selector, spec.affinity.node_affinity if spec.affinity else None, spec.tolerations))
+            if shape not in known:
+                rule = compiled_affinity(pod)
+                known[shape] = frozenset(
+                    node.name
+                    for node in nodes
+                    if untolerated(pod, node.node) is None and not Placeable.affinity_problem(pod, node.node, rule)
+                )
+            if len(known[shape]) > 1:
+                sets[shape] = known[shape]
+    return len(frozenset().union(*sets.values())) if len(sets) > 1 else sum(map(len, sets.values()))

@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from koord.api.objects import Pod
-from roles.descheduler.framework.effects import Evict, Turn
+from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import DESCHEDULE
 from roles.descheduler.picture import NodeView
@@ -54,6 +54,8 @@ class RemoveFailedPods:
             return pod.status.phase == "Failed" and self._chosen(pod) and self._matches(pod, handle.now)
 
         for node in nodes:
+            if handle.pause(1 + len(node.everyone)):
+                yield PAUSE
             for pod in candidates_of_all_phases(node, handle, matches):
                 yield Evict(pod, f"pod has failed{f': {pod.status.reason}' if pod.status.reason else ''}")
 

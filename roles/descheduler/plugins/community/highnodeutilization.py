@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from roles.descheduler.framework.effects import Turn
+from roles.descheduler.framework.effects import PAUSE, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
 from roles.descheduler.picture import NodeView, PodView
@@ -58,7 +58,11 @@ class HighNodeUtilization:
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
         """The emptiest node first, while the others have room."""
-        measured = [Requested.of(node, self.args.thresholds) for node in nodes]
+        measured: list[Requested] = []
+        for node in nodes:
+            if handle.pause():
+                yield PAUSE
+            measured.append(Requested.of(node, self.args.thresholds))
         sources = [node for node in measured if node.under(self._thresholds)]
         is_source = {node.view.name for node in sources}
         targets = [node for node in measured if node.view.name not in is_source and not node.view.node.spec.unschedulable]
@@ -72,6 +76,7 @@ class HighNodeUtilization:
             still=lambda node: True,
             allowed=lambda view: self._allowed(view) and not handle.filter(view.pod),
             reason=self._reason,
+            pause=handle.pause,
         ).turn()
 
     def _why_not(self, sources: int, targets: int, total: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from pydantic import Field, model_validator
 
 from koord.config.errors import ConfigError
-from roles.descheduler.framework.effects import Turn
+from roles.descheduler.framework.effects import PAUSE, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
 from roles.descheduler.picture import NodeView
@@ -76,7 +76,11 @@ class LowNodeUtilization:
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
         """Classify, then let pods leave while their node is above target and the targets have room."""
-        measured = [Requested.of(node, self.args.thresholds) for node in nodes]
+        measured: list[Requested] = []
+        for node in nodes:
+            if handle.pause():
+                yield PAUSE
+            measured.append(Requested.of(node, self.args.thresholds))
         low_limits, high_limits = self._limits(measured)
         low = [node for node in measured if node.under(low_limits) and not node.view.node.spec.unschedulable]
         is_low = {node.view.name for node in low}
@@ -92,6 +96,7 @@ class LowNodeUtilization:
             allowed=lambda view: view.pod.metadata.namespace not in self._stay and not handle.filter(view.pod),
             reason=lambda node: _reason(node, high_limits),
             per_node=self.args.eviction_limits.node if self.args.eviction_limits is not None else None,
+            pause=handle.pause,
         ).turn()
 
     def _limits(self, nodes: list[Requested]) -> tuple[dict[str, float], dict[str, float]]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 from typing import ClassVar
 
+import msgspec
 from pydantic import model_validator
 
 from koord.api.objects import Node, Pod
 from koord.config.errors import ConfigError
 from koord.kube.selectors import SelectorError, node_selector_term
-from roles.descheduler.framework.effects import Evict, Turn
+from roles.descheduler.columns import Columns
+from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import DESCHEDULE
-from roles.descheduler.nodefit import affinity_matches, community_fitting
+from roles.descheduler.nodefit import affinity_matches
 from roles.descheduler.picture import NodeView
-from roles.descheduler.plugins.community.common import CommunityArgs, candidates
+from roles.descheduler.plugins.community.common import CommunityArgs, in_name_order, may_leave
 
 log = logging.getLogger(__name__)
 
@@ -57,18 +59,34 @@ class RemovePodsViolatingNodeAffinity:
                 log.error("nodeAffinityType %r is not known; accepted: %s, %s", kind, REQUIRED, PREFERRED)
 
     def _required(self, nodes: list[NodeView], handle: Handle) -> Turn:
+        columns = Columns(nodes)
         for node in nodes:
-            for view in candidates(node, handle, lambda pod: _requires(pod) and self._chosen(pod)):
-                if affinity_matches(view.pod, node.node):
+            for view in in_name_order(node.pods):
+                if handle.pause():
+                    yield PAUSE
+                if not _requires(view.pod) or not may_leave(view, handle, self._chosen) or affinity_matches(view.pod, node.node):
                     continue
-                if target := community_fitting(view, nodes):
+                for _ in columns.learn():
+                    yield PAUSE
+                if target := columns.anywhere(view):
                     yield Evict(view.pod, f"node {node.name} does not match the pod's required node affinity", target)
 
     def _preferred(self, nodes: list[NodeView], handle: Handle) -> Turn:
+        columns = Columns(nodes)
+        best_of: dict[bytes, int] = {}  # the preferences of pods of one workload are the same
         for node in nodes:
-            for view in candidates(node, handle, lambda pod: _prefers(pod) and self._chosen(pod)):
-                own, best = weight(view.pod, node.node), max(weight(view.pod, other.node) for other in nodes)
-                if best > own and (target := community_fitting(view, nodes)):
+            for view in in_name_order(node.pods):
+                if handle.pause():
+                    yield PAUSE
+                if not _prefers(view.pod) or not may_leave(view, handle, self._chosen):
+                    continue
+                key = msgspec.json.encode(view.pod.spec.affinity)
+                if key not in best_of:
+                    best_of[key] = max(weight(view.pod, other.node) for other in nodes)
+                for _ in columns.learn():
+                    yield PAUSE
+                own, best = weight(view.pod, node.node), best_of[key]
+                if best > own and (target := columns.anywhere(view)):
                     reason = f"node {node.name} matches the pod's preferred node affinity by {own}, the best node by {best}"
                     yield Evict(view.pod, reason, target, {"weight": own, "best": best})
 

@@ -8,7 +8,7 @@ from pydantic import model_validator
 
 from koord.api.objects import Taint
 from koord.config.errors import ConfigError
-from roles.descheduler.framework.effects import Evict, Turn
+from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import DESCHEDULE
 from roles.descheduler.nodefit import untolerated
@@ -57,6 +57,8 @@ class RemovePodsViolatingNodeTaints:
         for node in nodes:
             if not any(self.args.relevant(taint) for taint in node.node.spec.taints):
                 continue
+            if handle.pause(1 + len(node.everyone)):
+                yield PAUSE
             for view in candidates(node, handle, self._chosen):
                 taint = untolerated(view.pod, node.node, self.args.relevant)
                 if taint is not None:

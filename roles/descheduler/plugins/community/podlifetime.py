@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from koord.api.objects import Pod
 from koord.api.times import parse_time
 from koord.config.errors import ConfigError
-from roles.descheduler.framework.effects import Evict, Turn
+from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import DESCHEDULE
 from roles.descheduler.picture import NodeView
@@ -127,9 +127,13 @@ class PodLifeTime:
         def matches(pod: Pod) -> bool:
             return self._chosen(pod) and self._matches(pod, handle.now)
 
-        found = [pod for node in nodes for pod in candidates_of_all_phases(node, handle, matches)]
-        for pod in sorted(found, key=lambda pod: -age(pod, handle.now)):
-            seconds = floor(age(pod, handle.now))
+        found: list[tuple[float, Pod]] = []
+        for node in nodes:
+            if handle.pause(1 + len(node.everyone)):
+                yield PAUSE
+            found += [(age(pod, handle.now), pod) for pod in candidates_of_all_phases(node, handle, matches)]
+        for old, pod in sorted(found, key=lambda entry: -entry[0]):
+            seconds = floor(old)
             yield Evict(pod, f"pod is {seconds} s old and matches PodLifeTime", numbers={"age.seconds": seconds})
 
     def _matches(self, pod: Pod, now: float) -> bool:

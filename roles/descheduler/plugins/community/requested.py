@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from koord.api.objects import Pod
+import msgspec
+
+from koord.api.objects import Pod, Taint
 from koord.config.errors import ConfigError
-from roles.descheduler.framework.effects import Evict, Turn
+from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.nodefit import tolerates
 from roles.descheduler.picture import NodeView, PodView, Vector
 from roles.descheduler.plugins.community.common import LenientModel, least_important_first
@@ -48,8 +50,14 @@ class Requested:
 
     @classmethod
     def of(cls, view: NodeView, resources: Iterable[str]) -> Requested:
-        """The resources that count, and always cpu, memory and pods."""
-        return cls(view, {name: len(view.pods) if name == "pods" else view.requested.get(name, 0) for name in {*resources, *BASIC}})
+        """The resources that count, and always cpu, memory and pods. Pods that are on their way out do not count: an earlier round
+        has relieved the node of them already."""
+        usage = {name: len(view.pods) if name == "pods" else view.requested.get(name, 0) for name in {*resources, *BASIC}}
+        made = cls(view, usage)
+        for pod in view.pods:
+            if pod.leaving:
+                made.give(pod.requests)
+        return made
 
     def percent(self, name: str) -> float:
         """Usage in percent of allocatable; a resource that the node does not have is not used."""
@@ -98,15 +106,19 @@ class Leaving:
     allowed: Callable[[PodView], bool]
     reason: Callable[[Requested], str]
     per_node: int | None = None
+    pause: Callable[[int], bool] = lambda _: False
 
     def turn(self) -> Turn:
         """Source by source, the least important pod first."""
+        taints = distinct_taints(self.targets)
         for source in self.sources:
             evicted = 0
+            if self.pause(1 + len(source.view.pods)):
+                yield PAUSE
             for view in least_important_first(view for view in source.view.pods if not view.leaving and self.allowed(view)):
                 if not self._goes_on(source) or (self.per_node is not None and evicted >= self.per_node):
                     break
-                if not tolerates_a_target(view.pod, self.targets):
+                if not tolerates_a_target(view.pod, taints):
                     continue
                 if (yield Evict(view.pod, self.reason(source))):
                     evicted += 1
@@ -117,10 +129,15 @@ class Leaving:
         return self.still(source) and all(left > 0 for left in self.budget.values())
 
 
-def tolerates_a_target(pod: Pod, targets: Iterable[Requested]) -> bool:
+def distinct_taints(targets: Iterable[Requested]) -> list[tuple[Taint, ...]]:
+    """The sets of taints that targets have, each once."""
+    found = {msgspec.json.encode(target.view.node.spec.taints): tuple(target.view.node.spec.taints) for target in targets}
+    return list(found.values())
+
+
+def tolerates_a_target(pod: Pod, targets: Iterable[tuple[Taint, ...]]) -> bool:
     """Whether the pod tolerates every taint of one target, with no fewer tolerations than that has taints."""
-    for target in targets:
-        taints = target.view.node.spec.taints
+    for taints in targets:
         if len(pod.spec.tolerations) >= len(taints) and all(tolerates(pod.spec.tolerations, taint) for taint in taints):
             return True
     return False

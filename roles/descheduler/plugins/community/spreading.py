@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil
+from typing import Any
+
+import msgspec
+import numpy as np
 
 from koord.api.objects import Pod, TopologySpreadConstraint
 from koord.kube.selectors import Requirement, Selector, from_label_selector
-from roles.descheduler.nodefit import affinity_matches, untolerated
+from roles.descheduler.columns import Columns
+from roles.descheduler.nodefit import Placeable, compiled_affinity, untolerated
 from roles.descheduler.picture import NodeView, PodView
 
 
 @dataclass(slots=True)
 class Domain:
-    """Nodes with one value of the topology key, and the matching pods on them."""
+    """The nodes with one value of the topology key, by that value, and the matching pods on them."""
 
     value: str
-    nodes: list[NodeView] = field(default_factory=list)
     pods: list[PodView] = field(default_factory=list)
+
+
+def spelling(constraint: TopologySpreadConstraint, pod: Pod) -> bytes:
+    """Two pods for which this is the same have the same `Spread`; much cheaper than making it."""
+    spec, labels = pod.spec, pod.metadata.labels
+    keyed = [labels.get(key) for key in constraint.match_label_keys]
+    node_affinity = spec.affinity.node_affinity if spec.affinity else None
+    return msgspec.json.encode((pod.metadata.namespace, constraint, keyed, spec.node_selector, node_affinity, spec.tolerations))
 
 
 class Spread:
@@ -26,6 +39,7 @@ class Spread:
 
     def __init__(self, constraint: TopologySpreadConstraint, pod: Pod) -> None:
         self._pod = pod
+        self._rule = compiled_affinity(pod)
         self.topology_key = constraint.topology_key
         self.max_skew = constraint.max_skew
         self._by_affinity = (constraint.node_affinity_policy or "Honor") == "Honor"
@@ -36,6 +50,10 @@ class Spread:
         self.selector = Selector(selector.requirements + keyed, selector.nothing)
         spec = pod.spec
         nodes_of = (spec.node_selector, spec.affinity.node_affinity if spec.affinity else None) if self._by_affinity else ()
+        #: two constraints of which this is the same count the same nodes
+        self.nodes_rule = repr(
+            (self.topology_key, nodes_of, spec.tolerations if self._by_taints else (), self._by_affinity, self._by_taints)
+        )
         self.identity = repr(
             (
                 self.topology_key, self.max_skew, constraint.when_unsatisfiable, sorted(map(repr, self.selector.requirements)),
@@ -45,13 +63,76 @@ class Spread:
 
     def counts(self, node: NodeView) -> bool:
         """Whether the node is part of a domain."""
-        if self._by_affinity and not affinity_matches(self._pod, node.node):
+        if self._by_affinity and Placeable.affinity_problem(self._pod, node.node, self._rule):
             return False
         return not self._by_taints or untolerated(self._pod, node.node) is None
 
     def reason(self) -> str:
         """Why a pod leaves."""
         return f"pods are spread over {self.topology_key} by more than {self.max_skew}"
+
+
+@dataclass(slots=True)
+class DomainMap:
+    """The domains of the nodes that count: rows of a table by value, in the order of the values, and each node's value."""
+
+    rows: dict[str, Any]
+    all_rows: Any
+    value_of: dict[str, str]
+
+
+class DomainMaps:
+    """Which nodes form which domains. Constraints that differ in their selectors only share a map."""
+
+    def __init__(self, nodes: Sequence[NodeView]) -> None:
+        self.columns = Columns(nodes)
+        self._maps: dict[str, DomainMap] = {}
+
+    def filled(self, spread: Spread, views: Sequence[PodView]) -> tuple[list[Domain], int, int]:
+        """Domains by size, the number of all domains and of the pods in them.
+
+        Of the empty domains only as many are made as pods could move into, for with a key that every node has another value of
+        nearly all are empty."""
+        known = self._map(spread)
+        filled: dict[str, Domain] = {}
+        size = 0
+        for view in views:
+            value = known.value_of.get(view.pod.spec.node_name)
+            if value is not None and not view.pod.metadata.deletion_timestamp:
+                filled.setdefault(value, Domain(value)).pods.append(view)
+                size += 1
+        found = list(filled.values())
+        for value in known.rows:
+            if len(found) - len(filled) > size:
+                break
+            if value not in filled:
+                found.append(Domain(value))
+        return sorted(found, key=lambda domain: (len(domain.pods), domain.value)), len(known.rows), size
+
+    def smaller(self, spread: Spread, filled: Sequence[Domain], average: float) -> Any:
+        """The rows of the nodes whose domains have fewer pods than the average."""
+        known = self._map(spread)
+        found = known.all_rows.copy()
+        for domain in filled:
+            if len(domain.pods) >= average:
+                found[known.rows[domain.value]] = False
+        return found
+
+    def _map(self, spread: Spread) -> DomainMap:
+        found = self._maps.get(spread.nodes_rule)
+        if found is None:
+            domains: dict[str, list[int]] = {}
+            value_of: dict[str, str] = {}
+            for row, node in enumerate(self.columns.nodes):
+                value = node.node.metadata.labels.get(spread.topology_key)
+                if value is not None and spread.counts(node):
+                    domains.setdefault(value, []).append(row)
+                    value_of[node.name] = value
+            all_rows = np.zeros(len(self.columns.nodes), dtype=bool)
+            all_rows[[row for rows in domains.values() for row in rows]] = True
+            rows = {value: np.array(rows, dtype=np.int64) for value, rows in sorted(domains.items())}
+            found = self._maps[spread.nodes_rule] = DomainMap(rows, all_rows, value_of)
+        return found
 
 
 def moves(domains: list[Domain], average: float, max_skew: int) -> list[PodView]:

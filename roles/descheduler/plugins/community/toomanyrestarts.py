@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from koord.api.objects import Pod
-from roles.descheduler.framework.effects import Evict, Turn
+from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import DESCHEDULE
 from roles.descheduler.picture import NodeView
@@ -45,6 +45,8 @@ class RemovePodsHavingTooManyRestarts:
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
         """Node by node, the pod with the most restarts first."""
         for node in nodes:
+            if handle.pause(1 + len(node.everyone)):
+                yield PAUSE
             found = [(self._restarts(view.pod), view.pod) for view in candidates(node, handle, self._matches)]
             for restarts, pod in sorted(found, key=lambda entry: -entry[0]):
                 reason = f"pod has {restarts} restarts, {self.args.pod_restart_threshold} are too many"

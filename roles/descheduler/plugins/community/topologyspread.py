@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import contextlib
+from collections.abc import Generator
 from typing import ClassVar
 
+import msgspec
 from pydantic import model_validator
 
-from koord.api.objects import Pod, TopologySpreadConstraint
+from koord.api.objects import Pod
 from koord.kube.selectors import SelectorError
-from roles.descheduler.framework.effects import Evict, Turn
+from roles.descheduler.framework.effects import PAUSE, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
-from roles.descheduler.nodefit import Placeable
 from roles.descheduler.picture import NodeView, PodView
 from roles.descheduler.plugins.community.common import CommunityArgs, importance, in_name_order, one_of
-from roles.descheduler.plugins.community.spreading import Domain, Spread, moves
+from roles.descheduler.plugins.community.spreading import DomainMaps, Spread, moves, spelling
+from roles.descheduler.podindex import PodIndex
 
 POLICIES = ("DoNotSchedule", "ScheduleAnyway")
 
@@ -46,85 +48,83 @@ class RemovePodsViolatingTopologySpreadConstraint:
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
         """Namespace by namespace, constraint by constraint; then the pods that all of them together give up leave, each once."""
-        by_namespace: dict[str, list[PodView]] = {}
+        pods = PodIndex()
+        spreads: dict[str, dict[object, Spread]] = {}
+        seen: set[bytes] = set()
         for node in nodes:
             for view in in_name_order(node.pods):
+                if handle.pause():
+                    yield PAUSE
                 if self._chosen(view.pod) and not view.leaving:
-                    by_namespace.setdefault(view.pod.metadata.namespace, []).append(view)
+                    pods.add(view)
+                    self._collect(view.pod, seen, spreads.setdefault(view.pod.metadata.namespace, {}))
+        maps = DomainMaps(nodes)
         leaving: dict[str, tuple[PodView, str]] = {}
-        for _, views in sorted(by_namespace.items()):
-            for spread in self._spreads(views):
-                for view in self._given_up(spread, views, nodes, handle):
+        for namespace, found in sorted(spreads.items()):
+            for spread in found.values():
+                if handle.pause():
+                    yield PAUSE
+                matching = pods.matching(namespace, spread.selector)
+                if handle.pause(len(matching)):
+                    yield PAUSE
+                given_up = yield from self._given_up(spread, matching, maps, handle)
+                for view in given_up:
                     leaving.setdefault(view.pod.metadata.uid, (view, spread.reason()))
         for view, reason in leaving.values():
             if not handle.filter(view.pod):
                 yield Evict(view.pod, reason)
 
-    def _spreads(self, views: Iterable[PodView]) -> Iterator[Spread]:
-        """Each distinct constraint of the pods, once."""
-        seen: set[object] = set()
-        for view in views:
-            for constraint in view.pod.spec.topology_spread_constraints:
-                if constraint.when_unsatisfiable not in self.args.constraints:
-                    continue
-                spread = _compiled(constraint, view.pod)
-                if spread is not None and spread.identity not in seen:
-                    seen.add(spread.identity)
-                    yield spread
+    def _collect(self, pod: Pod, seen: set[bytes], spreads: dict[object, Spread]) -> None:
+        """Each distinct constraint, once. A constraint whose selector cannot be read is passed over."""
+        for constraint in pod.spec.topology_spread_constraints:
+            if constraint.when_unsatisfiable not in self.args.constraints:
+                continue
+            key = spelling(constraint, pod)
+            if key in seen:
+                continue
+            seen.add(key)
+            with contextlib.suppress(SelectorError):
+                spread = Spread(constraint, pod)
+                spreads.setdefault(spread.identity, spread)
 
-    def _given_up(self, spread: Spread, views: list[PodView], nodes: list[NodeView], handle: Handle) -> list[PodView]:
-        domains = _domains(spread, views, nodes)
-        sizes = [len(domain.pods) for domain in domains.values()]
+    def _given_up(self, spread: Spread, views: list[PodView], maps: DomainMaps, handle: Handle) -> Generator[Effect, bool, list[PodView]]:
+        domains, count, size = maps.filled(spread, views)
+        sizes = [len(domain.pods) for domain in domains]
         if not sizes or max(sizes) - min(sizes) <= spread.max_skew:
             return []
-        average = sum(sizes) / len(sizes)
-        below = [node for domain in domains.values() if len(domain.pods) < average for node in domain.nodes]
-        fits: dict[str, bool] = {}
+        for _ in maps.columns.learn():
+            yield PAUSE
+        average = size / count
+        below = maps.smaller(spread, domains, average)
+        fits: dict[bytes, bool] = {}
 
         def fits_below(view: PodView) -> bool:
-            uid = view.pod.metadata.uid
-            if uid not in fits:
-                pod = Placeable(view)
-                fits[uid] = any(node.name != view.pod.spec.node_name and not pod.community_unfit(node) for node in below)
-            return fits[uid]
+            shape = _shape(view)
+            if shape not in fits:
+                fits[shape] = bool(maps.columns.elsewhere(view, community=True, among=below))
+            return fits[shape]
 
-        evictable = {view.pod.metadata.uid: not handle.filter(view.pod) for domain in domains.values() for view in domain.pods}
-        for domain in domains.values():
+        for domain in domains:
             # the last ones leave first: pods that stay anyway stand in front, then those bound to nodes, then the important ones
-            domain.pods.sort(key=lambda view: importance(view.pod), reverse=True)
-            domain.pods.sort(key=lambda view: not _bound_to_nodes(view.pod))
-            domain.pods.sort(key=lambda view: evictable[view.pod.metadata.uid])
-            if len(domain.pods) > average:
-                domain.pods.sort(key=lambda view: evictable[view.pod.metadata.uid] and fits_below(view))
-        moved = moves(sorted(domains.values(), key=lambda domain: (len(domain.pods), domain.value)), average, spread.max_skew)
+            order: dict[str, tuple[bool, bool, bool, float, bool, int]] = {}
+            for view in domain.pods:
+                if handle.pause():
+                    yield PAUSE
+                evictable = not handle.filter(view.pod)
+                fit = evictable and len(domain.pods) > average and fits_below(view)
+                priority, stays, qos = importance(view.pod)
+                order[view.pod.metadata.uid] = (fit, evictable, not _bound_to_nodes(view.pod), -priority, not stays, -qos)
+            domain.pods.sort(key=lambda view: order[view.pod.metadata.uid])
+        moved = moves(domains, average, spread.max_skew)
         return [view for view in moved if not self.args.topology_balance_node_fit or fits_below(view)]
 
 
-def _compiled(constraint: TopologySpreadConstraint, pod: Pod) -> Spread | None:
-    """None for a constraint whose selector cannot be read."""
-    try:
-        return Spread(constraint, pod)
-    except SelectorError:
-        return None
-
-
-def _domains(spread: Spread, views: Iterable[PodView], nodes: list[NodeView]) -> dict[str, Domain]:
-    """Domains of the nodes that count, also empty ones, with the matching pods that are not on their way out."""
-    domains: dict[str, Domain] = {}
-    of_node: dict[str, Domain] = {}
-    for node in nodes:
-        value = node.node.metadata.labels.get(spread.topology_key)
-        if value is None:
-            continue
-        if spread.counts(node):
-            domain = domains.setdefault(value, Domain(value))
-            domain.nodes.append(node)
-            of_node[node.name] = domain
-    for view in views:
-        domain_ = of_node.get(view.pod.spec.node_name)
-        if domain_ is not None and not view.pod.metadata.deletion_timestamp and spread.selector.matches(view.pod.metadata.labels):
-            domain_.pods.append(view)
-    return domains
+def _shape(view: PodView) -> bytes:
+    """What decides where a pod fits, apart from its own node."""
+    spec = view.pod.spec
+    return msgspec.json.encode(
+        (sorted(view.requests.items()), spec.node_selector, spec.affinity, spec.tolerations, view.pod.metadata.namespace)
+    )
 
 
 def _bound_to_nodes(pod: Pod) -> bool:

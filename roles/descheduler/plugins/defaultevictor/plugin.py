@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from koord.api import kinds
@@ -12,6 +12,7 @@ from koord.kube.events import reference
 from koord.kube.informers import Informer
 from roles.descheduler.fitting import OtherNodes
 from roles.descheduler.framework.evicting import EvictOptions, EvictResult, NoController, Setup
+from roles.descheduler.picture import NodeView
 from roles.descheduler.plugins.defaultevictor.args import DefaultEvictorArgs
 from roles.descheduler.plugins.defaultevictor.protections import Protections, Surroundings
 
@@ -45,6 +46,11 @@ class DefaultEvictor(NoController):
                 await informer.wait_synced()
         if self._nodes is not None:
             self._nodes.begin()
+
+    async def see(self, nodes: Sequence[NodeView]) -> None:
+        """With nodeFit, the nodes where pods may fit."""
+        if self._nodes is not None:
+            await self._nodes.see(nodes)
 
     def filter(self, pod: Pod) -> str:
         """Why the pod is protected."""

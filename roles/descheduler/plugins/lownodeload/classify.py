@@ -113,13 +113,22 @@ def class_of(view: NodeView, bounds: Bounds) -> NodeClass:
     return NodeClass.PROD_LOW if is_under(prod_usage, bounds.prod_low) and not cordoned else NodeClass.NORMAL
 
 
+class Classifier:
+    """Classes of the nodes of a pool that have metrics; the averages over all of them are taken once."""
+
+    def __init__(self, views: Iterable[NodeView], pool: Pool) -> None:
+        self.measured = [view for view in views if view.usage is not None]
+        self._pool = pool
+        self._averages = average_percent(self.measured, pool.resources, prod=False) if pool.deviation else {}
+        self._prod_averages = average_percent(self.measured, pool.resources, prod=True) if pool.deviation else {}
+
+    def place(self, view: NodeView) -> Placed:
+        """A node with its thresholds and class."""
+        bounds = bounds_of(view, self._pool, self._averages, self._prod_averages)
+        return Placed(view, bounds, class_of(view, bounds))
+
+
 def classify(views: Iterable[NodeView], pool: Pool) -> list[Placed]:
     """Every node that has metrics, with its thresholds and class, in the order given."""
-    measured = [view for view in views if view.usage is not None]
-    averages = average_percent(measured, pool.resources, prod=False)
-    prod_averages = average_percent(measured, pool.resources, prod=True)
-    placed = []
-    for view in measured:
-        bounds = bounds_of(view, pool, averages, prod_averages)
-        placed.append(Placed(view, bounds, class_of(view, bounds)))
-    return placed
+    classifier = Classifier(views, pool)
+    return [classifier.place(view) for view in classifier.measured]

@@ -8,16 +8,18 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from koord.accounting.resources import add
-from roles.descheduler.framework.effects import Effect, Turn
+from roles.descheduler.columns import Columns
+from roles.descheduler.framework.effects import PAUSE, Effect, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
 from roles.descheduler.picture import NodeView
 from roles.descheduler.plugins.lownodeload import explain
 from roles.descheduler.plugins.lownodeload.args import LowNodeLoadArgs, Pool
-from roles.descheduler.plugins.lownodeload.classify import NodeClass, Placed, classify
+from roles.descheduler.plugins.lownodeload.classify import Classifier, NodeClass, Placed
 from roles.descheduler.plugins.lownodeload.detector import Detectors
 from roles.descheduler.plugins.lownodeload.percentile import shift
-from roles.descheduler.plugins.lownodeload.select import Pass, headroom, relieve
+from roles.descheduler.plugins.lownodeload.room import headroom
+from roles.descheduler.plugins.lownodeload.select import Outcome, Pass, relieve
 from roles.descheduler.selection import PodChoice
 
 log = logging.getLogger(__name__)
@@ -63,6 +65,8 @@ class LowNodeLoad:
         for detectors in self._detectors.values():
             detectors.drop_expired(handle.now)
         for node in nodes:
+            if handle.pause():
+                yield PAUSE
             try:
                 node.shift_usage(shift(node.metric, self.args.aggregated))
             except ValueError as error:
@@ -84,13 +88,22 @@ class LowNodeLoad:
         """Returns the names of the pool's hot nodes when the pool ran to its end."""
         fresh: list[NodeView] = []
         for node in nodes:
+            if handle.pause():
+                yield PAUSE
             if why := self._unmeasured(node):
                 explain.skipped(handle, pool, node, why)
             else:
                 fresh.append(node)
-        placed = classify(fresh, pool)
+        classifier = Classifier(fresh, pool)
+        placed: list[Placed] = []
+        for node in classifier.measured:
+            if handle.pause():
+                yield PAUSE
+            placed.append(classifier.place(node))
         by_class: ByClass = {cls: [node for node in placed if node.node_class == cls] for cls in NodeClass}
         for entry in placed:
+            if handle.pause():
+                yield PAUSE
             explain.classified(handle, pool, entry)
         abnormal = self._abnormal(pool, by_class, handle)
         if why := self._early_exit(pool, by_class, abnormal, placed):
@@ -139,23 +152,25 @@ class LowNodeLoad:
 
     def _passes(self, pool: Pool, by_class: ByClass, abnormal: dict[bool, list[Placed]], handle: Handle) -> Turn:
         low, both, prod_low = by_class[NodeClass.LOW], by_class[NodeClass.BOTH_LOW], by_class[NodeClass.PROD_LOW]
-        first = Pass(pool, False, abnormal[False], [*low, *both], add(headroom(low, prod=False), headroom(both, prod=False)))
+        columns, max_age = Columns([node.view for nodes in by_class.values() for node in nodes]), self.args.node_metric_expiration_seconds
+        room = add(headroom(low, prod=False), headroom(both, prod=False))
+        first = Pass(pool, False, abnormal[False], [*low, *both], room, columns, max_age)
         yield from self._run_pass(first, handle)
         shared = {name: min(left, first.budget.get(name, 0)) for name, left in headroom(both, prod=False).items()}
         both_prod = {name: min(left, shared.get(name, 0)) for name, left in headroom(both, prod=True).items()}
-        second = Pass(pool, True, abnormal[True], [*prod_low, *both], add(headroom(prod_low, prod=True), both_prod))
-        second.expected, second.placed = first.expected, first.placed
+        room = add(headroom(prod_low, prod=True), both_prod)
+        second = Pass(pool, True, abnormal[True], [*prod_low, *both], room, columns, max_age, first.expected)
         yield from self._run_pass(second, handle)
 
     def _run_pass(self, run: Pass, handle: Handle) -> Turn:
         if not run.sources:
             return
         refuse = self._choice.filter_with(handle.filter)
-        outcome: dict[str, str] = {}
-        yield from relieve(run, refuse, outcome, node_fit=self.args.node_fit, dry_run=self.args.dry_run)
+        outcome: dict[str, Outcome] = {}
+        yield from relieve(run, refuse, outcome, handle, node_fit=self.args.node_fit, dry_run=self.args.dry_run)
         for node in run.sources:
-            explain.relieved(handle, run.pool, node, outcome[node.view.name])
-            if outcome[node.view.name].startswith("cool"):
+            explain.relieved(handle, run.pool, node, outcome[node.view.name].message)
+            if outcome[node.view.name].cooling:
                 self._detectors[run.prod].reset(node.view.name)
             else:
                 self._detectors[run.prod].normal(node.view.name)

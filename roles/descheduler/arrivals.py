@@ -1,0 +1,90 @@
+"""What is on its way to a node, and what has come since its last report (DS-LNL-07, DS-LNL-08). Pure.
+
+A node's report tells of the past. Pods that came later, and places that are held for pods, will use the node too: a target that does not
+count them is given too many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from koord.accounting.estimate import estimate_pod
+from koord.accounting.resources import add_into
+from koord.api.objects import Pod, find_condition
+from koord.api.priority import PriorityClass, pod_priority_class
+from koord.api.quantity import QuantityError
+from koord.api.times import TimeError, parse_time
+from roles.descheduler.picture import NodeView, Vector
+
+REPORT = 60.0  # seconds that a report may have taken: a pod that came in them, and is not in it, came after it
+
+Brought = Callable[[Pod], Vector | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A place that is held on a node. `requests` are what it keeps from others, `usage` what the pod will use; `order` says whose turn
+    comes first, `job` which migration it is for ("" for none)."""
+
+    node: str
+    requests: Vector
+    usage: Vector
+    prod: bool
+    job: str = ""
+    order: tuple[str, str] = ("", "")
+
+
+def expect(view: NodeView, places: Iterable[Expected], brought: Brought) -> None:
+    """Tell a node what it has to expect. `brought` knows what a pod used where it came from; None: ask the scheduler's estimate."""
+    for place in places:
+        add_into(view.reserved, place.requests)
+        _count(view, place.usage, prod=place.prod)
+    reported = _reported_at(view)
+    if reported is None:
+        return
+    for own in view.pods:
+        if own.usage is None and not own.accepted and bound_at(own.pod) >= reported - REPORT:
+            _count(view, {**larger(estimate(own.pod), brought(own.pod) or {}), "pods": 0}, prod=own.is_prod)
+
+
+def _count(view: NodeView, usage: Vector, *, prod: bool) -> None:
+    wanted = {"pods": 1, **usage}
+    add_into(view.arriving, wanted)
+    if prod:
+        add_into(view.prod_arriving, wanted)
+
+
+def _reported_at(view: NodeView) -> float | None:
+    stamp = view.metric.status.update_time if view.metric is not None else None
+    try:
+        return parse_time(stamp) if stamp else None
+    except TimeError:
+        return None
+
+
+def bound_at(pod: Pod) -> float:
+    """When a pod came to its node, in seconds since the epoch, as far as it says; 0 if it does not."""
+    scheduled = find_condition(pod.status.conditions, "PodScheduled")
+    stamps = (scheduled.last_transition_time if scheduled is not None else None, pod.status.start_time, pod.metadata.creation_timestamp)
+    try:
+        return next((parse_time(stamp) for stamp in stamps if stamp), 0.0)
+    except TimeError:
+        return 0.0
+
+
+def estimate(pod: Pod) -> Vector:
+    """What LoadAwareScheduling takes a pod to use before it is measured; nothing for one whose requests cannot be read."""
+    try:
+        return dict(estimate_pod(pod))
+    except QuantityError:
+        return {}
+
+
+def is_prod(pod: Pod) -> bool:
+    return pod_priority_class(pod) == PriorityClass.PROD
+
+
+def larger(one: Vector, other: Vector) -> Vector:
+    """The larger of each resource."""
+    return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}

@@ -1,0 +1,207 @@
+"""Where pods fit, asked of all nodes at once: a row a node, arrays of what is free, of taints, of labels (DS-FIT-01, descheduler.md 9.1).
+
+The rules are those of `Placeable`, which asks one node. A table is made once for a round, and follows the pods that leave in it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from koord.accounting.resources import add_into
+from koord.api.objects import Pod, PodAffinityTerm, Taint
+from koord.kube.selectors import SelectorError, from_label_selector
+from roles.descheduler.nodefit import HARD, Placeable, anti_affinity_terms, compiled_affinity, tolerates
+from roles.descheduler.picture import NodeView, PodView, Vector
+from roles.descheduler.podindex import PodIndex
+
+Rows = Any  # numpy array of bool, one a node
+AT_ONCE = 50  # nodes whose pods are looked at before others get their turn
+REMEMBERED = 1024  # rules about labels whose nodes are known
+
+
+class Columns:
+    """The nodes of one round. `community` asks for a free pod slot and for the pod's own anti-affinity too."""
+
+    def __init__(self, nodes: Sequence[NodeView]) -> None:
+        self.nodes = list(nodes)
+        self.names = [node.name for node in self.nodes]
+        self._row = {name: row for row, name in enumerate(self.names)}
+        self._free: dict[str, Any] = {}
+        self._slots = np.array([_slots(node) for node in self.nodes], dtype=np.int64)
+        self._open = np.array([not node.node.spec.unschedulable for node in self.nodes], dtype=bool)
+        self._taints, self._tainted = _groups(self.nodes)
+        self._labelled: dict[bytes, Rows] = {}
+        self._pods: PodIndex | None = None
+        self._promised: dict[int, Vector] = {}
+        for node in self.nodes:
+            node.watch(self._changed)
+
+    def row(self, node: str) -> int:
+        """The row of a node, by its name."""
+        return self._row[node]
+
+    def rows(self, nodes: Sequence[NodeView]) -> Rows:
+        """These nodes and no others."""
+        found = np.zeros(len(self.nodes), dtype=bool)
+        found[[self._row[node.name] for node in nodes]] = True
+        return found
+
+    def learn(self) -> Iterator[None]:
+        """Look at the labels of all pods, which the pod's own anti-affinity asks for; stops after every few nodes, so that others may
+        have their turn. What was not learned is learned at once by the first question that needs it."""
+        if self._pods is not None:
+            return
+        pods = PodIndex()
+        for number, node in enumerate(self.nodes):
+            for view in node.pods:
+                pods.add(view)
+            if number % AT_ONCE == AT_ONCE - 1:
+                yield
+        self._pods = pods
+
+    def elsewhere(self, view: PodView, *, community: bool = False, among: Rows | None = None) -> str:
+        """The first node but its own that the pod fits, "" when there is none."""
+        return next(self._fitting(view, community=community, among=among, own=False), "")
+
+    def anywhere(self, view: PodView) -> str:
+        """The first node that the pod fits by the community's rule, "" when there is none. It needs no room where it is."""
+        return next(self._fitting(view, community=True, among=None, own=True), "")
+
+    def _fitting(self, view: PodView, *, community: bool, among: Rows | None, own: bool) -> Iterator[str]:
+        found = self._open.copy() if among is None else self._open & among
+        for _, bad in self._problems(view, community=community):
+            found &= ~bad
+        if (row := self._row.get(view.pod.spec.node_name)) is not None:
+            found[row] = own and self._stays(view, row) and (among is None or bool(among[row]))
+        yield from (self.names[row] for row in np.flatnonzero(found))
+
+    def _stays(self, view: PodView, row: int) -> bool:
+        return not Placeable(view).community_unfit(self.nodes[row])
+
+    def why_not(self, view: PodView, among: Rows | None = None) -> Counter[str]:
+        """Why the pod fits none of the other nodes by the community's rule: each node's first reason, counted."""
+        left = np.ones(len(self.nodes), dtype=bool) if among is None else among.copy()
+        if (row := self._row.get(view.pod.spec.node_name)) is not None:
+            left[row] = False
+        reasons: Counter[str] = Counter()
+        for reason, bad in (("it is cordoned", ~self._open), *self._problems(view, community=True)):
+            if count := int(np.count_nonzero(left & bad)):
+                reasons[reason] += count
+                left &= ~bad
+        return reasons
+
+    # ---------------------------------------------------------------- the rules
+
+    def _problems(self, view: PodView, *, community: bool) -> Iterator[tuple[str, Rows]]:
+        """Reasons with the nodes for which they hold, the cheap ones first as far as the order of the rules allows."""
+        pod = view.pod
+        if (suited := self._suited(pod)) is not None:
+            yield "it does not match the pod's node selector or node affinity", ~suited
+        for taint, bad in self._untolerated(pod):
+            yield f"it has taint {taint.key}, which the pod does not tolerate", bad
+        if community:
+            for term in anti_affinity_terms(pod):
+                yield "a pod is there that the pod's anti-affinity excludes", self._excluded(term, pod)
+        for name, wanted in sorted(view.requests.items()):
+            if wanted > 0:
+                yield f"it lacks {name}", self._free_of(name) < wanted
+        if community:
+            yield "it has no free pod slot", self._slots < 1
+
+    def _suited(self, pod: Pod) -> Rows | None:
+        affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+        if not pod.spec.node_selector and (affinity is None or affinity.required is None):
+            return None
+        key = msgspec.json.encode((pod.spec.node_selector, affinity.required if affinity is not None else None))
+        found = self._labelled.get(key)
+        if found is None:
+            if len(self._labelled) >= REMEMBERED:
+                self._labelled.clear()
+            rule = compiled_affinity(pod)
+            suits = [not Placeable.affinity_problem(pod, node.node, rule) for node in self.nodes]
+            found = self._labelled[key] = np.array(suits, dtype=bool)
+        return found
+
+    def _untolerated(self, pod: Pod) -> Iterator[tuple[Taint, Rows]]:
+        for number, taints in enumerate(self._taints):
+            taint = next((each for each in taints if not tolerates(pod.spec.tolerations, each)), None)
+            if taint is not None:
+                yield taint, self._tainted == number
+
+    def _excluded(self, term: PodAffinityTerm, pod: Pod) -> Rows:
+        bad = np.zeros(len(self.nodes), dtype=bool)
+        try:
+            selector = from_label_selector(term.label_selector)
+        except SelectorError:
+            return bad
+        if self._pods is None:
+            self._pods = PodIndex(view for node in self.nodes for view in node.pods)
+        for namespace in term.namespaces or (pod.metadata.namespace,):
+            for other in self._pods.matching(namespace, selector):
+                row = self._row[other.pod.spec.node_name]
+                node = self.nodes[row]
+                if bad[row] or other.pod.metadata.uid == pod.metadata.uid or term.topology_key not in node.node.metadata.labels:
+                    continue
+                bad[row] = any(view is other for view in node.pods)  # it may have left in this round
+        return bad
+
+    def fitting(self, view: PodView, among: Rows) -> Rows:
+        """Of these nodes those that the pod fits by the rule of Koordinator's plugins, its own left out."""
+        found = self._open & among
+        for _, bad in self._problems(view, community=False):
+            found &= ~bad
+        if (row := self._row.get(view.pod.spec.node_name)) is not None:
+            found[row] = False
+        return found
+
+    def promise(self, node: str, requests: Vector) -> None:
+        """Count a pod that is expected to go to a node in this round."""
+        row = self._row[node]
+        add_into(self._promised.setdefault(row, {}), requests)
+        self._changed(self.nodes[row])
+
+    def _free_of(self, name: str) -> Any:
+        found = self._free.get(name)
+        if found is None:
+            found = self._free[name] = np.array([_free(node, name) for node in self.nodes], dtype=np.int64)
+            for row, taken in self._promised.items():
+                found[row] -= taken.get(name, 0)
+        return found
+
+    def _changed(self, node: NodeView) -> None:
+        row = self._row[node.name]
+        self._slots[row] = _slots(node)
+        taken = self._promised.get(row, {})
+        for name, free in self._free.items():
+            free[row] = _free(node, name) - taken.get(name, 0)
+
+
+def _free(node: NodeView, name: str) -> int:
+    return node.allocatable.get(name, 0) - node.held(name)
+
+
+def _slots(node: NodeView) -> int:
+    return node.allocatable.get("pods", 0) - len(node.pods)
+
+
+def _groups(nodes: Sequence[NodeView]) -> tuple[list[tuple[Taint, ...]], Any]:
+    """Distinct sets of hard taints, and which of them each node has (-1: none)."""
+    numbers: dict[bytes, int] = {}
+    found: list[tuple[Taint, ...]] = []
+    rows = []
+    for node in nodes:
+        taints = tuple(taint for taint in node.node.spec.taints if taint.effect in HARD)
+        if not taints:
+            rows.append(-1)
+            continue
+        key = msgspec.json.encode([(taint.key, taint.value, taint.effect) for taint in taints])
+        if key not in numbers:
+            numbers[key] = len(found)
+            found.append(taints)
+        rows.append(numbers[key])
+    return found, np.array(rows, dtype=np.int64)

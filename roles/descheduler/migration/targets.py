@@ -1,0 +1,64 @@
+"""Whether the place of a migration is still a good one: asked when it is found, and once more right before the pod leaves (DS-MC-03)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from koord.api.objects import Node, Pod, PodMigrationJob, Taint
+from koord.api.quantity import QuantityError
+from roles.descheduler.arrivals import expect
+from roles.descheduler.migration import status
+from roles.descheduler.migration.expectations import Expectations
+from roles.descheduler.nodefit import tolerates, untolerated
+from roles.descheduler.picture import Pictures, is_ready
+from roles.descheduler.world import World
+
+CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+
+
+class Targets:
+    """Asks the caches about one node. `accepted` says whether the eviction of a pod was accepted."""
+
+    def __init__(self, world: World, expectations: Expectations, accepted: Callable[[Pod], bool], clock: Callable[[], float]) -> None:
+        self._world = world
+        self._expectations = expectations
+        self._accepted = accepted
+        self._clock = clock
+
+    def unfit(self, job: PodMigrationJob, pod: Pod, where: str, node: Node | None = None) -> str:
+        """Why the pod must not go to a node now, "" when it may. `node`: the node as it is, where the caller has just read it."""
+        found = node if node is not None else self._world.nodes.get(where)
+        if found is None:
+            return f'node "{where}" does not exist'
+        return not_schedulable(found, pod) or self._hot(job, found)
+
+    def acceptable(self, job: PodMigrationJob, pod: Pod) -> tuple[str, ...] | None:
+        """The nodes that the pod may go to now, as far as its job says where it may go; None: anywhere."""
+        relief = status.relief(job)
+        if relief is None:
+            return None
+        return tuple(name for name in relief.nodes if name not in status.avoided(job) and not self.unfit(job, pod, name))
+
+    def _hot(self, job: PodMigrationJob, node: Node) -> str:
+        relief, name = status.relief(job), node.metadata.name
+        if relief is None:
+            return ""
+        try:
+            view = Pictures(accepted=self._accepted).node(
+                node, self._world.pods_on(name), self._world.node_metrics.get(name), now=self._clock()
+            )
+        except (QuantityError, ValueError) as error:
+            return f'the load of node "{name}" cannot be read: {error}'
+        expect(view, self._expectations.on(name, job), self._expectations.brought)
+        return relief.refuse(view)
+
+
+def not_schedulable(node: Node, pod: Pod) -> str:
+    """Why the scheduler would not put the pod on the node any more, as far as the node itself says; "" when it would."""
+    name = node.metadata.name
+    if not is_ready(node):
+        return f'node "{name}" is not ready'
+    if node.spec.unschedulable and not tolerates(pod.spec.tolerations, CORDON):
+        return f'node "{name}" is cordoned'
+    taint = untolerated(pod, node)
+    return f'node "{name}" has taint {taint.key}, which the pod does not tolerate' if taint is not None else ""

@@ -1,0 +1,94 @@
+"""How much room the targets of a pass have, asked of all of them at once (DS-LNL-07). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from koord.accounting.resources import add_into
+from roles.descheduler.columns import Columns
+from roles.descheduler.picture import PodView, Vector
+from roles.descheduler.plugins.lownodeload.classify import Placed
+from roles.descheduler.relief import Ceiling, pod_use
+
+
+def used(node: Placed, name: str, *, prod: bool) -> int:
+    """What is used of a resource, with what is on its way."""
+    view = node.view
+    usage, arriving = (view.prod_usage, view.prod_arriving) if prod else (view.usage, view.arriving)
+    return (usage or {}).get(name, 0) + arriving.get(name, 0)
+
+
+def headroom(nodes: Iterable[Placed], *, prod: bool) -> Vector:
+    """What the nodes can take before they are hot, per resource; a node above its threshold counts against the others."""
+    total: Vector = {}
+    for node in nodes:
+        high = node.bounds.prod_high if prod else node.bounds.high
+        add_into(total, {name: bound - used(node, name, prod=prod) for name, bound in high.items()})
+    return total
+
+
+class Room:
+    """How far each target is below its thresholds: a row a threshold, a column a target.
+
+    The thresholds are those of the node, and where Prod pods have thresholds of their own, those too: a pod that is taken for the one must
+    not make the node hot by the other. What was promised to a target in earlier passes of the round (`expected`) is used."""
+
+    def __init__(
+        self,
+        targets: Iterable[Placed],
+        resources: Sequence[str],
+        columns: Columns,
+        expected: dict[str, list[tuple[Vector, bool]]],
+        *,
+        with_prod: bool,
+    ) -> None:
+        self.targets = sorted(targets, key=lambda target: target.view.name)
+        self._rows = [(name, prod) for prod in ((False, True) if with_prod else (False,)) for name in resources]
+        self._columns = columns
+        self._among = columns.rows([target.view for target in self.targets])
+        self._place = np.array([columns.row(target.view.name) for target in self.targets], dtype=np.int64)
+        high = [[self._high_of(target, prod)[name] for target in self.targets] for name, prod in self._rows]
+        self._high = np.array(high, dtype=np.float64)
+        self._per_high = np.divide(1.0, self._high, out=np.zeros_like(self._high), where=self._high > 0)
+        self._unbounded = (self._high <= 0).astype(np.float64)  # nothing may be used there, so it says nothing about who has most room
+        taken = [[used(target, name, prod=prod) for target in self.targets] for name, prod in self._rows]
+        self._left = self._high - np.array(taken, dtype=np.float64)
+        self._expected = expected
+        for number, target in enumerate(self.targets):
+            for usage, is_prod in expected.get(target.view.name, ()):
+                self._left[:, number] -= self._column(usage, is_prod)
+
+    @staticmethod
+    def _high_of(target: Placed, prod: bool) -> Vector:
+        return target.bounds.prod_high if prod else target.bounds.high
+
+    def _column(self, usage: Vector, is_prod: bool) -> Any:
+        return np.array([0 if prod and not is_prod else pod_use(usage, name) for name, prod in self._rows], dtype=np.float64)
+
+    def best(self, view: PodView, usage: Vector, count: int, *, node_fit: bool) -> list[Placed]:
+        """Targets that stay at or below every threshold with the pod, and that it fits: the one that keeps the largest smallest share of
+        its thresholds comes first, then by name. At most `count`."""
+        if not self.targets:
+            return []
+        after = self._left - self._column(usage, view.is_prod)[:, None]
+        share = (after * self._per_high + self._unbounded).min(axis=0)
+        good = after.min(axis=0) >= 0
+        good &= (self._columns.fitting(view, self._among) if node_fit else self._among)[self._place]
+        numbers = np.flatnonzero(good)
+        order = np.argsort(-share[numbers], kind="stable")[:count]
+        return [self.targets[number] for number in numbers[order]]
+
+    def take(self, target: Placed, view: PodView, usage: Vector) -> None:
+        """Count a pod at a target for the rest of the round."""
+        number = next(index for index, each in enumerate(self.targets) if each is target)
+        self._left[:, number] -= self._column(usage, view.is_prod)
+        self._expected.setdefault(target.view.name, []).append((usage, view.is_prod))
+        self._columns.promise(target.view.name, view.requests)
+
+
+def ceiling(target: Placed, *, with_prod: bool) -> Ceiling:
+    """The thresholds of a target as a migration remembers them."""
+    return Ceiling(dict(target.bounds.high), dict(target.bounds.prod_high) if with_prod else {})

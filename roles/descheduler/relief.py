@@ -1,0 +1,82 @@
+"""Where a pod that leaves a hot node may go, and up to where those nodes may be used (DS-LNL-07). Pure.
+
+The plugin decides it, the migration keeps it: on the job, so that it outlives the process, in the node affinity of the reservation, and
+as the question that is asked once more before the pod leaves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import orjson
+
+from roles.descheduler.picture import NodeView, Vector
+
+TARGETS = 16  # nodes that a job names; more would only make its reservation longer
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """What may be used on a node at most, in base units; above `high` it is hot, above `prod_high` it is hot for Prod pods."""
+
+    high: Vector
+    prod_high: Vector = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Relief:
+    """The nodes that may take the pod, the one with the most room first, and what it uses. `prod`: it counts as a Prod pod.
+
+    `max_age` is the age in seconds from which a node's report says nothing any more; 0: reports do not age."""
+
+    usage: Vector
+    nodes: dict[str, Ceiling]
+    prod: bool = False
+    max_age: float = 0.0
+
+    def write(self) -> str:
+        """As it stands on a job."""
+        nodes = {name: {"high": each.high, "prodHigh": each.prod_high} for name, each in self.nodes.items()}
+        return orjson.dumps({"usage": self.usage, "prod": self.prod, "maxAgeSeconds": self.max_age, "nodes": nodes}).decode()
+
+    @classmethod
+    def read(cls, text: str | None) -> Relief | None:
+        """What `write` has written; None if there is nothing that can be read."""
+        if not text:
+            return None
+        try:
+            found = orjson.loads(text)
+            nodes = {
+                str(name): Ceiling(_vector(each["high"]), _vector(each.get("prodHigh") or {})) for name, each in found["nodes"].items()
+            }
+            return cls(_vector(found["usage"]), nodes, bool(found.get("prod")), float(found.get("maxAgeSeconds") or 0))
+        except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError):
+            return None
+
+    def refuse(self, view: NodeView) -> str:
+        """Why the node must not take the pod now, "" when it may: with what is on its way there and with the pod it must not be hot."""
+        ceiling = self.nodes.get(view.name)
+        if ceiling is None:
+            return f'node "{view.name}" is none of those that were found to have room'
+        if view.usage is None:
+            return f'node "{view.name}" does not report its load'
+        if self.max_age and view.metric_age >= self.max_age:
+            return f'node "{view.name}" has not reported its load for {view.metric_age:.0f} s'
+        questions = [(ceiling.high, view.usage, view.arriving, "")]
+        if self.prod and ceiling.prod_high:
+            questions.append((ceiling.prod_high, view.prod_usage or {}, view.prod_arriving, " by Prod pods"))
+        for high, usage, arriving, whose in questions:
+            for name, bound in sorted(high.items()):
+                after = usage.get(name, 0) + arriving.get(name, 0) + pod_use(self.usage, name)
+                if name in usage and after > bound:
+                    return f'node "{view.name}" would use {after} of {name}{whose} with the pod, above {bound} it is hot'
+        return ""
+
+
+def pod_use(usage: Vector, name: str) -> int:
+    """What a pod takes of a resource; of pods it takes one."""
+    return 1 if name == "pods" else usage.get(name, 0)
+
+
+def _vector(found: dict[str, int]) -> Vector:
+    return {str(name): int(value) for name, value in found.items()}

@@ -1,0 +1,405 @@
+"""What a migration for load promises: pods go from hot nodes to cool ones, or stay; what cannot leave stands in nobody's way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from koord.api import kinds, names
+from koord.api.times import format_time
+from koord.kube import errors
+from roles.descheduler.framework.evicting import EvictOptions
+from roles.descheduler.migration.backoff import FIRST, LONGEST, Backoff
+from roles.descheduler.relief import Ceiling, Relief
+from tests.roles.descheduler.migration.test_whole import configuration
+from tests.support.migration import NS, Cluster, cluster, condition
+from tests.support.wholecluster import Whole, at_work, descheduling, whole
+
+Obj = dict[str, Any]
+MANY = {"maxMigratingPerNode": 0, "maxMigratingPerWorkload": "90%", "maxUnavailablePerWorkload": "90%", "skipCheckExpectedReplicas": True}
+
+
+def play(scenario: Callable[[Cluster], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with cluster() as world:
+            await scenario(world)
+
+    asyncio.run(run())
+
+
+def play_whole(scenario: Callable[[Whole], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with whole() as plan:
+            await scenario(plan)
+
+    asyncio.run(run())
+
+
+async def report(world: Cluster, use: dict[str, tuple[float, float]]) -> dict[str, float]:
+    """What koordlets would report of nodes whose system and whose pods each use so many cores; the use of each node in cores."""
+    where: dict[str, list[str]] = {node: [] for node in use}
+    for pod in (await world.client.list(kinds.PODS, NS)).items:
+        where.setdefault(pod["spec"].get("nodeName", ""), []).append(pod["metadata"]["name"])
+    for node, (system, each) in use.items():
+        used = [
+            {"namespace": NS, "name": name, "podUsage": {"resources": {"cpu": f"{each * 1000:.0f}m", "memory": "100Mi"}}}
+            for name in where[node]
+        ]
+        info = {"systemUsage": {"resources": {"cpu": f"{system * 1000:.0f}m", "memory": "1Gi"}}}
+        status = {"updateTime": format_time(world.now()), "nodeMetric": info, "podsMetric": used}
+        if await world.get(kinds.NODEMETRICS, node) is None:
+            await world.put(kinds.NODEMETRICS, node, {"status": status})
+        else:
+            await world.client.patch(kinds.NODEMETRICS, node, {"status": status}, subresource="status")
+    return {node: system + each * len(where[node]) for node, (system, each) in use.items()}
+
+
+@pytest.mark.feature("DS-LNL-06")
+@pytest.mark.feature("DS-LNL-07")
+@pytest.mark.feature("DS-MC-07")
+def test_pods_of_hot_nodes_go_to_the_cool_one_though_the_scheduler_likes_it_least() -> None:
+    """Two nodes are hot by use; the third is cool, but most of it is requested, so that by requests it looks full."""
+
+    async def scenario(plan: Whole) -> None:
+        world = plan.world
+        idle = await world.replicaset("idle", 1)
+        held = [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "8"}}}]
+        await world.pod("idle-0", "n3", idle, controller="idle", spec={"containers": held})
+        workers = await plan.workload({f"p{number}": "n1" if number < 8 else "n2" for number in range(16)})
+        use = {"n1": (1.5, 0.7), "n2": (1.5, 0.7), "n3": (0.3, 0.7)}
+        await report(world, use)
+        text = configuration(migration=MANY, deschedulingInterval="300ms")
+        async with at_work(workers), descheduling(plan.client, text):
+
+            async def cool() -> bool:
+                return max((await report(world, use)).values()) <= 6.0
+
+            await world.until(cool)
+            jobs = await plan.until_ended(4)
+        assert {job["status"]["phase"] for job in jobs} == {"Succeeded"}
+        assert {job["status"]["nodeName"] for job in jobs} == {"n3"}
+        assert len(jobs) == 4  # 7.1 cores on each, 6 may be used: two pods of 0.7 suffice
+
+    play_whole(scenario)
+
+
+async def budget(world: Cluster, name: str, app: str, *, allowed: int = 0, count: int = 2) -> None:
+    seen = {"observedGeneration": 1, "expectedPods": count, "desiredHealthy": count, "currentHealthy": count, "disruptionsAllowed": allowed}
+    spec = {"minAvailable": count, "selector": {"matchLabels": {"app": app}}}
+    await world.put(kinds.PODDISRUPTIONBUDGETS, name, {"spec": spec, "status": seen})
+
+
+@pytest.mark.feature("DS-LNL-06")
+@pytest.mark.feature("DS-ARB-02")
+def test_pods_that_a_budget_holds_do_not_keep_the_others_on_a_hot_node() -> None:
+    async def scenario(plan: Whole) -> None:
+        world = plan.world
+        await plan.client.delete(kinds.NODES, "n3")
+        guarded = await world.replicaset("guarded", 2)
+        first = {"labels": {"app": "guarded", "koordinator.sh/priority-class": "koord-batch"}}  # batch pods leave first
+        for name in ("g0", "g1"):
+            await world.pod(name, "n1", guarded, controller="guarded", metadata=first)
+        workers = await plan.workload({f"p{number}": "n1" for number in range(6)})
+        await budget(world, "hold", "guarded")
+        use = {"n1": (2.0, 0.7), "n2": (1.0, 0.7)}
+        await report(world, use)
+        text = configuration(migration=MANY, deschedulingInterval="300ms")
+        async with at_work(workers), descheduling(plan.client, text) as (_, recorder):
+
+            async def cool() -> bool:
+                return (await report(world, use))["n1"] <= 6.0
+
+            await world.until(cool)
+            told = [record.message for record in recorder.ring.find(kind="Node", name="n1") if record.verdict == "Relieved"]
+            jobs = await plan.until_ended(3)
+        assert {job["spec"]["podRef"]["name"][0] for job in jobs} == {"p"}
+        assert not [message for message in told if message.startswith("cool")]
+        held = [record for record in recorder.ring.find(kind="Node", name="n1") if "hold allows no disruption" in record.message]
+        assert held or told
+
+    play_whole(scenario)
+
+
+@pytest.mark.feature("DS-LNL-08")
+@pytest.mark.feature("DS-MC-01")
+def test_a_pod_counts_until_its_eviction_is_accepted_and_again_when_it_is_refused() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        for name in ("p", "q", "r", "s"):
+            await world.pod(name, owner=owner)
+        life = await world.live()
+        pod = life.setup.world.pod(NS, "p")
+        assert pod is not None
+        assert (await life.evict("p")).accepted
+        (name,) = await world.names(kinds.PODMIGRATIONJOBS)
+        job = await world.until_job(name, condition="ReservationCreated=True/")
+        assert (life.plugin.leaving(pod), life.plugin.accepted(pod)) == (True, False)
+        await budget(world, "hold", "web", count=4)
+        await world.reserve(job["metadata"]["uid"])
+        await world.until_job(name, condition="Eviction=False/FailedEvict")
+
+        async def given_back() -> bool:
+            return (life.plugin.leaving(pod), life.plugin.accepted(pod)) == (False, False)
+
+        await world.until(given_back)
+        await world.client.delete(kinds.PODDISRUPTIONBUDGETS, "hold", NS)
+
+        async def told_to_go() -> bool:
+            return life.plugin.accepted(pod) or await world.get(kinds.PODS, "p") is None
+
+        await world.until(told_to_go)
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-01")
+@pytest.mark.feature("DS-MC-08")
+def test_an_eviction_that_would_be_refused_holds_no_place() -> None:
+    """A webhook is asked by a dry run; its no is remembered for a while, of this pod only."""
+
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        for name in ("p", "q"):
+            await world.pod(name, owner=owner)
+        life = await world.live(**MANY)
+        evict, asked = life.client.evict, []
+
+        async def refusing(namespace: str, pod: str, **options: Any) -> None:
+            asked.append((pod, (options.get("options") or {}).get("dryRun")))
+            if pod == "p":
+                raise errors.Forbidden(403, "Forbidden", "not today")
+            await evict(namespace, pod, **options)
+
+        life.client.evict = refusing  # type: ignore[method-assign]
+        answer = await life.evict("p")
+        assert not answer.accepted
+        assert "not today" in answer.message
+        assert asked == [("p", ["All"])]
+        assert not await world.names(kinds.PODMIGRATIONJOBS)
+        assert not await world.names(kinds.RESERVATIONS)
+        assert "a migration has failed (FailedEvict)" in life.refusal("p")
+        assert (await life.evict("q")).accepted
+        assert await world.get(kinds.PODS, "q") is not None or len(asked) == 3
+        world.shift = FIRST + 1
+        assert not life.refusal("p")
+
+    play(scenario)
+
+
+def test_waits_double_and_end_with_a_success() -> None:
+    backoff = Backoff()
+    now, waits = 1000.0, []
+    for _ in range(9):
+        backoff.failed(["p", "w"], "Timeout", now)
+        backoff.failed(["p", "w"], "Timeout", now + 1)  # another one of the same workload, at the same time
+        start = now
+        while backoff.refuse(["w"], now):
+            now += 1.0
+        waits.append(now - start)
+    assert waits[:4] == [FIRST, 2 * FIRST, 4 * FIRST, 8 * FIRST]
+    assert waits[-1] == LONGEST
+    assert "(Timeout); the next one may begin at 1970-01-01T" in backoff.refuse(["p"], now - 1)
+    backoff.failed(["w"], "Unschedulable", now)
+    backoff.succeeded(["w"])
+    assert not backoff.refuse(["w"], now)
+    backoff.failed(["w"], "Unschedulable", now)
+    assert backoff.refuse(["w", "p"], now + FIRST - 1)
+    assert not backoff.refuse(["w", "p"], now + FIRST)
+
+
+@pytest.mark.feature("DS-MC-01")
+def test_a_workload_whose_migration_failed_waits_also_after_a_restart() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        for name in ("p", "q"):
+            await world.pod(name, owner=owner)
+        life = await world.live(**MANY)
+        assert (await life.evict("p")).accepted
+        (name,) = await world.names(kinds.PODMIGRATIONJOBS)
+        job = await world.until_job(name, condition="ReservationCreated=True/")
+        failed = [{"type": "Scheduled", "status": "False", "reason": "Unschedulable", "message": "full"}]
+        await world.reserve(job["metadata"]["uid"], phase="Failed", nodeName="", conditions=failed)
+        await world.until_job(name, phase="Failed", reason="Unschedulable")
+        for each in (life, await world.live(**MANY)):
+
+            async def waits(each: Any = each) -> bool:
+                return "a migration has failed (Unschedulable)" in each.refusal("q")
+
+            await world.until(waits)
+
+    play(scenario)
+
+
+def relief(**nodes: int) -> EvictOptions:
+    return EvictOptions("LowNodeLoad", "hot", relief=Relief({"cpu": 700}, {name: Ceiling({"cpu": high}) for name, high in nodes.items()}))
+
+
+async def load_job(world: Cluster, life: Any, options: EvictOptions, pod: str = "p") -> str:
+    found = life.setup.world.pod(NS, pod)
+    assert (await life.plugin.evict(found, options)).accepted
+    (name,) = await world.names(kinds.PODMIGRATIONJOBS)
+    return name
+
+
+@pytest.mark.feature("DS-MC-03")
+@pytest.mark.feature("DS-MC-07")
+def test_a_place_that_would_become_hot_is_given_back_and_another_one_asked_for() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        await world.pod("p", owner=owner)
+        use = {"n1": (6.5, 0.7), "n2": (2.0, 0.7), "n3": (2.0, 0.7)}
+        await report(world, use)
+        life = await world.live(**MANY)
+        name = await load_job(world, life, relief(n2=6000, n3=6000))
+        job = await world.until_job(name, condition="ReservationCreated=True/")
+        made = await world.get(kinds.RESERVATIONS, job["metadata"]["uid"])
+        assert made is not None
+        affinity = made["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        fields = [[(each["operator"], *each["values"]) for each in term["matchFields"]] for term in affinity["nodeSelectorTerms"]]
+        assert fields == [[("NotIn", "n1"), ("In", "n2")], [("NotIn", "n1"), ("In", "n3")]]
+        use["n2"] = (5.5, 0.7)  # meanwhile
+        await report(world, use)
+        await world.reserve(job["metadata"]["uid"])
+
+        async def another() -> Obj | None:
+            found = await world.get(kinds.RESERVATIONS, job["metadata"]["uid"])
+            return found if found is not None and found["metadata"]["uid"] != made["metadata"]["uid"] else None
+
+        second = await world.until(another)
+        affinity = second["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert [term["matchFields"][-1]["values"] for term in affinity["nodeSelectorTerms"]] == [["n3"]]
+        job = await world.until_job(name, phase="Running")
+        assert "would use 6200 of cpu" in condition(job, "ReservationScheduled")["message"]
+        use["n3"] = (5.5, 0.7)
+        await report(world, use)
+        await world.reserve(job["metadata"]["uid"], nodeName="n3")
+        await world.until_job(name, phase="Failed", reason="Unschedulable")
+        await world.until_gone(kinds.RESERVATIONS, job["metadata"]["uid"])
+        assert await world.get(kinds.PODS, "p") is not None
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-03")
+@pytest.mark.parametrize("lost", ["cordoned", "tainted", "not ready"])
+def test_a_promised_node_that_is_lost_before_the_eviction_is_given_back(lost: str) -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        for name in ("p", "q", "r", "s"):
+            await world.pod(name, owner=owner)
+        await budget(world, "hold", "web", count=4)
+        await world.live(**MANY)
+        await world.job("j", "p")
+        job = await world.until_job("j", condition="ReservationCreated=True/")
+        await world.reserve(job["metadata"]["uid"])
+        await world.until_job("j", condition="Eviction=False/FailedEvict", nodeName="n2")
+        if lost == "cordoned":
+            await world.client.patch(kinds.NODES, "n2", {"spec": {"unschedulable": True}})
+        elif lost == "tainted":
+            await world.client.patch(kinds.NODES, "n2", {"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}})
+        else:
+            ready = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+            await world.client.patch(kinds.NODES, "n2", ready, subresource="status")
+        job = await world.until_job("j", condition="ReservationScheduled=False/Unschedulable")
+        assert job["metadata"]["annotations"][names.ANNOTATION_MIGRATION_AVOID] == "n2"
+        await world.client.delete(kinds.PODDISRUPTIONBUDGETS, "hold", NS)
+
+        async def another() -> bool:
+            found = await world.get(kinds.RESERVATIONS, job["metadata"]["uid"])
+            return found is not None and not (found.get("status") or {}).get("nodeName")
+
+        await world.until(another)
+        assert await world.get(kinds.PODS, "p") is not None
+        await world.reserve(job["metadata"]["uid"], nodeName="n3")
+        await world.until_job("j", condition="Eviction=True/EvictComplete", nodeName="n3")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-03")
+def test_two_jobs_that_find_the_last_room_do_not_both_take_it() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        for name in ("p", "q"):
+            await world.pod(name, owner=owner)
+        await report(world, {"n1": (6.5, 0.7), "n2": (4.9, 0.0), "n3": (6.5, 0.7)})
+        life = await world.live(**MANY)
+        for name in ("p", "q"):
+            found = life.setup.world.pod(NS, name)
+            assert found is not None
+            assert (await life.plugin.evict(found, relief(n2=6000))).accepted
+
+        async def both() -> list[str] | None:
+            found = await world.names(kinds.RESERVATIONS)
+            return found if len(found) == 2 else None
+
+        for made in await world.until(both):
+            await world.reserve(made)
+
+        async def settled() -> list[Obj] | None:
+            found = (await world.client.list(kinds.PODMIGRATIONJOBS)).items
+            ended = [job for job in found if job["status"].get("phase") == "Failed"]
+            left = [job for job in found if condition(job, "Eviction").get("status") == "True"]
+            return found if len(ended) == 1 and len(left) == 1 else None
+
+        await world.until(settled)
+        assert len(await world.names(kinds.PODS)) == 1
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-06")
+def test_a_terminating_pod_keeps_the_place_of_its_successor_beyond_the_ttl() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        grace = {"terminationGracePeriodSeconds": 900}
+        await world.pod("p", owner=owner, spec=grace, metadata={"finalizers": ["test/hold"]})
+        await world.live(**MANY)
+        await world.job("j", "p", ttl="5m")
+        job = await world.until_job("j", condition="ReservationCreated=True/")
+        await world.reserve(job["metadata"]["uid"])
+        await world.until_job("j", condition="Eviction=False/Evicting")
+        made = await world.get(kinds.RESERVATIONS, job["metadata"]["uid"])
+        assert made is not None
+        assert made["spec"]["ttl"] >= "16m"  # 900 s of grace, and one minute for the successor
+        world.shift = 600.0
+        await world.client.patch(kinds.PODMIGRATIONJOBS, "j", {"metadata": {"labels": {"look": "again"}}})
+        await asyncio.sleep(0.3)
+        assert ((await world.get(kinds.PODMIGRATIONJOBS, "j")) or {})["status"]["phase"] == "Running"
+        assert await world.get(kinds.RESERVATIONS, job["metadata"]["uid"]) is not None
+        world.shift = 2000.0
+        await world.client.patch(kinds.PODMIGRATIONJOBS, "j", {"metadata": {"labels": {"look": "again2"}}})
+        await world.until_job("j", phase="Failed", reason="Timeout")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-06")
+def test_a_paused_job_does_not_age() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        await world.pod("p", owner=owner)
+        life = await world.live(**MANY)
+        await world.job("j", "p", ttl="5m")
+        await world.until_job("j", condition="ReservationCreated=True/")
+        await world.client.patch(kinds.PODMIGRATIONJOBS, "j", {"spec": {"paused": True}})
+
+        async def noted(text: str = "0 ") -> bool:
+            found = (await world.get(kinds.PODMIGRATIONJOBS, "j")) or {}
+            return str(found["metadata"].get("annotations", {}).get(names.ANNOTATION_MIGRATION_PAUSED, "")).startswith(text)
+
+        await world.until(noted)
+        world.shift = 3600.0
+        await life.migrations.scavenger.sweep()
+        assert await world.get(kinds.PODMIGRATIONJOBS, "j") is not None
+        await world.client.patch(kinds.PODMIGRATIONJOBS, "j", {"spec": {"paused": None}})
+        await world.until(lambda: noted("36"))
+        assert ((await world.get(kinds.PODMIGRATIONJOBS, "j")) or {})["status"]["phase"] == "Running"
+        world.shift = 4000.0
+        await world.client.patch(kinds.PODMIGRATIONJOBS, "j", {"metadata": {"labels": {"look": "again"}}})
+        await world.until_job("j", phase="Failed", reason="Timeout")
+
+    play(scenario)

@@ -1,0 +1,179 @@
+"""LowNodeLoad as one half of a loop: nodes, a scheduler that chooses as badly as it may, and reports that are old.
+
+Whatever the world: a migration never makes the sum of what nodes use beyond their thresholds larger, and migrations end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koord.api.objects import Node, NodeMetric, Pod, convert
+from koord.api.times import format_time
+from roles.descheduler.arrivals import Expected, expect
+from roles.descheduler.framework.effects import Evict
+from roles.descheduler.framework.handle import Handle
+from roles.descheduler.picture import NodeView, Pictures
+from roles.descheduler.plugins.lownodeload.args import LowNodeLoadArgs
+from roles.descheduler.plugins.lownodeload.plugin import LowNodeLoad
+from roles.descheduler.relief import Relief
+
+ARGS = {
+    "lowThresholds": {"cpu": 40},
+    "highThresholds": {"cpu": 60},
+    "anomalyCondition": {"consecutiveAbnormalities": 1, "consecutiveNormalities": 1, "timeout": "1m"},
+}
+CORES, HIGH = 10_000, 6_000
+
+
+class Open:
+    """A filter that lets every pod go."""
+
+    name = "open"
+
+    def filter(self, pod: Pod) -> str:
+        return ""
+
+    def pre_eviction_filter(self, pod: Pod) -> str:
+        return ""
+
+
+@dataclass
+class Sim:
+    """Nodes by what their system uses, and pods by what they use, in milli-CPU. `reports` are what was last told of each node."""
+
+    system: list[int]
+    pods: dict[str, tuple[int, int]]  # name -> (node, milli-CPU)
+    now: float = 1e9
+    plugin: LowNodeLoad = field(default_factory=lambda: LowNodeLoad(LowNodeLoadArgs.model_validate(ARGS), 60.0))
+    reports: dict[int, NodeMetric] = field(default_factory=dict)
+    brought: dict[str, int] = field(default_factory=dict)
+    bound: dict[str, float] = field(default_factory=dict)
+
+    def report(self, node: int) -> None:
+        used = [
+            {"namespace": "d", "name": name, "podUsage": {"resources": {"cpu": f"{milli}m"}}}
+            for name, (where, milli) in self.pods.items()
+            if where == node
+        ]
+        info = {"systemUsage": {"resources": {"cpu": f"{self.system[node]}m"}}}
+        status = {"updateTime": format_time(self.now), "nodeMetric": info, "podsMetric": used}
+        self.reports[node] = convert({"metadata": {"name": f"n{node}"}, "status": status}, NodeMetric)
+
+    def use(self, node: int) -> int:
+        return self.system[node] + sum(milli for where, milli in self.pods.values() if where == node)
+
+    def excess(self) -> int:
+        return sum(max(0, self.use(node) - HIGH) for node in range(len(self.system)))
+
+    def view(self, node: int, places: list[Expected] | None = None) -> NodeView:
+        status = {"allocatable": {"cpu": "10", "memory": "64Gi", "pods": "110"}}
+        machine = convert({"metadata": {"name": f"n{node}"}, "status": status}, Node)
+        pods = [self.pod(name) for name, (where, _) in self.pods.items() if where == node]
+        view = Pictures().node(machine, pods, self.reports[node], now=self.now)
+        expect(view, places or [], lambda pod: {"cpu": self.brought[pod.metadata.name]} if pod.metadata.name in self.brought else None)
+        return view
+
+    def pod(self, name: str) -> Pod:
+        since = format_time(self.bound.get(name, 0.0))
+        meta = {"name": name, "namespace": "d", "uid": name, "creationTimestamp": "2001-01-01T00:00:00Z"}
+        container = {"name": "c", "resources": {"requests": {"cpu": "10m"}}}
+        conditions = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": since}]
+        spec = {"nodeName": f"n{self.pods[name][0]}", "containers": [container]}
+        return convert({"metadata": meta, "spec": spec, "status": {"phase": "Running", "conditions": conditions}}, Pod)
+
+    def round(self, choose: Any) -> int:
+        """One round, whose pods go where the worst of schedulers puts them; how many went."""
+        views = [self.view(node) for node in range(len(self.system))]
+        turn = self.plugin.turn(views, Handle("p", "LowNodeLoad", self.now, [Open()]))  # type: ignore[list-item]
+        wanted: list[tuple[str, Relief]] = []
+        answer: Any = None
+        while True:
+            try:
+                effect = turn.send(answer)
+            except StopIteration:
+                break
+            answer = True
+            if isinstance(effect, Evict):
+                assert effect.relief is not None
+                next(view for view in views if view.name == effect.pod.spec.node_name).take(effect.pod.metadata.uid)
+                wanted.append((effect.pod.metadata.name, effect.relief))
+        return sum(self.move(name, relief, choose) for name, relief in wanted)
+
+    def move(self, name: str, relief: Relief, choose: Any) -> bool:
+        """A place is found among the nodes that the migration names, and looked at once more before the pod leaves."""
+        where = int(choose(sorted(relief.nodes))[1:])
+        if relief.refuse(self.view(where)):
+            return False
+        before = self.excess()
+        self.pods[name] = (where, self.pods[name][1])
+        self.brought[name], self.bound[name] = relief.usage["cpu"], self.now
+        assert self.excess() <= before, f"{name} went to n{where}, which made the excess larger: {before} -> {self.excess()}"
+        return True
+
+
+SYSTEMS = st.lists(st.integers(0, 5_500), min_size=3, max_size=6)
+PODS = st.lists(st.tuples(st.integers(0, 2), st.integers(300, 2_500)), min_size=6, max_size=24)
+
+
+@pytest.mark.feature("DS-LNL-06")
+@pytest.mark.feature("DS-LNL-07")
+@settings(max_examples=150, deadline=None)
+@given(systems=SYSTEMS, given_pods=PODS, late=st.sets(st.integers(0, 5)))
+def test_whatever_the_scheduler_chooses_no_migration_makes_the_excess_larger_and_they_end(
+    systems: list[int], given_pods: list[tuple[int, int]], late: set[int]
+) -> None:
+    """Nodes in `late` report every third round only."""
+    sim = Sim(systems, {f"p{number}": (node % len(systems), milli) for number, (node, milli) in enumerate(given_pods)})
+    for node in range(len(systems)):
+        sim.report(node)
+    for number in range(60):
+        sim.now += 20.0
+        for node in range(len(systems)):
+            if node not in late or number % 3 == 0:
+                sim.report(node)
+        if not sim.round(lambda names: max(names, key=lambda name: sim.use(int(name[1:])))) and number % 3 == 0:
+            return
+    raise AssertionError(f"pods move for ever: {[sim.use(node) for node in range(len(systems))]}")
+
+
+@pytest.mark.feature("DS-LNL-07")
+def test_pods_that_came_since_the_report_and_places_that_are_held_count_on_a_target() -> None:
+    sim = Sim([6_500, 2_500, 2_500], {"a": (0, 700), "b": (0, 700), "c": (0, 700)})
+    for node in range(3):
+        sim.report(node)
+    sim.now += 5
+    sim.pods["new"], sim.bound["new"], sim.brought["new"] = (1, 3_000), sim.now, 3_000  # nobody has measured it yet
+    view = sim.view(1)
+    assert (view.usage or {})["cpu"] == 2_500
+    assert view.arriving["cpu"] == 3_000
+    held = sim.view(2, [Expected("n2", {"cpu": 10}, {"cpu": 3_100}, False, "j")])
+    assert (held.arriving["cpu"], held.held("cpu")) == (3_100, 10)
+    relief = Relief({"cpu": 700}, {})
+    turn = sim.plugin.turn([sim.view(0), view, held], Handle("p", "LowNodeLoad", sim.now, [Open()]))  # type: ignore[list-item]
+    assert not [effect for effect in turn if isinstance(effect, Evict)]  # either would be hot with one pod more
+    assert "none of those that were found to have room" in relief.refuse(view)
+
+
+@pytest.mark.feature("DS-LNL-07")
+def test_a_relief_says_the_same_when_it_is_read_again() -> None:
+    sim = Sim([6_500, 500], {"a": (0, 700)})
+    sim.report(0)
+    sim.report(1)
+    turn = sim.plugin.turn([sim.view(0), sim.view(1)], Handle("p", "LowNodeLoad", sim.now, [Open()]))  # type: ignore[list-item]
+    (evict,) = [effect for effect in turn if isinstance(effect, Evict)]
+    assert evict.relief is not None
+    assert Relief.read(evict.relief.write()) == evict.relief
+    assert list(evict.relief.nodes) == ["n1"]
+    assert Relief.read("{}") is None
+    assert Relief.read("no JSON") is None
+    assert Relief.read('{"usage": {}, "nodes": []}') is None
+    sim.system[1] = 5_500
+    sim.report(1)
+    assert evict.relief.refuse(sim.view(1)) == 'node "n1" would use 6200 of cpu with the pod, above 6000 it is hot'
+    sim.now += 500
+    assert evict.relief.refuse(sim.view(1)) == 'node "n1" has not reported its load for 500 s'

@@ -1,0 +1,245 @@
+"""Plugins on many nodes: what they look at grows with pods and terms, and they let others have their turn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koord.api.objects import Node, Pod, convert
+from koord.kube import selectors
+from koord.kube.selectors import Requirement
+from roles.descheduler import registry
+from roles.descheduler.columns import Columns
+from roles.descheduler.framework.effects import Evict, Pause
+from roles.descheduler.framework.handle import STEPS, Handle
+from roles.descheduler.nodefit import Placeable, anti_affinity_terms, term_matches
+from roles.descheduler.picture import NodeView, PodView, node_view
+
+Obj = dict[str, Any]
+HOSTNAME = "kubernetes.io/hostname"
+ARGS: dict[str, Obj] = {
+    "PodLifeTime": {"maxPodLifeTimeSeconds": 1},
+    "RemovePodsHavingTooManyRestarts": {"podRestartThreshold": 1},
+    "RemovePodsViolatingNodeAffinity": {"nodeAffinityType": ["requiredDuringSchedulingIgnoredDuringExecution"]},
+    "LowNodeUtilization": {"thresholds": {"cpu": 1}, "targetThresholds": {"cpu": 2}},
+    "HighNodeUtilization": {"thresholds": {"cpu": 1}},
+    "LowNodeLoad": {"lowThresholds": {"cpu": 30}, "highThresholds": {"cpu": 60}, "anomalyCondition": {"consecutiveAbnormalities": 1}},
+    "CustomPriority": {
+        "evictionOrder": [{"name": name, "nodeSelector": {"matchLabels": {"zone": name}}} for name in ("z0", "z1")],
+    },
+}
+
+
+class Counted:
+    """A filter that lets every pod go, and counts how often it is asked."""
+
+    name = "counted"
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def filter(self, pod: Pod) -> str:
+        self.asked += 1
+        return ""
+
+    def pre_eviction_filter(self, pod: Pod) -> str:
+        return ""
+
+
+def views(nodes: int, workloads: int, replicas: int, *, topology: str = HOSTNAME) -> list[NodeView]:
+    """Every workload spreads over hosts and zones, and excludes itself."""
+    on: dict[int, list[Pod]] = {number: [] for number in range(nodes)}
+    for workload in range(workloads):
+        match = {"labelSelector": {"matchLabels": {"app": f"a{workload}"}}}
+        spread = [match | {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule"} for key in (HOSTNAME, "zone")]
+        term = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [match | {"topologyKey": topology}]}}
+        for replica in range(replicas):
+            where = (workload * 7 + replica * replica) % nodes
+            spec = {
+                "nodeName": f"n{where:04}",
+                "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "100m"}}}],
+                "topologySpreadConstraints": spread,
+                "affinity": term,
+            }
+            owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"r{workload}", "uid": f"r{workload}", "controller": True}
+            meta = {"name": f"p{workload}-{replica}", "namespace": "d", "uid": f"{workload}-{replica}", "ownerReferences": [owner]}
+            meta |= {"labels": {"app": f"a{workload}"}, "creationTimestamp": "2026-01-01T00:00:00Z"}
+            on[where].append(convert({"metadata": meta, "spec": spec, "status": {"phase": "Running"}}, Pod))
+    return [node_view(machine(number), pods, None, now=0.0) for number, pods in on.items()]
+
+
+def machine(number: int, **spec: Any) -> Node:
+    meta = {"name": f"n{number:04}", "uid": f"n{number}", "labels": {HOSTNAME: f"n{number:04}", "zone": f"z{number % 3}"}}
+    status = {"allocatable": {"cpu": "64", "pods": "110"}, "conditions": [{"type": "Ready", "status": "True"}]}
+    return convert({"metadata": meta, "spec": spec, "status": status}, Node)
+
+
+def plugin(name: str) -> Any:
+    row = registry.PLUGIN_TYPES[name]
+    return row.make(row.args.model_validate(ARGS.get(name, {})), 60.0)
+
+
+def effects(name: str, nodes: list[NodeView], door: Any) -> list[Any]:
+    """Everything that a turn asks for, all of it granted."""
+    found: list[Any] = []
+    turn = plugin(name).turn(nodes, Handle("p", name, 1e9, [door]))
+    answer: Any = None
+    while True:
+        try:
+            found.append(turn.send(answer))
+        except StopIteration:
+            return found
+        answer = True
+
+
+@pytest.mark.feature("DS-FW-01")
+@pytest.mark.parametrize("name", sorted(set(registry.PLUGIN_TYPES) - {"ScaleDownBinPack"}))
+def test_a_plugin_does_not_look_at_many_pods_without_letting_others_have_their_turn(name: str) -> None:
+    door = Counted()
+    turn = plugin(name).turn(views(120, 240, 6), Handle("p", name, 1e9, [door]))
+    answer: Any = None
+    while True:
+        before = door.asked
+        try:
+            turn.send(answer)
+        except StopIteration:
+            return
+        assert door.asked - before <= 3 * STEPS
+        answer = True
+
+
+@pytest.mark.feature("DS-K8S-06")
+@pytest.mark.feature("DS-K8S-08")
+@pytest.mark.parametrize("name", ["RemovePodsViolatingInterPodAntiAffinity", "RemovePodsViolatingTopologySpreadConstraint"])
+def test_the_labels_that_are_compared_grow_with_pods_and_not_with_their_square(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: Counter[str] = Counter()
+    holds, requirement = Requirement.holds, selectors._requirement
+
+    def counting(self: Requirement, labels: Any) -> bool:
+        compared["labels"] += 1
+        return holds(self, labels)
+
+    def compiling(*args: Any, **more: Any) -> Requirement:
+        compared["compiled"] += 1
+        return requirement(*args, **more)
+
+    monkeypatch.setattr(Requirement, "holds", counting)
+    monkeypatch.setattr(selectors, "_requirement", compiling)
+    workloads, replicas = 300, 4
+    assert any(isinstance(effect, Pause) for effect in effects(name, views(60, workloads, replicas), Counted()))
+    assert compared["labels"] <= 12 * workloads * replicas  # 1.4 million when every pod is compared with every other
+    assert compared["compiled"] <= 4 * workloads  # a term is compiled once, not for each pair of pods
+
+
+def excluded_one_by_one(nodes: list[NodeView]) -> list[str]:
+    """The rule as it is written: every pod beside every other."""
+    present = [(view.pod, node) for node in nodes for view in node.pods]
+    found = []
+    for pod, node in list(present):
+        for term in anti_affinity_terms(pod):
+            value = node.node.metadata.labels.get(term.topology_key)
+            together = [
+                other
+                for other, beside in present
+                if other is not pod and (beside is node or (value and beside.node.metadata.labels.get(term.topology_key) == value))
+            ]
+            if any(term_matches(term, pod, other) for other in together):
+                found.append(pod.metadata.name)
+                present = [entry for entry in present if entry[0] is not pod]
+                break
+    return sorted(found)
+
+
+@pytest.mark.feature("DS-K8S-06")
+@pytest.mark.parametrize("topology", [HOSTNAME, "zone", "rack"])
+def test_anti_affinity_by_index_finds_what_comparing_all_pairs_finds(topology: str) -> None:
+    nodes = views(9, 12, 5, topology=topology)
+    found = [
+        effect.pod.metadata.name
+        for effect in effects("RemovePodsViolatingInterPodAntiAffinity", nodes, Counted())
+        if isinstance(effect, Evict)
+    ]
+    assert sorted(found) == excluded_one_by_one(nodes)
+    assert found
+
+
+NODES = st.lists(
+    st.fixed_dictionaries(
+        {
+            "cpu": st.sampled_from(["1", "2", "4"]),
+            "pods": st.sampled_from(["1", "2", "9"]),
+            "labels": st.dictionaries(st.sampled_from(["zone", "disk"]), st.sampled_from(["a", "b"])),
+            "taints": st.lists(st.sampled_from([("k", "NoSchedule"), ("l", "NoExecute"), ("m", "PreferNoSchedule")]), unique=True),
+            "cordoned": st.booleans(),
+            "held": st.lists(st.sampled_from(["500m", "1"]), max_size=3),
+        }
+    ),
+    min_size=1,
+    max_size=6,
+)
+CONTAINERS: list[list[Obj]] = [
+    [],
+    [{"name": "c", "resources": {"requests": {"cpu": "1", "memory": "1"}}}],
+    [{"name": "c", "resources": {"requests": {"cpu": "1500m"}}}],
+]
+NEEDS_A_DISK = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "disk", "operator": "Exists"}]}]}
+NOT_BESIDE_X = {"labelSelector": {"matchLabels": {"app": "x"}}, "topologyKey": "zone"}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+SPECS = st.fixed_dictionaries(
+    {
+        "containers": st.sampled_from(CONTAINERS),
+        "nodeSelector": st.sampled_from([{}, {"zone": "a"}]),
+        "tolerations": st.sampled_from([[], [{"key": "k", "operator": "Exists"}], [{"operator": "Exists", "effect": "NoExecute"}]]),
+        "affinity": st.sampled_from([{}, {"nodeAffinity": {REQUIRED: NEEDS_A_DISK}}, {"podAntiAffinity": {REQUIRED: [NOT_BESIDE_X]}}]),
+    }
+)
+
+
+def placed(number: int, given: Obj) -> NodeView:
+    name = f"n{number}"
+    spec = {"unschedulable": given["cordoned"], "taints": [{"key": key, "effect": effect} for key, effect in given["taints"]]}
+    status = {"allocatable": {"cpu": given["cpu"], "memory": "1Gi", "pods": given["pods"]}}
+    pods = [
+        convert(
+            {
+                "metadata": {
+                    "name": f"{name}-{index}",
+                    "namespace": "d",
+                    "uid": f"{name}-{index}",
+                    "labels": {"app": "x" if index else "y"},
+                },
+                "spec": {"nodeName": name, "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]},
+            },
+            Pod,
+        )
+        for index, cpu in enumerate(given["held"])
+    ]
+    return node_view(
+        convert({"metadata": {"name": name, "labels": given["labels"]}, "spec": spec, "status": status}, Node), pods, None, now=0
+    )
+
+
+@pytest.mark.feature("DS-FIT-01")
+@settings(max_examples=300, deadline=None)
+@given(given_nodes=NODES, spec=SPECS, own=st.integers(0, 6), taken=st.booleans())
+def test_a_table_of_nodes_answers_as_each_node_does(given_nodes: list[Obj], spec: Obj, own: int, taken: bool) -> None:
+    nodes = [placed(number, given) for number, given in enumerate(given_nodes)]
+    columns = Columns(nodes)
+    pod = convert(
+        {"metadata": {"name": "p", "namespace": "d", "uid": "p", "labels": {"app": "x"}}, "spec": {"nodeName": f"n{own}", **spec}}, Pod
+    )
+    view: PodView = node_view(convert({"metadata": {"name": "x"}}, Node), [pod], None, now=0.0).pods[0]
+    columns.elsewhere(view, community=True)  # what is remembered must follow the pods that leave
+    if taken and (full := next((node for node in nodes if node.pods), None)) is not None:
+        full.take(full.pods[-1].pod.metadata.uid)
+    one = Placeable(view)
+    others = [node for node in nodes if node.name != f"n{own}"]
+    assert columns.elsewhere(view) == next((node.name for node in others if not one.unfit(node)), "")
+    by_the_community = next((node.name for node in others if not one.community_unfit(node)), "")
+    assert columns.elsewhere(view, community=True) == by_the_community
+    assert columns.anywhere(view) == next((node.name for node in nodes if not one.community_unfit(node)), "")
+    assert sum(columns.why_not(view).values()) == sum(1 for node in others if one.community_unfit(node))
