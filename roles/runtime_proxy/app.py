@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from pathlib import Path
+import socket
 from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc.aio
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_LAST = 2.0  # seconds of the time to drain in which nobody new is served
 _ENGINE_RETRY = (0.2, 5.0)  # first and longest pause, seconds
 
 
@@ -40,9 +41,15 @@ class Backend(Protocol):
 
     async def rebuild(self) -> None: ...
 
-    async def listen(self, path: Path) -> None: ...
+    async def listen(self, listener: socket.socket) -> None: ...
 
-    async def close(self) -> None: ...
+    async def drain(self, seconds: float) -> None:
+        """Let calls that are under way end, while others are served."""
+        ...
+
+    async def close(self, seconds: float) -> None:
+        """Take no more callers, and end what is left after so many seconds."""
+        ...
 
 
 class App:
@@ -77,9 +84,9 @@ class App:
         return CRIBackend(str(options.engine), self._stages, self.metrics.request, options.concurrency)
 
     async def run(self, life: Life) -> None:
-        """Serve until `life.stopping`; calls in flight then have two seconds to end."""
+        """Serve until `life.stopping`; then calls under way have `Options.drain` seconds to end. Raises sockets.SocketError."""
         options = self._options
-        temporary = sockets.prepare(options.endpoint)
+        listener = sockets.listener(options.endpoint)
         with contextlib.suppress(OSError):
             options.hook_directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         self.registrations.refresh()
@@ -88,8 +95,7 @@ class App:
         try:
             if not await _unless_stopping(life, self._greet(backend)):
                 return
-            await backend.listen(temporary)
-            sockets.publish(temporary, options.endpoint)
+            await backend.listen(listener.open())
             self.listening.set()
             if self._ops is not None:
                 self._ops.health.set("engine", True, "the engine answered and the socket is served")
@@ -101,12 +107,13 @@ class App:
             await life.stopping.wait()
             log.info("shutting down")
             notify("STOPPING=1")
+            # New callers are served meanwhile: an image may take minutes to pull, and kubelet must not be without a runtime for it.
+            await backend.drain(max(options.drain - _LAST, 0.0))
         finally:
             for task in tasks:
                 task.cancel()
-            if self.listening.is_set():
-                options.endpoint.unlink(missing_ok=True)
-            await backend.close()
+            listener.close()
+            await backend.close(min(options.drain, _LAST))
             await self._stages.close()
             await self.hooks.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ import click
 from koord.process.flags import FlagError, HostPort, HostPortType, always_allow_option, bool_option, duration_option, go_command
 from koord.process.logs import logging_options
 from roles.runtime_proxy import options as defaults
+
+_CLOSING = 3.0  # seconds for ending what is left after that
 
 if TYPE_CHECKING:
     from koord.process.life import Life
@@ -45,6 +48,11 @@ if TYPE_CHECKING:
     show_default=True,
     help="Calls in flight at once (Docker: connections), long streams included.",
 )
+@duration_option(
+    "--drain-timeout",
+    default="120s",
+    help="How long calls under way have to end when the proxy does; below its unit's TimeoutStopSec=.",
+)
 @click.option(
     "--addr", type=HostPortType(), default="0", show_default=True, help="Where to serve /healthz, /readyz and /metrics; 0 switches it off."
 )
@@ -64,6 +72,7 @@ def command(
     runtime_hook_timeout: float,
     runtime_hook_annotations: str,
     max_requests: int,
+    drain_timeout: float,
     addr: HostPort,
     authorization_always_allow_paths: tuple[str, ...],
     validate_config: bool,
@@ -87,6 +96,7 @@ def command(
         hook_timeout=runtime_hook_timeout,
         hook_annotations=tuple(pattern.strip() for pattern in runtime_hook_annotations.split(",") if pattern.strip()),
         concurrency=max_requests,
+        drain=drain_timeout,
     )
 
     if validate_config:
@@ -129,8 +139,15 @@ def _check_registrations(directory: Path) -> None:
 async def _run(life: Life, settings: Options, addr: HostPort, open_paths: tuple[str, ...]) -> None:
     """Build what a process of its own needs, then live."""
     from koord.process.errors import ConfigurationError
+    from koord.process.life import Phase
     from roles.runtime_proxy.app import App
     from roles.runtime_proxy.sockets import SocketError
+
+    async def serve() -> None:
+        try:
+            await app.run(life)
+        except SocketError as error:
+            raise ConfigurationError(str(error)) from None
 
     ops = None
     if not addr.disabled:
@@ -144,7 +161,10 @@ async def _run(life: Life, settings: Options, addr: HostPort, open_paths: tuple[
     if ops is not None:
         await ops.start()
         life.on_stop(ops.stop, "health server")
-    try:
-        await app.run(life)
-    except SocketError as error:
-        raise ConfigurationError(str(error)) from None
+    # Calls under way outlast the signal, and the grace that a process has otherwise.
+    serving, stopping = asyncio.ensure_future(serve()), asyncio.ensure_future(life.stopping.wait())
+    life.on_stop(lambda: asyncio.wait({serving}), "calls under way", phase=Phase.LAME_DUCK, seconds=settings.drain + _CLOSING)
+    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if serving.done():
+        await serving

@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+import socket
 
-import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
 from koord.protocols import cri_pb2 as cri
 from roles.runtime_proxy import recovery
 from roles.runtime_proxy.each import each
-from roles.runtime_proxy.forward import Forwarder, Observe
-from roles.runtime_proxy.hookclient import CHANNEL_OPTIONS
+from roles.runtime_proxy.engine import EngineClient
 from roles.runtime_proxy.interceptor import Interceptor
+from roles.runtime_proxy.splice.server import Observe, SpliceServer
 from roles.runtime_proxy.stages import Stages
 from roles.runtime_proxy.store import Store
 
 log = logging.getLogger(__name__)
 
-_GRACE = 2.0  # seconds for calls in flight when the process ends
-
 
 class CRIBackend:
-    """gRPC in, gRPC out. Raises one of `errors` where the engine is asked."""
+    """Frames in, frames out. Raises one of `errors` where the engine is asked."""
 
     errors: tuple[type[Exception], ...] = (grpc.aio.AioRpcError, DecodeError)
 
     def __init__(self, engine: str, stages: Stages, observe: Observe, limit: int) -> None:
         self.interceptor = Interceptor(stages)
-        self._forwarder = Forwarder(engine, self.interceptor, observe)
-        # Outside of an event loop's thread grpc.aio has no server; App makes the backend where it runs.
-        self._server = grpc.aio.server(options=CHANNEL_OPTIONS, maximum_concurrent_rpcs=limit)
+        self._engine = EngineClient(engine)
+        self._server = SpliceServer(engine, self.interceptor, self._engine.sandbox_status, observe, limit)
 
     @property
     def store(self) -> Store:
@@ -40,12 +36,12 @@ class CRIBackend:
 
     async def greet(self) -> str:
         """Ask for the version; one line about the engine."""
-        version = cri.VersionResponse.FromString(await self._forwarder.ask("Version", cri.VersionRequest(), timeout=5))
+        version = cri.VersionResponse.FromString(await self._engine.ask("Version", cri.VersionRequest(), timeout=5))
         return f"{version.runtime_name} {version.runtime_version}, CRI {version.runtime_api_version}"
 
     async def rebuild(self) -> None:
         """Compare the store with what the engine lists, and learn about what is new."""
-        store, ask = self.store, self._forwarder.ask
+        store, ask = self.store, self._engine.ask
         known = store.known()
         pods = cri.ListPodSandboxResponse.FromString(await ask("ListPodSandbox", cri.ListPodSandboxRequest(), timeout=30))
         containers = cri.ListContainersResponse.FromString(await ask("ListContainers", cri.ListContainersRequest(), timeout=30))
@@ -58,7 +54,7 @@ class CRIBackend:
 
     async def _complete_pod(self, sandbox_id: str) -> None:
         record = self.store.pods.get(sandbox_id)
-        response = await self._forwarder.sandbox_status(sandbox_id)
+        response = await self._engine.sandbox_status(sandbox_id)
         if response is not None and record is not None:
             recovery.complete_pod(record, response)
 
@@ -67,7 +63,7 @@ class CRIBackend:
         # before: one that a call has put in its place meanwhile knows more than the engine tells.
         async with self.interceptor.lanes.of(container_id):
             record = self.store.containers.get(container_id)
-            response = await self._forwarder.container_status(container_id)
+            response = await self._engine.container_status(container_id)
             if record is None or record is not self.store.containers.get(container_id):
                 return
             if (pod := self.store.pods.get(self.store.sandbox_of(container_id))) is not None:
@@ -75,11 +71,12 @@ class CRIBackend:
             if response is not None:
                 recovery.complete_container(record, response)
 
-    async def listen(self, path: Path) -> None:
-        self._server.add_generic_rpc_handlers((self._forwarder,))
-        self._server.add_insecure_port(f"unix:{path}")
-        await self._server.start()
+    async def listen(self, listener: socket.socket) -> None:
+        await self._server.listen(listener)
 
-    async def close(self) -> None:
-        await self._server.stop(_GRACE)
-        await self._forwarder.close()
+    async def drain(self, seconds: float) -> None:
+        await self._server.drain(seconds)
+
+    async def close(self, seconds: float) -> None:
+        await self._server.close(seconds)
+        await self._engine.close()

@@ -25,7 +25,8 @@ class Options:
     skip_value: str = "true"
     hook_timeout: float = 2.0
     hook_annotations: tuple[str, ...] = ("*",)  # patterns of annotations that hooks may set
-    concurrency: int = 4096  # calls in flight (Docker: connections), long streams included
+    concurrency: int = 4096  # calls under way (Docker: connections), long streams included
+    drain: float = 120.0  # how long calls under way may take to end when the process does
     rescan: float = 0.5  # how often registrations are looked at
     patience: float = 5.0  # how long an engine that answers may fail to list what it runs before kubelet is served
     relist: float = 60.0  # how often the store is compared with the engine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from pathlib import Path
+import socket
 
 from roles.runtime_proxy.docker.engine import DockerEngine, EngineError
 from roles.runtime_proxy.docker.interceptor import DockerInterceptor
@@ -61,10 +61,14 @@ class DockerBackend:
         if not self.interceptor.learn_container(container, document):
             log.warning("container %s belongs to no known sandbox; it is forwarded without hooks", container)
 
-    async def listen(self, path: Path) -> None:
-        self._server = await asyncio.start_unix_server(self._proxy.connected, path, backlog=1024)
+    async def listen(self, listener: socket.socket) -> None:
+        self._server = await asyncio.start_unix_server(self._proxy.connected, sock=listener, backlog=1024)
 
-    async def close(self) -> None:
+    async def drain(self, seconds: float) -> None:
+        await self._proxy.drain(seconds)
+
+    async def close(self, seconds: float) -> None:
         if self._server is not None:
             self._server.close()
+        await self._proxy.drain(seconds)
         await self._proxy.close()

@@ -46,6 +46,7 @@ class DockerProxy:
         self._observe = observe
         self._limit = limit
         self._tasks: set[asyncio.Task[None]] = set()
+        self.exchanges = 0  # requests whose answer is not complete
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """The callback of asyncio's server."""
@@ -69,6 +70,12 @@ class DockerProxy:
             self._tasks.discard(task)
             connection.close()
 
+    async def drain(self, seconds: float) -> None:
+        """Let exchanges that are under way come to their end, for so many seconds. Hijacked streams are not waited for."""
+        end = seams.monotonic() + seconds
+        while self.exchanges and seams.monotonic() < end:
+            await seams.sleep(0.02)
+
     async def close(self) -> None:
         """End every connection."""
         for task in list(self._tasks):
@@ -81,6 +88,7 @@ class _Connection:
         self._proxy = proxy
         self._caller = Source(reader)
         self._to_caller = writer
+        self._waited_for = False
         self._engine: Source | None = None
         self._to_engine: asyncio.StreamWriter | None = None
 
@@ -102,15 +110,23 @@ class _Connection:
                 return
             to = route(head.start[1])
             started = seams.monotonic()
+            self._wait_for(to is not None or head.start[0] not in ("GET", "HEAD"))  # a GET changes nothing, and may go on for days
             try:
                 going_on = await (self._pass(head, framing) if to is None else self._intercept(head, framing, to))
             except EngineUnreachable as error:
                 self._proxy._observe(to.call if to else "other", "502", seams.monotonic() - started)
                 await self.refuse(refusal(str(error), 502))
                 return
+            finally:
+                self._wait_for(False)
             await self._to_caller.drain()
             if not going_on or head.closes:
                 return
+
+    def _wait_for(self, yes: bool) -> None:
+        """Whether the process, when it ends, waits for what this connection does."""
+        self._proxy.exchanges += yes - self._waited_for
+        self._waited_for = yes
 
     async def refuse(self, reply: Reply) -> None:
         """Answer and end. What the caller still sends is read away first: closing before would throw the answer away."""
@@ -160,6 +176,7 @@ class _Connection:
             body = response_framing(answer, head.start[0])
             if answer.status == 101 or body == UNTIL_CLOSE:
                 await upward
+                self._wait_for(False)
                 await self._splice(engine, to_engine)
                 return False
             await self._copy_down(engine, body, upward, to_engine)

@@ -124,6 +124,14 @@ class Stack:
     engine: Engine
     app: Any
     channel: grpc.aio.Channel
+    server: Any = None
+
+    async def start_engine(self) -> None:
+        """Serve the engine's socket, again after `server.stop`."""
+        self.server = grpc.aio.server(options=(("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)))
+        self.server.add_generic_rpc_handlers((Handlers(self.engine.handler),))
+        self.server.add_insecure_port(f"unix:{self.directory}/engine.sock")
+        await self.server.start()
 
     async def call(self, method: str, message: Any, service: str = RUNTIME, timeout: float = 10, metadata: Any = None) -> bytes:
         raw = message if isinstance(message, bytes) else message.SerializeToString()
@@ -151,31 +159,30 @@ class Stack:
 
 
 @contextlib.asynccontextmanager
-async def proxied(engine: Engine | None = None, **options: Any) -> AsyncIterator[Stack]:
-    """The proxy's App between a client channel and a fake engine."""
+async def proxied(engine: Engine | None = None, before_engine: Any = None, **options: Any) -> AsyncIterator[Stack]:
+    """The proxy's App between a client channel and a fake engine. `before_engine(path, engine's path)` may serve a socket between."""
     from koord.process.life import Life
     from roles.runtime_proxy.app import App
     from roles.runtime_proxy.options import Options
 
-    engine = engine or Engine()
-    with tempfile.TemporaryDirectory(prefix="kp-") as name:
-        directory = Path(name)
+    async with contextlib.AsyncExitStack() as exits:
+        directory = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="kp-")))
         (directory / "hooks.d").mkdir()
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers((Handlers(engine.handler),))
-        server.add_insecure_port(f"unix:{directory}/engine.sock")
-        await server.start()
-        app = App(
-            Options(endpoint=directory / "proxy.sock", engine=directory / "engine.sock", hook_directory=directory / "hooks.d", **options)
-        )
+        target = directory / "engine.sock"
+        if before_engine is not None:
+            target = directory / "between.sock"
+            await exits.enter_async_context(before_engine(target, directory / "engine.sock"))
+        app = App(Options(endpoint=directory / "proxy.sock", engine=target, hook_directory=directory / "hooks.d", **options))
+        stack = Stack(directory, engine or Engine(), app, grpc.aio.insecure_channel(f"unix:{directory}/proxy.sock"))
+        await stack.start_engine()
         life = Life()
         task = asyncio.create_task(app.run(life))
         await asyncio.wait_for(app.listening.wait(), 10)
-        async with grpc.aio.insecure_channel(f"unix:{directory}/proxy.sock") as channel:
-            yield Stack(directory, engine, app, channel)
+        async with stack.channel:
+            yield stack
         life.stopping.set()
         await asyncio.wait_for(task, 10)
-        await server.stop(0)
+        await stack.server.stop(0)
 
 
 def run_pod(uid: str = "u-1", **labels: str) -> cri.RunPodSandboxRequest:

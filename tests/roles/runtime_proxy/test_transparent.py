@@ -92,8 +92,6 @@ def test_methods_that_the_engine_does_not_have_are_always_unimplemented() -> Non
 
     async def scenario() -> None:
         async with proxied() as stack:
-            stack.app.backend._forwarder._streams.stream_stream = None
-
             for service in ("/runtime.v1.RuntimeService/", "/some.Other/") * 10:
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await stack.call("Unknown", b"", service=service)

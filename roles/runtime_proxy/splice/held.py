@@ -1,0 +1,216 @@
+"""A request that is held: collected, shown to hooks, sent on, and its answer read along as it passes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import DecodeError
+
+from roles.runtime_proxy.deadline import Deadline
+from roles.runtime_proxy.interceptor import Engine
+from roles.runtime_proxy.sparing import Sparing
+from roles.runtime_proxy.splice import grpcwords
+from roles.runtime_proxy.splice.frames import DATA, END_STREAM, PADDED, SAFE_PAYLOAD, Headers, ProtocolFault, frame, unpadded, window_update
+from roles.runtime_proxy.splice.grpcwords import ENVELOPE, MessageFault
+from roles.runtime_proxy.splice.room import Ticket
+from roles.runtime_proxy.stages import HookRefusal
+
+if TYPE_CHECKING:
+    from roles.runtime_proxy.splice.connection import Connection
+
+log = logging.getLogger(__name__)
+log.addFilter(Sparing())
+
+MAX_REQUEST = 16 << 20  # bytes of a request with hooks: what kubelet and the runtimes allow
+MAX_ANSWER = 1 << 20  # bytes of an answer that is read along; those of the hooked calls hold an id at most
+
+Handler = Callable[[bytes, Engine, Deadline | None], Awaitable[bytes]]
+
+
+class Refused(Exception):
+    """The engine answered with an error, which is on its way to the caller."""
+
+
+class Held:
+    """One stream whose request waits for hooks. The caller's headers went on as they came; only its message is held.
+
+    Credit: what the caller sends here is given back by the connection, so that a slow hook holds up nobody else; what is sent on
+    takes of the credit that the engine gives, which therefore is not told to the caller.
+    """
+
+    def __init__(self, connection: Connection, stream: int, handler: Handler, headers: Headers) -> None:
+        self.stream = stream
+        self.window = connection.stream_window  # bytes that the engine takes on this stream now
+        self.owed = 0  # bytes of the caller's connection credit that were not given back
+        self._connection = connection
+        self._handler = handler
+        self._encoding = grpcwords.value_of(headers, b"grpc-encoding")
+        self._fixed_length = bool(grpcwords.value_of(headers, b"content-length"))
+        self._deadline = Deadline(grpcwords.timeout_of(headers))
+        self._frames: list[tuple[int, bytes]] = []
+        self._start = b""
+        self._uncredited = 0  # bytes of the caller's stream credit that were not given back
+        self._ticket: Ticket | None = None
+        self._complete = False
+        self._message: bytes | None = None
+        self._sending: deque[tuple[int, bytes]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._answer: asyncio.Future[bytes] | None = None
+        self._answer_encoding = b""
+        self._answer_body = bytearray()
+
+    # -- the request --------------------------------------------------------------------------------------------------------------
+
+    def take(self, flags: int, payload: bytes) -> None:
+        """A DATA frame of the caller."""
+        if self._complete:
+            raise ProtocolFault("data after the end of a request")
+        content = unpadded(flags, payload)
+        self._frames.append((flags, payload))
+        self._uncredited += len(payload)
+        self._complete = bool(flags & END_STREAM)
+        if self._ticket is None:
+            self._start += content[: ENVELOPE - len(self._start)]
+            length = grpcwords.message_length(self._start)
+            if length is not None and length > MAX_REQUEST + ENVELOPE:
+                text = f"a request of {length - ENVELOPE} bytes with hooks: at most {MAX_REQUEST} are accepted"
+                self._connection.refuse(self.stream, "RESOURCE_EXHAUSTED", text)
+                return
+            if length is not None or self._complete:
+                self._ticket = self._connection.room.ask(length or 0, self._granted)
+                return
+        if self._ticket is not None and self._ticket.held:
+            self._granted()
+        elif self._ticket is not None and not self._ticket.wait_with(len(content)):
+            text = "koord runtime-proxy: too much waits for memory"
+            self._connection.refuse(self.stream, "RESOURCE_EXHAUSTED", text)
+
+    def _granted(self) -> None:
+        """There is memory for the whole message."""
+        if not self._complete:
+            self._connection.to_caller(window_update(self.stream, self._uncredited))
+            self._uncredited = 0
+        elif self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._decide())
+
+    async def _decide(self) -> None:
+        try:
+            body = b"".join(unpadded(flags, payload) for flags, payload in self._frames)
+            if (grpcwords.message_length(body) or ENVELOPE) > len(body):
+                self._send(self._frames)  # a message cut short: the engine, which can do nothing with it, says so in its own words
+                return
+            self._message = grpcwords.only_message(body, self._encoding, MAX_REQUEST)
+            del body
+            await self._handle(self._message)
+        except MessageFault as fault:
+            self._connection.refuse(self.stream, fault.code, str(fault))
+        except HookRefusal as refusal:
+            self._connection.refuse(self.stream, "UNKNOWN", str(refusal))
+        except Refused:
+            pass
+        except Exception:
+            log.exception("a call with hooks failed")
+            if self._answer is None:
+                self._connection.refuse(self.stream, "INTERNAL", "koord runtime-proxy: an error of its own; see its log")
+
+    async def _handle(self, message: bytes) -> None:
+        engine = Engine(self._forward, self._connection.sandbox_status)
+        try:
+            await self._handler(message, engine, self._deadline)
+        except DecodeError as error:
+            # No valid message: the engine, which was not asked yet, says so in its own words.
+            log.warning("a request with hooks cannot be decoded (%s); forwarded as it came", error)
+            await self._forward(message)
+
+    async def _forward(self, message: bytes) -> bytes:
+        """Send a message on and wait for the answer to it. Raises Refused."""
+        found = self._frames
+        if message != self._message or any(flags & PADDED for flags, _ in found):
+            if self._fixed_length and message != self._message:
+                raise MessageFault("a request whose headers give its length cannot be changed by hooks", "INVALID_ARGUMENT")
+            body = grpcwords.envelope(message)
+            found = [(0, body[at : at + SAFE_PAYLOAD]) for at in range(0, len(body), SAFE_PAYLOAD)]
+            found[-1] = (END_STREAM, found[-1][1])
+        self._answer = asyncio.get_running_loop().create_future()
+        self._message = None
+        self._send(found)
+        return await self._answer
+
+    def _send(self, found: list[tuple[int, bytes]]) -> None:
+        self._sending = deque(found)
+        self._frames = []
+        self._connection.settle(self, sum(len(payload) for _, payload in found))
+        self.pump()
+
+    def pump(self) -> None:
+        """Send on as much as the engine takes."""
+        connection = self._connection
+        while self._sending:
+            flags, payload = self._sending[0]
+            room = min(self.window, connection.window)
+            if not payload or len(payload) <= room:
+                self._sending.popleft()
+            elif room > 0:
+                size = min(room, SAFE_PAYLOAD)
+                self._sending[0] = (flags, payload[size:])
+                flags, payload = 0, payload[:size]
+            else:
+                connection.sending[self.stream] = self
+                return
+            self.window -= len(payload)
+            connection.window -= len(payload)
+            connection.to_engine(frame(DATA, flags, self.stream, payload))
+        connection.sending.pop(self.stream, None)
+        if self._ticket is not None:
+            self._ticket.close()
+
+    @property
+    def sent(self) -> bool:
+        """Whether the whole request went to the engine."""
+        return self._complete and not self._frames and not self._sending
+
+    # -- the answer ---------------------------------------------------------------------------------------------------------------
+
+    def answer_head(self, headers: Headers) -> None:
+        """The answer's first headers."""
+        self._answer_encoding = grpcwords.value_of(headers, b"grpc-encoding")
+
+    def answer_data(self, flags: int, payload: bytes) -> None:
+        """A DATA frame of the answer, which passes."""
+        if len(self._answer_body) <= MAX_ANSWER:
+            self._answer_body += unpadded(flags, payload)
+
+    def over(self, code: str) -> None:
+        """The call has ended; OK is the engine's answer, anything else an end of another kind."""
+        self._sending.clear()
+        self._frames = []
+        if self._ticket is not None:
+            self._ticket.close()
+        if self._answer is None or self._answer.done():
+            if self._task is not None and self._task is not _current():
+                self._task.cancel()
+        elif code == "OK":
+            self._answer.set_result(self._read_answer())
+        elif code == "CANCELLED":
+            assert self._task is not None
+            self._task.cancel()
+        else:
+            self._answer.set_exception(Refused(code))
+
+    def _read_answer(self) -> bytes:
+        try:
+            return grpcwords.only_message(bytes(self._answer_body), self._answer_encoding, MAX_ANSWER)
+        except MessageFault as fault:
+            log.warning("the engine's answer to a call with hooks cannot be read (%s); what it made is not known to hooks", fault)
+            return b""
+
+
+def _current() -> Any:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
