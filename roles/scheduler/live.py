@@ -252,6 +252,7 @@ class Scheduler:
 
     def _conclude(self, entry: Entry, placement: Placement, decision: Decision, now: float) -> Decision:
         """What follows from a decision."""
+        decision.take_effect()
         if self._debug.filters:
             for line in filter_lines(decision):
                 log.info("%s", line)
