@@ -94,7 +94,7 @@ class Scheduler:
         self.placements = Placements()
         self.carrier = Carrier(
             self.placements, state=state, cache=cache, waiting=waiting, binder=binder, readback=readback, metrics=metrics, clock=clock,
-            taken_back=self._taken_back, settled=self._settled, failed=self._failed, dropped=self._dropped,
+            committed=queue.committed, taken_back=self._taken_back, settled=self._settled, failed=self._failed, dropped=self._dropped,
         )  # fmt: skip
         self.evictor = evictor
         evictor.issued = self._issued
