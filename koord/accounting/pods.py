@@ -73,9 +73,8 @@ def _limits(container: Container) -> ResourceVector:
     return parse(container.resources.limits)
 
 
-def _non_zero(container: Container) -> ResourceVector:
-    """Requests, with the scheduler's defaults where cpu or memory is absent (an explicit zero stays zero)."""
-    wanted = parse(container.resources.requests)
+def _non_zero(wanted: ResourceVector) -> ResourceVector:
+    """Requests of a container, with the scheduler's defaults where cpu or memory is absent (an explicit zero stays zero)."""
     wanted.setdefault(names.RESOURCE_CPU, DEFAULT_MILLI_CPU_REQUEST)
     wanted.setdefault(names.RESOURCE_MEMORY, DEFAULT_MEMORY_REQUEST)
     return wanted
@@ -107,6 +106,24 @@ def pod_requests(pod: Pod) -> ResourceVector:
     While a container is resized in place it holds the largest of what it asks for, what is allocated and what is applied; when the
     resize is impossible on the node, what it asks for does not count.
     """
+    return _complete(pod.spec, _holdings(pod))
+
+
+def is_resized(pod: Pod) -> bool:
+    """Whether a container holds, or has applied, other resources than its spec asks for: then `pod_requests` is no matter of the spec
+    alone."""
+    wanted = {container.name: container.resources.requests for container in (*pod.spec.containers, *pod.spec.init_containers)}
+    for held in (*pod.status.container_statuses, *pod.status.init_container_statuses):
+        requests = wanted.get(held.name)
+        if held.allocated_resources and held.allocated_resources != requests:
+            return True
+        if held.resources is not None and held.resources.requests != requests:
+            return True
+    return False
+
+
+def _holdings(pod: Pod) -> Callable[[Container], ResourceVector]:
+    """What each container of a pod counts for."""
     status = pod.status
     statuses = {
         held.name: held
@@ -115,7 +132,7 @@ def pod_requests(pod: Pod) -> ResourceVector:
         if held.allocated_resources or held.resources is not None
     }
     if not statuses:
-        return spec_requests(pod.spec)
+        return _requests
     infeasible = _resize_is_infeasible(status)
 
     def of(container: Container) -> ResourceVector:
@@ -128,7 +145,7 @@ def pod_requests(pod: Pod) -> ResourceVector:
             allocated = max_(allocated, parse(held.resources.requests))
         return allocated if infeasible and allocated else max_(wanted, allocated)
 
-    return _complete(pod.spec, of)
+    return of
 
 
 def _resize_is_infeasible(status: PodStatus) -> bool:
@@ -158,4 +175,5 @@ def non_zero_requests(pod: Pod) -> ResourceVector:
     spec = pod.spec
     if spec.resources is not None and names.RESOURCE_CPU in spec.resources.requests and names.RESOURCE_MEMORY in spec.resources.requests:
         return pod_requests(pod)
-    return _complete(spec, _non_zero)
+    of = _holdings(pod)
+    return _complete(spec, lambda container: _non_zero(of(container)))

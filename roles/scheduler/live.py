@@ -94,7 +94,7 @@ class Scheduler:
         self.placements = Placements()
         self.carrier = Carrier(
             self.placements, state=state, cache=cache, waiting=waiting, binder=binder, readback=readback, metrics=metrics, clock=clock,
-            taken_back=self._taken_back, settled=self._settled, failed=self._failed, dropped=self._dropped,
+            committed=queue.committed, taken_back=self._taken_back, settled=self._settled, failed=self._failed, dropped=self._dropped,
         )  # fmt: skip
         self.evictor = evictor
         evictor.issued = self._issued
@@ -252,6 +252,7 @@ class Scheduler:
 
     def _conclude(self, entry: Entry, placement: Placement, decision: Decision, now: float) -> Decision:
         """What follows from a decision."""
+        decision.take_effect()
         if self._debug.filters:
             for line in filter_lines(decision):
                 log.info("%s", line)

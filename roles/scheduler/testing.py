@@ -134,6 +134,7 @@ class World:
     def schedule(self, item: Pod | PodInfo) -> Decision:
         """Decide a pod and, if a node was found, reserve and count it there."""
         decision = self.decide(item)
+        decision.take_effect()
         if decision.scheduled:
             self.framework.run_resize(decision.ctx, decision.slot)
             self.cluster.place(decision.pod, decision.slot)

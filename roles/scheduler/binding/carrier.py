@@ -29,8 +29,8 @@ Told = Callable[[Task], None]
 
 
 class Carrier:
-    """Runs the effects of placements. What belongs to the queue and to reports is told: `taken_back` (the pod counts no more), `settled`
-    (it is bound), `failed` and `dropped`."""
+    """Runs the effects of placements. What belongs to the queue and to reports is told: `committed` (permit is over), `taken_back` (the pod
+    counts no more), `settled` (it is bound), `failed` and `dropped`."""
 
     def __init__(
         self,
@@ -43,6 +43,7 @@ class Carrier:
         readback: ReadBack,
         metrics: SchedulerMetrics,
         clock: Callable[[], float],
+        committed: Callable[[str], None],
         taken_back: Told,
         settled: Told,
         failed: Told,
@@ -56,6 +57,7 @@ class Carrier:
         self._readback = readback
         self._metrics = metrics
         self._clock = clock
+        self._committed = committed
         self._tasks: set[asyncio.Task[None]] = set()
         self._steps: dict[Do, Callable[[Placement, Task], Iterable[Effect]]] = {
             Do.ASSUME: self._assume,
@@ -153,6 +155,7 @@ class Carrier:
 
     def _bind(self, placement: Placement, task: Task) -> Iterable[Effect]:
         task.placement = placement
+        self._committed(placement.uid)
         if self._binder.submit(task):
             placement.limit = _SLOW
         return ()

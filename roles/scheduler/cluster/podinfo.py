@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from koord.accounting.pods import non_zero_requests, pod_limits, pod_requests
+from koord.accounting.pods import is_resized, non_zero_requests, pod_limits, pod_requests
 from koord.api import names
 from koord.api.deprecated import rewrite_pod
 from koord.api.objects import Condition, ObjectMeta, Pod, PodAffinity, PodSpec, TopologySpreadConstraint, Volume
@@ -205,8 +205,9 @@ class PodParser:
             spec.resources, spec.node_selector, spec.tolerations, spec.priority, spec.scheduler_name, spec.preemption_policy,
             spec.scheduling_gates, volumes, spec.host_network, spec.resource_claims,
             [owner.kind for owner in meta.owner_references],
-            [(s.name, s.allocated_resources, s.resources) for s in pod.status.container_statuses if s.resources or s.allocated_resources],
-            pod.status.resize,
+            pod.status.qos_class,
+            # While it is resized in place, what a pod counts for depends on its status: the amounts themselves are the identity.
+            (sorted(pod_requests(pod).items()), sorted(non_zero_requests(pod).items())) if is_resized(pod) else None,
         )  # fmt: skip
         return hashlib.blake2b(self._encode(parts), digest_size=16).digest()
 

@@ -1,4 +1,5 @@
-"""The scheduling cycle: one pod in, one Decision out (scheduler-job.md 5.4, 6.1, 6.5). Pure: it changes nothing but its own caches."""
+"""The scheduling cycle: one pod in, one Decision out (scheduler-job.md 5.4, 6.1, 6.5). Pure: it changes nothing but its own caches; what
+plugins want changed with a decision happens in `Decision.take_effect`."""
 
 from __future__ import annotations
 
@@ -81,8 +82,14 @@ class Cycle:
 
     def decide(self, pod: PodInfo, advice: Advice | None = None) -> Decision:
         """Find a node for a pod, with what extenders said. Raises KeyError when no profile has the pod's scheduler name."""
-        framework = self.frameworks[pod.shape.scheduler_name]
         ctx = CycleContext(self.state, pod)
+        try:
+            return self._decide(ctx, self.frameworks[pod.shape.scheduler_name], advice)
+        finally:
+            for undo in reversed(ctx.undo):
+                undo()
+
+    def _decide(self, ctx: CycleContext, framework: Framework, advice: Advice | None) -> Decision:
         cluster = self.state.cluster
         if not cluster.live:
             return Decision(UNSCHEDULABLE, ctx, framework, status=unresolvable(NO_NODES))
@@ -99,8 +106,14 @@ class Cycle:
     def survey(self, pod: PodInfo, *, without: str = "") -> Survey:
         """Where a pod could be as things are (in a what-if, say). Nobody plans or preempts, and the steps of the plugin `without` around
         preFilter are left out. Use a cycle of your own: looking keeps vectors, and decisions under way count on theirs."""
-        framework = self.frameworks[pod.shape.scheduler_name]
         ctx = CycleContext(self.state, pod)
+        try:
+            return self._survey(ctx, self.frameworks[pod.shape.scheduler_name], without)
+        finally:
+            for undo in reversed(ctx.undo):
+                undo()
+
+    def _survey(self, ctx: CycleContext, framework: Framework, without: str) -> Survey:
         refusal = self._transform(ctx, framework, without)
         evaluation, restriction = self.evaluation(framework, ctx), Restriction()
         refusal = refusal or self._pre_filter(ctx, framework, evaluation, restriction, without)
@@ -242,7 +255,7 @@ class Cycle:
         percentage = self._percentages.get(decision.framework.name, 0)
         evaluation = decision.evaluation
         if 0 < percentage < 100:
-            slots = self._sample(totals, percentage)
+            slots = self._sample(decision.ctx, totals, percentage)
             values = totals[slots]
             best = slots[values == values.max()].tolist()
         elif evaluation is not None and totals is evaluation.totals:
@@ -252,7 +265,7 @@ class Cycle:
         decision.ties = len(best)
         return int(best[0]) if len(best) == 1 else int(best[self.state.random.randrange(len(best))])
 
-    def _sample(self, totals: Vector, percentage: int) -> NDArray[np.intp]:
+    def _sample(self, ctx: CycleContext, totals: Vector, percentage: int) -> NDArray[np.intp]:
         """Feasible slots, so many as percentageOfNodesToScore wants, going on where the last cycle ended."""
         slots = np.flatnonzero(totals != INFEASIBLE)
         live = self.state.cluster.live
@@ -261,7 +274,7 @@ class Cycle:
             return slots
         start = int(np.searchsorted(slots, self.state.next_start))
         chosen = np.roll(slots, -start)[:wanted]
-        self.state.next_start = int(chosen[-1]) + 1
+        ctx.effects.append(lambda: self.state.go_on_at(int(chosen[-1]) + 1))
         return chosen
 
     def _blocked(self, ctx: CycleContext, evaluation: Evaluation) -> dict[int, tuple[str, Rejection]]:

@@ -137,6 +137,12 @@ class Decision:
     others: tuple[tuple[PodInfo, str], ...] = ()  # nominations of further pods of its job
     rejected_by: frozenset[str] = frozenset()
 
+    def take_effect(self) -> None:
+        """The decision is carried out: what plugins made depend on that happens now, once."""
+        effects, self.ctx.effects = self.ctx.effects, []
+        for effect in effects:
+            effect()
+
     @property
     def pod(self) -> PodInfo:
         """The pod that was decided about."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,6 +92,10 @@ class State:
         self.random = random.Random(seams.rng().getrandbits(64) if seed is None else seed)
         self.next_start = 0
 
+    def go_on_at(self, slot: int) -> None:
+        """Where the next pod begins to look when only a part of the nodes is scored."""
+        self.next_start = slot
+
     def leaving(self, pod: PodInfo) -> bool:
         """Whether a pod is on its way out, or was chosen to leave: its room is counted on already. False for one that is overdue."""
         return (pod.deleting or self.evictions.leaving(pod.uid)) and not self.evictions.overdue(pod.uid)
@@ -108,9 +112,14 @@ class CycleContext:
     `restored` are the reservations that the pod may use, by slot, before the first plugin is asked. Filters and scores of such a row are
     asked inside `restoring(slot)`. `reservation` is the one it will use on the node that was chosen, set before Reserve; None for none.
     `node` is the name of that node, set before Reserve: it may be gone by the time of a later step, and its slot another node's.
+
+    Deciding changes nothing. What a plugin wants to happen if the decision is carried out it puts into `effects`; what it changes for the
+    time of the decision it takes back in `undo`. `drafts` are for plugins, by name, this pod's own.
     """
 
-    __slots__ = ("cluster", "data", "feasible", "node", "now", "pod", "reservation", "restored", "state")
+    __slots__ = (
+        "cluster", "data", "drafts", "effects", "feasible", "node", "now", "pod", "reservation", "restored", "state", "undo",
+    )  # fmt: skip
 
     def __init__(self, state: State, pod: PodInfo, data: dict[str, Any] | None = None) -> None:
         self.state = state
@@ -123,6 +132,9 @@ class CycleContext:
         self.restored: Restored = NOTHING
         self.reservation: RestoredReservation | None = None
         self.node = ""
+        self.drafts: dict[str, Any] = {}
+        self.effects: list[Callable[[], None]] = []
+        self.undo: list[Callable[[], None]] = []
 
     def restoring(self, slot: int) -> AbstractContextManager[Any]:
         """A what-if in which the reservations of the slot that the pod may use are taken off; Reserve plugins open it themselves."""

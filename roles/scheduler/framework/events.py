@@ -55,12 +55,14 @@ Hint = Callable[[PodInfo, ClusterEvent], bool]
 class Subscription(NamedTuple):
     """Events a plugin wants its rejected pods retried on. `hint` returns False for an event that cannot help; None means always retry.
 
-    A hint may look at the pod's shape and the event only, not at the single pod: its answer is shared by pods of one shape.
+    A hint may look at the pod's shape and the event only, not at the single pod: its answer is shared by pods of one shape. Events are
+    kept for pods in flight, and those of one object merged: `keep` cuts an event down to what the hint reads of it.
     """
 
     resource: str
     actions: Action
     hint: Hint | None = None
+    keep: Callable[[ClusterEvent], ClusterEvent] | None = None
 
     def covers(self, event: ClusterEvent) -> bool:
         """Whether the event is one of those."""

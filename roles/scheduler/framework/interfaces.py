@@ -234,7 +234,7 @@ class PostFilter(Plugin):
         raise NotImplementedError
 
     def after_post_filter(self, ctx: CycleContext, failure: Any, result: PostFilterResult) -> None:
-        """Told after all postFilter plugins, whatever came out."""
+        """Told after all postFilter plugins, whatever came out. What is to be written or told goes into `ctx.effects`."""
 
 
 class PreScore(Plugin):

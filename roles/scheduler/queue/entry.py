@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.events import Action, ClusterEvent
 
 ACTIVE = "active"
 BACKOFF = "backoff"
@@ -17,7 +18,7 @@ class Entry:
     """Times are seconds. `failures` counts consecutive rejections, `errors` consecutive internal errors; both set the backoff."""
 
     __slots__ = (
-        "attempts", "entered", "errors", "failures", "first_attempt", "gate", "key", "pending", "pod", "ready_at", "rejected_by",
+        "attempts", "changes", "entered", "errors", "failures", "first_attempt", "gate", "key", "pending", "pod", "ready_at", "rejected_by",
         "since_event", "state", "stopped", "ticket",
     )  # fmt: skip
 
@@ -37,6 +38,7 @@ class Entry:
         self.key: tuple[Any, ...] = ()
         self.ticket = 0
         self.since_event = 0
+        self.changes: dict[Action, ClusterEvent] = {}  # of the pod itself while it is in flight
 
     def __repr__(self) -> str:
         return f"Entry({self.pod.key}, {self.state})"

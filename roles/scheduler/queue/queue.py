@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.framework.events import Action, ClusterEvent, Subscription
+from roles.scheduler.framework.events import UNSCHEDULED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.status import Status
 from roles.scheduler.queue.entry import ACTIVE, BACKOFF, GATED, IN_FLIGHT, UNSCHEDULABLE, Entry
 from roles.scheduler.queue.events import EventLog
@@ -61,6 +61,9 @@ class SchedulingQueue:
         self._tickets = itertools.count(1)
         self._counts = dict.fromkeys((ACTIVE, BACKOFF, UNSCHEDULABLE, GATED, IN_FLIGHT), 0)
         self._log = EventLog()
+        self._readers: dict[tuple[str, Action], list[Subscription]] = {}  # subscriptions with hints, by kind of event
+        self._judged: dict[Hashable, bool] = {}
+        self._judged_at = -1
         self._interested: dict[tuple[str, Action], frozenset[str]] = {}
         self.incoming: Callable[[str, str], None] = lambda event, queue: None
         self.broken: Callable[[PodInfo, str, float], None] = lambda pod, message, now: None  # told of a preEnqueue plugin's defect
@@ -86,7 +89,8 @@ class SchedulingQueue:
         if entry.state == IN_FLIGHT:
             entry.pod = pod
             for event in changed:
-                self._log.append(event, pod.uid)
+                first = entry.changes.get(event.action)
+                entry.changes[event.action] = event if first is None else event._replace(old=first.old)
             return
         if entry.state in (ACTIVE, BACKOFF):
             entry.pod = pod
@@ -118,8 +122,9 @@ class SchedulingQueue:
         self.flush_backoff(now)
         entry = self._pop_heap(self._active, ACTIVE)
         if entry is None:
-            # With nothing else to do, a pod that was rejected (not one that met an error) need not sit its backoff out.
-            entry = self._pop_heap(self._backoff, BACKOFF)
+            # With nothing else to do, a pod that was rejected once (not one that met an error) need not sit its first rest out.
+            resting = self._head(self._backoff)
+            entry = self._pop_heap(self._backoff, BACKOFF) if resting is not None and resting.failures <= 1 else None
         return None if entry is None else self._start(entry, now)
 
     def take(self, uid: str, now: float) -> Entry | None:
@@ -136,7 +141,12 @@ class SchedulingQueue:
         if entry.first_attempt is None:
             entry.first_attempt = now
         entry.since_event = self._log.open(entry.pod.uid)
+        entry.changes = {}
         return entry
+
+    def committed(self, uid: str) -> None:
+        """A pod in flight is being bound: no event matters to it any more."""
+        self._log.close(uid)
 
     def done(self, uid: str) -> None:
         """The pod was bound (or dropped): forget it."""
@@ -152,20 +162,44 @@ class SchedulingQueue:
         entry = self._entries.get(uid)
         if entry is None or entry.state != IN_FLIGHT:
             return
-        events = self._log.since(entry.since_event)
+        entry.rejected_by = rejected_by
+        helped = error or self._was_helped(entry)
         self._leave(entry)
         entry.stopped = entry.entered = now
-        entry.rejected_by = rejected_by
         entry.pending = pending
         entry.failures = 0 if error else entry.failures + 1
         entry.errors = entry.errors + 1 if error else 0
-        # Whole seconds, so that pods whose rest ends in the same second come back in sort order.
-        entry.ready_at = now if pending else float(math.floor(now + self.backoff(entry)))
-        if error or any(self._helps(entry, event) for event, owner in events if owner in ("", uid)):
+        entry.ready_at = now if pending else now + self.backoff(entry)
+        if helped:
             self._enter(entry, now, "ScheduleAttemptFailure", backoff=True)
         else:
             self.incoming("ScheduleAttemptFailure", UNSCHEDULABLE)
             self._park(entry, UNSCHEDULABLE)
+
+    def _was_helped(self, entry: Entry) -> bool:
+        """Whether something that happened during the attempt is worth another one. Pods that are alike are looked at once."""
+        if any(self._helps(entry, event) for event in entry.changes.values()):
+            return True
+        if not self._log.is_open(entry.pod.uid):  # while it was bound nobody kept events for it
+            return any(s.resource != UNSCHEDULED_POD for s in self._watched(entry))
+        if self._judged_at != self._log.position:
+            self._judged_at, self._judged = self._log.position, {}
+        key = (self._group(entry, IN_FLIGHT), entry.since_event)
+        known = self._judged.get(key)
+        if known is None:
+            subscriptions = None if not entry.rejected_by else self._watched(entry)
+            known = self._judged[key] = any(
+                kept.helps(entry.since_event, lambda event, hints: self._helps(entry, event, hints=hints))
+                for kept in self._log.since(
+                    entry.since_event, lambda event: subscriptions is None or any(s.covers(event) for s in subscriptions)
+                )
+            )
+        return known
+
+    def _watched(self, entry: Entry) -> list[Subscription]:
+        """What the plugins that refused a pod subscribed to."""
+        plugins = self._subscriptions.get(entry.pod.shape.scheduler_name, {})
+        return [subscription for name in entry.rejected_by for subscription in plugins.get(name, ())]
 
     def backoff(self, entry: Entry) -> float:
         """How long a pod rests after its failures so far, in seconds."""
@@ -178,11 +212,13 @@ class SchedulingQueue:
 
     def on_event(self, event: ClusterEvent, now: float) -> int:
         """Something happened in the cluster; returns how many pods it brought back."""
-        self._log.append(event)
+        interested = self._plugins_for(event)
+        if self._log.opened:
+            self._log.append(self._cut(event) if interested else event._replace(old=None, new=None))
         if not self._parked:
             return 0
         moved = 0
-        for name in ("", *self._plugins_for(event)):
+        for name in ("", *interested):
             for group in list(self._groups_of.get(name, ())):
                 members = self._parked.get(group)
                 if members and self._helps(next(iter(members.values())), event):
@@ -202,6 +238,19 @@ class SchedulingQueue:
                 if any(subscription.covers(event) for subscription in subscriptions)
             )
         return found
+
+    def _cut(self, event: ClusterEvent) -> ClusterEvent:
+        """What is kept of an event: what the hints of those who subscribed read."""
+        readers = self._readers.get((event.resource, event.action))
+        if readers is None:
+            covering = [
+                s for p in self._subscriptions.values() for subs in p.values() for s in subs if s.covers(event) and s.hint is not None
+            ]
+            readers = self._readers[event.resource, event.action] = covering
+        if not readers:
+            return event._replace(old=None, new=None)
+        keep = readers[0].keep
+        return keep(event) if keep is not None and all(reader.keep == keep for reader in readers) else event
 
     def _return(self, entry: Entry, now: float, label: str) -> int:
         gated = entry.state == GATED
@@ -231,11 +280,10 @@ class SchedulingQueue:
     def flush_backoff(self, now: float) -> None:
         """Move pods whose backoff is over to the active queue."""
         for heap in (self._backoff, self._error_backoff):
-            while heap and heap[0][0][0] <= now:
-                _, ticket, entry = heapq.heappop(heap)
-                if entry.ticket == ticket and entry.state == BACKOFF:
-                    self._leave(entry)
-                    self._enter(entry, now, "BackoffComplete")
+            while (entry := self._head(heap)) is not None and entry.ready_at <= now:
+                heapq.heappop(heap)
+                self._leave(entry)
+                self._enter(entry, now, "BackoffComplete")
 
     def flush_leftover(self, now: float) -> int:
         """Try pods again that lay unschedulable or gated for too long without an event; returns how many."""
@@ -247,8 +295,18 @@ class SchedulingQueue:
 
     def next_wake(self) -> float | None:
         """When the next backoff ends, None when nobody backs off."""
-        times = [heap[0][0][0] for heap in (self._backoff, self._error_backoff) if heap]
-        return min(times) if times else None
+        heads = (self._head(self._backoff), self._head(self._error_backoff))
+        return min((entry.ready_at for entry in heads if entry is not None), default=None)
+
+    @staticmethod
+    def _head(heap: _Heap) -> Entry | None:
+        """The first of those that rest; husks before it are dropped."""
+        while heap:
+            _, ticket, entry = heap[0]
+            if entry.ticket == ticket and entry.state == BACKOFF:
+                return entry
+            heapq.heappop(heap)
+        return None
 
     # ---------------------------------------------------------------- looking in
 
@@ -289,7 +347,7 @@ class SchedulingQueue:
             self.admission(entry.pod, status.ok)
         if not status.ok and not status.rejected:  # a defect: it is asked again after a rest
             entry.errors += 1
-            entry.ready_at = float(math.floor(now + self.backoff(entry)))
+            entry.ready_at = now + self.backoff(entry)
             self._rest(entry, label)
             self.broken(entry.pod, status.message, now)
             return
@@ -320,7 +378,8 @@ class SchedulingQueue:
             entry.ticket = next(self._tickets)
         self._set(entry, BACKOFF)
         heap = self._error_backoff if entry.errors else self._backoff
-        heapq.heappush(heap, ((entry.ready_at, *entry.key), entry.ticket, entry))
+        # Ordered by whole seconds: pods whose rest ends in the same second come back in sort order.
+        heapq.heappush(heap, ((math.floor(entry.ready_at), *entry.key), entry.ticket, entry))
         self.incoming(label, BACKOFF)
 
     def _park(self, entry: Entry, state: str) -> None:
@@ -363,8 +422,8 @@ class SchedulingQueue:
                 return entry
         return None
 
-    def _helps(self, entry: Entry, event: ClusterEvent) -> bool:
-        """Whether a plugin that refused the pod subscribed to the event and its hint does not rule it out."""
+    def _helps(self, entry: Entry, event: ClusterEvent, *, hints: bool = True) -> bool:
+        """Whether a plugin that refused the pod subscribed to the event and its hint, if it is asked, does not rule it out."""
         if event.kin is not None and self._kin(entry.pod) == event.kin:
             return False
         if not entry.rejected_by:
@@ -372,15 +431,6 @@ class SchedulingQueue:
         plugins = self._subscriptions.get(entry.pod.shape.scheduler_name, {})
         for name in entry.rejected_by:
             for subscription in plugins.get(name, ()):
-                if subscription.covers(event) and self._hint(name, subscription, entry.pod, event):
+                if subscription.covers(event) and (not hints or subscription.helps(entry.pod, event)):
                     return True
         return False
-
-    @staticmethod
-    def _hint(plugin: str, subscription: Subscription, pod: PodInfo, event: ClusterEvent) -> bool:
-        """What a plugin's hint says; one that raises rules nothing out."""
-        try:
-            return subscription.helps(pod, event)
-        except Exception:
-            log.exception("plugin %s: the hint about pod %s failed", plugin, pod.key)
-            return True

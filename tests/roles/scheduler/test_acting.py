@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from koord.api.kinds import EVENTS, NODES, PODS
-from koord.kube.errors import ServerError, Unreachable
+from koord.kube.errors import Forbidden, ServerError, Unreachable
 from tests.roles.scheduler.test_live import events_of
 
 POINTS = (
@@ -352,5 +352,85 @@ def test_pods_that_leave_for_one_preemptor_cost_nothing_to_another_and_are_asked
             answer.set()
             assert await live.bound("high-1") == await live.bound("high-2")
             assert len(asked) == 2
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-06")
+def test_each_attempt_is_about_the_pod_as_it_is_when_it_begins(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("plain", cpu="2")
+            await live.node("better", cpu="64", memory="256Gi", taints=[{"key": "k", "value": "v", "effect": "NoSchedule"}])
+            targets: list[str] = []
+
+            async def fails(namespace: str, pod: str, node: str, uid: str | None = None) -> None:
+                targets.append(node)
+                if len(targets) == 1:
+                    tolerations = {"spec": {"tolerations": [{"key": "k", "operator": "Exists"}]}}
+                    await live.client.patch(PODS, "p", tolerations, "default")
+                    while not live.app.queue.get(uid).pod.shape.tolerations:
+                        await asyncio.sleep(0.005)
+                raise Forbidden(403, "Forbidden", "not today")
+
+            live.app.client.bind = fails
+            await live.pod("p")
+            while len(targets) < 3:
+                await asyncio.sleep(0.01)
+            assert targets == ["plain", "better", "better"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-06")
+def test_a_pod_on_its_way_out_is_not_tried_again(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("n")
+            targets: list[str] = []
+
+            async def fails(namespace: str, pod: str, node: str, uid: str | None = None) -> None:
+                targets.append(node)
+                await live.client.delete(PODS, "p", "default")
+                while not live.app.queue.get(uid).pod.deleting:
+                    await asyncio.sleep(0.005)
+                raise Forbidden(403, "Forbidden", "not today")
+
+            live.app.client.bind = fails
+            pod = await live.pod("p", meta={"finalizers": ["example.com/keep"]})
+            while not targets or live.app.queue.get(pod["metadata"]["uid"]) is not None:
+                await asyncio.sleep(0.01)
+            assert not live.app.cache.is_assumed(pod["metadata"]["uid"])
+            assert targets == ["n"]
+            await live.client.patch(PODS, "p", {"metadata": {"finalizers": None}}, "default")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-06")
+def test_nothing_is_told_of_a_pod_that_was_deleted_while_it_was_held(scheduler: Any, tmp_path: Path) -> None:
+    async def run() -> None:
+        file = tmp_path / "holds.py"
+        file.write_text(
+            "from roles.scheduler.framework.interfaces import Permit\nfrom roles.scheduler.framework.status import wait\n\n"
+            "class Holds(Permit):\n    name = 'Holds'\n\n    def permit(self, ctx, slot):\n        return wait(60.0)\n"
+        )
+        plugins = {"permit": {"enabled": [{"name": "Holds"}]}}
+        config = {"profiles": [{"schedulerName": "koord-scheduler", "plugins": plugins}]}
+        async with scheduler(config, plugin_paths=(str(file),)) as live:
+            await live.node("n")
+            uid = (await live.pod("p"))["metadata"]["uid"]
+            while live.app.waiting.get(uid) is None:
+                await asyncio.sleep(0.005)
+            told: list[str] = []
+            live.app.reporter.event = lambda pod, kind, reason, note, action: told.append(reason)
+            await live.client.delete(PODS, "p", "default", grace_period_seconds=0)
+            while live.app.waiting.get(uid) is not None or live.app.cache.is_assumed(uid):
+                await asyncio.sleep(0.005)
+            assert told == []
+            assert uid not in live.app.reporter._written
+            assert uid not in live.app.reporter._pending
+            assert live.app.engine.cluster.slot_of_pod(uid) < 0
+            assert len(live.app.scheduler.placements) == 0
 
     asyncio.run(run())

@@ -44,6 +44,11 @@ class Group:
         # UIDs of pods that were let go, until all of them are bound; each with those that were let go together with it.
         self.binding: dict[str, frozenset[str]] = {}
 
+    def stands_no_more(self, uid: str) -> None:
+        """A pod does not stand for the group any more, if it did."""
+        if self.representative == uid:
+            self.representative = ""
+
 
 class Gang:
     """One gang. `spec` is None until a PodGroup or a pod says what it is."""

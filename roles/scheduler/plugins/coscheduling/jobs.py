@@ -18,7 +18,7 @@ from roles.scheduler.framework.status import SUCCESS, unresolvable, unschedulabl
 from roles.scheduler.plugins.coscheduling.book import WAITING, Gang, GangBook
 from roles.scheduler.plugins.coscheduling.placement import PLUGIN, Placement, rank_of
 from roles.scheduler.plugins.coscheduling.preemption import JobPlan, JobPreemption, job_rule
-from roles.scheduler.plugins.coscheduling.round import Round
+from roles.scheduler.plugins.coscheduling.round import Round, drafted
 from roles.scheduler.plugins.default_preemption import DefaultPreemption, was_preempted
 
 _SAID = "preemption: "
@@ -52,8 +52,8 @@ class Jobs:
     def answer(self, ctx: CycleContext, failure: FitFailure, gang: Gang | None) -> PostFilterResult:
         """For a pod by itself when `gang` is None, else for its gang group. A no ends the chain: every pod that may go was looked at, and
         no other plugin is to evict for a part of the job or whom a budget protects."""
-        current = self._book.round if gang is not None else None
-        planned = failure.pre_filter is not None and failure.pre_filter.plugin == PLUGIN and gang is not None and gang.group.unplanned
+        current = drafted(ctx) if gang is not None else None
+        planned = failure.pre_filter is not None and failure.pre_filter.plugin == PLUGIN and current is not None and bool(current.unplanned)
         if current is not None and current.batch:
             size = len(current.plan or ())
             return PostFilterResult(unresolvable(f"batch of {size} pods is rolled back: {ctx.pod.key} does not fit where it was planned"))
@@ -69,7 +69,7 @@ class Jobs:
 
     def on_terms_of(self, ctx: CycleContext, failure: FitFailure, rule: Rule) -> PostFilterResult:
         """For a pod of a gang group, by another plugin's rule: enough for the whole group, or nobody goes."""
-        gang, current = self._book.gang_of(ctx.pod), self._book.round
+        gang, current = self._book.gang_of(ctx.pod), drafted(ctx)
         if gang is None or (current is not None and current.batch):
             return PostFilterResult(unschedulable())
         pods = self.pending(gang)
@@ -83,22 +83,23 @@ class Jobs:
         self, ctx: CycleContext, failure: FitFailure, pods: Sequence[PodInfo], gang: Gang | None, rule: Rule
     ) -> tuple[str, JobPlan | None]:
         """Why nobody goes ("" when somebody does), and the plan if one was made."""
-        current = self._book.round if gang is not None else None
+        current = drafted(ctx) if gang is not None else None
         if current is not None:
             if current.preempted or rule.plugin in current.room_for:
                 before = current.room_for.get(rule.plugin) or next(iter(current.room_for.values()), "")
                 return f"{_SAID}preemption for the job was already attempted by {before}", None
-            current.room_for[rule.plugin] = ctx.pod.key
+            current.room_for = {**current.room_for, rule.plugin: ctx.pod.key}
         if not pods:
             return f"{_SAID}the job has no pending pods", None
         refusal = self._not_eligible(ctx, failure, pods, rule)
         if refusal:
             return f"{_SAID}{refusal}", None
         started = seams.perf_counter()
-        plan = self._plan(pods, gang, rule)
+        plan = self._plan(pods, gang, rule, current)
         done = not plan.refusal and bool(plan.victims or plan.awaited)
         job = gang.group.id if gang is not None else ctx.pod.key
-        self._book.metrics.preempted(job, "success" if done else "failure", seams.perf_counter() - started)
+        took = seams.perf_counter() - started
+        ctx.effects.append(lambda: self._book.metrics.preempted(job, "success" if done else "failure", took))
         return "" if done else f"{_SAID}{plan.refusal or 'nobody has to go, but the pod found no node'}", plan
 
     def best(self, gang: Gang, failed: PodInfo, current: Round) -> int:
@@ -143,8 +144,7 @@ class Jobs:
                     return f"pod {other.key}, preempted on node {cluster.name_of(slot)}, is still terminating."
         return ""
 
-    def _plan(self, pods: Sequence[PodInfo], gang: Gang | None, rule: Rule) -> JobPlan:
-        current = self._book.round if gang is not None else None
+    def _plan(self, pods: Sequence[PodInfo], gang: Gang | None, rule: Rule, current: Round | None) -> JobPlan:
         if current is not None and current.plan is not None:
             return JobPlan(refusal="the plan of the job's place in the network became invalid")
         if gang is not None and self._placement.gathers(gang):

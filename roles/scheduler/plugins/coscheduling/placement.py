@@ -73,7 +73,7 @@ class Placement:
         pods = sorted(self._book.ready(gang), key=rank_of)
         if all(pod.uid != ctx.pod.uid for pod in pods):
             return error(f"gang {gang.id}: pod {ctx.pod.key} is not among its pending pods")
-        gang.group.unplanned = False
+        current.unplanned = False
         started = seams.perf_counter()
         layout, first = self.layout(tree, gang, pods, candidates)
         if not layout.counts:
@@ -82,13 +82,14 @@ class Placement:
                 pods = fewest
                 layout, first = self.layout(tree, gang, pods, candidates)
         if not layout.counts:
-            gang.group.unplanned = True
+            current.unplanned = True
             current.places = tuple(layout.offered)
             return unschedulable(self._refusal(gang, len(pods), layout, first))
         nodes = [name for name, count in layout.counts for _ in range(count)]
         current.batch = self._handle.gates.get("EnableInlineBatchSchedule", False)
         if current.batch:
-            self._book.metrics.batch_planned(seams.perf_counter() - started)
+            took = seams.perf_counter() - started
+            ctx.effects.append(lambda: self._book.metrics.batch_planned(took))
         current.offered = dict(layout.counts)
         current.follow({pod.uid: node for pod, node in zip(pods, nodes, strict=True)})
         return SUCCESS

@@ -48,6 +48,7 @@ from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
 from roles.scheduler.plugins.coscheduling.notices import Notices
 from roles.scheduler.plugins.coscheduling.placement import Placement
 from roles.scheduler.plugins.coscheduling.podgroups import ENDED, PodGroups, ended_member
+from roles.scheduler.plugins.coscheduling.round import drafted
 from roles.scheduler.plugins.coscheduling.rounds import Rounds
 from roles.scheduler.plugins.coscheduling.spec import Defaults
 from roles.scheduler.plugins.coscheduling.views import gang_list, one_gang
@@ -184,8 +185,7 @@ class Coscheduling(
         group = gang.group
         refusal = self._not_ready(gang)
         if refusal:
-            if group.representative == pod.uid:
-                group.representative = ""
+            group.stands_no_more(pod.uid)
             return unresolvable(refusal)
         current = self.book.round
         if current is not None and current.group == group.id and pod.uid not in current.attempted:
@@ -213,10 +213,9 @@ class Coscheduling(
         if gang.spec is None or not self.book.satisfied(gang):
             refusal = self._not_ready(gang)
             if refusal:
-                if gang.group.representative == ctx.pod.uid:
-                    gang.group.representative = ""
+                ctx.effects.append(lambda: gang.group.stands_no_more(ctx.pod.uid))
                 return unresolvable(refusal), None
-            self.rounds.take(gang, ctx.pod)
+            self.rounds.draft(gang, ctx)
         return SUCCESS, None
 
     def pre_filter(self, ctx: CycleContext) -> Status:
@@ -224,7 +223,7 @@ class Coscheduling(
         return SKIP
 
     def find_one_node(self, ctx: CycleContext, candidates: NDArray[np.bool_]) -> tuple[Status, str]:
-        gang, current = self.book.gang_of(ctx.pod), self.book.round
+        gang, current = self.book.gang_of(ctx.pod), drafted(ctx)
         if gang is None or current is None or self.book.satisfied(gang):
             return SKIP, ""
         return self.placement.find(ctx, gang, current, candidates)

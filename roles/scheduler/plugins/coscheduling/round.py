@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.context import CycleContext
+
+DRAFT = "Coscheduling"
+"""Key in `CycleContext.drafts`."""
+
+
+def drafted(ctx: CycleContext) -> Round | None:
+    """The round as a decision would leave it, None for a pod that is in none."""
+    found: Round | None = ctx.drafts.get(DRAFT)
+    return found
 
 
 @dataclass(slots=True)
@@ -30,6 +40,12 @@ class Round:
     batch: bool = False  # the plan is carried out as one batch: whole, or not at all and without preemption
     offered: dict[str, int] = field(default_factory=dict)  # pods of the job that each node takes, as planned
     places: tuple[tuple[str, int], ...] = ()  # where the plan failed, how many pods each place in the network takes together
+    unplanned: bool | None = None  # whether the plan failed, None before one is made
+
+    def draft(self) -> Round:
+        """The round as one decision leaves it. It shares what decisions do not change: pods are tried, and taken from the list, when
+        decisions are carried out."""
+        return replace(self)
 
     def follow(self, plan: dict[str, str]) -> None:
         """From now on only pods of a plan are tried, each on its node."""

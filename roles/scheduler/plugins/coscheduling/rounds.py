@@ -16,7 +16,7 @@ from roles.scheduler.framework.interfaces import PostFilterResult
 from roles.scheduler.framework.status import JOB_PREEMPTION_SUCCESS, JOB_REJECT
 from roles.scheduler.plugins.coscheduling.book import BOUND, PENDING, RELEASED, WAITING, Gang, GangBook
 from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
-from roles.scheduler.plugins.coscheduling.round import Round
+from roles.scheduler.plugins.coscheduling.round import DRAFT, Round, drafted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,18 +54,30 @@ class Rounds:
 
     # ---------------------------------------------------------------- who is next
 
-    def take(self, gang: Gang, pod: PodInfo) -> Round:
-        """A pod of a group is about to be tried: it begins a round, or is part of the one under way."""
+    def draft(self, gang: Gang, ctx: CycleContext) -> None:
+        """A pod of a group is being decided: it would begin a round, or be part of the one under way."""
+        pod, before = ctx.pod, self._book.round
+        if before is not None and before.group == gang.group.id:
+            draft = before.draft()
+        else:
+            draft = Round(gang.id, gang.group.id, pod.key, self._handle.state.now)
+        ctx.drafts[DRAFT] = draft
+        ctx.effects.append(lambda: self._take(gang, pod, before, draft))
+
+    def _take(self, gang: Gang, pod: PodInfo, before: Round | None, draft: Round) -> None:
+        """The decision is carried out: the round is what it drafted, unless the one of then has come to its end meanwhile."""
         current = self._book.round
-        if current is not None and current.group != gang.group.id:
+        if before is not None and before.group == draft.group and current is not before:
+            return
+        if current is not None and current.group != draft.group:
             self._end("interrupted")  # only when its pods could not be taken from the queue
-            current = None
-        if current is None:
-            current = self._book.round = Round(gang.id, gang.group.id, pod.key, self._handle.state.now)
+        if before is None or before.group != draft.group:
             gang.group.representative = ""
             self._handle.audit(gang.group.id, "gangMinMemberSatisfied")
-        current.attempted.add(pod.uid)
-        return current
+        if draft.unplanned is not None:
+            gang.group.unplanned = draft.unplanned
+        draft.attempted.add(pod.uid)
+        self._book.round = draft
 
     def next_pod(self) -> PodInfo | None:
         """The next pod of the group under way; None when nothing is under way (any more)."""
@@ -156,8 +168,8 @@ class Rounds:
     def failed(self, gang: Gang, ctx: CycleContext, failure: FitFailure, result: PostFilterResult) -> None:
         """A member found no node. In a strict gang that ends the round; else the others are tried all the same and keep their places.
         Only noted here, inside the cycle; carried out when the next pod is asked for."""
-        current = self._book.round
-        if current is None or current.group != gang.group.id:
+        current = drafted(ctx)
+        if current is None:
             return
         waiting = len(self._book.members(gang, WAITING)) + len(self._book.members(gang, RELEASED))
         if not current.failure:
@@ -211,7 +223,7 @@ class Rounds:
         placed, more = counts
         needed = sum(other.spec.min_number for other in self._gangs(gang) if other.spec is not None)
         short = sorted(failure.histogram().items(), key=lambda item: (-item[1], item[0]))
-        places = sorted(current.places, key=lambda place: (-place[1], place[0])) if gang.group.unplanned else []
+        places = sorted(current.places, key=lambda place: (-place[1], place[0])) if current.unplanned else []
         wanted = len(self._book.ready(gang))
         terms = (
             Term("members with a node", placed, f"of {needed} needed", "pods"),
@@ -221,8 +233,11 @@ class Rounds:
             *(Term(f"short: {name}", wanted - count, f"takes {count} of {wanted} together", "pods") for name, count in places[:_PLACES]),
             *self._refuser(ctx, failure),
         )
+        ctx.effects.append(lambda: self._failed(gang, current.failure, terms))
+
+    def _failed(self, gang: Gang, failure: str, terms: tuple[Term, ...]) -> None:
         self._failures[gang.group.id] = terms
-        self._record(gang, "Unschedulable", current.failure, terms)
+        self._record(gang, "Unschedulable", failure, terms)
 
     def _refuser(self, ctx: CycleContext, failure: FitFailure) -> Sequence[Term]:
         """The numbers of the plugin that refused the member before any node was looked at: of its quota, say."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from koord import seams
@@ -135,22 +135,27 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
         if found is None:
             return error(f"quota {name} is not known")
         tree, quota = found
-        self._refresh(tree, quota, pod)
+        self._refresh(ctx, tree, quota)
         ctx.data[self.name] = Case(quota, self.book.amount(pod, quota))
         reason = self._refuses(ctx, quota)
         return unschedulable(reason) if reason else SUCCESS
 
-    def _refresh(self, tree: QuotaTree, quota: Quota, pod: PodInfo) -> None:
-        """Bring the runtime up to date; it reckons with the pod's own request, also in a what-if about a pod that is not there."""
+    def _refresh(self, ctx: CycleContext, tree: QuotaTree, quota: Quota) -> None:
+        """Bring the runtime up to date. It reckons with the pod's own request, also in a what-if about a pod that is not there: then for
+        the time of the decision."""
+        pod = ctx.pod
         if not self.args.enable_runtime_quota:
             return
-        if self.book.member(pod.uid) is not None:
-            tree.refresh(quota)
-            return
-        request, preemptible = self.book.amount(pod, quota), is_preemptible(pod)
-        tree.charge_request(quota, request, preemptible=preemptible)
+        if self.book.member(pod.uid) is None:
+            request, preemptible = self.book.amount(pod, quota), is_preemptible(pod)
+            tree.charge_request(quota, request, preemptible=preemptible)
+            ctx.undo.append(lambda: self._uncharge(tree, quota, request, preemptible))
         tree.refresh(quota)
+
+    @staticmethod
+    def _uncharge(tree: QuotaTree, quota: Quota, request: Mapping[str, int], preemptible: bool) -> None:
         tree.charge_request(quota, {name: -amount for name, amount in request.items()}, preemptible=preemptible)
+        tree.refresh(quota)
 
     def _refuses(self, ctx: CycleContext, quota: Quota) -> str:
         """Why the quota has no room for the pod with what is used now and the runtimes of this cycle."""
@@ -226,5 +231,9 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
         found = self.book.quota(self.book.resolve(pod.shape))
         if found is None:
             return True
-        self._refresh(*found, pod)
-        return not self._refuses(CycleContext(self.handle.state, pod), found[1])
+        ctx = CycleContext(self.handle.state, pod)
+        self._refresh(ctx, *found)
+        fits = not self._refuses(ctx, found[1])
+        for undo in ctx.undo:
+            undo()
+        return fits

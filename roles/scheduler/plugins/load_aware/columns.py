@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,16 @@ class NodeLoad:
         self.sources: list[tuple[int, int]] = [(-1, -1), (-1, -1)]
 
 
+Row = tuple[tuple[float, ...], tuple[float, ...], float]
+
+
+class Report(NamedTuple):
+    """What a node showed at some time, by class of pods."""
+
+    name: str
+    rows: tuple[Row, ...]
+
+
 class PodClass:
     """Arrays of one class of pods, by resource: `used` and the `limit` in percent that must not be reached, `room` for scoring.
 
@@ -64,6 +74,10 @@ class PodClass:
         self.score_expires = np.full(capacity, _NEVER)
         self.aggregated: NDArray[np.bool_] = np.zeros(capacity, dtype=np.bool_)
         self.limited = [0] * resources  # how many rows have a limit
+
+    def row(self, slot: int) -> Row:
+        """Usage and limits by resource, and when they expire."""
+        return tuple(c.item(slot) for c in self.used), tuple(c.item(slot) for c in self.limit), self.expires.item(slot)
 
     def grow(self, capacity: int) -> None:
         """Lengthen the arrays."""
@@ -90,6 +104,7 @@ class LoadColumns(Columns):
         self._loads: dict[int, NodeLoad] = {}
         self._next_expiry = _NEVER
         self._stale = False
+        self._before: dict[str, Report] = {}  # what nodes showed before their last reports
 
     def attach(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -125,6 +140,7 @@ class LoadColumns(Columns):
     def node_removed(self, slot: int, old: NodeView) -> None:
         load = self._load(slot)
         self._trust(slot, 1.0)
+        self._before.pop(old.name, None)
         load.metric = None
         load.base = [0.0] * len(self.resources)
         self._recount(load)
@@ -146,10 +162,19 @@ class LoadColumns(Columns):
         slot = self.cluster.slot_of(name)
         if slot >= 0 and self.cluster.alive[slot]:
             load = self._load(slot)
+            self._before[name] = self.report(name, slot)
             load.metric = self._metrics.get(name)
             self._recount(load)
             self._write(slot, load)
             self.cluster.changes.note(slot, self.kind)
+
+    def report(self, name: str, slot: int) -> Report:
+        """What filtering looks at on a node, as it is now."""
+        return Report(name, tuple(group.row(slot) for group in self.classes))
+
+    def before(self, name: str) -> Report | None:
+        """The same before the node's last report."""
+        return self._before.get(name)
 
     def pod_added(self, slot: int, pod: PodInfo) -> None:
         if pod.reservation:  # usage belongs to the real owners

@@ -14,18 +14,25 @@ from koord.api.objects import NodeMetric
 from koord.api.priority import PriorityClass
 from roles.scheduler.cluster.changes import NODE, PODS
 from roles.scheduler.cluster.columns import Vector
+from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.config.args import LoadAwareSchedulingArgs
 from roles.scheduler.framework.context import CycleContext, Rows
-from roles.scheduler.framework.events import ASSIGNED_POD, UNSCHEDULED_POD, Action, Subscription
+from roles.scheduler.framework.events import ASSIGNED_POD, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.events import NODE as NODE_EVENTS
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Endpoint, Feed, Filter, Rejection, Reserve, Score
 from roles.scheduler.framework.status import SUCCESS, Status
-from roles.scheduler.plugins.load_aware.columns import OTHER, PROD, LoadColumns, PodClass
+from roles.scheduler.plugins.load_aware.columns import OTHER, PROD, LoadColumns, PodClass, Report
 
 _EXPIRED = 1
 # never resolvable: nobody is evicted because a node is busy now, usage may fall by itself and is not known of a victim alone
 _EXPIRED_REJECTION = Rejection(("node(s) nodeMetric expired",), resolvable=False)
+
+
+def _node_of(event: ClusterEvent) -> str:
+    """The node that a NodeMetric, or what is kept of its event, is about."""
+    found = event.new if event.new is not None else event.old
+    return str(found.name if isinstance(found, Report) else found.metadata.name)
 
 
 class LoadAwareScheduling(Filter, Score, Reserve):
@@ -59,12 +66,44 @@ class LoadAwareScheduling(Filter, Score, Reserve):
             Subscription(ASSIGNED_POD, Action.DELETE | Action.SCALE_DOWN),
             Subscription(UNSCHEDULED_POD, Action.ALL),
             Subscription(NODE_EVENTS, Action.ADD | Action.UPDATE_ALLOCATABLE | Action.UPDATE_ANNOTATIONS),
-            Subscription(NODEMETRICS.kind, Action.ADD | Action.UPDATE | Action.DELETE),
+            Subscription(NODEMETRICS.kind, Action.ADD | Action.UPDATE | Action.DELETE, self._report_helps, self._keep),
         )
 
+    def _report_helps(self, pod: PodInfo, event: ClusterEvent) -> bool:
+        """A report of a node that refused the pod and does not any more."""
+        name = _node_of(event)
+        slot = self.handle.cluster.slot_of(name)
+        if slot < 0 or not self.handle.cluster.alive[slot]:
+            return False
+        before = event.old if isinstance(event.old, Report) else self.columns.before(name)
+        if self._refuses(pod, self.columns.report(name, slot), slot):
+            return False
+        return before is None or bool(self._refuses(pod, before, slot))
+
+    def _keep(self, event: ClusterEvent) -> ClusterEvent:
+        """For pods in flight: what the node showed before."""
+        name = _node_of(event)
+        return event._replace(old=self.columns.before(name), new=Report(name, ()))
+
+    def _refuses(self, pod: PodInfo, report: Report, slot: int) -> int:
+        """The code that a pod gets from what a node showed, 0 where it passes."""
+        if pod.shape.daemonset:
+            return 0
+        used, limits, expires = report.rows[self._class_of(pod)]
+        if expires <= self.handle.state.now:
+            return 0 if self.args.enable_schedule_when_node_metrics_expired else _EXPIRED
+        estimate = self.columns.estimator.estimate(pod)
+        for index, limit in enumerate(limits):
+            if (used[index] + estimate[index]) * 100.0 / self.columns.divisor[index].item(slot) >= limit:
+                return 1
+        return 0
+
+    @staticmethod
+    def _class_of(pod: PodInfo) -> int:
+        return PROD if pod.shape.priority_class is PriorityClass.PROD else OTHER
+
     def _group(self, ctx: CycleContext) -> PodClass:
-        prod = ctx.pod.shape.priority_class is PriorityClass.PROD
-        return self.columns.classes[PROD if prod else OTHER]
+        return self.columns.classes[self._class_of(ctx.pod)]
 
     # ---------------------------------------------------------------- filter
 

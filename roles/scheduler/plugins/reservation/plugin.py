@@ -285,7 +285,7 @@ class Reservation(
         return PostFilterResult(unschedulable(*lines))
 
     def after_post_filter(self, ctx: CycleContext, failure: Any, result: PostFilterResult) -> None:
-        self.diagnosis.tell(ctx, failure)
+        ctx.effects.append(lambda: self.diagnosis.tell(ctx, failure))
 
     def explain(self, ctx: CycleContext) -> Sequence[Term]:
         return self.diagnosis.terms(ctx, self.judge)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koord.api.objects import NodeMetric
 from koord.api.times import format_time
 from roles.scheduler import testing
+from roles.scheduler.framework.events import Action, ClusterEvent
+from roles.scheduler.framework.status import SUCCESS
+from roles.scheduler.queue.queue import SchedulingQueue
 
 NOW = 1_000_000.0
 POINTS = {"filter": {"enabled": [{"name": "LoadAwareScheduling"}]}, "reserve": {"enabled": [{"name": "LoadAwareScheduling"}]}}
@@ -216,3 +221,49 @@ def test_an_abnormal_node_keeps_a_share_of_its_score() -> None:
     assert (lowered.node, lowered.total) == ("n", 51)  # 60 % of it
     found.add_nodes(testing.node("other", cpu="10", memory="10Gi", annotations={"node.koordinator.sh/abnormal": "rubbish"}))
     assert found.decide(pod("1")).node == "other"
+
+
+@pytest.mark.feature("SCH-LA-01")
+def test_a_report_brings_a_pod_back_only_if_it_lets_the_pod_onto_that_node() -> None:
+    found = world(usageThresholds={"cpu": 65}, nodeMetricExpirationSeconds=180)
+    found.add_nodes(testing.node("cool", cpu="10", memory="10Gi"))
+    waiting = found.parser.parse(pod("2"))
+    subscription = next(s for s in found.framework.subscriptions["LoadAwareScheduling"] if s.resource == "NodeMetric")
+
+    def helps(name: str, cpu: str, *, age: float = 0.0) -> tuple[bool, bool]:
+        """After a report, for a pod that waits and for one that was in flight."""
+        body = metric(name, cpu=cpu, age=age)
+        found.feed("NodeMetric", body)
+        event = ClusterEvent("NodeMetric", Action.UPDATE, None, msgspec.convert(body, NodeMetric))
+        kept = subscription.keep(event) if subscription.keep is not None else event
+        assert "podUsage" not in repr(kept)
+        return subscription.helps(waiting, event), subscription.helps(waiting, kept)
+
+    assert helps("n", "9") == (False, False)
+    assert helps("n", "8.5") == (False, False)  # less, and still too much
+    assert helps("cool", "1") == (False, False)  # it would have been let in before too
+    assert helps("cool", "0.5") == (False, False)
+    assert helps("n", "2") == (True, True)
+    assert helps("n", "8", age=600) == (False, False)  # expired: it is refused for that
+    assert helps("n", "2") == (True, True)
+    assert helps("unknown", "1") == (False, False)
+
+
+@pytest.mark.feature("SCH-LA-01")
+def test_what_a_pod_in_flight_missed_is_not_hidden_by_later_reports() -> None:
+    found = world(usageThresholds={"cpu": 65})
+    found.feed("NodeMetric", metric(cpu="9"))
+    queue = SchedulingQueue(
+        sort_key=lambda item, entered: (entered,), pre_enqueue=lambda item: SUCCESS,
+        subscriptions={testing.SCHEDULER: found.framework.subscriptions},
+    )  # fmt: skip
+    waiting = found.parser.parse(pod("2"))
+    queue.add(waiting, NOW)
+    assert queue.pop(NOW) is not None
+    refused = found.decide(waiting)
+    for cpu in ("2", "1.9"):
+        body = metric(cpu=cpu)
+        found.feed("NodeMetric", body)
+        queue.on_event(ClusterEvent("NodeMetric", Action.UPDATE, None, msgspec.convert(body, NodeMetric)), NOW)
+    queue.requeue(waiting.uid, NOW, rejected_by=refused.rejected_by)
+    assert queue.counts()["backoff"] == 1

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from roles.scheduler import testing
+from roles.scheduler.cluster.nodeview import NodeView
 from roles.scheduler.cluster.podinfo import PodInfo, PodParser
 from roles.scheduler.cluster.vocabulary import Vocabulary
 from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
-from roles.scheduler.framework.status import SUCCESS, Status, unresolvable
+from roles.scheduler.framework.status import SUCCESS, Status, error, unresolvable
 from roles.scheduler.queue.queue import SchedulingQueue
 
 PARSER = PodParser(Vocabulary())
@@ -133,3 +135,110 @@ def test_status_changes_do_not_requeue_deletion_leaves_everything() -> None:
     assert len(found) == 0
     assert found.on_event(ClusterEvent(NODE, Action.ADD), 3.0) == 0
     assert set(found.counts().values()) == {0}
+
+
+@pytest.mark.feature("SCH-FW-05")
+def test_no_pod_is_tried_more_often_than_its_backoff_allows_with_nothing_else_to_do() -> None:
+    found, pod = queue(Fit=(Subscription(ASSIGNED_POD, Action.DELETE),)), info("p")
+    found.add(pod, 0.0)
+    tried: list[float] = []
+    for tenth in range(400):
+        now = tenth / 10
+        found.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE), now)  # each would bring it back
+        if pop(found, now):
+            tried.append(now)
+            found.requeue(pod.uid, now, rejected_by=frozenset({"Fit"}))
+    rests = [after - before for before, after in pairwise(tried)]
+    assert rests[0] <= 1.0  # the first rest may be cut short
+    assert [round(rest) for rest in rests[1:6]] == [2, 4, 8, 10, 10]
+
+
+@pytest.mark.feature("SCH-FW-05")
+def test_events_are_kept_by_object_and_kind_and_only_what_hints_read() -> None:
+    def keep(event: ClusterEvent) -> ClusterEvent:
+        return event._replace(old=None, new=event.new.split("/")[0])
+
+    subscriptions = (
+        Subscription(NODE, Action.UPDATE_LABELS, lambda pod, event: event.new == "good", keep),
+        Subscription(ASSIGNED_POD, Action.DELETE),
+    )
+    found, held, other = queue(Fit=subscriptions), info("held"), info("other")
+    found.add(held, 0.0)
+    found.add(other, 0.0)
+    assert pop(found, 0.0) == "held"
+    for number in range(1000):
+        found.on_event(ClusterEvent(NODE, Action.UPDATE_LABELS, "x", f"bad/{number}"), 1.0)
+        found.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, info(f"gone-{number}")), 1.0)
+        found.on_event(ClusterEvent("NodeMetric", Action.UPDATE, "a lot", "of text"), 1.0)  # nobody subscribed
+    log = found._log
+    assert len(log) == 3
+    assert {(kept.event.old, kept.event.new) for kept in log.since(0, lambda event: True)} == {(None, "bad"), (None, None)}
+    assert pop(found, 1.0) == "other"
+    found.on_event(ClusterEvent(NODE, Action.UPDATE_LABELS, "x", "good/1"), 2.0)
+    found.requeue(other.uid, 2.0, rejected_by=frozenset({"Fit"}))
+    assert found.counts()["backoff"] == 1, "the one event after it went in flight helps"
+    found.committed(held.uid)
+    assert len(log) == 0
+
+
+@pytest.mark.feature("SCH-FW-05")
+def test_a_change_back_and_forth_while_pods_are_in_flight_loses_nobody() -> None:
+    """Events of one object are merged: whoever was decided between two of them must not be judged by both together."""
+
+    def grew(pod: PodInfo, event: ClusterEvent) -> bool:
+        return event.new.allocatable["cpu"] > event.old.allocatable["cpu"]
+
+    def view(cpu: str) -> NodeView:
+        return NodeView(testing.node("n", cpu=cpu))
+
+    found = queue(Fit=(Subscription(NODE, Action.UPDATE_ALLOCATABLE, grew),))
+    early, late = info("early"), info("late")
+    found.add(early, 0.0)
+    assert pop(found, 0.0) == "early"
+    found.on_event(ClusterEvent(NODE, Action.UPDATE_ALLOCATABLE, view("8"), view("2")), 1.0)
+    found.add(late, 1.0)
+    assert pop(found, 1.0) == "late"  # decided against 2 CPUs
+    found.on_event(ClusterEvent(NODE, Action.UPDATE_ALLOCATABLE, view("2"), view("8")), 2.0)
+    found.requeue(late.uid, 2.0, rejected_by=frozenset({"Fit"}))
+    assert found.counts()["backoff"] == 1
+    found.requeue(early.uid, 2.0, rejected_by=frozenset({"Fit"}))
+    assert found.counts()["backoff"] == 2
+
+
+@pytest.mark.feature("SCH-FW-05")
+def test_hints_are_asked_once_for_pods_that_are_alike() -> None:
+    asked: list[str] = []
+
+    def hint(pod: PodInfo, event: ClusterEvent) -> bool:
+        asked.append(pod.name)
+        return False
+
+    found = queue(Gang=(Subscription(ASSIGNED_POD, Action.DELETE, hint),))
+    members = [info(f"m{number}") for number in range(50)]
+    for member in members:
+        found.add(member, 0.0)
+    while pop(found, 0.0):
+        pass
+    for number in range(200):
+        found.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, info(f"x-{number}")), 1.0)
+    for member in members:
+        found.requeue(member.uid, 2.0, rejected_by=frozenset({"Gang"}))
+    assert len(asked) == 200
+    assert found.counts()["unschedulable"] == 50
+
+
+@pytest.mark.feature("SCH-FW-05")
+def test_a_preenqueue_plugin_that_breaks_costs_the_pod_a_rest() -> None:
+    broken = [True]
+
+    def pre_enqueue(pod: PodInfo) -> Status:
+        return error("plugin X (pre_enqueue): ValueError: a defect") if broken[0] else SUCCESS
+
+    found = SchedulingQueue(sort_key=lambda pod, entered: (entered,), pre_enqueue=pre_enqueue, subscriptions={})
+    told: list[str] = []
+    found.broken = lambda pod, message, now: told.append(message)
+    found.add(info("p"), 0.0)
+    assert pop(found, 0.5) == ""
+    assert told == ["plugin X (pre_enqueue): ValueError: a defect"]
+    broken[0] = False
+    assert pop(found, 1.0) == "p"
