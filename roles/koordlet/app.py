@@ -47,7 +47,7 @@ from roles.koordlet.states.volumes import ClaimVolumes
 from roles.koordlet.store import persist
 from roles.koordlet.store.store import MetricStore
 from roles.koordlet.store.view import MetricsView
-from roles.koordlet.unavailable import unavailable
+from roles.koordlet.unavailable import blocked, unavailable
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -157,6 +157,8 @@ class App:
             raise ConfigurationError(str(error)) from None
         for text in unavailable(self.options, self.gates.enabled, self.root):
             log.warning("%s", text)
+        for name in blocked(self.gates.enabled, self.root):
+            self.metrics.unavailable.set(1, name)
         for text in unreadable(self.root, self.gates.enabled):
             log.warning("no permission: %s", text)
         limit = raise_descriptor_limit()

@@ -23,6 +23,7 @@ from roles.koordlet.sensing.base import Round, SensingContext, Shared
 from roles.koordlet.sensing.gpu import GPU
 from roles.koordlet.sensing.loop import SensingLoop
 from roles.koordlet.sensing.nvml import load as load_nvml
+from roles.koordlet.sensing.nvmlthread import NVMLThread
 from roles.koordlet.sensing.rdma import RDMA
 from roles.koordlet.sensing.registry import CollectorSettings, make_collectors
 from roles.koordlet.sensing.xpu import XPU
@@ -96,7 +97,7 @@ def make_sensing(parts: Parts, host: HostState, book: PodBook, on_tick: Callable
         cpi=options.cpi_collector_interval,
         cpi_window=options.collect_cpi_timewindow,
         xpu_directory=on_host(options, "xpu_device_infos_dir", host.root),
-        gpus=load_nvml(host.root) if parts.gate("Accelerators") else None,
+        gpus=_gpus(host.root) if parts.gate("Accelerators") else None,
     )
     return SensingLoop(
         make_collectors(context, settings),
@@ -107,6 +108,12 @@ def make_sensing(parts: Parts, host: HostState, book: PodBook, on_tick: Callable
         least_distance=options.pressure_tick_distance,
         on_tick=on_tick,
     )
+
+
+def _gpus(root: HostRoot) -> NVMLThread:
+    cards = NVMLThread(lambda: load_nvml(root))
+    cards.start()
+    return cards
 
 
 def on_host(options: Options, attribute: str, root: HostRoot) -> str:

@@ -19,6 +19,7 @@ from roles.koordlet.hooks.cookies import CookieBook, CookieKernel, Prctl
 from roles.koordlet.hooks.hook import Hook, Pods
 from roles.koordlet.host.cgroup import BURSTABLE, GUARANTEED
 from roles.koordlet.host.errors import HostError
+from roles.koordlet.host.namespaces import PROCESSES, foreign
 from roles.koordlet.options import Options
 from roles.koordlet.qos import view
 from roles.koordlet.qos.outcome import Sample
@@ -77,7 +78,7 @@ def _class(cpu: CPUQOS) -> CoreClass:
 
 
 class CoreSched(Hook[CoreRule]):
-    """See the module. ``kernel`` None: the running one, which only counts where the machine is this one."""
+    """See the module. ``kernel`` None: the running one, where process ids are the machine's own."""
 
     name: ClassVar[str] = "CoreSched"
     features: ClassVar[tuple[str, ...]] = ("KA-HK-05",)
@@ -166,8 +167,8 @@ class CoreSched(Hook[CoreRule]):
         """The kernel if it knows cookies and this process has none of its own."""
         kernel = self._kernel
         if kernel is None:
-            if snapshot.host.root.root != "/":
-                self._complain("processes of a machine below --host-root are not those of the running kernel: no cookies")
+            if why := foreign(snapshot.host.root, PROCESSES):
+                self._complain(f"no cookies: {why}")
                 return None
             kernel = self._kernel = Prctl()
         try:

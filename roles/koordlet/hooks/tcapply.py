@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from koord import seams
 from roles.koordlet.hooks import tcplan
 from roles.koordlet.hooks.tcplan import Command, NetworkPlan
+from roles.koordlet.host.root import HostRoot
+from roles.koordlet.host.tools import environment, locate
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +35,19 @@ class CommandError(Exception):
     """A command could not be run or failed."""
 
 
-async def run_command(command: Command) -> Result:
-    """Run a program found on PATH for at most :data:`TIMEOUT` seconds. Raises CommandError."""
+async def run_command(command: Command, root: HostRoot | None = None) -> Result:
+    """Run a program, the machine's own if need be, for at most :data:`TIMEOUT` seconds. Raises CommandError."""
+    program = locate(command[0], root)
+    if program is None:
+        raise CommandError(f"{command[0]}: No such file or directory; it is needed for network QoS")
     try:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            *program,
+            *command[1:],
+            env=environment(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
         )
     except OSError as error:
         raise CommandError(f"{command[0]}: {error.strerror}; it is needed for network QoS") from None

@@ -6,14 +6,16 @@ import ipaddress
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from roles.koordlet.hooks.context import Answer, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook, Pods
 from roles.koordlet.hooks.network import NET_CLASSES, NetworkRule, network_rule, pod_limits
-from roles.koordlet.hooks.tcapply import NetworkApplier
+from roles.koordlet.hooks.tcapply import NetworkApplier, run_command
 from roles.koordlet.hooks.tcplan import CLASS_MINORS, NetworkPlan, limited, minors, plan
 from roles.koordlet.host.errors import HostError
+from roles.koordlet.host.namespaces import NETWORK, foreign
 from roles.koordlet.options import Options
 from roles.koordlet.states.model import Snapshot
 
@@ -46,7 +48,7 @@ class TCRule:
 
 
 class TCNetworkQoS(Hook[TCRule]):
-    """``applier`` None: the running machine's, which only counts where the host root is this machine."""
+    """``applier`` None: the running kernel's, where the network is the machine's own."""
 
     name: ClassVar[str] = "TCNetworkQoS"
     features: ClassVar[tuple[str, ...]] = ("KA-HK-09",)
@@ -76,10 +78,11 @@ class TCNetworkQoS(Hook[TCRule]):
         if rule is None:
             return
         if self._applier is None:
-            if snapshot.host.root.root != "/":
-                self._complain("the network of a machine below --host-root is not that of the running kernel: nothing is shaped")
+            root = snapshot.host.root
+            if why := foreign(root, NETWORK):
+                self._complain(f"nothing is shaped: {why}")
                 return
-            self._applier = NetworkApplier()
+            self._applier = NetworkApplier(partial(run_command, root=root))
         device = default_device(snapshot)
         if device is None:
             self._complain("there is no IPv4 default route, so no NIC to shape")

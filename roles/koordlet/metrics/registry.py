@@ -73,6 +73,9 @@ class Metrics:
                 exponential_buckets(0.001, 4, 7),
             )
         )
+        self.unavailable = self._in(
+            Gauge("koordlet_feature_unavailable", "1 for each feature gate that is on and cannot work on this machine.", ("gate",))
+        )
         self.sensing_errors = self._in(Counter("koordlet_sensing_errors", "Readings that failed and were left out.", ("collector",)))
         self.tick_seconds = self._in(Gauge("koordlet_tick_seconds", "Seconds of a sensing tick: the last one, and the longest.", ("stat",)))
 

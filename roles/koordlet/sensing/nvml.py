@@ -1,10 +1,11 @@
 """NVIDIA cards by NVML, where the optional package ``nvidia-ml-py`` and the driver are there (KLO-DEV-01).
 
-The library is loaded once, at the start. Cards whose PCI function the driver does not hold are left out.
+A container finds the driver's library in the machine's root. Cards whose PCI function the driver does not hold are left out.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import logging
 import os
@@ -16,7 +17,7 @@ from typing import Any
 
 from koord import seams
 from roles.koordlet.host.errors import HostError
-from roles.koordlet.host.root import HostRoot
+from roles.koordlet.host.root import HostRoot, rooted
 from roles.koordlet.sensing.gpu import GPUCard, GPUProcess
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,26 @@ def driver_addresses(root: HostRoot) -> frozenset[str]:
     except OSError:
         return frozenset()
     return frozenset(bus_address(name) for name in names if _ADDRESS.fullmatch(name))
+
+
+_LIBRARY = "libnvidia-ml.so.1"
+_LIBRARY_PLACES = (
+    *(f"/usr/lib/{arch}-linux-gnu" for arch in ("x86_64", "aarch64")),
+    "/usr/lib64",
+    "/usr/lib",
+    "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
+    "/run/nvidia/driver/usr/lib64",
+    "/home/kubernetes/bin/nvidia/lib64",
+    "/opt/nvidia/lib64",
+)
+
+
+def driver_library(root: HostRoot) -> str | None:
+    """The driver's library in the machine's own root; None where the loader has to find it."""
+    if root.root == "/":
+        return None
+    paths = (rooted(root.root, f"{place}/{_LIBRARY}") for place in _LIBRARY_PLACES)
+    return next((path for path in paths if os.path.exists(path)), None)
 
 
 def _text(value: Any) -> str:
@@ -232,6 +253,11 @@ def load(root: HostRoot, clock: Callable[[], float] = seams.monotonic) -> NVML |
     except ImportError:
         log.warning("there are NVIDIA cards, but the package nvidia-ml-py is not installed: they are not read")
         return None
+    if (path := driver_library(root)) is not None:
+        try:
+            ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)  # nvidia-ml-py asks for it by name and then finds it loaded
+        except OSError as error:
+            log.warning("%s cannot be loaded: %s", path, error)
     try:
         library.nvmlInit()
         found = NVML(library, root, Health(clock))

@@ -11,7 +11,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ClassVar
 
 from roles.koordlet.host.errors import HostError
+from roles.koordlet.host.root import HostRoot
 from roles.koordlet.host.storage import COMMANDS, LocalStorage, parse_storage
+from roles.koordlet.host.tools import environment, locate
 from roles.koordlet.sensing.base import Collector, Round, SensingContext
 
 #: Name of the snapshot in the store (KLO-TSDB-02).
@@ -25,10 +27,15 @@ class ToolError(HostError):
     """A tool is missing or failed."""
 
 
-def run_tool(command: tuple[str, ...]) -> str:
-    """What a program found on PATH prints. Raises ToolError."""
+def run_tool(command: tuple[str, ...], root: HostRoot | None = None) -> str:
+    """What a program prints, the machine's own if it has one: which sees its mounts as they are. Raises ToolError."""
+    program = locate(command[0], root)
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT, check=False)
+        if program is None:
+            raise FileNotFoundError
+        done = subprocess.run(
+            (*program, *command[1:]), env=environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT, check=False
+        )
     except subprocess.TimeoutExpired:
         raise ToolError(f"{' '.join(command)}: did not end within {TIMEOUT:g} s") from None
     except FileNotFoundError:
@@ -43,9 +50,9 @@ def run_tool(command: tuple[str, ...]) -> str:
     return done.stdout.decode("utf-8", "replace")
 
 
-def read_storage() -> LocalStorage:
+def read_storage(root: HostRoot | None = None) -> LocalStorage:
     """Ask the tools. Raises HostError."""
-    return parse_storage(*(run_tool(command) for command in COMMANDS))
+    return parse_storage(*(run_tool(command, root) for command in COMMANDS))
 
 
 class StorageCollector(Collector):
@@ -70,7 +77,7 @@ class StorageCollector(Collector):
         seen = (self._bytes("partitions"), self._bytes("1/mounts"))
         if self._worker is not None and (seen != self._seen or at.mono >= self._next):
             self._seen, self._next = seen, at.mono + AGAIN
-            self._pending = self._worker.submit(read_storage)
+            self._pending = self._worker.submit(read_storage, self.context.host.root)
 
     def _take(self, done: Future[LocalStorage], at: Round) -> None:
         store, metrics = self.context.store, self.context.metrics

@@ -37,6 +37,8 @@ class HostFacts:
     core_scheduling: bool | None = None
     pressure: Mapping[str, str] = field(default_factory=dict)
     """Resource -> "" when /proc/pressure can be read, else why not."""
+    blocked: Mapping[str, str] = field(default_factory=dict)
+    """Feature gate of koordlet -> what it lacks on this machine, as seen from here."""
     cgroup_pressure: bool | None = None
     pressure_trigger: bool | None = None
     cpu_flags: frozenset[str] = frozenset()

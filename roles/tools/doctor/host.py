@@ -11,11 +11,13 @@ from roles.koordlet.hooks.cookies import Prctl
 from roles.koordlet.host.cgroup import CgroupVersion, cpu_hierarchy, detect_driver, detect_version
 from roles.koordlet.host.cgroup_files import TABLE
 from roles.koordlet.host.errors import HostError, ParseError
+from roles.koordlet.host.namespaces import runs
 from roles.koordlet.host.proc import cpuinfo
 from roles.koordlet.host.psi import parse_psi
 from roles.koordlet.host.psitrigger import PressureTrigger
 from roles.koordlet.host.root import HostRoot, PathEscapeError
 from roles.koordlet.states.driver import kubelet_driver, kubelet_pid
+from roles.koordlet.unavailable import blocked
 from roles.tools.doctor.facts import HostFacts, Socket
 
 KUBELET_PORT = 10250
@@ -46,6 +48,7 @@ async def gather(root: HostRoot) -> HostFacts:
         driver_of_kubelet=kubelet_driver(root, KUBELET_PORT),
         files=_features(root, version, sample),
         core_scheduling=_core_scheduling() if live else None,
+        blocked=blocked(lambda gate: gate != "CoreSched", root) if live or runs(root) else {},
         pressure={name: _pressure(root, name) for name in ("cpu", "memory", "io")},
         cgroup_pressure=_cgroup_pressure(root, version, sample),
         pressure_trigger=_trigger(root) if live else None,

@@ -43,6 +43,12 @@ def _kernel(facts: HostFacts) -> Iterator[Finding]:
     for name, present in facts.files.items():
         title, missing = _FEATURES[name]
         yield ok("kernel features", f"{title}: there") if present else warn("kernel features", f"{title}: not there", missing)
+    for gate, why in facts.blocked.items():
+        yield warn(
+            "koordlet's gates",
+            f"{gate} cannot work here: {why}",
+            "only if the gate is on: give the machine what it lacks, or leave the gate off",
+        )
     if facts.core_scheduling is not None:
         title = "core scheduling"
         missing = "needed by cpuPolicy coreSched only: a kernel of 5.14 or later with CONFIG_SCHED_CORE, and hyper-threading on"

@@ -18,6 +18,10 @@ VARIABLES: Mapping[str, tuple[str, str]] = {
     "OPENBLAS_NUM_THREADS": ("all", "Threads of the numeric library; 1 where it is not set."),
     "NODE_NAME": ("koordlet", "Name of this node, where `--node-name` is not given."),
     "agent_mode": ("koordlet", "`hostMode`: the machine's own directories; otherwise the mounts of a DaemonSet below `/host-*`."),
+    "KOORD_RESTORE_REPORT": (
+        "koordlet",
+        "File that takes the report of `--restore`; single files that were not put back are then told there and not by the exit status.",
+    ),
     "WEBHOOK_PORT": ("manager", "Port of the webhooks (9876)."),
     "WEBHOOK_HOST": (
         "manager",
