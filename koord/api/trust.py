@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from koord.api import names
 from koord.api import annotations_agent as agent
-from koord.api.annotations_core import AnnotationError, Annotations
+from koord.api import names
+from koord.api.annotations_core import AnnotationError, Annotations, read_json
 
 SCHEDULER_ACCOUNT: Final = "koord-scheduler"
 GROUP_PREFIX: Final = "group:"
@@ -277,7 +277,7 @@ def _beyond(rule: Rule, found: Any) -> Iterator[str]:
 
 
 def _eviction_policies(annotations: Annotations) -> None:
-    agent.read_json(annotations, names.ANNOTATION_EVICTION_POLICY, tuple[str, ...])
+    read_json(annotations, names.ANNOTATION_EVICTION_POLICY, tuple[str, ...])
 
 
 _READERS: Final = {

@@ -191,6 +191,7 @@ class App:
             callbacks=self.callbacks,
             extensions=self.extensions,
             publish=lambda findings: self.store.put_snapshot(FINDINGS, findings),
+            fetch=pods.fetch,
         )
         self.acting.start()
         life.spawn(lambda: self.acting.hooks.run(stopping, self._synced), "runtime hooks", restart=True)

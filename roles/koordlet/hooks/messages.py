@@ -58,6 +58,7 @@ def container_context(
         cgroup_dir=container_directory(cgroups, pod.cgroup_dir, full),
         batch=batch.get(name, BatchResources()),
         own_quota=request.container_resources.cpu_quota or None,
+        own_shares=request.container_resources.cpu_shares or None,
         env=dict(request.container_envs),
     )
 

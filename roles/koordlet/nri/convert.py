@@ -51,6 +51,7 @@ def container_context(
         cgroup_dir=container_directory(cgroups, of_pod.cgroup_dir, identity),
         batch=batch_leniently(of_pod.annotations, pod.name, strict).get(container.name, BatchResources()),
         own_quota=own.cpu.quota.value or None,
+        own_shares=own.cpu.shares.value or None,
         env=dict(entry.partition("=")[::2] for entry in container.env),
     )
 

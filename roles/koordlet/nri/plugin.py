@@ -11,7 +11,7 @@ from typing import Any
 
 from koord.protocols import nri_pb2 as nri
 from roles.koordlet.hooks.context import Answer, Stage
-from roles.koordlet.hooks.delivery import Delivery
+from roles.koordlet.hooks.delivery import ALLOCATIONS, Delivery
 from roles.koordlet.nri import convert
 from roles.koordlet.nri.session import INTERNAL, INVALID_ARGUMENT, UNIMPLEMENTED, CallError
 
@@ -23,6 +23,8 @@ EVENTS = (
     "PostStartContainer", "UpdateContainer", "PostUpdateContainer", "StopContainer", "RemoveContainer",
 )  # fmt: skip
 SUBSCRIBED = ("RunPodSandbox", "RemovePodSandbox", "CreateContainer", "UpdateContainer")
+_ABOUT_A_POD = (nri.PodSandboxRequest, nri.CreateContainerRequest, nri.UpdateContainerRequest)
+_MARKS = tuple(key.encode() for key in ALLOCATIONS)
 _ALIVE = (nri.CONTAINER_CREATED, nri.CONTAINER_RUNNING, nri.CONTAINER_PAUSED)
 
 
@@ -55,6 +57,13 @@ class Plugin:
             "StateChange": (nri.StateChangeEvent, self._state_change),
             **dict.fromkeys(("Shutdown", *(e for e in EVENTS if e not in SUBSCRIBED)), (nri.Empty, _nothing)),
         }
+
+    async def prepare(self, method: str, request: bytes) -> None:
+        """Have the pod known that a request is about, where it carries an allocation."""
+        kind = self._methods[method][0] if method in self._methods else None
+        if kind in _ABOUT_A_POD and any(mark in request for mark in _MARKS):
+            pod = kind.FromString(request).pod
+            await self._delivery.look_up(pod.uid, pod.annotations)
 
     def serve(self, method: str, request: bytes) -> bytes:
         """Raises CallError and DecodeError."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from koord.api.qos import KUBERNETES_BEST_EFFORT, QoSClass
+from roles.koordlet.states.allocation import NodeCPUs, node_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,6 +163,11 @@ class Snapshot:
     others_cpu: float | None = None
     """In a tick that kernel pressure started because of a load that rose: CPU of the pods outside the best-effort level over the last
     tenths of a second, cores. Samples are means since the last tick and still know little of it."""
+
+    @property
+    def cpus(self) -> NodeCPUs:
+        """The node's side of "which CPUs has this pod"."""
+        return node_cpus(self.node, self.nrt, self.topology)
 
     def pod(self, uid: str) -> PodState | None:
         for pod in self.pods:

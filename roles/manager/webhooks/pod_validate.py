@@ -44,7 +44,7 @@ async def trusted_annotations(pod: Pod, old: Pod | None, request: Request, view:
     if touched and not trust.is_writer(request.username, request.groups, view.allocation_writers):
         keys = ", ".join(f'metadata.annotations["{key}"]' for key in touched)
         raise Refusal(f"{keys}: written by the scheduler only, and user {request.username!r} is none of --allocation-writers", 403)
-    failures = []
+    failures: list[str] = []
     for key in trust.changed(trust.OWNED, after, before):
         problems = list(trust.out_of_bounds(key, after))
         # what cannot be read counts as absent, on the node too

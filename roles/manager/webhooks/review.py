@@ -11,7 +11,7 @@ import orjson
 VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 
 
-_KINDS = {dict: "an object", str: "a string", list: "a list"}
+_KINDS: dict[type, str] = {dict: "an object", str: "a string", list: "a list"}
 
 
 class BadReview(ValueError):

@@ -108,8 +108,8 @@ def test_owners_keep_to_the_bounds(bed):
             assert not answer["allowed"], value
             assert key in answer["status"]["message"]
             assert words in answer["status"]["message"]
-        for annotations in good:
-            assert (await manager.review("/validate-pod", pod(annotations), namespace="lab"))["allowed"], annotations
+        for given in good:
+            assert (await manager.review("/validate-pod", pod(given), namespace="lab"))["allowed"], given
         old = pod({"koordinator.sh/memoryQOS": '{"minLimitPercent":1000}'})
         kept = pod({"koordinator.sh/memoryQOS": '{"minLimitPercent":1000}', "more": "x"})
         answer = await manager.review("/validate-pod", kept, operation="UPDATE", old=old, namespace="lab")

@@ -209,7 +209,8 @@ def test_a_failed_first_write_stops_the_pair(world, burst):
 
 def test_pinned_and_normalized_pods_have_one_owner_of_their_quota(world, gates, build_node):
     strategy(world, "none")
-    pinned = ls_pod(world, (-1,), -1, name="pinned", annotations={"scheduling.koordinator.sh/resource-status": '{"cpuset":"0-1"}'})
+    status = {"scheduling.koordinator.sh/resource-status": '{"cpuset":"0"}'}
+    pinned = ls_pod(world, (-1,), -1, name="pinned", kube_qos="Guaranteed", requests={"cpu": "1"}, qos="", annotations=status)
     plain = ls_pod(world, (100_000,), -1, name="plain")
     world.node = build_node(annotations={"node.koordinator.sh/cpu-normalization-ratio": "1.5"})
     world.run(CPUBurst(Options(), gates("CPUBurst", "CPUSetAllocator", "CPUNormalization")))
