@@ -26,9 +26,9 @@ def render() -> str:
     intro = (
         "Labels and annotations of pods that change a host or an allocation. The *scheduler* is whoever is named by the manager's "
         "`--allocation-writers`; an *owner* is whoever may write the pod. The manager's webhook `/validate-pod` refuses what others write "
-        "and what is out of bounds, at creation and at update; the policies of `configs/install/51-trusted-annotations.yaml` refuse "
-        "the same where the webhook is off, and let in whoever may bind pods. koordlet holds the last column whatever was let in, and says so in a "
-        "record and an event (`AnnotationIgnored`)."
+        "and what is out of bounds, at creation and at update; the policies of `configs/install/51-trusted-annotations.yaml` refuse the "
+        "same where the webhook is off, and let in whoever may bind pods. koordlet holds the last column whatever was let in, and says "
+        "so in a record and an event (`AnnotationIgnored`)."
     )
     rows = [
         (code(rule.key), "label" if rule.label else "annotation", _WRITERS[rule.writer], rule.effect, _bounds(rule), rule.cap)
