@@ -284,6 +284,7 @@ class App:
             storage=self.store.snapshot(STORAGE),
             volume_of_claim=self.volumes.volume_name if self.volumes is not None else lambda namespace, claim: "",
             holder=self.acting.executor.holds.holder,
+            changed=self.acting.executor.changed,
         )
 
     def _watch_pressure(self) -> PressureWatch | None:

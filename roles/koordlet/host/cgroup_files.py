@@ -132,9 +132,9 @@ def shares_to_milli(shares: int) -> int:
     return 0 if shares <= MIN_SHARES else (shares * 1000 + 512) // 1024
 
 
-def milli_to_quota(milli: int) -> int:
-    """CPU limit (milli-cores) to a CFS quota in µs of a 100 ms period: -1 for none, at least 1000."""
-    return -1 if milli <= 0 else max(MIN_QUOTA_US, milli * CFS_PERIOD_US // 1000)
+def milli_to_quota(milli: int, period: int = CFS_PERIOD_US) -> int:
+    """CPU limit (milli-cores) to a CFS quota in µs of a period (100 ms): -1 for none, at least 1000."""
+    return -1 if milli <= 0 else max(MIN_QUOTA_US, milli * period // 1000)
 
 
 def _weight_text(value: str) -> str:

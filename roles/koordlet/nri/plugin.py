@@ -95,7 +95,7 @@ class Plugin:
             if pod is None:
                 continue
             try:
-                changed = convert.update(container.id, self._ask(Stage.PRE_UPDATE_CONTAINER, pod, container))
+                changed = convert.update(container.id, self._ask(Stage.PRE_UPDATE_CONTAINER, pod, container), _period(container))
             except CallError as error:
                 log.warning("pod %s/%s container %s: %s", pod.namespace, pod.name, container.name, error)
                 continue
@@ -130,12 +130,12 @@ class Plugin:
 
     def _create(self, request: nri.CreateContainerRequest) -> nri.CreateContainerResponse:
         answer = self._with_directories(self._ask(Stage.PRE_CREATE_CONTAINER, request.pod, request.container))
-        adjust = convert.adjustment(answer)
+        adjust = convert.adjustment(answer, _period(request.container))
         return nri.CreateContainerResponse(adjust=adjust) if adjust is not None else nri.CreateContainerResponse()
 
     def _update(self, request: nri.UpdateContainerRequest) -> nri.UpdateContainerResponse:
         answer = self._ask(Stage.PRE_UPDATE_CONTAINER, request.pod, request.container, request.linux_resources)
-        changed = convert.update(request.container.id, answer)
+        changed = convert.update(request.container.id, answer, _period(request.container))
         return nri.UpdateContainerResponse(update=[changed] if changed is not None else [])
 
     def _ask(self, stage: Stage, pod: nri.PodSandbox, container: nri.Container, resources: nri.LinuxResources | None = None) -> Answer:
@@ -169,6 +169,10 @@ class Plugin:
         except OSError as error:
             return f"{path} cannot be made: {error.strerror}"
         return ""
+
+
+def _period(container: nri.Container) -> int:
+    return int(container.linux.resources.cpu.period.value)
 
 
 def _nothing(_: Any) -> nri.Empty:

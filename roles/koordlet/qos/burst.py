@@ -18,7 +18,7 @@ from koord.api.qos import QoSClass
 from koord.api.quantity import QuantityError, parse_milli
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.writes import About, Batch, Write, sequence
-from roles.koordlet.host.cgroup_files import CFS_PERIOD_US, milli_to_quota
+from roles.koordlet.host.cgroup_files import milli_to_quota
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.qos import view
 from roles.koordlet.qos.burst_limits import NodeState, Tokens, node_state, spend
@@ -33,6 +33,7 @@ QUOTA_POLICIES = frozenset({"cfsQuotaBurstOnly", "auto"})
 POLICIES = frozenset(trust.BURST_POLICIES)
 WITHOUT_BURST = frozenset({QoSClass.LSE, QoSClass.LSR, QoSClass.BE})
 MAX_V1_BURST_US = 100_000_000
+QUOTA, BURST = "cpu.cfs_quota_us", "cpu.cfs_burst_us"
 UP, DOWN, REMAIN, RESET = "up", "down", "remain", "reset"
 
 
@@ -269,14 +270,20 @@ class _Pod:
         writes: list[Write] = []
         on = self.config.policy in BURST_POLICIES
         for container in containers:
-            value = limit_milli(container) * self.config.cpu_burst_percent * (CFS_PERIOD_US // 1000) // 100 if on else 0
+            period = view.cpu_period(self.snapshot.host, container.cgroup_dir)
+            value = limit_milli(container) * self.config.cpu_burst_percent * period // 100_000 if on else 0
             quota = self.quotas.get(container.id)
             total += value
-            writes.append(self._burst(container.cgroup_dir, value, quota, container.name))
+            if on or self._ours(BURST, container.cgroup_dir):
+                writes.append(self._burst(container.cgroup_dir, value, quota, container.name))
             self._sample("scaled_burst", value, container)
-        if not writes:
-            return []
-        return [sequence(*writes, self._burst(self.pod.cgroup_dir, total, self.pod_quota, ""))]
+        if on or self._ours(BURST, self.pod.cgroup_dir):
+            writes.append(self._burst(self.pod.cgroup_dir, total, self.pod_quota, ""))
+        return [sequence(*writes)] if writes else []
+
+    def _ours(self, resource: str, directory: str) -> bool:
+        """Whether there is something to take back: what others set stays, whatever it is."""
+        return self.snapshot.changed(resource, directory)
 
     def _burst(self, directory: str, value: int, quota: int | None, container: str) -> Write:
         fallback = ""
@@ -301,11 +308,17 @@ class _Pod:
         current = self.quotas[container.id]
         if current is None or self.strategy.unset_quota(self.bound) or self.snapshot.holder("cpu.cfs_quota_us", container.cgroup_dir):
             return None
-        base = milli_to_quota(limit_milli(container))
+        directory = container.cgroup_dir
+        base = milli_to_quota(limit_milli(container), view.cpu_period(self.snapshot.host, directory))
         if self.ratio > 1:
             base = ceil(base / self.ratio)
         throttled = self.snapshot.metrics.last(kinds.CONTAINER_CPU_THROTTLED, container_id=container.id)
         what = operation(self.config, allowed, throttled, self.node)
+        # a container without a quota, as of a kubelet that sets none, has none to raise
+        untouched = (what == RESET or current <= 0) and scaled(RESET, current, base, self.config) != current
+        if untouched and not self._ours(QUOTA, directory):
+            self._sample("scaled_quota", current, container)
+            return None
         target = scaled(what, current, base, self.config)
         self._sample("scaled_quota", target, container)
         if target == current:

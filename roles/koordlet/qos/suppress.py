@@ -276,4 +276,4 @@ def _placed(annotations: dict[str, str]) -> bool:
         status = parse_resource_status(annotations)
     except AnnotationError:
         return True  # rather leave it where it is
-    return status is not None and (bool(status.cpuset) or bool(status.numa_node_resources))
+    return status is not None and bool(status.numa_node_resources)

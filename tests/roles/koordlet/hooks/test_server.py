@@ -127,6 +127,16 @@ class TestContainers:
 
         run(main())
 
+    @pytest.mark.feature("KA-HK-03")
+    def test_quotas_are_of_the_period_that_the_kubelet_set(self, node) -> None:
+        async def main() -> None:
+            async with serving(node, "BatchResource") as server:
+                resources = pb.LinuxContainerResources(cpu_period=10_000)
+                answer = await server.container(qos="BE", annotations=batch("500"), container_resources=resources)
+            assert answer.container_resources.cpu_quota == 5_000
+
+        run(main())
+
     def test_batch_resources_without_resources_in_the_request(self, node) -> None:
         async def main() -> None:
             async with serving(node, "BatchResource") as server:
