@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 OUT ?= demo-out
 
-.PHONY: help setup demo test lint lint-packaging format types contracts crds references proto features bench bench-colocation cases dist chart fuzz lock clean
+.PHONY: help setup demo test lint lint-packaging format types contracts crds policies references proto features bench bench-colocation cases dist chart fuzz lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ references: $(STAMP) ## generate docs/reference from the commands, models, metri
 
 proto: $(STAMP) ## generate the protobuf modules
 	packaging/proto.sh
+
+policies: $(STAMP) ## generate the admission policies of configs/install from the table of who may write what
+	$(BIN)/python -m roles.tools.policies
 
 crds: $(STAMP) ## generate configs/crds from the models
 	$(BIN)/python -m koord.api.crdgen configs/crds

@@ -16,6 +16,7 @@ from roles.koordlet.eviction.evictor import Evictor, PodEvictor
 from roles.koordlet.eviction.kill import ContainerKiller, Endpoints
 from roles.koordlet.eviction.runner import EvictionRunner
 from roles.koordlet.extensions import Extensions
+from roles.koordlet.hooks.delivery import Fetch, never
 from roles.koordlet.hooks.manager import HooksManager
 from roles.koordlet.options import Options, parse_modes
 from roles.koordlet.qos.manager import Findings, QOSManager
@@ -58,6 +59,7 @@ class Acting:
         callbacks: Callbacks,
         extensions: Extensions,
         publish: Callable[[Findings], None],
+        fetch: Fetch = never,
     ) -> None:
         self._node_name = options.node_name
         self._observe_only = options.observe_only
@@ -98,7 +100,7 @@ class Acting:
             publish=publish,
         )
 
-        self.hooks = HooksManager(options, self.executor, metrics, gate, mode_of, snapshot, self._notify)
+        self.hooks = HooksManager(options, self.executor, metrics, gate, mode_of, snapshot, self._notify, fetch)
         self.hooks.register(callbacks)
 
     def start(self) -> None:

@@ -193,6 +193,7 @@ class App:
             callbacks=self.callbacks,
             extensions=self.extensions,
             publish=lambda findings: self.store.put_snapshot(FINDINGS, findings),
+            fetch=pods.fetch,
         )
         self.acting.start()
         life.spawn(lambda: self.acting.hooks.run(stopping, self._synced), "runtime hooks", restart=True)
@@ -285,6 +286,7 @@ class App:
             storage=self.store.snapshot(STORAGE),
             volume_of_claim=self.volumes.volume_name if self.volumes is not None else lambda namespace, claim: "",
             holder=self.acting.executor.holds.holder,
+            changed=self.acting.executor.changed,
         )
 
     def _watch_pressure(self) -> PressureWatch | None:

@@ -119,6 +119,7 @@ class Options:
     pressure_tick_distance: float = _option(0.25, "Least time between two ticks, however much pressure there is.", DURATION)
     qos_extension_plugins: str = _option("", "Gates of QoS extension plugins, Name=true|false separated by commas.")
     plugin_path: str = _option("", "Python files with extensions of your own, separated by commas.")
+    allow_pod_quota_burst: bool = _option(False, "Let pods switch on quota burst by annotation where the NodeSLO does not.")
     resource_force_update_seconds: int = _option(60, "Age after which an unchanged value is written again.")
     # -- runtime hooks -----------------------------------------------------------------------------------------------------
     runtime_hooks_network: str = _option("unix", "Network of the hook server.")

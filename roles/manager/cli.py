@@ -83,6 +83,12 @@ _PLUGINS = ("CPUNormalization", "ResourceAmplification", "MidResource", "BatchRe
 )
 @click.option("--binding-admission-bypass-annotations", type=CommaList, default="", help="The same for annotations.")
 @bool_option("--binding-admission-dry-run", default=False, help="Count what would be denied, and allow it.")
+@click.option(
+    "--allocation-writers",
+    type=CommaList,
+    default="",
+    help="Users (or group:NAME) that may write allocations onto pods; by default koord-scheduler, kube-scheduler and group:system:masters.",
+)
 @bool_option("--colocation-profile-reconcile-by-default", default=False, help="Apply every profile to waiting pods, not marked ones only.")
 @duration_option("--colocation-profile-reconcile-interval", default=30.0, help="How often waiting pods are looked at.")
 @duration_option("--colocation-profile-force-update-pod-duration", default=300.0, help="How long a handled pod is left alone.")

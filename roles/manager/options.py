@@ -78,6 +78,8 @@ class Options:
     binding_bypass_labels: tuple[str, ...] = ("koordinator.sh/binding-admission-bypass",)
     binding_bypass_annotations: tuple[str, ...] = ()
     binding_dry_run: bool = False
+    allocation_writers: tuple[str, ...] = ()
+    """Users, or `group:NAME`, that write allocations onto pods; empty: the scheduler of our namespace and administrators."""
     profile_reconcile_by_default: bool = False
     profile_reconcile_interval: float = 30.0
     profile_force_update_duration: float = 300.0

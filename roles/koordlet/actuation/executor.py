@@ -23,6 +23,7 @@ from roles.koordlet.actuation.memsw import beside
 from roles.koordlet.actuation.target import Target, key_of, limited_with, reset_by, reset_to, resolve
 from roles.koordlet.actuation.writes import Batch, Hold, Kind, Merge, Write, sequence
 from roles.koordlet.audit.log import AuditEvent
+from roles.koordlet.host.errors import HostError
 
 if TYPE_CHECKING:
     from koord.decisions.recorder import Recorder
@@ -106,6 +107,14 @@ class Executor:
             return True
         cached = self._cache.get(key_of(write))
         return cached is None or cached[0] != _wish(write) or self.clock() - cached[1] > self.force_after
+
+    def changed(self, resource: str, directory: str) -> bool:
+        """Whether the journal says that a cgroup file, as it is there now, was changed by this agent or one before it."""
+        try:
+            entry = self.journal.get(self.host.cgroups.file(resource, directory)) if self.journal is not None else None
+        except (HostError, ValueError):
+            return False
+        return entry is not None and self.journal is not None and self.journal.found(entry)
 
     def forget(self, directory: str) -> None:
         """Drop what is known about a cgroup directory and everything below it."""

@@ -12,6 +12,7 @@ from koord.api.labels import is_true
 from koord.api.priority import PriorityClass, PriorityError, priority_value_with_default, sub_priority, translate_resource_name
 from koord.api.qos import QoSClass
 from koord.api.quantity import QuantityError
+from koord.api.trust import NODE_PROTECTION
 from roles.koordlet.eviction.tasks import REQUEST, USED, Victim
 from roles.koordlet.sensing.be import batch_cpu_request
 from roles.koordlet.states.model import PodState, Snapshot
@@ -19,9 +20,23 @@ from roles.koordlet.store import kinds
 
 
 def may_evict(pod: PodState, gate: str) -> bool:
-    """Whether the pod's eviction policy allows this gate: absent allows all, a text that cannot be read allows none."""
+    """Whether this gate may evict the pod.
+
+    Its policy lists the gates that may: absent allows all, a text that cannot be read allows none. What protects the node itself takes
+    best-effort pods all the same (:func:`willing_first`).
+    """
+    return willing(pod, gate) or (gate in NODE_PROTECTION and pod.qos is QoSClass.BE)
+
+
+def willing(pod: PodState, gate: str) -> bool:
+    """Whether the pod's own policy allows the gate."""
     policies = parse_eviction_policies(pod.annotations)
     return policies is None or gate in policies
+
+
+def willing_first(pods: Iterable[PodState], gate: str) -> list[PodState]:
+    """In their order, but last those that their policy keeps out as long as others suffice."""
+    return sorted(pods, key=lambda pod: not willing(pod, gate))
 
 
 def priority_value(pod: PodState) -> int:
@@ -139,7 +154,8 @@ def opted_in(
         and may_evict(p, gate)
         and measured(p) is not None
     ]
-    return sorted(pods, key=lambda p: (eviction_priority(p), priority_value(p), label_priority(p), -(amount(p) or 0)))
+    ordered = sorted(pods, key=lambda p: (eviction_priority(p), priority_value(p), label_priority(p), -(amount(p) or 0)))
+    return willing_first(ordered, gate)
 
 
 def overcommitted_class(pod: PodState) -> bool:

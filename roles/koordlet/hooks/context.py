@@ -6,12 +6,13 @@ limit. None means "not known" in a context and "leave it as it is" in an answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from koord.api.qos import QoSClass
+from koord.api.qos import QoSClass, qos_with_default
+from roles.koordlet.states.allocation import ANY_NODE, Claimant, Granted, Held, NodeCPUs, granted_devices, held
 
 if TYPE_CHECKING:
     from roles.koordlet.states.model import PodState
@@ -66,10 +67,26 @@ class PodContext:
     """CFS quota that Kubernetes gives the pod; None where the delivery does not know it."""
     state: PodState | None = None
     """Only in the reconciler."""
+    requests: Mapping[str, int] | None = None
+    """Effective requests in base units; None where they are not known: nothing is then allocated to the pod."""
+    unlisted: bool = False
+    """The kubelet was asked, and has no such pod."""
 
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def claimant(self) -> Claimant:
+        return Claimant(self.uid, qos_with_default(self.labels, self.kube_qos), self.requests, self.unlisted)
+
+    def held(self, node: NodeCPUs = ANY_NODE) -> Held:
+        """CPUs that the scheduler gave the pod, as far as they count."""
+        return held(self.annotations, self.claimant, node)
+
+    def granted(self) -> Granted:
+        """Devices that the scheduler gave the pod, as far as they count. Raises AnnotationError."""
+        return granted_devices(self.annotations, self.claimant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +99,8 @@ class ContainerContext:
     cgroup_dir: str
     batch: BatchResources = BatchResources()
     own_quota: int | None = None
+    own_shares: int | None = None
+    """CPU shares that the request names; None where it names none."""
     env: dict[str, str] = field(default_factory=dict)
 
     @property

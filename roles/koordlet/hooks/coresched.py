@@ -69,7 +69,9 @@ def group_of(pod: PodContext, rule: CoreRule) -> str | None:
     policy = pod.labels.get(LABEL_CORE_SCHED_POLICY, "")
     if not chosen.enabled or policy == CORE_SCHED_POLICY_NONE:
         return None
-    name = pod.uid if policy == CORE_SCHED_POLICY_EXCLUSIVE else pod.labels.get(LABEL_CORE_SCHED_GROUP_ID, "")
+    own = pod.labels.get(LABEL_CORE_SCHED_GROUP_ID, "")
+    # a label holds no slash: nobody names a pod into a group of another namespace, or into an exclusive pod's
+    name = pod.uid if policy == CORE_SCHED_POLICY_EXCLUSIVE else f"{pod.namespace}/{own}" if own else ""
     return f"{name}-expeller" if chosen.expeller else name
 
 

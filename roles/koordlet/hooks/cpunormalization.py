@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from koord.api.annotations import parse_resource_status
 from koord.api.annotations_node import NO_RATIO
 from koord.api.qos import QoSClass
 from roles.koordlet.hooks.batchresource import node_ratio, scaled
 from roles.koordlet.hooks.context import Answer, ContainerContext, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook
 from roles.koordlet.qos.burst import QUOTA_POLICIES, effective
+from roles.koordlet.states.allocation import ANY_NODE, NodeCPUs
 from roles.koordlet.states.model import Snapshot
 from roles.koordlet.states.slo import CPUBurstStrategy
 
@@ -28,6 +28,8 @@ class RatioRule:
     used: bool = False
     burst: CPUBurstStrategy | None = None
     """The node's burst strategy where quota burst may run."""
+    widened: bool = False
+    cpus: NodeCPUs = ANY_NODE
 
 
 class CPUNormalization(Hook[RatioRule]):
@@ -41,7 +43,7 @@ class CPUNormalization(Hook[RatioRule]):
         last = rule or RatioRule()
         ratio = node_ratio(snapshot, last.ratio)
         burst = snapshot.slo.cpu_burst if snapshot.slo is not None and self.gate("CPUBurst") else None
-        return RatioRule(ratio, last.used or ratio > 0, burst)
+        return RatioRule(ratio, last.used or ratio > 0, burst, self.options.allow_pod_quota_burst, snapshot.cpus)
 
     def pod(self, pod: PodContext, rule: RatioRule | None) -> Answer | None:
         return self._answer(pod, pod.own_quota, rule)
@@ -54,8 +56,7 @@ class CPUNormalization(Hook[RatioRule]):
             return None
         if self._bursting(pod, rule):
             return None
-        status = parse_resource_status(pod.annotations)
-        if status is not None and status.cpuset:
+        if pod.held(rule.cpus).cpus:
             return None
         return Answer(cpu_quota=scaled(own, rule.ratio))
 
@@ -63,4 +64,4 @@ class CPUNormalization(Hook[RatioRule]):
     def _bursting(pod: PodContext, rule: RatioRule) -> bool:
         if rule.burst is None or pod.state is None:
             return False
-        return effective(rule.burst, pod.state).policy in QUOTA_POLICIES
+        return effective(rule.burst, pod.state, widened=rule.widened).policy in QUOTA_POLICIES

@@ -17,14 +17,14 @@ from koord.api.annotations import (
     parse_resource_status,
     parse_system_qos_resource,
 )
-from koord.api.annotations_scheduling import ResourceStatus
-from koord.api.names import RESOURCE_BATCH_CPU, RESOURCE_CPU
+from koord.api.names import ANNOTATION_RESOURCE_STATUS, RESOURCE_BATCH_CPU, RESOURCE_CPU
 from koord.api.qos import QoSClass
 from koord.api.quantity import parse_milli
 from roles.koordlet.hooks.context import Answer, ContainerContext, HostAppContext, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook, Pods, RuleError
 from roles.koordlet.host.cgroup import BESTEFFORT
 from roles.koordlet.qos.outcome import Sample
+from roles.koordlet.states.allocation import ANY_NODE, NodeCPUs, requests_cpu, stated_cpus
 from roles.koordlet.states.model import Snapshot
 
 NodePools = tuple[tuple[int, str], ...]
@@ -40,6 +40,7 @@ class PoolRule:
     """Of the kubelet's CPU manager."""
     system: str = ""
     """CPUs of class SYSTEM."""
+    cpus: NodeCPUs = ANY_NODE
 
     @property
     def shared(self) -> str | None:
@@ -52,8 +53,17 @@ class PoolRule:
         return ",".join(by_node[node] for node in nodes if by_node.get(node)) or None
 
 
-def _nodes(status: ResourceStatus) -> tuple[int, ...]:
-    """NUMA nodes of which a pod has CPU."""
+def _held(pod: PodContext, rule: PoolRule | None) -> CPUSet:
+    """CPUs of the pod's own. Raises AnnotationError for a list that cannot be read."""
+    stated_cpus(pod.annotations.get(ANNOTATION_RESOURCE_STATUS, ""))
+    return pod.held(rule.cpus if rule is not None else ANY_NODE).cpus
+
+
+def _nodes(pod: PodContext) -> tuple[int, ...]:
+    """NUMA nodes of which a pod that requests CPU has some. Raises AnnotationError."""
+    status = parse_resource_status(pod.annotations)
+    if status is None or not requests_cpu(pod.claimant):
+        return ()
     return tuple(
         part.node
         for part in status.numa_node_resources
@@ -82,18 +92,18 @@ class CPUSetAllocator(Hook[PoolRule]):
                 be_pools=_pools(annotations, best_effort=True),
                 policy=policy.policy if policy is not None else "",
                 system=system.cpuset if system is not None else "",
+                cpus=snapshot.cpus,
             )
         except AnnotationError as error:
             raise RuleError(f"NodeResourceTopology {snapshot.node_name}: {error}") from None
 
     def pod(self, pod: PodContext, rule: PoolRule | None) -> Answer | None:
-        status = parse_resource_status(pod.annotations)
-        return Answer(cpu_quota=-1) if self._unlimited(status) else None
+        return Answer(cpu_quota=-1) if self._unlimited(pod, rule) else None
 
     def container(self, container: ContainerContext, rule: PoolRule | None) -> Answer | None:
-        status = parse_resource_status(container.pod.annotations)
-        cpuset = self._cpuset(container.pod, status, rule)
-        quota = -1 if self._unlimited(status) and not container.sandbox else None
+        pod = container.pod
+        cpuset = self._cpuset(pod, rule)
+        quota = -1 if self._unlimited(pod, rule) and not container.sandbox else None
         return Answer(cpuset=cpuset, cpu_quota=quota)
 
     def host_app(self, app: HostAppContext, rule: PoolRule | None) -> Answer | None:
@@ -108,17 +118,18 @@ class CPUSetAllocator(Hook[PoolRule]):
             if self.gate("PerCPUMetric"):
                 yield from (Sample(f"{prefix}_info", 1, (str(cpu),)) for cpu in cpus)
 
-    def _unlimited(self, status: ResourceStatus | None) -> bool:
+    def _unlimited(self, pod: PodContext, rule: PoolRule | None) -> bool:
         """Bound pods need no quota, which would only throttle them on their own CPUs."""
-        return status is not None and bool(status.cpuset) and not self.options.disable_unset_cpu_quota
+        return bool(_held(pod, rule)) and not self.options.disable_unset_cpu_quota
 
-    def _cpuset(self, pod: PodContext, status: ResourceStatus | None, rule: PoolRule | None) -> str | None:
+    def _cpuset(self, pod: PodContext, rule: PoolRule | None) -> str | None:
         """CPUs for a pod's containers; None to leave them as they are, empty to take none."""
-        if status is not None and status.cpuset:
-            return _checked(status.cpuset)
+        own = _held(pod, rule)
+        if own:
+            return str(own)
         if rule is None:
             return None
-        nodes = _nodes(status) if status is not None else ()
+        nodes = _nodes(pod)
         if nodes and (pod.qos is not QoSClass.BE or self.gate("BECPUManager")):
             return rule.of_nodes(nodes, best_effort=pod.qos is QoSClass.BE)
         if pod.qos is QoSClass.SYSTEM and rule.system:
@@ -128,14 +139,6 @@ class CPUSetAllocator(Hook[PoolRule]):
         if pod.kube_qos == BESTEFFORT:
             return ""
         return None if rule.policy == "static" else rule.shared
-
-
-def _checked(cpus: str) -> str:
-    try:
-        CPUSet.parse(cpus)
-    except CPUSetError as error:
-        raise ValueError(f"resource-status: {error}") from None
-    return cpus
 
 
 def _pools(annotations: dict[str, str], *, best_effort: bool) -> NodePools:

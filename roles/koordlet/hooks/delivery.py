@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from koord import seams
+from koord.api.names import ANNOTATION_DEVICE_ALLOCATED, ANNOTATION_RESOURCE_STATUS, RESOURCE_CPU
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.executor import Executor, Mode
 from roles.koordlet.hooks.asking import Answers, Asking
 from roles.koordlet.hooks.context import NOTHING, Answer, ContainerContext, PodContext, Stage
 from roles.koordlet.hooks.reconciler import Reconciler
 from roles.koordlet.host.cgroup import Cgroups
+from roles.koordlet.host.cgroup_files import shares_to_milli
 from roles.koordlet.host.root import HostRoot
+from roles.koordlet.states.allocation import requests_of
 from roles.koordlet.states.model import Snapshot
+
+#: Asks the kubelet for its pods; whether it answered.
+Fetch = Callable[[], Awaitable[bool]]
+ALLOCATIONS = (ANNOTATION_RESOURCE_STATUS, ANNOTATION_DEVICE_ALLOCATED)
+_UNLISTED = 256
+#: A runtime waits for the answer (seconds).
+_PATIENCE = 1.0
+
+
+async def never() -> bool:
+    """There is no kubelet to ask."""
+    return False
 
 
 class Delivery:
@@ -29,6 +47,7 @@ class Delivery:
         *,
         disabled: frozenset[Stage],
         feature: str,
+        fetch: Fetch = never,
     ) -> None:
         self._asking = asking
         self._reconciler = reconciler
@@ -37,6 +56,8 @@ class Delivery:
         self._modes = modes
         self._disabled = disabled
         self._feature = feature
+        self._fetch = fetch
+        self._unlisted: deque[str] = deque(maxlen=_UNLISTED)
 
     @property
     def cgroups(self) -> Cgroups:
@@ -56,6 +77,7 @@ class Delivery:
         if stage in self._disabled:
             return NOTHING
         snapshot = self._snapshot()
+        pod = self._known(pod, snapshot, None)
         answers = self._asking.pod(pod, stage)
         if pod.cgroup_dir:
             self._reconciler.pod_now(pod, answers, snapshot, stage)
@@ -66,9 +88,30 @@ class Delivery:
         """The answer for a container."""
         if stage in self._disabled:
             return NOTHING
+        container = replace(container, pod=self._known(container.pod, self._snapshot(), container.own_shares))
         answers = self._asking.container(container, stage)
         self._record(stage, container.pod, container.name, answers, seams.now())
         return answers.only(self._enforced).answer
+
+    async def look_up(self, uid: str, annotations: Mapping[str, str]) -> None:
+        """Ask the kubelet for a pod that carries an allocation and is not listed yet: what it asks for decides what it gets."""
+        if not any(key in annotations for key in ALLOCATIONS) or self._snapshot().pod(uid) is not None:
+            return
+        try:
+            answered = await asyncio.wait_for(self._fetch(), _PATIENCE)
+        except TimeoutError:
+            answered = False
+        if answered and self._snapshot().pod(uid) is None:
+            self._unlisted.append(uid)
+
+    def _known(self, pod: PodContext, snapshot: Snapshot, shares: int | None) -> PodContext:
+        """The pod with what it requests: by the kubelet's list, else, of a pod that the kubelet does not have, by the request itself."""
+        state = snapshot.pod(pod.uid)
+        if state is not None:
+            return replace(pod, requests=requests_of(state))
+        if pod.uid not in self._unlisted:
+            return pod
+        return replace(pod, requests=None if shares is None else {RESOURCE_CPU: shares_to_milli(shares)}, unlisted=True)
 
     def _enforced(self, hook: str) -> bool:
         return self._modes(hook) is Mode.ENFORCE

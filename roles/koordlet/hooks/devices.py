@@ -6,7 +6,6 @@ import os
 import stat
 from typing import ClassVar
 
-from koord.api.annotations import parse_device_allocations
 from koord.api.annotations_scheduling import PodDeviceAllocation
 from koord.api.names import (
     DEVICE_TYPE_GPU,
@@ -36,7 +35,7 @@ class GPUEnvInject(Hook[None]):
     request_only: ClassVar[bool] = True
 
     def container(self, container: ContainerContext, rule: None) -> Answer | None:
-        gpus = (parse_device_allocations(container.pod.annotations) or {}).get(DEVICE_TYPE_GPU)
+        gpus = container.pod.granted().devices.get(DEVICE_TYPE_GPU)
         if not gpus:
             return None
         visible = {"NVIDIA_VISIBLE_DEVICES": ",".join(str(gpu.minor) for gpu in gpus)}
@@ -83,7 +82,7 @@ class RDMADeviceInject(Hook[HostRoot]):
         return snapshot.host.root
 
     def container(self, container: ContainerContext, rule: HostRoot | None) -> Answer | None:
-        devices = (parse_device_allocations(container.pod.annotations) or {}).get(RDMA)
+        devices = container.pod.granted().devices.get(RDMA)
         if not devices or rule is None:
             return None
         addresses: list[str] = []

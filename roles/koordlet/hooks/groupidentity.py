@@ -1,6 +1,6 @@
 """GroupIdentity: scheduling priority of the kernel's group identity, ``cpu.bvt_warp_ns`` (KA-HK-01).
 
-Only kernels that offer the file are touched. The classes' values come from the NodeSLO; an LS pod may lower or raise its own.
+Only kernels that offer the file are touched. The classes' values come from the NodeSLO; an LS pod may lower its own.
 """
 
 from __future__ import annotations
@@ -104,8 +104,10 @@ class GroupIdentity(Hook[IdentityRule]):
         if pod.qos is QoSClass.LS:
             own = parse_cpu_qos(pod.annotations)
             if own is not None:
-                identity: int | None = own.get("groupIdentity", rule.ls)
-                return (identity or 0) if own.get("enable") else 0
+                if not own.get("enable") or rule.ls is None:
+                    return 0  # what the node has off no pod switches on
+                identity: int = own.get("groupIdentity", rule.ls)
+                return min(identity, rule.ls)
         value = rule.of_class(pod.qos)
         return rule.of_kube_qos(pod.kube_qos) if value is None else value
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from roles.koordlet.actuation.executor import Executor, Mode
 from roles.koordlet.hooks.asking import Asking
 from roles.koordlet.hooks.context import Stage
-from roles.koordlet.hooks.delivery import Delivery
+from roles.koordlet.hooks.delivery import Delivery, Fetch, never
+from roles.koordlet.hooks.ignored import Ignored
 from roles.koordlet.hooks.reconciler import Pass, Reconciler
 from roles.koordlet.hooks.registry import make_hooks
 from roles.koordlet.hooks.server import HookServer, ServerError, register, stages_with_hooks
@@ -43,12 +44,15 @@ class HooksManager:
         modes: Callable[[str], Mode],
         snapshot: Callable[[], Snapshot],
         notify: Callable[[Notice], None] = lambda notice: None,
+        fetch: Fetch = never,
     ) -> None:
         self._options = options
         self._executor = executor
         self._modes = modes
         self._interval = options.runtime_hooks_reconcile_interval
         self._snapshot = snapshot
+        self._fetch = fetch
+        self._ignored = Ignored(executor, notify)
         self.asking = Asking(
             make_hooks(options, gate),
             strict=options.runtime_hooks_plugin_failure_policy == "Fail",
@@ -127,7 +131,16 @@ class HooksManager:
         return self._executor.host.root.var_run_path("koordlet", os.path.basename(address))
 
     def _delivery(self, feature: str) -> Delivery:
-        return Delivery(self.asking, self.reconciler, self._executor, self._snapshot, self._modes, disabled=self._disabled, feature=feature)
+        return Delivery(
+            self.asking,
+            self.reconciler,
+            self._executor,
+            self._snapshot,
+            self._modes,
+            disabled=self._disabled,
+            feature=feature,
+            fetch=self._fetch,
+        )
 
     def _service(self) -> HookService:
         from roles.koordlet.hooks.service import HookService
@@ -153,6 +166,7 @@ class HooksManager:
         snapshot = self._snapshot()
         if not snapshot.pods_synced:
             return None
+        self._ignored.tell(snapshot)
         done = await self.reconciler.run(snapshot, self.asking.learn(snapshot))
         if done.held_back != self._held_back:
             for name in sorted(done.held_back - self._held_back):

@@ -10,8 +10,10 @@ from typing import Any
 from koord.api.qos import qos_raw
 from koord.protocols import runtimehook_pb2 as pb
 from roles.koordlet.hooks.context import Answer, BatchResources, ContainerContext, PodContext
+from roles.koordlet.hooks.plan import quota_of
 from roles.koordlet.hooks.requests import batch_leniently, container_directory, full_id, pod_directory
 from roles.koordlet.host.cgroup import Cgroups, kube_qos_of_dir
+from roles.koordlet.host.cgroup_files import CFS_PERIOD_US
 
 
 def _pod(
@@ -57,9 +59,16 @@ def container_context(
         id=(full := full_id(request.container_meta.id, runtime, annotations)),
         cgroup_dir=container_directory(cgroups, pod.cgroup_dir, full),
         batch=batch.get(name, BatchResources()),
-        own_quota=request.container_resources.cpu_quota or None,
+        own_quota=_usual_quota(request.container_resources),
+        own_shares=request.container_resources.cpu_shares or None,
         env=dict(request.container_envs),
     )
+
+
+def _usual_quota(resources: pb.LinuxContainerResources) -> int | None:
+    """The quota that a request names, of a 100 ms period; None where it names none."""
+    quota, period = resources.cpu_quota, resources.cpu_period or CFS_PERIOD_US
+    return (quota * CFS_PERIOD_US // period if quota > 0 else quota) or None
 
 
 def pod_response(request: pb.PodSandboxHookRequest, answer: Answer) -> pb.PodSandboxHookResponse:
@@ -84,9 +93,11 @@ def container_response(request: pb.ContainerResourceHookRequest, answer: Answer)
 
 def _fill(response: Any, field: str, answer: Answer) -> None:
     """Set what is answered; a resources message that the request does not have is only made for that."""
+    period = getattr(response, field).cpu_period or CFS_PERIOD_US
+    quota = None if answer.cpu_quota is None else quota_of(answer.cpu_quota, period)
     for name, value in (
         ("cpu_shares", answer.cpu_shares),
-        ("cpu_quota", answer.cpu_quota),
+        ("cpu_quota", quota),
         ("cpuset_cpus", answer.cpuset),
         ("memory_limit_in_bytes", answer.memory_limit),
     ):

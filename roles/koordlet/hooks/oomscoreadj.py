@@ -10,9 +10,11 @@ import os
 from collections.abc import Iterator
 from typing import ClassVar
 
+from koord.api import trust
 from koord.api.annotations import AnnotationError, parse_oom_score_adj, parse_oom_score_adj_spec
+from koord.api.qos import QoSClass
 from roles.koordlet.actuation.writes import About, Kind, Write
-from roles.koordlet.hooks.context import ContainerContext
+from roles.koordlet.hooks.context import ContainerContext, PodContext
 from roles.koordlet.hooks.hook import Hook, Pods
 from roles.koordlet.qos import view
 from roles.koordlet.qos.outcome import Sample
@@ -49,6 +51,10 @@ class OOMScoreAdj(Hook[None]):
                     yield Sample("oom_score_adj", score, (pod.name, pod.namespace, pod.uid, container.name))
 
 
+def _bounds(pod: PodContext) -> trust.Bounds:
+    return trust.BEST_EFFORT_OOM_SCORE_BOUNDS if pod.claimant.qos is QoSClass.BE else trust.OOM_SCORE_BOUNDS
+
+
 def score_of(container: ContainerContext) -> int | None:
     """The score that the annotations give a container; None for none, or for one that cannot be used."""
     annotations = container.pod.annotations
@@ -58,9 +64,10 @@ def score_of(container: ContainerContext) -> int | None:
         log.debug("pod %s: %s", container.pod.key, error)
         spec = None
     if spec and container.name in spec:
-        return spec[container.name]
+        return _bounds(container.pod).clamp(spec[container.name])
     try:
-        return parse_oom_score_adj(annotations)
+        score = parse_oom_score_adj(annotations)
+        return None if score is None else _bounds(container.pod).clamp(score)
     except AnnotationError as error:
         log.debug("pod %s: %s", container.pod.key, error)
         return None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from roles.koordlet.actuation.writes import NODE, About, Batch, Merge, Write
 from roles.koordlet.hooks.asking import Answers
+from roles.koordlet.host.cgroup_files import CFS_PERIOD_US, MIN_QUOTA_US
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,15 @@ class Target:
 
     resource: str
     merge: Merge = Merge.NONE
+
+
+def _usual(directory: str) -> int:
+    return CFS_PERIOD_US
+
+
+def quota_of(quota: int, period: int) -> int:
+    """A quota of a 100 ms period as one of another period; none stays none."""
+    return quota if quota <= 0 or period == CFS_PERIOD_US else max(quota * period // CFS_PERIOD_US, MIN_QUOTA_US)
 
 
 #: Answer field -> file. The order is that of writing within a directory.
@@ -29,14 +39,16 @@ TARGETS: dict[str, Target] = {
 }
 
 
-def writes(answers: Answers, directory: str, about: About = NODE) -> list[tuple[str, Write]]:
-    """What answers mean for a directory, each with the hook that wants it."""
+def writes(answers: Answers, directory: str, about: About = NODE, period: Callable[[str], int] = _usual) -> list[tuple[str, Write]]:
+    """What answers mean for a directory, each with the hook that wants it. ``period`` is a directory's CFS period in µs."""
     out: list[tuple[str, Write]] = []
     for name, target in TARGETS.items():
         value = getattr(answers.answer, name)
         # an empty cpuset erases that of a request; an existing directory keeps its CPUs
         if value is None or value == "":
             continue
+        if name == "cpu_quota":
+            value = quota_of(value, period(directory))
         out.append((answers.owners[name], Write(target.resource, directory, str(value), merge=target.merge, about=about)))
     return out
 

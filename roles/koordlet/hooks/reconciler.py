@@ -21,6 +21,7 @@ from roles.koordlet.hooks.plan import Job, jobs, writes
 from roles.koordlet.hooks.requests import contexts
 from roles.koordlet.host.cgroup import KUBE_QOS
 from roles.koordlet.host.errors import HostError
+from roles.koordlet.qos import view
 from roles.koordlet.qos.outcome import Notice, Sample
 from roles.koordlet.states.model import PodState, Snapshot
 
@@ -98,7 +99,7 @@ class Reconciler:
 
     def pod_now(self, pod: PodContext, answers: Answers, snapshot: Snapshot, stage: Stage) -> None:
         """Carry out what a runtime's request led to for a pod's own directory, ahead of the next pass."""
-        for job in jobs([writes(answers, pod.cgroup_dir, _about(pod))]):
+        for job in jobs([writes(answers, pod.cgroup_dir, _about(pod), _period(snapshot))]):
             self._carry_out(job, "pod", snapshot, Pass())
         for hook in self._asking.hooks:
             if stage in hook.pod_stages:
@@ -160,7 +161,8 @@ class Reconciler:
         except ValueError as error:
             log.warning("pod %s is left as it is: %s", state.key, error)
             return _Plan(state)
-        outer = writes(self._asking.pod(pod, hooks=hooks), pod.cgroup_dir, _about(pod))
+        period = _period(snapshot)
+        outer = writes(self._asking.pod(pod, hooks=hooks), pod.cgroup_dir, _about(pod), period)
         inner: list[tuple[str, Write]] = []
         complete = True
         if state.pod.spec.runtime_class_name != "kata":
@@ -171,7 +173,8 @@ class Reconciler:
                 complete = bool(directory)
                 inner += writes(answers, directory, _about(pod)) if directory else []
             for container in containers:
-                inner += writes(self._asking.container(container, hooks=hooks), container.cgroup_dir, _about(pod, container.name))
+                answers = self._asking.container(container, hooks=hooks)
+                inner += writes(answers, container.cgroup_dir, _about(pod, container.name), period)
         return _Plan(state, jobs([outer, inner]), (pod, containers), complete)
 
     def _walk(self, snapshot: Snapshot, hooks: tuple[Hook[Any], ...], changed: frozenset[str], done: Pass) -> None:
@@ -246,6 +249,10 @@ class Reconciler:
             self._metrics.reconciler_duration.observe(spent, _level(write, level), write.resource, "succeeded")
         for _ in applied.failed:
             self._metrics.reconciler_duration.observe(spent, level, "", "failed")
+
+
+def _period(snapshot: Snapshot) -> Callable[[str], int]:
+    return lambda directory: view.cpu_period(snapshot.host, directory)
 
 
 def _about(pod: PodContext, container: str = "") -> About:

@@ -13,6 +13,7 @@ from roles.koordlet.hooks.context import BatchResources, ContainerContext, PodCo
 from roles.koordlet.host.cgroup import Cgroups, kube_qos_of_dir
 from roles.koordlet.host.cgroup_files import milli_to_quota
 from roles.koordlet.host.errors import HostError
+from roles.koordlet.states.allocation import requests_of
 from roles.koordlet.states.model import ContainerState, PodState
 
 log = logging.getLogger(__name__)
@@ -91,6 +92,7 @@ def contexts(state: PodState) -> tuple[PodContext, tuple[ContainerContext, ...]]
         init_batch=tuple(batch[name] for name in alone if name in batch),
         own_quota=pod_quota(state),
         state=state,
+        requests=requests_of(state),
     )
     return pod, tuple(
         ContainerContext(

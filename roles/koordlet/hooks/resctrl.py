@@ -15,72 +15,94 @@ from typing import ClassVar
 from koord.api.annotations import AnnotationError, parse_resctrl
 from koord.api.annotations_agent import ResctrlConfig, ResctrlResource
 from koord.api.names import ANNOTATION_RESCTRL
+from koord.api.qos import QoSClass
 from roles.koordlet.actuation.writes import NODE, About, Kind, Write
 from roles.koordlet.hooks.context import Answer, ContainerContext, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook, Pods, RuleError
 from roles.koordlet.host import parse
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.options import Options
-from roles.koordlet.qos.resctrl import ResctrlState, probe, text_of, threads
-from roles.koordlet.qos.resctrl_math import ResctrlError, cache_ids, l3_mask, mba_value, schemata_line, ways
+from roles.koordlet.qos.resctrl import OWN_GROUP, ResctrlState, probe, threads
+from roles.koordlet.qos.resctrl_units import ResctrlError, Units, read_units
 from roles.koordlet.states.model import HostState, Snapshot
+from roles.koordlet.states.slo import ResctrlQOS
 
 log = logging.getLogger(__name__)
 
-PREFIX = "koordlet-"
+PREFIX = OWN_GROUP
+_NO_GROUPS = frozenset({"info", "mon_groups", "mon_data"})
 #: A group whose pod is not listed is left alone for so long (seconds): the pod may be about to be listed.
 GRACE = 10.0
 
 
+_WHOLE = ResctrlQOS()
+
+
 @dataclass(frozen=True, slots=True)
 class CacheRule:
-    """What the machine has. ``ways`` 0: no resctrl here (yet)."""
+    """What the machine has. ``units`` None: no resctrl here (yet). ``be``: what best-effort pods have as a class."""
 
     probed: ResctrlState
-    ways: int = 0
-    l3: tuple[int, ...] = ()
-    mb: tuple[int, ...] = ()
+    units: Units | None = None
+    be: ResctrlQOS = _WHOLE
 
 
 def _by_cache(resource: ResctrlResource) -> dict[int, tuple[tuple[int, ...], int | None]]:
     return {own.cache_id: (own.range, own.percent) for own in resource.schemata_per_cache}
 
 
-def _l3(config: ResctrlConfig, rule: CacheRule) -> dict[int, int] | None:
-    """Mask of each cache; None unless every cache has one."""
-    if config.llc is None or not rule.l3:
+def _l3(config: ResctrlConfig, units: Units, most: int | None) -> dict[int, int] | None:
+    """Mask of each cache, within ``most`` (None: all ways); None unless every cache has one."""
+    if config.llc is None or not units.cache_ids:
         return None
     common = config.llc.schemata.range if config.llc.schemata is not None else ()
     own = _by_cache(config.llc)
     out: dict[int, int] = {}
-    for cache in rule.l3:
+    for cache in units.cache_ids:
         span = own[cache][0] if cache in own else common
-        mask = l3_mask(rule.ways, span[0], span[1]) if len(span) == 2 else None
+        mask = units.mask(span[0], span[1]) if len(span) == 2 else None
         if not mask:
             return None
-        out[cache] = mask
+        out[cache] = mask if most is None else mask & most or most
     return out
 
 
-def _mb(config: ResctrlConfig, rule: CacheRule) -> dict[int, int] | None:
-    if config.mb is None or not rule.mb:
+def _mb(config: ResctrlConfig, units: Units, most: int) -> dict[int, int] | None:
+    if config.mb is None or not units.mb_ids:
         return None
     common = config.mb.schemata.percent if config.mb.schemata is not None else None
     own = _by_cache(config.mb)
     out: dict[int, int] = {}
-    for cache in rule.mb:
+    for cache in units.mb_ids:
         percent = own[cache][1] if cache in own else common
-        value = mba_value(rule.probed.vendor, percent) if percent is not None else None
+        value = units.bandwidth(min(percent, most)) if percent is not None and percent <= 100 else None
         if not value:
             return None
         out[cache] = value
     return out
 
 
-def lines(config: ResctrlConfig, rule: CacheRule) -> list[tuple[str, str]]:
-    """(resource, schemata line) of the valid parts of an annotation."""
-    parts = (("L3", _l3(config, rule)), ("MB", _mb(config, rule)))
-    return [(resource, schemata_line(resource, values)) for resource, values in parts if values is not None]
+def lines(config: ResctrlConfig, rule: CacheRule, qos: QoSClass) -> list[tuple[str, str]]:
+    """(resource, schemata line) of the valid parts of an annotation. Best-effort pods stay within their class, in every part."""
+    units = rule.units
+    if units is None:
+        return []
+    if qos is not QoSClass.BE:
+        return _of(units, _l3(config, units, None), _mb(config, units, 100))
+    most = units.mask(rule.be.cat_range_start_percent, rule.be.cat_range_end_percent)
+    masks, values = _l3(config, units, most), _mb(config, units, rule.be.mba_percent)
+    if masks is None and values is None:
+        return []
+    if masks is None and most is not None:
+        masks = dict.fromkeys(units.cache_ids, most)
+    whole = units.bandwidth(rule.be.mba_percent)
+    if values is None and whole is not None:
+        values = dict.fromkeys(units.mb_ids, whole)
+    return _of(units, masks, values)
+
+
+def _of(units: Units, masks: dict[int, int] | None, values: dict[int, int] | None) -> list[tuple[str, str]]:
+    return units.cache_lines(masks or {}) + units.bandwidth_line(values or {})
 
 
 class Resctrl(Hook[CacheRule]):
@@ -100,13 +122,13 @@ class Resctrl(Hook[CacheRule]):
     def container(self, container: ContainerContext, rule: CacheRule | None) -> Answer | None:
         """The group's name, for runtimes that put containers into groups themselves."""
         pod = container.pod
-        if pod.state is not None or rule is None or not rule.ways or ANNOTATION_RESCTRL not in pod.annotations:
+        if pod.state is not None or rule is None or rule.units is None or ANNOTATION_RESCTRL not in pod.annotations:
             return None
         config = parse_resctrl(pod.annotations)
-        return Answer(rdt_class=f"{PREFIX}{pod.uid}") if config is not None and lines(config, rule) else None
+        return Answer(rdt_class=f"{PREFIX}{pod.uid}") if config is not None and lines(config, rule, pod.claimant.qos) else None
 
     def at_pod(self, stage: Stage, snapshot: Snapshot, pod: PodContext, rule: CacheRule | None) -> Iterator[Write]:
-        if rule is None or not rule.ways or not pod.uid or ANNOTATION_RESCTRL not in pod.annotations:
+        if rule is None or rule.units is None or not pod.uid or ANNOTATION_RESCTRL not in pod.annotations:
             return
         path = snapshot.host.root.resctrl_path(f"{PREFIX}{pod.uid}")
         if stage is Stage.PRE_RUN_POD_SANDBOX:
@@ -117,19 +139,17 @@ class Resctrl(Hook[CacheRule]):
     def learn(self, snapshot: Snapshot, rule: CacheRule | None) -> CacheRule | None:
         host = snapshot.host
         probed = probe(host, rule.probed if rule is not None else ResctrlState())
+        be = snapshot.slo.qos.be.resctrl if snapshot.slo is not None else rule.be if rule is not None else _WHOLE
         if not probed.supported:
-            return CacheRule(probed)
-        cbm = text_of(host, host.root.resctrl_path("info", "L3", "cbm_mask"))
-        root = text_of(host, host.root.resctrl_path("schemata"))
-        if cbm is None or root is None:
-            return CacheRule(probed)
+            return CacheRule(probed, be=be)
         try:
-            return CacheRule(probed, ways(cbm), tuple(cache_ids(root, "L3")), tuple(cache_ids(root, "MB")))
+            units = rule.units if rule is not None and rule.units is not None else read_units(host, probed.vendor)
         except ResctrlError as error:
             raise RuleError(str(error)) from None
+        return CacheRule(probed, units, be)
 
     def walk(self, snapshot: Snapshot, rule: CacheRule | None, pods: Pods) -> Iterator[Write]:
-        if rule is None or not rule.ways:
+        if rule is None or rule.units is None:
             return
         host = snapshot.host
         wanted: set[str] = set()
@@ -145,8 +165,10 @@ class Resctrl(Hook[CacheRule]):
         path = host.root.resctrl_path(f"{PREFIX}{pod.uid}")
         try:
             config = parse_resctrl(pod.annotations)
-            schemata = lines(config, rule) if config is not None else []
+            schemata = lines(config, rule, pod.claimant.qos) if config is not None else []
             problem = "" if schemata else "no part of it is valid for every cache of this machine"
+            if schemata and not os.path.isdir(path) and self._full(host, rule):
+                schemata, problem = [], f"the hardware has no more than {rule.units.groups if rule.units else 0} groups, and all are in use"
         except AnnotationError as error:
             schemata, problem = [], str(error)
         if problem and self._told.get(pod.uid) != problem:
@@ -166,6 +188,18 @@ class Resctrl(Hook[CacheRule]):
         for tid in threads(host, pod.state) if pod.state is not None else ():
             if tid not in inside:
                 yield Write("tasks", tasks, str(tid), kind=Kind.LINE, cached=False, about=about, device=str(tid), reason="UpdateResctrl")
+
+    @staticmethod
+    def _full(host: HostState, rule: CacheRule) -> bool:
+        """Whether all groups that the hardware has are made."""
+        if rule.units is None or not rule.units.groups:
+            return False
+        try:
+            with os.scandir(host.root.resctrl_path()) as entries:
+                made = sum(e.is_dir(follow_symlinks=False) and e.name not in _NO_GROUPS for e in entries)
+        except OSError:
+            return False
+        return made + 1 >= rule.units.groups
 
     def _removals(self, snapshot: Snapshot, wanted: set[str]) -> Iterator[Write]:
         """Groups of pods that are gone, also of a former life of this agent."""

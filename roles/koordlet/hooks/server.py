@@ -172,6 +172,7 @@ def _handlers(service: HookService) -> Any:
     def method(stage: Stage, answer: Callable[[Stage, Any], Any], request_type: Any) -> Any:
         async def handle(request: Any, context: Any) -> Any:
             try:
+                await service.look_up(request)
                 return answer(stage, request)
             except HookError as error:
                 await context.abort(grpc.StatusCode.INTERNAL, str(error))

@@ -25,6 +25,11 @@ class HookService:
         self._delivery = delivery
         self._runtime = runtime
 
+    async def look_up(self, request: pb.PodSandboxHookRequest | pb.ContainerResourceHookRequest) -> None:
+        """What has to be known of the pod before the hooks are asked."""
+        annotations = request.annotations if isinstance(request, pb.PodSandboxHookRequest) else request.pod_annotations
+        await self._delivery.look_up(request.pod_meta.uid, annotations)
+
     def pod(self, stage: Stage, request: pb.PodSandboxHookRequest) -> pb.PodSandboxHookResponse:
         delivery = self._delivery
         pod = messages.pod_context(request, delivery.cgroups, strict=delivery.strict)

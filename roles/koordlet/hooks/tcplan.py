@@ -84,6 +84,13 @@ def limited(pods: Iterable[PodContext]) -> dict[str, int]:
     return out
 
 
+def own_rate(wanted: int, pod: PodContext, rule: NetworkRule) -> int:
+    """Rate of a pod that limits itself (0: ingress only): its own limit, within that of its class and the node's total."""
+    band = {"ls": rule.ls, "be": rule.be}.get(NET_CLASSES.get(pod.qos, ""))
+    most = min((band.tx_max or band.tx_min) if band is not None else 0, rule.total) or rule.total
+    return min(wanted, most) or most
+
+
 def plan(device: str, rule: NetworkRule, pods: Mapping[str, tuple[PodContext, str]]) -> NetworkPlan:
     """``pods``: uid -> (pod, its address, empty in the host's network)."""
     if not rule.active or not rule.total:
@@ -100,7 +107,7 @@ def plan(device: str, rule: NetworkRule, pods: Mapping[str, tuple[PodContext, st
         total=rule.total,
         rates=class_rates(rule),
         members=tuple((name, frozenset(addresses)) for name, addresses in members.items()),
-        own=tuple(OwnClass(numbers[uid], rate or rule.total, pods[uid][1]) for uid, rate in sorted(limits.items())),
+        own=tuple(OwnClass(numbers[uid], own_rate(rate, pods[uid][0], rule), pods[uid][1]) for uid, rate in sorted(limits.items())),
     )
 
 

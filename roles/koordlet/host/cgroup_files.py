@@ -127,9 +127,14 @@ def milli_to_shares(milli: int) -> int:
     return MIN_SHARES if milli <= 0 else max(MIN_SHARES, min(MAX_SHARES, milli * 1024 // 1000))
 
 
-def milli_to_quota(milli: int) -> int:
-    """CPU limit (milli-cores) to a CFS quota in µs of a 100 ms period: -1 for none, at least 1000."""
-    return -1 if milli <= 0 else max(MIN_QUOTA_US, milli * CFS_PERIOD_US // 1000)
+def shares_to_milli(shares: int) -> int:
+    """The CPU request (milli-cores) that shares stand for; 0 for the least there are."""
+    return 0 if shares <= MIN_SHARES else (shares * 1000 + 512) // 1024
+
+
+def milli_to_quota(milli: int, period: int = CFS_PERIOD_US) -> int:
+    """CPU limit (milli-cores) to a CFS quota in µs of a period (100 ms): -1 for none, at least 1000."""
+    return -1 if milli <= 0 else max(MIN_QUOTA_US, milli * period // 1000)
 
 
 def _weight_text(value: str) -> str:

@@ -7,8 +7,10 @@ import logging
 from koord.api.qos import qos_raw
 from koord.protocols import nri_pb2 as nri
 from roles.koordlet.hooks.context import Answer, BatchResources, ContainerContext, PodContext
+from roles.koordlet.hooks.plan import quota_of
 from roles.koordlet.hooks.requests import batch_leniently, container_directory, full_id, pod_directory
 from roles.koordlet.host.cgroup import Cgroups, kube_qos_of_dir
+from roles.koordlet.host.cgroup_files import CFS_PERIOD_US
 
 log = logging.getLogger(__name__)
 
@@ -50,18 +52,19 @@ def container_context(
         id=identity,
         cgroup_dir=container_directory(cgroups, of_pod.cgroup_dir, identity),
         batch=batch_leniently(of_pod.annotations, pod.name, strict).get(container.name, BatchResources()),
-        own_quota=own.cpu.quota.value or None,
+        own_quota=own.cpu.quota.value * CFS_PERIOD_US // (own.cpu.period.value or CFS_PERIOD_US) or None,
+        own_shares=own.cpu.shares.value or None,
         env=dict(entry.partition("=")[::2] for entry in container.env),
     )
 
 
-def resources_of(answer: Answer) -> nri.LinuxResources | None:
-    """What an answer says of resources; None when it says nothing."""
+def resources_of(answer: Answer, period: int = 0) -> nri.LinuxResources | None:
+    """What an answer says of resources; None when it says nothing. ``period`` is the container's CFS period in µs, 0 for the usual one."""
     out = nri.LinuxResources()
     if answer.cpu_shares is not None:
         out.cpu.shares.value = answer.cpu_shares
     if answer.cpu_quota is not None:
-        out.cpu.quota.value = answer.cpu_quota
+        out.cpu.quota.value = quota_of(answer.cpu_quota, period or CFS_PERIOD_US)
     if answer.cpuset:
         out.cpu.cpus = answer.cpuset
     if answer.memory_limit is not None:
@@ -71,10 +74,10 @@ def resources_of(answer: Answer) -> nri.LinuxResources | None:
     return out if out.ByteSize() else None
 
 
-def adjustment(answer: Answer) -> nri.ContainerAdjustment | None:
+def adjustment(answer: Answer, period: int = 0) -> nri.ContainerAdjustment | None:
     """What a container is created with; None when nothing changes."""
     out = nri.ContainerAdjustment()
-    resources = resources_of(answer)
+    resources = resources_of(answer, period)
     if resources is not None:
         out.linux.resources.CopyFrom(resources)
     for key, value in answer.env.items():
@@ -87,9 +90,9 @@ def adjustment(answer: Answer) -> nri.ContainerAdjustment | None:
     return out if out.ByteSize() else None
 
 
-def update(container_id: str, answer: Answer) -> nri.ContainerUpdate | None:
+def update(container_id: str, answer: Answer, period: int = 0) -> nri.ContainerUpdate | None:
     """How a container is changed; None when it is not. Without its id the runtime would drop the update."""
-    resources = resources_of(answer)
+    resources = resources_of(answer, period)
     if resources is None:
         return None
     return nri.ContainerUpdate(container_id=container_id, linux=nri.LinuxContainerUpdate(resources=resources))

@@ -11,7 +11,7 @@ from typing import Any
 
 from koord.protocols import nri_pb2 as nri
 from roles.koordlet.hooks.context import Answer, Stage
-from roles.koordlet.hooks.delivery import Delivery
+from roles.koordlet.hooks.delivery import ALLOCATIONS, Delivery
 from roles.koordlet.nri import convert
 from roles.koordlet.nri.session import INTERNAL, INVALID_ARGUMENT, UNIMPLEMENTED, CallError
 
@@ -23,6 +23,8 @@ EVENTS = (
     "PostStartContainer", "UpdateContainer", "PostUpdateContainer", "StopContainer", "RemoveContainer",
 )  # fmt: skip
 SUBSCRIBED = ("RunPodSandbox", "RemovePodSandbox", "CreateContainer", "UpdateContainer")
+_ABOUT_A_POD = (nri.PodSandboxRequest, nri.CreateContainerRequest, nri.UpdateContainerRequest)
+_MARKS = tuple(key.encode() for key in ALLOCATIONS)
 _ALIVE = (nri.CONTAINER_CREATED, nri.CONTAINER_RUNNING, nri.CONTAINER_PAUSED)
 
 
@@ -56,6 +58,13 @@ class Plugin:
             **dict.fromkeys(("Shutdown", *(e for e in EVENTS if e not in SUBSCRIBED)), (nri.Empty, _nothing)),
         }
 
+    async def prepare(self, method: str, request: bytes) -> None:
+        """Have the pod known that a request is about, where it carries an allocation."""
+        kind = self._methods[method][0] if method in self._methods else None
+        if kind in _ABOUT_A_POD and any(mark in request for mark in _MARKS):
+            pod = kind.FromString(request).pod
+            await self._delivery.look_up(pod.uid, pod.annotations)
+
     def serve(self, method: str, request: bytes) -> bytes:
         """Raises CallError and DecodeError."""
         kind, answer = self._methods.get(method, (None, _nothing))
@@ -86,7 +95,7 @@ class Plugin:
             if pod is None:
                 continue
             try:
-                changed = convert.update(container.id, self._ask(Stage.PRE_UPDATE_CONTAINER, pod, container))
+                changed = convert.update(container.id, self._ask(Stage.PRE_UPDATE_CONTAINER, pod, container), _period(container))
             except CallError as error:
                 log.warning("pod %s/%s container %s: %s", pod.namespace, pod.name, container.name, error)
                 continue
@@ -121,12 +130,12 @@ class Plugin:
 
     def _create(self, request: nri.CreateContainerRequest) -> nri.CreateContainerResponse:
         answer = self._with_directories(self._ask(Stage.PRE_CREATE_CONTAINER, request.pod, request.container))
-        adjust = convert.adjustment(answer)
+        adjust = convert.adjustment(answer, _period(request.container))
         return nri.CreateContainerResponse(adjust=adjust) if adjust is not None else nri.CreateContainerResponse()
 
     def _update(self, request: nri.UpdateContainerRequest) -> nri.UpdateContainerResponse:
         answer = self._ask(Stage.PRE_UPDATE_CONTAINER, request.pod, request.container, request.linux_resources)
-        changed = convert.update(request.container.id, answer)
+        changed = convert.update(request.container.id, answer, _period(request.container))
         return nri.UpdateContainerResponse(update=[changed] if changed is not None else [])
 
     def _ask(self, stage: Stage, pod: nri.PodSandbox, container: nri.Container, resources: nri.LinuxResources | None = None) -> Answer:
@@ -160,6 +169,10 @@ class Plugin:
         except OSError as error:
             return f"{path} cannot be made: {error.strerror}"
         return ""
+
+
+def _period(container: nri.Container) -> int:
+    return int(container.linux.resources.cpu.period.value)
 
 
 def _nothing(_: Any) -> nri.Empty:

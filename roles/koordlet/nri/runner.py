@@ -85,7 +85,7 @@ class NRIRunner:
 
         plugin = Plugin(self._delivery(), self._runtime)
         try:
-            await Session(self._path, self._name, self._index, plugin.serve).run(stopping)
+            await Session(self._path, self._name, self._index, plugin.serve, plugin.prepare).run(stopping)
         except SessionError as error:
             return str(error)
         return "stopped"

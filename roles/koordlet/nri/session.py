@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from google.protobuf.message import DecodeError
 
@@ -37,16 +37,23 @@ class CallError(Exception):
 
 #: (method, request) -> response, as bytes; raises CallError.
 Serve = Callable[[str, bytes], bytes]
+#: What has to be known before that.
+Prepare = Callable[[str, bytes], Awaitable[None]]
+
+
+async def nothing(method: str, request: bytes) -> None:
+    """There is nothing to prepare."""
 
 
 class Session:
     """Lives as long as its connection."""
 
-    def __init__(self, path: str, name: str, index: str, serve: Serve) -> None:
+    def __init__(self, path: str, name: str, index: str, serve: Serve, prepare: Prepare = nothing) -> None:
         self._path = path
         self._name = name
         self._index = index
         self._serve = serve
+        self._prepare = prepare
         self._registered = False
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -71,7 +78,7 @@ class Session:
                 if not data:
                     raise SessionError(f"{self._path}: the runtime closed the connection")
                 for stream, message in decoder.feed(data):
-                    answer = self._take(stream, message)
+                    answer = await self._take(stream, message)
                     if answer is not None:
                         writer.write(answer)
                 await writer.drain()
@@ -83,7 +90,7 @@ class Session:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    def _take(self, stream: int, message: Message) -> bytes | None:
+    async def _take(self, stream: int, message: Message) -> bytes | None:
         """The bytes to send back. Raises SessionError when the runtime refuses the plugin."""
         if stream == RUNTIME_STREAM and message.type == Type.RESPONSE:
             self._take_registration(message)
@@ -95,6 +102,7 @@ class Session:
             request = ttrpc.Request.FromString(message.body)
             if request.service != PLUGIN_SERVICE:
                 raise CallError(UNIMPLEMENTED, f"service {request.service} is not offered")
+            await self._prepare(request.method, request.payload)
             response.payload = self._serve(request.method, request.payload)
         except DecodeError as error:
             _fail(response, INVALID_ARGUMENT, f"the request cannot be read: {error}")

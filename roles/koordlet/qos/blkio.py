@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
+from koord.api import trust
 from koord.api.annotations import AnnotationError, parse_blkio_qos
 from koord.api.names import ANNOTATION_BLKIO_QOS
 from koord.api.qos import QoSClass
@@ -49,13 +50,22 @@ def pod_blocks(pod: PodState) -> tuple[BlockCfg, ...] | None:
     """Blocks of a pod's annotation; None without one. Raises BlockError."""
     try:
         given = parse_blkio_qos(pod.annotations)
-        config = msgspec.convert(given, BlkIOQOS) if given is not None else None
+        config = msgspec.convert(_bounded(given), BlkIOQOS) if given is not None else None
     except (AnnotationError, msgspec.ValidationError) as error:
         text = str(error)
         raise BlockError(text if ANNOTATION_BLKIO_QOS in text else f"annotation {ANNOTATION_BLKIO_QOS}: {text}") from None
     if config is None or given is None:
         return None
     return () if given.get("enable") is False else config.blocks
+
+
+def _bounded(given: dict[str, Any]) -> dict[str, Any]:
+    """The annotation with the numbers of its blocks within their bounds."""
+    blocks = [
+        {**block, "ioCfg": trust.bounded(ANNOTATION_BLKIO_QOS, block["ioCfg"])} if isinstance(block.get("ioCfg"), dict) else block
+        for block in given.get("blocks") or ()
+    ]
+    return {**given, "blocks": blocks}
 
 
 def disk_of(block: BlockCfg, pod: PodState | None, snapshot: Snapshot, storage: LocalStorage) -> str:

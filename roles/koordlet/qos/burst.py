@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from koord.api import trust
 from koord.api.annotations import NO_RATIO, AnnotationError, parse_cpu_burst, parse_cpu_normalization_ratio
-from koord.api.names import RESOURCE_CPU
+from koord.api.names import ANNOTATION_CPU_BURST, RESOURCE_CPU
 from koord.api.qos import QoSClass
 from koord.api.quantity import QuantityError, parse_milli
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.writes import About, Batch, Write, sequence
-from roles.koordlet.host.cgroup_files import CFS_PERIOD_US, milli_to_quota
+from roles.koordlet.host.cgroup_files import milli_to_quota
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.qos import view
 from roles.koordlet.qos.burst_limits import NodeState, Tokens, node_state, spend
@@ -29,9 +30,10 @@ from roles.koordlet.store import kinds
 
 BURST_POLICIES = frozenset({"cpuBurstOnly", "auto"})
 QUOTA_POLICIES = frozenset({"cfsQuotaBurstOnly", "auto"})
-POLICIES = frozenset({"none", "cpuBurstOnly", "cfsQuotaBurstOnly", "auto"})
+POLICIES = frozenset(trust.BURST_POLICIES)
 WITHOUT_BURST = frozenset({QoSClass.LSE, QoSClass.LSR, QoSClass.BE})
 MAX_V1_BURST_US = 100_000_000
+QUOTA, BURST = "cpu.cfs_quota_us", "cpu.cfs_burst_us"
 UP, DOWN, REMAIN, RESET = "up", "down", "remain", "reset"
 
 
@@ -58,21 +60,43 @@ class BurstState:
     """Pods whose gauges stand."""
 
 
-def effective(node: CPUBurstStrategy, pod: PodState) -> CPUBurstStrategy:
-    """The node's strategy with the pod's annotation on top; an annotation that cannot be used leaves the node's."""
+def effective(node: CPUBurstStrategy, pod: PodState, *, widened: bool = False) -> CPUBurstStrategy:
+    """The node's strategy with the pod's annotation on top; an annotation that cannot be used leaves the node's.
+
+    The burst buffer only brings back what the limit did not use, and a pod may have it by itself. Quota burst gives more than the
+    limit: a pod has it where the node's policy does, or where the node lets pods switch it on (``widened``). Amounts are at most the
+    node's.
+    """
     try:
         own = parse_cpu_burst(pod.annotations)
     except AnnotationError:
         return node
     if not own:
         return node
-    merged: dict[str, Any] = {**msgspec.to_builtins(node), **own}
+    merged: dict[str, Any] = {**msgspec.to_builtins(node), **trust.bounded(ANNOTATION_CPU_BURST, own)}
     if merged["policy"] not in POLICIES:
         return node
     try:
-        return msgspec.convert(merged, CPUBurstStrategy)
+        wanted = msgspec.convert(merged, CPUBurstStrategy)
     except msgspec.ValidationError:
         return node
+    return _within(wanted, node, widened or node.policy in QUOTA_POLICIES)
+
+
+def _within(wanted: CPUBurstStrategy, node: CPUBurstStrategy, quota_burst: bool) -> CPUBurstStrategy:
+    policy = wanted.policy
+    if policy in QUOTA_POLICIES and not quota_burst:
+        policy = "cpuBurstOnly" if policy in BURST_POLICIES else "none"
+    period, most = wanted.cfs_quota_burst_period_seconds, node.cfs_quota_burst_period_seconds
+    if most >= 0 and not 0 <= period <= most:
+        period = most  # -1 is a burst without end
+    return CPUBurstStrategy(
+        policy,
+        min(wanted.cpu_burst_percent, node.cpu_burst_percent),
+        min(wanted.cfs_quota_burst_percent, node.cfs_quota_burst_percent),
+        period,
+        node.share_pool_threshold_percent,
+    )
 
 
 def limit_milli(container: ContainerState) -> int:
@@ -130,6 +154,7 @@ class CPUBurst(Strategy[BurstState]):
         return BurstState()
 
     def decide(self, snapshot: Snapshot, slo: SLO, state: BurstState, now: float) -> Outcome[BurstState]:
+        cpus = snapshot.cpus
         node = node_state(snapshot, slo.cpu_burst, self.options.reconcile_interval_seconds)
         ratio = self._ratio(snapshot)
         tokens: dict[str, Tokens] = {}
@@ -146,7 +171,8 @@ class CPUBurst(Strategy[BurstState]):
             if known is not None and self._still(known, snapshot, pod, slo.cpu_burst, ratio, now):
                 quiet[pod.uid] = known
                 continue
-            round_ = _Pod(self, snapshot, pod, effective(slo.cpu_burst, pod), node, ratio, now)
+            config = effective(slo.cpu_burst, pod, widened=self.options.allow_pod_quota_burst)
+            round_ = _Pod(self, snapshot, pod, config, node, ratio, now, bool(allocated_cpus(pod, cpus)))
             round_.decide(state.tokens, tokens)
             if round_.settled:
                 found = _raw(snapshot, "cpu.cfs_quota_us", pod)
@@ -187,21 +213,28 @@ class CPUBurst(Strategy[BurstState]):
         except AnnotationError:
             return NO_RATIO
 
-    def unset_quota(self, pod: PodState) -> bool:
-        """Whether the CPU set allocator owns the pod's quota (it takes it off)."""
-        if not self.gate("CPUSetAllocator") or self.options.disable_unset_cpu_quota:
-            return False
-        return bool(allocated_cpus(pod))
+    def unset_quota(self, bound: bool) -> bool:
+        """Whether the CPU set allocator owns the quota of a pod with CPUs of its own (it takes it off)."""
+        return bound and self.gate("CPUSetAllocator") and not self.options.disable_unset_cpu_quota
 
 
 class _Pod:
     """The decision for one pod."""
 
     def __init__(
-        self, strategy: CPUBurst, snapshot: Snapshot, pod: PodState, config: CPUBurstStrategy, node: NodeState, ratio: float, now: float
+        self,
+        strategy: CPUBurst,
+        snapshot: Snapshot,
+        pod: PodState,
+        config: CPUBurstStrategy,
+        node: NodeState,
+        ratio: float,
+        now: float,
+        bound: bool,
     ) -> None:
         self.strategy, self.snapshot, self.pod, self.config, self.node, self.now = strategy, snapshot, pod, config, node, now
-        self.ratio = ratio if ratio > 1 and not allocated_cpus(pod) else 1.0
+        self.bound = bound
+        self.ratio = ratio if ratio > 1 and not bound else 1.0
         self.pod_quota = view.cpu_quota(snapshot.host, pod.cgroup_dir)
         self.quotas: dict[str, int | None] = {}
         self.batches: list[Batch] = []
@@ -237,14 +270,20 @@ class _Pod:
         writes: list[Write] = []
         on = self.config.policy in BURST_POLICIES
         for container in containers:
-            value = limit_milli(container) * self.config.cpu_burst_percent * (CFS_PERIOD_US // 1000) // 100 if on else 0
+            period = view.cpu_period(self.snapshot.host, container.cgroup_dir)
+            value = limit_milli(container) * self.config.cpu_burst_percent * period // 100_000 if on else 0
             quota = self.quotas.get(container.id)
             total += value
-            writes.append(self._burst(container.cgroup_dir, value, quota, container.name))
+            if on or self._ours(BURST, container.cgroup_dir):
+                writes.append(self._burst(container.cgroup_dir, value, quota, container.name))
             self._sample("scaled_burst", value, container)
-        if not writes:
-            return []
-        return [sequence(*writes, self._burst(self.pod.cgroup_dir, total, self.pod_quota, ""))]
+        if on or self._ours(BURST, self.pod.cgroup_dir):
+            writes.append(self._burst(self.pod.cgroup_dir, total, self.pod_quota, ""))
+        return [sequence(*writes)] if writes else []
+
+    def _ours(self, resource: str, directory: str) -> bool:
+        """Whether there is something to take back: what others set stays, whatever it is."""
+        return self.snapshot.changed(resource, directory)
 
     def _burst(self, directory: str, value: int, quota: int | None, container: str) -> Write:
         fallback = ""
@@ -267,13 +306,19 @@ class _Pod:
 
     def _quota(self, container: ContainerState, allowed: bool) -> Batch | None:
         current = self.quotas[container.id]
-        if current is None or self.strategy.unset_quota(self.pod) or self.snapshot.holder("cpu.cfs_quota_us", container.cgroup_dir):
+        if current is None or self.strategy.unset_quota(self.bound) or self.snapshot.holder("cpu.cfs_quota_us", container.cgroup_dir):
             return None
-        base = milli_to_quota(limit_milli(container))
+        directory = container.cgroup_dir
+        base = milli_to_quota(limit_milli(container), view.cpu_period(self.snapshot.host, directory))
         if self.ratio > 1:
             base = ceil(base / self.ratio)
         throttled = self.snapshot.metrics.last(kinds.CONTAINER_CPU_THROTTLED, container_id=container.id)
         what = operation(self.config, allowed, throttled, self.node)
+        # a container without a quota, as of a kubelet that sets none, has none to raise
+        untouched = (what == RESET or current <= 0) and scaled(RESET, current, base, self.config) != current
+        if untouched and not self._ours(QUOTA, directory):
+            self._sample("scaled_quota", current, container)
+            return None
         target = scaled(what, current, base, self.config)
         self._sample("scaled_quota", target, container)
         if target == current:

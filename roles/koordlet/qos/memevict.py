@@ -10,7 +10,7 @@ from typing import ClassVar
 from koord.api import names
 from koord.api.quantity import QuantityError, parse_value
 from roles.koordlet.eviction.tasks import USED, EvictionTask, critical_percent
-from roles.koordlet.eviction.victims import be_pods, memory_used, opted_in, order_by_memory, victim
+from roles.koordlet.eviction.victims import be_pods, memory_used, opted_in, order_by_memory, victim, willing_first
 from roles.koordlet.qos.evict_common import EvictState, Invalid, allocatable_task, told
 from roles.koordlet.qos.outcome import Outcome, Strategy
 from roles.koordlet.states.model import PodState, Snapshot
@@ -86,7 +86,7 @@ class MemoryEvict(Strategy[EvictState]):
         gate = "BEMemoryEvict"
 
         def pods() -> list[PodState]:
-            ordered = order_by_memory(snapshot, be_pods(snapshot, gate))
+            ordered = willing_first(order_by_memory(snapshot, be_pods(snapshot, gate)), gate)
             unknown = [p for p in ordered if memory_used(snapshot, p) is None]
             left_out = {p.uid for p in unknown[unsampled:]}
             return [p for p in ordered if p.uid not in left_out]

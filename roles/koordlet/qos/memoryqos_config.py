@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from koord.accounting.pods import pod_limits, pod_requests
+from koord.api import trust
 from koord.api.annotations import AnnotationError, parse_memory_qos
-from koord.api.names import RESOURCE_BATCH_MEMORY, RESOURCE_MEMORY
+from koord.api.names import ANNOTATION_MEMORY_QOS, RESOURCE_BATCH_MEMORY, RESOURCE_MEMORY
 from koord.api.qos import QoSClass
 from koord.api.quantity import QuantityError, parse_value
 from roles.koordlet.host.cgroup_files import MAX_INT64
@@ -17,7 +19,7 @@ from roles.koordlet.states.model import ContainerState, PodState
 from roles.koordlet.states.slo import MemoryQOS, ResourceQOSStrategy, default_class_body
 
 PAGE = resource.getpagesize()
-POLICIES = frozenset({"", "default", "auto", "none"})
+POLICIES = frozenset(trust.MEMORY_POLICIES)
 _CLASS_KEY = {
     QoSClass.LSE: "lsrClass",
     QoSClass.LSR: "lsrClass",
@@ -54,11 +56,25 @@ def effective(strategy: ResourceQOSStrategy, pod: PodState) -> MemoryQOS:
         key = _CLASS_KEY.get(pod.qos)
         # works even where the node has the class switched off
         body = NONE if key is None else default_class_body(key).memory
-    merged: dict[str, Any] = {**msgspec.to_builtins(body), **own}
+    merged: dict[str, Any] = {**msgspec.to_builtins(body), **trust.bounded(ANNOTATION_MEMORY_QOS, own)}
     try:
-        return msgspec.convert(merged, MemoryQOS)
+        wanted = msgspec.convert(merged, MemoryQOS)
     except msgspec.ValidationError:
         return body
+    return _no_better(wanted, body) if pod.qos is QoSClass.BE else wanted
+
+
+def _no_better(wanted: MemoryQOS, body: MemoryQOS) -> MemoryQOS:
+    """Of a best-effort pod: background reclaim starts no later, and the OOM killer comes no later, than for its class."""
+    return msgspec.structs.replace(
+        wanted,
+        wmark_min_adj=_bound(max, wanted.wmark_min_adj, body.wmark_min_adj),
+        priority=_bound(min, wanted.priority, body.priority),
+    )
+
+
+def _bound(pick: Callable[[int, int], int], own: int | None, theirs: int | None) -> int | None:
+    return own if own is None or theirs is None else pick(own, theirs)
 
 
 def percent_of(amount: int, percent: int | None) -> int | None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from koord.accounting.cpuset import EMPTY, CPUSet
-from koord.api.annotations import AnnotationError, parse_node_reservation, parse_resource_status, parse_system_qos_resource
+from koord.api.annotations import AnnotationError, parse_node_reservation, parse_system_qos_resource
 from koord.api.qos import QoSClass
 from roles.koordlet.host.topology import CPU, CPUTopology
+from roles.koordlet.states.allocation import ANY_NODE, NodeCPUs, held_cpus
 from roles.koordlet.states.model import PodState, TopologyState
 
 
@@ -63,12 +64,13 @@ class Pools:
 
     lsr: CPUSet = EMPTY
     lse: CPUSet = EMPTY
+    """Exclusive ones: of LSE pods, and what the kubelet's CPU manager gave away."""
     reserved: CPUSet = EMPTY
     system: CPUSet = EMPTY
     problems: tuple[str, ...] = field(default=(), compare=False)
 
     def full(self, topology: CPUTopology) -> CPUSet:
-        """The whole set of the tier: everything but LSE-owned, reserved and system-exclusive CPUs."""
+        """The whole set of the tier: everything but exclusive, reserved and system-exclusive CPUs."""
         return CPUSet(topology.ids) - self.lse - self.reserved - self.system
 
     def candidates(self, topology: CPUTopology) -> tuple[list[CPU], list[CPU]]:
@@ -79,23 +81,24 @@ class Pools:
         return owned, shared
 
     def minimal(self, topology: CPUTopology) -> CPUSet:
-        """Where everything is taken: the least that the kernel accepts, off LSE's CPUs as long as that is possible."""
-        free = CPUSet(topology.ids) - self.lse or CPUSet(topology.ids)
-        return CPUSet(list(free)[:1])
+        """Where everything is taken: the least that the kernel accepts; empty where every CPU is exclusive."""
+        return CPUSet(list(CPUSet(topology.ids) - self.lse)[:1])
 
 
-def pools(pods: Sequence[PodState], nrt: TopologyState) -> Pools:
-    """From the pods' resource-status and the annotations of NodeResourceTopology. What cannot be read is named and counts as none."""
+def pools(pods: Sequence[PodState], nrt: TopologyState, node: NodeCPUs = ANY_NODE) -> Pools:
+    """From what the pods hold and the annotations of NodeResourceTopology. What cannot be read is named and counts as none."""
     problems: list[str] = []
-    lsr = lse = EMPTY
+    lsr, lse = EMPTY, node.pinned_to_others("")
     for pod in pods:
-        cpus = allocated_cpus(pod, problems)
-        if not cpus or pod.terminated:
+        if pod.terminated:
             continue
-        if pod.qos_label is QoSClass.LSE:
-            lse = lse | cpus
-        elif pod.qos_label is QoSClass.LSR:
-            lsr = lsr | cpus
+        held = held_cpus(pod, node)
+        if held.ignored:
+            problems.append(f"pod {pod.key}: {held.ignored}")
+        if held.exclusive:
+            lse = lse | held.cpus
+        elif pod.qos is QoSClass.LSR:
+            lsr = lsr | held.cpus
     reserved = system = EMPTY
     try:
         reservation = parse_node_reservation(nrt.annotations)
@@ -112,15 +115,9 @@ def pools(pods: Sequence[PodState], nrt: TopologyState) -> Pools:
     return Pools(lsr, lse, reserved, system, tuple(problems))
 
 
-def allocated_cpus(pod: PodState, problems: list[str] | None = None) -> CPUSet:
-    """CPUs that the scheduler gave the pod; empty without or with an unreadable annotation."""
-    try:
-        status = parse_resource_status(pod.annotations)
-        return CPUSet.parse(status.cpuset) if status is not None else EMPTY
-    except ValueError as error:
-        if problems is not None:
-            problems.append(f"pod {pod.key}: {error}")
-        return EMPTY
+def allocated_cpus(pod: PodState, node: NodeCPUs = ANY_NODE) -> CPUSet:
+    """CPUs of the pod's own; empty for one that shares."""
+    return held_cpus(pod, node).cpus
 
 
 def divide(topology: CPUTopology, held: Pools, allow_milli: int, old: int) -> CPUSet:

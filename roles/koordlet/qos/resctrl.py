@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from koord.api.names import ANNOTATION_RESCTRL
 from koord.api.qos import QoSClass
+from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.writes import About, Batch, Kind, Write, sequence
 from roles.koordlet.host import parse
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.proc import cpuinfo
 from roles.koordlet.qos import view
 from roles.koordlet.qos.outcome import Outcome, Strategy
-from roles.koordlet.qos.resctrl_math import ResctrlError, cache_ids, l3_mask, mba_value, schemata_line, ways
+from roles.koordlet.qos.resctrl_units import ResctrlError, Units, read_units
 from roles.koordlet.states.model import HostState, PodState, Snapshot
 from roles.koordlet.states.slo import SLO, ResctrlQOS
 
 GROUPS = ("LSR", "LS", "BE")
+#: Groups of single pods are named so, with the pod's uid.
+OWN_GROUP = "koordlet-"
 NEEDED_FLAGS = frozenset({"cat_l3", "mba"})
 _GROUP_OF = {QoSClass.LSE: "LSR", QoSClass.LSR: "LSR", QoSClass.LS: "LS", QoSClass.BE: "BE"}
 
@@ -30,8 +33,9 @@ class ResctrlState:
 
     supported: bool | None = None
     vendor: str = ""
-    l3_caches: tuple[int, ...] = ()
-    mb_caches: tuple[int, ...] = ()
+    units: Units | None = None
+    told: frozenset[str] = frozenset()
+    """What cannot be brought about here, and was recorded."""
 
 
 def text_of(host: HostState, path: str) -> str | None:
@@ -53,9 +57,14 @@ def probe(host: HostState, state: ResctrlState) -> ResctrlState:
     return ResctrlState(model.flags >= NEEDED_FLAGS, model.vendor)
 
 
-def group_of(pod: PodState) -> str | None:
-    """The group of a pod's class; None for SYSTEM pods and for pods that have a group of their own."""
-    return None if ANNOTATION_RESCTRL in pod.annotations else _GROUP_OF.get(pod.qos)
+def group_of(pod: PodState, *, made: bool = False) -> str | None:
+    """The group of a pod's class; None for SYSTEM pods and for pods that have a group of their own.
+
+    A best-effort pod leaves its class's group only for one that is there (``made``), not for the mere annotation.
+    """
+    if ANNOTATION_RESCTRL in pod.annotations and (made or pod.qos is not QoSClass.BE):
+        return None
+    return _GROUP_OF.get(pod.qos)
 
 
 def threads(host: HostState, pod: PodState) -> list[int]:
@@ -90,38 +99,45 @@ class RdtResctrl(Strategy[ResctrlState]):
         state = probe(host, state)
         if not state.supported:
             return Outcome(state)
-        cbm = text_of(host, host.root.resctrl_path("info", "L3", "cbm_mask"))
-        if cbm is None:
+        try:
+            units = state.units or read_units(host, state.vendor)
+        except ResctrlError as error:
+            return self._telling(snapshot, state, {str(error)}, ())
+        if units is None:
             mount = Write("resctrl", host.root.resctrl_path(), "", kind=Kind.MOUNT, cached=False, reason="UpdateResctrl")
             return Outcome(state, batches=(sequence(mount),))
-        if not state.l3_caches:
-            root = text_of(host, host.root.resctrl_path("schemata")) or ""
-            state = ResctrlState(True, state.vendor, tuple(cache_ids(root, "L3")), tuple(cache_ids(root, "MB")))
-        batches = [self._groups(host)]
+        state = replace(state, units=units if units.cache_ids or units.mb_ids else None)
+        batches, problems = [self._groups(host)], set()
         for group, body in zip(GROUPS, (slo.qos.lsr.resctrl, slo.qos.ls.resctrl, slo.qos.be.resctrl), strict=True):
-            batches.append(self._schemata(host, group, body, cbm, state))
+            batches.append(self._schemata(host, group, body, units))
+            problems |= {f"group {group}: {why}" for why in (units.unsaid(body.mba_percent),) if why}
+        if 0 < units.groups <= len(GROUPS):
+            problems.add(f"the hardware has {units.groups} groups, and {len(GROUPS) + 1} are needed")
         batches += self._tasks(snapshot, slo)
-        return Outcome(state, batches=tuple(b for b in batches if b))
+        return self._telling(snapshot, state, problems, tuple(b for b in batches if b))
+
+    def _telling(self, snapshot: Snapshot, state: ResctrlState, problems: set[str], batches: tuple[Batch, ...]) -> Outcome[ResctrlState]:
+        """With a record for each problem that is new."""
+        subject = Subject("Node", name=snapshot.node_name)
+        records = tuple(
+            Record("koordlet", subject, snapshot.time, "Skipped", rule=self.name, message=text, features=self.features)
+            for text in sorted(problems - state.told)
+        )
+        return Outcome(replace(state, told=frozenset(problems)), batches=batches, records=records)
 
     def _groups(self, host: HostState) -> Batch:
         return sequence(*(Write("group", host.root.resctrl_path(g), "", kind=Kind.DIRECTORY, reason="CreateCATGroup") for g in GROUPS))
 
-    def _schemata(self, host: HostState, group: str, body: ResctrlQOS, cbm: str, state: ResctrlState) -> Batch:
+    def _schemata(self, host: HostState, group: str, body: ResctrlQOS, units: Units) -> Batch:
         path = host.root.resctrl_path(group, "schemata")
-        lines: list[Write] = []
-        try:
-            mask = l3_mask(ways(cbm), body.cat_range_start_percent, body.cat_range_end_percent)
-        except ResctrlError:
-            mask = None
-        if mask is not None and state.l3_caches:
-            lines.append(self._line(path, "L3", dict.fromkeys(state.l3_caches, mask)))
-        bandwidth = mba_value(state.vendor, body.mba_percent)
-        if bandwidth is not None and state.mb_caches:
-            lines.append(self._line(path, "MB", dict.fromkeys(state.mb_caches, bandwidth)))
-        return sequence(*lines)
-
-    def _line(self, path: str, resource: str, values: dict[int, int]) -> Write:
-        return Write("schemata", path, schemata_line(resource, values), kind=Kind.LINE, device=resource, reason="UpdateResctrl")
+        mask = units.mask(body.cat_range_start_percent, body.cat_range_end_percent)
+        bandwidth = units.bandwidth(body.mba_percent)
+        lines = units.cache_lines(dict.fromkeys(units.cache_ids, mask)) if mask is not None else []
+        if bandwidth is not None:
+            lines += units.bandwidth_line(dict.fromkeys(units.mb_ids, bandwidth))
+        return sequence(
+            *(Write("schemata", path, line, kind=Kind.LINE, device=resource, reason="UpdateResctrl") for resource, line in lines)
+        )
 
     def _tasks(self, snapshot: Snapshot, slo: SLO) -> list[Batch]:
         """Threads that are not in their class's group yet. The kernel moves a thread at a write of its id."""
@@ -130,7 +146,7 @@ class RdtResctrl(Strategy[ResctrlState]):
         inside: dict[str, set[int]] = {}
         batches: list[Batch] = []
         for pod in snapshot.pods:
-            group = group_of(pod)
+            group = group_of(pod, made=os.path.isdir(host.root.resctrl_path(f"{OWN_GROUP}{pod.uid}")))
             if group is None or not pod.active or not enabled[group]:
                 continue
             path = os.path.join(host.root.resctrl_path(group), "tasks")

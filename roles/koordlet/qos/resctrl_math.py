@@ -8,6 +8,8 @@ AMD = "AuthenticAMD"
 #: AMD counts bandwidth in 1/8 GB/s; 2048 is no limit. 25 GB/s × 8 × 0.8, as measured on Milan.
 AMD_NO_LIMIT = 2048
 AMD_PER_NODE = 160
+#: Percentages of bandwidth go in steps of so much where the kernel does not say.
+INTEL_STEP = 10
 
 
 class ResctrlError(ValueError):
@@ -33,15 +35,6 @@ def l3_mask(total: int, start: int, end: int) -> int | None:
     return ((1 << (last - first)) - 1) << first or None
 
 
-def mba_value(vendor: str, percent: int) -> int | None:
-    """The value of an MB line; None for a percentage outside 1..100."""
-    if not 1 <= percent <= 100:
-        return None
-    if vendor == AMD:
-        return AMD_NO_LIMIT if percent == 100 else AMD_PER_NODE * percent // 100
-    return -(-percent // 10) * 10
-
-
 def cache_ids(schemata: str, resource: str) -> list[int]:
     """Cache ids of ``L3`` or ``MB`` in a schemata file, ascending; empty when it has no such line."""
     for line in schemata.splitlines():
@@ -51,7 +44,21 @@ def cache_ids(schemata: str, resource: str) -> list[int]:
     return []
 
 
+def cache_values(schemata: str, resource: str) -> dict[int, int]:
+    """Decimal values by cache id of a line such as ``MB:0=100;1=100``; domains without a number count as 0."""
+    out: dict[int, int] = {}
+    for line in schemata.splitlines():
+        name, _, domains = line.strip().partition(":")
+        if name.strip() != resource:
+            continue
+        for part in domains.split(";"):
+            key, _, value = (text.strip() for text in part.partition("="))
+            if key.isdecimal():
+                out[int(key)] = int(value) if value.isdecimal() else 0
+    return out
+
+
 def schemata_line(resource: str, values: Mapping[int, int]) -> str:
     """``L3:0=f;1=f;``, masks in hexadecimal, ascending by id."""
-    form = "x" if resource == "L3" else "d"
+    form = "x" if resource.startswith("L3") else "d"
     return f"{resource}:" + "".join(f"{cache}={value:{form}};" for cache, value in sorted(values.items()))

@@ -169,7 +169,7 @@ class BECPUSuppress(Strategy[SuppressState]):
         old = view.cpuset(host, directory)
         if topology is None or nrt is None or old is None:
             return Outcome(state)
-        held = pools(snapshot.pods, nrt)
+        held = pools(snapshot.pods, nrt, snapshot.cpus)
         new = divide(topology, held, allow.milli, len(old))
         if len(new) > len(old):
             if not self._may_grow(state, now):
@@ -179,7 +179,7 @@ class BECPUSuppress(Strategy[SuppressState]):
         if not new:
             new = held.minimal(topology)
             text = (
-                f"no CPU is left for best-effort pods (LSE pods {held.lse or 'none'}, reserved {held.reserved or 'none'}); they get {new}"
+                f"no CPU is left for best-effort pods (exclusive {held.lse or 'none'}, reserved {held.reserved or 'none'}); they get {new}"
             )
             notices = (Notice("Warning", "BECPUExhausted", text),)
         levels = view.tree(host, "cpuset", directory, 2)
@@ -202,7 +202,7 @@ class BECPUSuppress(Strategy[SuppressState]):
         """The whole set of the tier for the level, its pods and their containers."""
         if snapshot.topology is None or snapshot.nrt is None:
             return ()
-        full = pools(snapshot.pods, snapshot.nrt).full(snapshot.topology)
+        full = pools(snapshot.pods, snapshot.nrt, snapshot.cpus).full(snapshot.topology)
         levels = view.tree(snapshot.host, "cpuset", snapshot.host.cgroups.qos_dir(BESTEFFORT), 2)
         return (cpuset_batch(levels, [full, full, full], cached=True),) if full else ()
 
@@ -210,7 +210,7 @@ class BECPUSuppress(Strategy[SuppressState]):
         """The same, but containers that the BE CPU manager placed keep their CPUs."""
         if snapshot.topology is None or snapshot.nrt is None:
             return ()
-        full = pools(snapshot.pods, snapshot.nrt).full(snapshot.topology)
+        full = pools(snapshot.pods, snapshot.nrt, snapshot.cpus).full(snapshot.topology)
         if not full:
             return ()
         placed = {pod.cgroup_dir for pod in snapshot.pods if _placed(pod.annotations)}
@@ -276,4 +276,4 @@ def _placed(annotations: dict[str, str]) -> bool:
         status = parse_resource_status(annotations)
     except AnnotationError:
         return True  # rather leave it where it is
-    return status is not None and (bool(status.cpuset) or bool(status.numa_node_resources))
+    return status is not None and bool(status.numa_node_resources)

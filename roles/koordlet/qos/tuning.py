@@ -25,6 +25,7 @@ from roles.koordlet.qos.picker import allocated_cpus
 from roles.koordlet.qos.tuning_files import BURST, LOW, MIN, QUOTA, Deltas, Files, Key
 from roles.koordlet.qos.tuning_memory import Counters, look, score_writes, scores
 from roles.koordlet.qos.tuning_steps import CPUStep, MemorySigns, MemoryStep, next_cpu, next_memory, protection, score
+from roles.koordlet.states.allocation import NodeCPUs
 from roles.koordlet.states.model import ContainerState, PodState, Snapshot
 from roles.koordlet.states.slo import SLO, TuningStrategy
 from roles.koordlet.store import kinds
@@ -87,9 +88,9 @@ class ResourceTuning(Strategy[TuningState]):
             cleared=("tuning",),
         )
 
-    def leaves_cpu_to_others(self, slo: SLO, pod: PodState) -> bool:
+    def leaves_cpu_to_others(self, slo: SLO, pod: PodState, cpus: NodeCPUs) -> bool:
         """Whether somebody else decides on the pod's quota: its own annotation, CPU burst, the CPU set allocator."""
-        if pod.qos is not QoSClass.LS or allocated_cpus(pod):
+        if pod.qos is not QoSClass.LS or allocated_cpus(pod, cpus):
             return True
         try:
             own = parse_cpu_burst(pod.annotations)
@@ -126,6 +127,7 @@ class _Round:
         self.records: list[Record] = []
         self._shown: list[tuple[PodState, ContainerState, Tuned]] = []
         self._node: NodeState | None = None
+        self.cpus = snapshot.cpus
 
     def look(self, pod: PodState, container: ContainerState) -> None:
         before = self.state.containers.get(container.id, Tuned())
@@ -143,7 +145,7 @@ class _Round:
 
     def _cpu(self, pod: PodState, container: ContainerState, before: Tuned) -> Tuned:
         limit = limit_milli(container)
-        if not self.config.cpu.enable or limit <= 0 or self.strategy.leaves_cpu_to_others(self.slo, pod):
+        if not self.config.cpu.enable or limit <= 0 or self.strategy.leaves_cpu_to_others(self.slo, pod, self.cpus):
             return replace(before, cpu=NO_CPU, limit=0)
         host, directory = self.snapshot.host, container.cgroup_dir
         # tuning starts from what the file says: normalization may have scaled it

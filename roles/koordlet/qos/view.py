@@ -6,6 +6,7 @@ import os
 
 from koord.accounting.cpuset import CPUSet, CPUSetError
 from roles.koordlet.host import parse
+from roles.koordlet.host.cgroup_files import CFS_PERIOD_US
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.states.model import HostState
 
@@ -17,6 +18,17 @@ def cpu_quota(host: HostState, directory: str) -> int | None:
         return parse.cpu_quota(path, host.files.read(path), v2=host.cgroups.v2)
     except (HostError, ValueError):
         return None
+
+
+def cpu_period(host: HostState, directory: str) -> int:
+    """CFS period of a cgroup directory in µs; the kernel's default where it cannot be read."""
+    try:
+        path = host.cgroups.file("cpu.cfs_period_us", directory)
+        words = host.files.read(path).split()
+        period = int(words[1 if host.cgroups.v2 else 0])
+    except (HostError, ValueError, IndexError):
+        return CFS_PERIOD_US
+    return period if period > 0 else CFS_PERIOD_US
 
 
 def cpuset(host: HostState, directory: str) -> CPUSet | None:

@@ -10,11 +10,12 @@ from typing import Any
 import orjson
 
 from koord.accounting.cpuset import EMPTY, CPUSet, CPUSetError
-from koord.api.names import ANNOTATION_NODE_RESERVATION, ANNOTATION_NODE_SYSTEM_QOS_RESOURCE, ANNOTATION_RESOURCE_STATUS
+from koord.api.names import ANNOTATION_NODE_RESERVATION, ANNOTATION_NODE_SYSTEM_QOS_RESOURCE
 from koord.api.qos import QoSClass
 from koord.api.quantity import Quantity, QuantityError, parse_milli
 from roles.koordlet.host.topology import CPUTopology
 from roles.koordlet.report.packing import PackingError, take_packed
+from roles.koordlet.states.allocation import ANY_NODE, NodeCPUs, claimant, held, held_cpus
 from roles.koordlet.states.model import PodState
 
 log = logging.getLogger(__name__)
@@ -39,10 +40,9 @@ def _cpus(text: object) -> CPUSet:
         return EMPTY
 
 
-def pod_cpuset(pod: PodState) -> CPUSet:
-    """CPUs that the scheduler gave the pod (annotation resource-status); empty without or with an unreadable one."""
-    status = _json_object(pod.annotations.get(ANNOTATION_RESOURCE_STATUS))
-    return _cpus(status.get("cpuset")) if status is not None else EMPTY
+def pod_cpuset(pod: PodState, node: NodeCPUs = ANY_NODE) -> CPUSet:
+    """CPUs of the pod's own; empty for one that shares."""
+    return held_cpus(pod, node).cpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +141,16 @@ class Pinned:
         return {**out, "cpuset": str(self.cpus), "managedByKubelet": True}
 
 
+def _scheduled(pod: PodState, node: NodeCPUs) -> bool:
+    """Whether the pod's CPUs are those that the scheduler gave it."""
+    return bool(held(pod.annotations, claimant(pod), node).cpus)
+
+
 class CPUStateError(ValueError):
     """``cpu_manager_state`` is there but cannot be understood."""
 
 
-def kubelet_pinned(state: bytes | None, pods: Sequence[PodState]) -> list[Pinned]:
+def kubelet_pinned(state: bytes | None, pods: Sequence[PodState], node: NodeCPUs = ANY_NODE) -> list[Pinned]:
     """Pods of ``cpu_manager_state`` that koordinator does not manage, by uid. No or an empty file: none."""
     if state is None or not state.strip():
         return []
@@ -158,7 +163,7 @@ def kubelet_pinned(state: bytes | None, pods: Sequence[PodState]) -> list[Pinned
     out: list[Pinned] = []
     for uid, cpusets in sorted(rows):
         pod = by_uid.get(uid)
-        if pod is not None and (pod.qos_label in {QoSClass.LS, QoSClass.BE} or pod_cpuset(pod)):
+        if pod is not None and (pod.qos_label in {QoSClass.LS, QoSClass.BE} or _scheduled(pod, node)):
             continue
         cpus = EMPTY
         for text in cpusets:
@@ -228,8 +233,8 @@ def shared_pools(topology: CPUTopology, owned: CPUSet, withheld: CPUSet) -> list
     return pools
 
 
-def owned_cpus(pods: Sequence[PodState], pinned: Sequence[Pinned]) -> tuple[CPUSet, CPUSet]:
-    """CPUs that leave the LS pool, and those that leave the BE pool (LSE and kubelet-pinned ones only)."""
+def owned_cpus(pods: Sequence[PodState], pinned: Sequence[Pinned], node: NodeCPUs = ANY_NODE) -> tuple[CPUSet, CPUSet]:
+    """CPUs that leave the LS pool, and those that leave the BE pool (exclusive ones only)."""
     by_kubelet = EMPTY
     for entry in pinned:
         by_kubelet = by_kubelet | entry.cpus
@@ -237,8 +242,8 @@ def owned_cpus(pods: Sequence[PodState], pinned: Sequence[Pinned]) -> tuple[CPUS
     for pod in pods:
         if pod.terminated:
             continue
-        cpus = pod_cpuset(pod)
-        from_ls = from_ls | cpus
-        if pod.qos_label is QoSClass.LSE:
-            from_be = from_be | cpus
+        own = held_cpus(pod, node)
+        from_ls = from_ls | own.cpus
+        if own.exclusive:
+            from_be = from_be | own.cpus
     return from_ls, from_be

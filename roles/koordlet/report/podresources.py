@@ -13,9 +13,10 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from koord.api.annotations import AnnotationError, parse_device_allocations
+from koord.api.annotations import AnnotationError
 from koord.api.names import DEVICE_TYPE_GPU
 from koord.process.errors import ConfigurationError
+from roles.koordlet.states.allocation import Devices, claimant, granted_devices
 from roles.koordlet.states.model import PodState
 
 if TYPE_CHECKING:
@@ -35,10 +36,10 @@ MAX_MESSAGE = 16 << 20
 RESOURCE_NAMES = {DEVICE_TYPE_GPU: "nvidia.com/gpu", "rdma": "koordinator.sh/rdma"}
 
 
-def allocated_devices(annotations: dict[str, str]) -> dict[str, list[str]]:
-    """Device ids by resource name, sorted by it: the virtual functions where there are some, else the device. Raises AnnotationError."""
+def allocated_devices(allocated: Devices) -> dict[str, list[str]]:
+    """Device ids by resource name, sorted by it: the virtual functions where there are some, else the device."""
     found: dict[str, list[str]] = {}
-    for kind, devices in (parse_device_allocations(annotations) or {}).items():
+    for kind, devices in allocated.items():
         resource = RESOURCE_NAMES.get(kind)
         if resource is None:
             continue
@@ -59,7 +60,7 @@ def add_devices(answer: pb.ListPodResourcesResponse, pods: Iterable[PodState]) -
         if pod is None or not entry.containers:
             continue
         try:
-            devices = allocated_devices(pod.annotations)
+            devices = allocated_devices(granted_devices(pod.annotations, claimant(pod)).devices)
         except AnnotationError as error:
             log.warning("pod %s: %s; its devices are not listed", pod.key, error)
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -11,10 +11,12 @@ import orjson
 from koord.accounting.cpuset import CPUSet
 from koord.api import names
 from koord.api.kinds import NODERESOURCETOPOLOGIES
+from koord.api.labels import effective_cpu_bind_policy
 from roles.koordlet.host.numa import NumaNode
 from roles.koordlet.host.topology import BasicInfo, CPUTopology
 from roles.koordlet.report.cpupools import (
     KubeletPolicy,
+    Pinned,
     kubelet_pinned,
     node_reservation,
     owned_cpus,
@@ -22,6 +24,7 @@ from roles.koordlet.report.cpupools import (
     system_qos,
 )
 from roles.koordlet.report.zones import make_zones, merge_zones, numa_reserved, zone_values
+from roles.koordlet.states.allocation import NodeCPUs
 from roles.koordlet.states.model import PodState
 
 if TYPE_CHECKING:
@@ -73,8 +76,8 @@ def compute(data: TopologyInput) -> Wanted:
     """Raises :class:`~roles.koordlet.report.zones.ZoneError` or ``CPUStateError``; then nothing is to be changed."""
     topology, node = data.topology, data.node
     node_annotations = node.metadata.annotations
-    pinned = kubelet_pinned(data.cpu_manager_state, data.pods) if data.policy.static else []
-    from_ls, from_be = owned_cpus(data.pods, pinned)
+    pinned, cpus = _held_on(data)
+    from_ls, from_be = owned_cpus(data.pods, pinned, cpus)
     reservation, reserved_cpus = node_reservation(node_annotations, topology)
     system, system_cpus = system_qos(node_annotations)
     withheld: CPUSet = reserved_cpus | system_cpus
@@ -99,6 +102,20 @@ def compute(data: TopologyInput) -> Wanted:
         policies=[data.policy.topology_policy],
         zones=make_zones(topology, data.numa, reserved),
     )
+
+
+def _held_on(data: TopologyInput) -> tuple[list[Pinned], NodeCPUs]:
+    """The kubelet's pods with their CPUs, and with them the node's side of every other answer."""
+    policy = data.policy
+    bind = effective_cpu_bind_policy(data.node.metadata.labels, policy.cpu_manager, policy.options)
+    cpus = NodeCPUs(CPUSet(data.topology.ids), bind != names.NODE_CPU_BIND_NONE)
+    if not policy.static:
+        return [], cpus
+    # who claims CPUs of a pod of the kubelet's is itself only a pod of the kubelet's
+    first = kubelet_pinned(data.cpu_manager_state, data.pods, cpus)
+    cpus = replace(cpus, pinned={entry.uid: entry.cpus for entry in first})
+    pinned = kubelet_pinned(data.cpu_manager_state, data.pods, cpus)
+    return pinned, replace(cpus, pinned={entry.uid: entry.cpus for entry in pinned})
 
 
 def new_object(node: Node) -> Object:

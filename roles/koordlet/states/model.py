@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from koord.api.qos import KUBERNETES_BEST_EFFORT, QoSClass
+from roles.koordlet.states.allocation import NodeCPUs, node_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,9 +160,17 @@ class Snapshot:
     holder: Callable[[str, str], str] = lambda resource, directory: ""
     """The strategy that has a cgroup file (resource, directory) for itself, "" for none."""
 
+    changed: Callable[[str, str], bool] = lambda resource, directory: False
+    """Whether this agent, or one before it, changed a cgroup file (resource, directory) by the journal: only that is reset."""
+
     others_cpu: float | None = None
     """In a tick that kernel pressure started because of a load that rose: CPU of the pods outside the best-effort level over the last
     tenths of a second, cores. Samples are means since the last tick and still know little of it."""
+
+    @property
+    def cpus(self) -> NodeCPUs:
+        """The node's side of "which CPUs has this pod"."""
+        return node_cpus(self.node, self.nrt, self.topology)
 
     def pod(self, uid: str) -> PodState | None:
         for pod in self.pods:

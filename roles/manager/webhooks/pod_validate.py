@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import msgspec
 from msgspec import structs
@@ -10,7 +10,7 @@ from msgspec import structs
 from koord import seams
 from koord.accounting.pods import spec_requests
 from koord.accounting.resources import ResourceVector
-from koord.api import names
+from koord.api import names, trust
 from koord.api.objects import Pod, convert
 from koord.api.priority import PriorityClass, PriorityError, pod_priority_class_raw, sub_priority
 from koord.api.qos import QoSClass, pod_qos_raw
@@ -19,6 +19,7 @@ from roles.manager.noderesource.inputs import unix_time
 from roles.manager.webhooks import enhanced
 from roles.manager.webhooks.quota_topology import resolve
 from roles.manager.webhooks.review import Refusal, Request
+from roles.manager.webhooks.translate import extended_resource_spec
 from roles.manager.webhooks.view import View
 
 Rule = Callable[[Pod, Pod | None, Request, View], Awaitable[None]]
@@ -30,10 +31,36 @@ _REFUSED_CLASSES = {
 
 
 async def forbidden_annotation(pod: Pod, old: Pod | None, request: Request, view: View) -> None:
-    """The scheduler's own mark of a reserve pod may not be set by users, whatever its value."""
-    key = names.ANNOTATION_RESERVE_POD
-    if key in pod.metadata.annotations:
-        raise Refusal(f'metadata.annotations["{key}"]: is reserved for the scheduler and may not be set')
+    """The scheduler's own marks of a reserve pod may not be set by anybody, whatever their value."""
+    for key in trust.FORBIDDEN:
+        if key in pod.metadata.annotations:
+            raise Refusal(f'metadata.annotations["{key}"]: is reserved for the scheduler and may not be set')
+
+
+async def trusted_annotations(pod: Pod, old: Pod | None, request: Request, view: View) -> None:
+    """Allocations are written by the scheduler, batch resources say what the spec says, and owners keep to the bounds (BEY-SEC-03)."""
+    after, before = pod.metadata.annotations, old.metadata.annotations if old is not None else {}
+    touched = trust.changed(trust.RESERVED, after, before)
+    if touched and not trust.is_writer(request.username, request.groups, view.allocation_writers):
+        keys = ", ".join(f'metadata.annotations["{key}"]' for key in touched)
+        raise Refusal(f"{keys}: written by the scheduler only, and user {request.username!r} is none of --allocation-writers", 403)
+    failures: list[str] = []
+    for key in trust.changed(trust.OWNED, after, before):
+        problems = list(trust.out_of_bounds(key, after))
+        # what cannot be read counts as absent, on the node too
+        (failures if trust.readable(key, after) else request.warnings).extend(problems)
+    if failures:
+        raise Refusal("; ".join(failures))
+    _extended_spec(pod, before, request, view)
+
+
+def _extended_spec(pod: Pod, before: Mapping[str, str], request: Request, view: View) -> None:
+    key = names.ANNOTATION_EXTENDED_RESOURCE_SPEC
+    present = pod.metadata.annotations.get(key)
+    if not present or present == before.get(key) or view.gates.enabled("DisableExtendedResourceSpec"):
+        return
+    if extended_resource_spec((request.object or {}).get("spec") or {}, present) is not None:
+        raise Refusal(f'metadata.annotations["{key}"]: says something else than the batch resources of spec.containers')
 
 
 async def colocation_rules(pod: Pod, old: Pod | None, request: Request, view: View) -> None:
@@ -198,6 +225,7 @@ def _gpu(wanted: dict[str, int]) -> Iterator[str]:
 # In order; the first rule that refuses answers. The name is the metric's plugin_name.
 RULES: tuple[tuple[str, Rule], ...] = (
     ("ForbiddenAnnotation", forbidden_annotation),
+    ("TrustedAnnotations", trusted_annotations),
     ("ClusterColocationProfile", colocation_rules),
     ("ElasticQuota", quota_binding),
     ("QuotaEvaluator", quota_admission),

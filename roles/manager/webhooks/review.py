@@ -11,6 +11,9 @@ import orjson
 VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 
 
+_KINDS: dict[type, str] = {dict: "an object", str: "a string", list: "a list"}
+
+
 class BadReview(ValueError):
     """A body that is no AdmissionReview; answered with 400."""
 
@@ -38,6 +41,7 @@ class Request:
     object: dict[str, Any] | None
     old_object: dict[str, Any] | None
     username: str = ""
+    groups: tuple[str, ...] = ()
     dry_run: bool = False
     api_version: str = VERSIONS[0]
     notes: list[str] = field(default_factory=list)
@@ -89,6 +93,7 @@ def decode(body: bytes) -> Request:
         object=_object(request, "object"),
         old_object=_object(request, "oldObject"),
         username=_member(user, "username", str, ""),
+        groups=_texts(user, "groups"),
         dry_run=bool(request.get("dryRun")),
         api_version=version,
     )
@@ -99,8 +104,15 @@ def _member(parent: dict[str, Any], name: str, kind: type, default: Any) -> Any:
     if value is None:
         return default
     if not isinstance(value, kind):
-        raise BadReview(f"request.{name} must be {'an object' if kind is dict else 'a string'}")
+        raise BadReview(f"request.{name} must be {_KINDS[kind]}")
     return value
+
+
+def _texts(parent: dict[str, Any], name: str) -> tuple[str, ...]:
+    texts: list[Any] = _member(parent, name, list, [])
+    if not all(isinstance(text, str) for text in texts):
+        raise BadReview(f"request.userInfo.{name} must be a list of strings")
+    return tuple(texts)
 
 
 def _object(request: dict[str, Any], name: str) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from koord import seams
+from koord.api import trust
 from koord.api.kinds import NAMESPACES, PRIORITYCLASSES
 from koord.api.objects import ClusterColocationProfile, ElasticQuota, Namespace, PriorityClassObject, convert
 from koord.config.gates import FeatureGates
@@ -42,6 +43,7 @@ class View:
         self.options = options
         self.gates = gates
         self.live = LiveReads(lanes.reviews)
+        self.allocation_writers = options.allocation_writers or trust.default_writers(options.webhook.namespace)
         self.draw = draw or (lambda: seams.rng().randrange(100))
         self.profiles: dict[str, Profile] = {}
         self.quota_pods = QuotaPods()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from roles.manager.webhooks.profiles import apply_metadata, compile_profile, pro
 from roles.tools.lint import configmaps, meaning, protocol
 from roles.tools.lint.finding import Finding, Level
 from roles.tools.lint.schema import Schemas
-from roles.tools.lint.sources import Document, within
+from roles.tools.lint.sources import Document, join, within
 from roles.tools.lint.world import World, path_in
 
 Obj = dict[str, Any]
@@ -46,7 +47,7 @@ class Objects:
             found += await self._profile(document, stored)
         found += meaning.check(document, stored if stored is not None else document.data)
         if stored is not None and kind in ("Pod", "Reservation"):
-            found += await self._admission(document, stored)
+            found += await self._admission(document, stored, found)
         found += await self._template(document)
         if kind == "PodMigrationJob":
             found += await self._successor(document)
@@ -60,10 +61,14 @@ class Objects:
             obj = {**obj, "metadata": {**obj["metadata"], "labels": labels}}
         return await self._admission(document, obj)
 
-    async def _admission(self, document: Document, obj: Obj) -> list[Finding]:
+    async def _admission(self, document: Document, obj: Obj, known: Iterable[Finding] = ()) -> list[Finding]:
+        """What the webhooks refuse, but for what is ``known`` of the inside of an annotation: with its line there."""
         found = []
+        inside = [one.path for one in known]
         for message in await self.world.admit(obj):
             path = path_in(message)
+            if any(one.startswith(f"{join(document.base, path)}.") for one in inside):
+                continue
             found.append(document.finding(message.removeprefix(f"{path}: "), path))
         return found
 
@@ -87,7 +92,7 @@ class Objects:
             return found + [one for one in told if one.message.startswith("unknown field")]
         found += [one for one in told if one.level is Level.WARNING]
         if stored is not None:
-            found += await self._admission(part, stored)
+            found += await self._admission(part, stored, found)
         return found + list(meaning.check(part, part.data))
 
     async def _successor(self, document: Document) -> list[Finding]:

@@ -70,9 +70,11 @@ class World:
         if kind is None:
             return []
         current = copy_json(obj)
+        # a pod that has its node is one of a cluster, and carries what the scheduler wrote
+        user = self.view.allocation_writers[0] if (obj.get("spec") or {}).get("nodeName") else ""
         try:
             for webhook in (*self._for(kind, mutating=True), *self._for(kind, mutating=False)):
-                answer = await webhook.handle(_request(kind, current), self.view, _untimed)
+                answer = await webhook.handle(_request(kind, current, user), self.view, _untimed)
                 if answer.patch:
                     current = apply_json_patch(current, answer.patch)
         except Refusal as refused:
@@ -91,10 +93,10 @@ async def _untimed(name: str, call: Awaitable[Any]) -> Any:
     return await call
 
 
-def _request(kind: Kind, obj: Obj) -> Request:
+def _request(kind: Kind, obj: Obj, username: str) -> Request:
     meta = obj.get("metadata") or {}
     namespace = (meta.get("namespace") or "default") if kind.namespaced else ""
-    return Request("lint", "CREATE", kind.group, kind.plural, "", namespace, meta.get("name") or "", copy_json(obj), None)
+    return Request("lint", "CREATE", kind.group, kind.plural, "", namespace, meta.get("name") or "", copy_json(obj), None, username)
 
 
 def split(message: str) -> list[str]:

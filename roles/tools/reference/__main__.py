@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from roles.tools.reference import chart, commands, configuration, crds, gates, metrics, names
+from roles.tools.reference import chart, commands, configuration, crds, gates, metrics, names, trust
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "annotations.md": names.render,
@@ -16,6 +16,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "configuration.md": configuration.render,
     "feature-gates.md": gates.render,
     "metrics.md": metrics.render,
+    "trust.md": trust.render,
 }
 
 

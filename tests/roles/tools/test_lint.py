@@ -627,3 +627,26 @@ def test_no_text_is_too_broken(text: str) -> None:
 
     for item in documents(Source("x", text)):
         assert isinstance(item, Document) or item.line.startswith("x:")
+
+
+@pytest.mark.feature("BEY-SEC-03")
+def test_who_may_write_what_on_pods(tmp_path: Path) -> None:
+    annotations = {
+        "scheduling.koordinator.sh/resource-status": '{"cpuset":"0-3"}',
+        "koordinator.sh/cpuBurst": '{"cfsQuotaBurstPercent":90000}',
+    }
+    spec = {"containers": [{"name": "c", "image": "x"}]}
+    made = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "w", "annotations": annotations}, "spec": spec}
+    template = {"metadata": {"labels": {"a": "b"}, "annotations": annotations}, "spec": spec}
+    workload = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "w"}}
+    workload["spec"] = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
+    for manifest in (made, workload):
+        status, found = lint(tmp_path, orjson.dumps(manifest).decode())
+        assert status == 1
+        assert any("resource-status" in one["path"] and "written by the scheduler only" in one["message"] for one in found), found
+    del annotations["scheduling.koordinator.sh/resource-status"]
+    status, found = lint(tmp_path, orjson.dumps(made).decode())
+    assert [one["message"] for one in found] == ["cfsQuotaBurstPercent: 90000 is not in 100..10000"]
+    bound = {**made, "spec": {**spec, "nodeName": "n1"}}
+    bound["metadata"] = {"name": "w", "annotations": {"scheduling.koordinator.sh/resource-status": '{"cpuset":"0-3"}'}}
+    assert lint(tmp_path, orjson.dumps(bound).decode()) == (0, []), "of a cluster, where the scheduler wrote it"

@@ -211,6 +211,7 @@ class World:
             collect_interval=1.0,
             pods_synced=True,
             storage=self.storage,
+            changed=self.machine.executor.changed,
         )
 
     def decide(self, strategy: Strategy[Any], state: Any = None) -> Outcome[Any]:

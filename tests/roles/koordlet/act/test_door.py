@@ -268,7 +268,8 @@ def test_the_be_cpu_manager_mode_gives_the_tier_back_but_keeps_placed_containers
         parts = [{"node": 0, "resources": {"kubernetes.io/batch-cpu": "2"}}]
         placed = {"scheduling.koordinator.sh/resource-status": json.dumps({"numaNodeResources": parts})}
         exclusive = {"scheduling.koordinator.sh/resource-status": '{"cpuset": "14-15"}'}
-        await c.pod("lse", qos="LSE", kube_qos="Burstable", annotations=exclusive)
+        own = {"requests": {"cpu": "2"}, "limits": {"cpu": "2"}}
+        await c.pod("lse", qos="LSE", kube_qos="Burstable", resources=own, annotations=exclusive)
         plain = await c.pod("plain", qos="BE", kube_qos="BestEffort")
         kept = await c.pod("kept", qos="BE", kube_qos="BestEffort", annotations=placed)
         c.use.update({"node": 4.0, "plain": 1.0, "kept": 1.0})

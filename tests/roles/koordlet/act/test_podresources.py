@@ -60,7 +60,9 @@ def test_allocated_devices_are_listed() -> None:
             "gpu": [{"minor": 0, "id": "GPU-a", "resources": {}}, {"minor": 1, "id": "GPU-b", "resources": {}}],
             "fpga": [{"minor": 0, "id": "x"}],
         }
-        await c.pod("gpus", qos="LS", kube_qos="Burstable", annotations={ALLOCATED: json.dumps(allocation)})
+        amounts = {"nvidia.com/gpu": "2", "koordinator.sh/rdma": "100"}
+        wanted = {"requests": amounts, "limits": amounts}
+        await c.pod("gpus", qos="LS", kube_qos="Burstable", resources=wanted, annotations={ALLOCATED: json.dumps(allocation)})
         kubelet = Kubelet()
         real = c.base / "var/lib/kubelet/pod-resources/kubelet.sock"
         real.parent.mkdir(parents=True)

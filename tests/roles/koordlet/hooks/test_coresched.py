@@ -116,7 +116,7 @@ class TestCookies:
         node.run()
         assert groups(node) == [{10, 11, 12}, {20, 21}, {30}, {40}]
         text = node.machine.metrics.internal_text()
-        assert 'core_sched_group="mine"' in text
+        assert 'core_sched_group="default/mine"' in text
         assert 'core_sched_group="-expeller"' in text, "LS expels: it is not in the group of BE"
 
     def test_new_processes_join_and_restarts_learn(self, node) -> None:

@@ -15,6 +15,7 @@ from roles.koordlet.host.topology import parse_cpu_list
 
 POOLS = [{"socket": 0, "node": 0, "cpuset": "0-5"}, {"socket": 1, "node": 1, "cpuset": "8-15"}]
 BE_POOLS = [{"socket": 0, "node": 0, "cpuset": "0-7"}, {"socket": 1, "node": 1, "cpuset": "8-15"}]
+BATCH = {"kubernetes.io/batch-cpu": "2000"}
 RATIO = "node.koordinator.sh/cpu-normalization-ratio"
 
 
@@ -54,11 +55,20 @@ class TestCPUSets:
         node = hooked("CPUSetAllocator")
         node.world.nrt = nrt(**{"node.koordinator.sh/system-qos-resource": '{"cpuset":"6-7"}'})
         wanted = [
-            (pod(node, "bound", qos="LSR", kube_qos="Guaranteed", annotations=allocated("2,10")), "2,10"),
-            (pod(node, "unlabelled", annotations=allocated("3")), "3"),
-            (pod(node, "numa", qos="LS", annotations=allocated("", 1)), "8-15"),
+            (pod(node, "bound", qos="LSR", kube_qos="Guaranteed", requests={"cpu": "2"}, annotations=allocated("2,10")), "2,10"),
+            (pod(node, "unlabelled", kube_qos="Guaranteed", requests={"cpu": "1"}, annotations=allocated("3")), "3"),
+            (pod(node, "forged", qos="LS", requests={"cpu": "2"}, annotations=allocated("0-1")), "0-5,8-15"),
+            (pod(node, "greedy", qos="LSR", requests={"cpu": "2"}, annotations=allocated("0-2")), "0-5,8-15"),
+            (pod(node, "numa", qos="LS", requests={"cpu": "1"}, annotations=allocated("", 1)), "8-15"),
             (
-                pod(node, "numa-be", qos="BE", kube_qos="BestEffort", annotations=allocated("", 1, resource="kubernetes.io/batch-cpu")),
+                pod(
+                    node,
+                    "numa-be",
+                    qos="BE",
+                    kube_qos="BestEffort",
+                    requests=BATCH,
+                    annotations=allocated("", 1, resource="kubernetes.io/batch-cpu"),
+                ),
                 "0-15",
             ),
             (pod(node, "system", qos="SYSTEM"), "6-7"),
@@ -75,8 +85,10 @@ class TestCPUSets:
     def test_be_pods_with_the_manager(self, hooked) -> None:
         node = hooked("CPUSetAllocator", "BECPUManager")
         node.world.nrt = nrt()
-        made = pod(node, "be", qos="BE", kube_qos="BestEffort", annotations=allocated("", 0, 1, resource="kubernetes.io/batch-cpu"))
-        one = pod(node, "one", qos="BE", kube_qos="BestEffort", annotations=allocated("", 0))
+        made = pod(
+            node, "be", qos="BE", kube_qos="BestEffort", requests=BATCH, annotations=allocated("", 0, 1, resource="kubernetes.io/batch-cpu")
+        )
+        one = pod(node, "one", qos="BE", kube_qos="BestEffort", requests=BATCH, annotations=allocated("", 0))
         node.run()
         assert (cpus(node, made), cpus(node, one)) == ("0-15", "0-7"), "both pools are the whole machine"
 
@@ -101,7 +113,7 @@ class TestCPUSets:
 
     def test_bound_pods_have_no_quota(self, hooked) -> None:
         node = hooked("CPUSetAllocator")
-        bound = pod(node, "bound", qos="LSR", kube_qos="Guaranteed", annotations=allocated("2,10"))
+        bound = pod(node, "bound", qos="LSR", kube_qos="Guaranteed", requests={"cpu": "2"}, annotations=allocated("2,10"))
         shared = pod(node, "shared", qos="LS")
         odd = pod(node, "odd", qos="LSR", annotations={"scheduling.koordinator.sh/resource-status": "["})
         node.run()
@@ -109,7 +121,7 @@ class TestCPUSets:
 
     def test_unless_told_otherwise(self, hooked) -> None:
         node = hooked("CPUSetAllocator", disable_unset_cpu_quota=True)
-        bound = pod(node, "bound", qos="LSR", kube_qos="Guaranteed", annotations=allocated("2,10"))
+        bound = pod(node, "bound", qos="LSR", kube_qos="Guaranteed", requests={"cpu": "2"}, annotations=allocated("2,10"))
         node.run()
         assert (cpus(node, bound), quotas(node, bound)) == ("2,10", ["200000"] * 2)
 
@@ -145,7 +157,7 @@ class TestCPUSets:
 
     def test_kata_and_unknown_sandboxes(self, hooked) -> None:
         node = hooked("CPUSetAllocator")
-        made = pod(node, "two", qos="LSR", annotations=allocated("4"))
+        made = pod(node, "two", qos="LSR", requests={"cpu": "1"}, annotations=allocated("4"))
         stranger = f"{made.cgroup_dir}/cri-containerd-other.scope"
         node.files("cpuset.cpus", "0-15", stranger)
         node.run()
@@ -161,7 +173,7 @@ class TestNormalization:
             pod(node, "ls", qos="LS", limits=limits),
             pod(node, "plain", limits=limits),
             pod(node, "lsr", qos="LSR", limits=limits),
-            pod(node, "bound", qos="LS", limits=limits, annotations=allocated("1")),
+            pod(node, "bound", kube_qos="Guaranteed", requests=limits, limits=limits, annotations=allocated("1-2")),
             pod(node, "without", qos="LS"),
         )
 
@@ -207,7 +219,7 @@ def ratio(text: str | None) -> Any:
 def test_on_the_real_kernel(real_hooked) -> None:
     node = real_hooked("CPUSetAllocator", "CPUNormalization")
     cpu = (node.machine.base / "sys/fs/cgroup/cpuset/cpuset.cpus").read_text().strip().replace(",", "-").split("-")[0]
-    bound = node.world.pod("bound", qos="LSR", kube_qos="Guaranteed", annotations=allocated(cpu))
+    bound = node.world.pod("bound", qos="LSR", kube_qos="Guaranteed", requests={"cpu": "1"}, annotations=allocated(cpu))
     ls = node.world.pod("ls", qos="LS", limits={"cpu": "2"})
     for made in (bound, ls):
         node.make(made.cgroup_dir, made.containers[0].cgroup_dir)

@@ -11,12 +11,13 @@ import pytest
 
 from roles.koordlet.hooks.context import ContainerContext, DeviceNode, PodContext, Stage
 
+RDMA = {"koordinator.sh/rdma": 100}
 DEVICES = "scheduling.koordinator.sh/device-allocated"
 
 
 def ask(node: Any, *rdma: dict[str, Any]) -> Any:
     node.asking.learn(node.world.snapshot())
-    pod = PodContext("d", "p", "u", {}, {DEVICES: json.dumps({"rdma": rdma})}, "kubepods.slice/pod", "Burstable", "")
+    pod = PodContext("d", "p", "u", {}, {DEVICES: json.dumps({"rdma": rdma})}, "kubepods.slice/pod", "Burstable", "", requests=RDMA)
     return node.asking.container(ContainerContext(pod, "main", "", ""), Stage.PRE_CREATE_CONTAINER).answer
 
 

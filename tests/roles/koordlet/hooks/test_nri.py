@@ -87,6 +87,7 @@ def test_containers_are_adjusted_and_pods_written(tmp_path) -> None:
             # one that is updated: with its id
             bound = sandbox("bound", qos="LSR", annotations={STATUS: json.dumps({"cpuset": "2-3"})})
             request = nri.UpdateContainerRequest(pod=bound, container=container(pod="bound"), linux_resources=nri.LinuxResources())
+            request.linux_resources.cpu.shares.value = 2048
             (update,) = (await runtime.call("UpdateContainer", request)).update
             assert (update.container_id, update.linux.resources.cpu.cpus, update.linux.resources.cpu.quota.value) == ("c-bound", "2-3", -1)
 

@@ -21,7 +21,7 @@ ONE, SPEC = "koordinator.sh/oom-score-adj", "koordinator.sh/oom-score-adj-spec"
         ({ONE: "-500"}, ["-500", "-500"]),
         ({ONE: "100", SPEC: '{"c1":900}'}, ["100", "900"]),
         ({ONE: "1001"}, ["7", "7"]),
-        ({ONE: "many", SPEC: '{"c0":-1000}'}, ["-1000", "7"]),
+        ({ONE: "many", SPEC: '{"c0":-1000}'}, ["-997", "7"]),
         ({ONE: "5", SPEC: '{"c0":2000}'}, ["5", "5"]),
         ({}, ["7", "7"]),
     ],

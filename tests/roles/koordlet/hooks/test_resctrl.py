@@ -28,9 +28,9 @@ class Groups:
         (self.base / "info/L3/cbm_mask").write_text("fff\n")
         (self.base / "schemata").write_text("    L3:0=fff;1=fff\n    MB:0=100;1=100\n")
 
-    def pod(self, name: str, config: Any, *tids: int) -> Any:
+    def pod(self, name: str, config: Any, *tids: int, qos: str = "LS") -> Any:
         text = config if isinstance(config, str) else json.dumps(config)
-        pod = self.node.world.pod(name, qos="LS", annotations={KEY: text})
+        pod = self.node.world.pod(name, qos=qos, annotations={KEY: text})
         self.node.files("tasks", "\n".join(map(str, tids)), pod.containers[0].cgroup_dir)
         return pod
 
@@ -93,6 +93,24 @@ def test_group_schemata_and_tasks(groups) -> None:
 )
 def test_only_valid_parts(groups, config, wanted) -> None:
     groups.pod("p", config)
+    assert [value for file, value in groups.writes() if file.endswith("schemata")] == wanted
+
+
+@pytest.mark.feature("BEY-SEC-03")
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        ({"llc": {"schemata": {"range": [0, 100]}}}, ["L3:0=f;1=f;", "MB:0=40;1=40;"]),
+        ({"llc": {"schemata": {"range": [50, 100]}}}, ["L3:0=f;1=f;", "MB:0=40;1=40;"]),
+        ({"mb": {"schemata": {"percent": 100}}}, ["L3:0=f;1=f;", "MB:0=40;1=40;"]),
+        ({"mb": {"schemata": {"percent": 10}}, "llc": {"schemata": {"range": [0, 15]}}}, ["L3:0=3;1=3;", "MB:0=10;1=10;"]),
+        ({}, []),
+    ],
+)
+def test_best_effort_pods_stay_within_their_class(groups, config, wanted) -> None:
+    body = {"resctrlQOS": {"enable": True, "catRangeEndPercent": 30, "mbaPercent": 40}}
+    groups.node.world.spec = {"resourceQOSStrategy": {"beClass": body}}
+    groups.pod("p", config, qos="BE")
     assert [value for file, value in groups.writes() if file.endswith("schemata")] == wanted
 
 

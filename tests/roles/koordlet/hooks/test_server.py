@@ -60,6 +60,11 @@ class Server:
         return await self.ask(method, request, pb.ContainerResourceHookResponse)
 
 
+async def _answered() -> bool:
+    """A kubelet that lists what the world has."""
+    return True
+
+
 @contextlib.asynccontextmanager
 async def serving(node: Any, *gates: str, mode: Mode = Mode.ENFORCE, **options: Any) -> AsyncIterator[Server]:
     root = node.machine.root
@@ -70,7 +75,9 @@ async def serving(node: Any, *gates: str, mode: Mode = Mode.ENFORCE, **options: 
     if registration.parent.is_dir():
         registration.unlink(missing_ok=True)
     settings = Options(node_name="node-a", runtime_hooks_addr=str(sock), **options)
-    manager = HooksManager(settings, node.machine.executor, node.machine.metrics, lambda g: g in gates, lambda _: mode, node.world.snapshot)
+    manager = HooksManager(
+        settings, node.machine.executor, node.machine.metrics, lambda g: g in gates, lambda _: mode, node.world.snapshot, fetch=_answered
+    )
     stopping, synced = asyncio.Event(), asyncio.Event()
     synced.set()
     running = asyncio.create_task(manager.run(stopping, synced))
@@ -117,6 +124,16 @@ class TestContainers:
             assert answer.container_resources == wanted
             assert (dict(answer.container_envs), dict(answer.container_annotations)) == ({"A": "1"}, {"x": "y"})
             assert answer.pod_cgroup_parent.startswith("/kubepods.slice/")
+
+        run(main())
+
+    @pytest.mark.feature("KA-HK-03")
+    def test_quotas_are_of_the_period_that_the_kubelet_set(self, node) -> None:
+        async def main() -> None:
+            async with serving(node, "BatchResource") as server:
+                resources = pb.LinuxContainerResources(cpu_period=10_000)
+                answer = await server.container(qos="BE", annotations=batch("500"), container_resources=resources)
+            assert answer.container_resources.cpu_quota == 5_000
 
         run(main())
 
@@ -233,7 +250,9 @@ class TestPolicies:
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await server.container(qos="LSR", annotations=bad)
                 assert "resource-status" in (caught.value.details() or "")
-                assert (await server.container(qos="LSR", annotations={STATUS: '{"cpuset":"1"}'})).container_resources.cpuset_cpus == "1"
+                one = pb.LinuxContainerResources(cpu_shares=1024)
+                answer = await server.container(qos="LSR", annotations={STATUS: '{"cpuset":"1"}'}, container_resources=one)
+                assert answer.container_resources.cpuset_cpus == "1"
             text = node.machine.metrics.internal_text().splitlines()
             counts = [line for line in text if line.startswith("koordlet_runtime_hook_invoked_duration_milliseconds_count{")]
             lines = [line for line in counts if 'hook="CPUSetAllocator"' in line and 'stage="PreCreateContainer"' in line]
@@ -304,7 +323,8 @@ def test_through_the_agent(host, kubelet, make_node, make_pod, start, cluster, l
                 before = resident(koordlet.process.pid)
                 async with grpc.aio.insecure_channel(f"unix:{sock}") as channel:
                     asked = Server(None, None, channel)  # type: ignore[arg-type]
-                    answer = await asked.container(qos="LSR", annotations={STATUS: '{"cpuset":"0,2"}'})
+                    two = pb.LinuxContainerResources(cpu_shares=2048)
+                    answer = await asked.container(qos="LSR", annotations={STATUS: '{"cpuset":"0,2"}'}, container_resources=two)
                 print(f"resident: {before} kB before, {resident(koordlet.process.pid)} kB after the first request")
                 assert answer.container_resources.cpuset_cpus == "0,2"
             finally:

@@ -44,6 +44,8 @@ def pinned(cpus: str, qos: str) -> dict[str, Any]:
     return {
         "labels": {"koordinator.sh/qosClass": qos} if qos else {},
         "annotations": {names.ANNOTATION_RESOURCE_STATUS: orjson.dumps({"cpuset": cpus}).decode()},
+        "requests": {"cpu": str(len(CPUSet.parse(cpus)))},
+        "qos": "Guaranteed",
     }
 
 

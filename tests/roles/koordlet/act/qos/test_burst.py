@@ -83,7 +83,7 @@ def test_a_pod_that_has_what_it_wants_is_left_alone_until_something_changes(worl
     # somebody else changes a quota
     world.machine.put("cpu.cfs_quota_us", pod.containers[0].cgroup_dir, "70000")
     state = world.run(burst, both.state)
-    assert quotas(world, pod)[1] == "100000"
+    assert quotas(world, pod)[1] == "70000", "with nothing enabled what others set stays"
     # the strategy changes
     strategy(world, "cpuBurstOnly")
     world.run(burst, state)
@@ -183,9 +183,9 @@ def test_growth_writes_the_pod_first_and_shrinking_the_container(world, burst):
     throttle(world, pod, 0.4)
     (pair, *_) = world.decide(burst).batches
     assert [w.target for w in pair] == [pod.cgroup_dir, pod.containers[0].cgroup_dir]
+    world.run(burst)
+    assert quotas(world, pod) == ["120000", "120000"]
     strategy(world, "none")
-    world.machine.put("cpu.cfs_quota_us", pod.containers[0].cgroup_dir, "120000")
-    world.machine.put("cpu.cfs_quota_us", pod.cgroup_dir, "120000")
     pairs = [[w.target for w in b] for b in world.decide(burst).batches if next(iter(b)).resource == "cpu.cfs_quota_us"]
     assert pairs == [[pod.containers[0].cgroup_dir, pod.cgroup_dir]]
 
@@ -209,12 +209,13 @@ def test_a_failed_first_write_stops_the_pair(world, burst):
 
 def test_pinned_and_normalized_pods_have_one_owner_of_their_quota(world, gates, build_node):
     strategy(world, "none")
-    pinned = ls_pod(world, (-1,), -1, name="pinned", annotations={"scheduling.koordinator.sh/resource-status": '{"cpuset":"0-1"}'})
+    status = {"scheduling.koordinator.sh/resource-status": '{"cpuset":"0"}'}
+    pinned = ls_pod(world, (-1,), -1, name="pinned", kube_qos="Guaranteed", requests={"cpu": "1"}, qos="", annotations=status)
     plain = ls_pod(world, (100_000,), -1, name="plain")
     world.node = build_node(annotations={"node.koordinator.sh/cpu-normalization-ratio": "1.5"})
     world.run(CPUBurst(Options(), gates("CPUBurst", "CPUSetAllocator", "CPUNormalization")))
     assert quotas(world, pinned) == ["-1", "-1"]
-    assert quotas(world, plain) == ["-1", "66667"]
+    assert quotas(world, plain) == ["-1", "100000"], "what burst did not raise it does not lower"
 
 
 @pytest.mark.parametrize(
@@ -302,3 +303,45 @@ def test_a_container_that_always_bursts_is_denied_after_its_period(world, burst)
     assert top > 100_000
     assert quotas(world, pod)[1] == "100000"
     assert state.tokens[pod.containers[0].id].tokens <= 0
+
+
+@pytest.mark.feature("KA-BST-02")
+@pytest.mark.parametrize(("quota", "period"), [(-1, 100_000), (20_000, 10_000), (250_000, 100_000), (7_000, 100_000)])
+@pytest.mark.parametrize("kernel_burst", ["0", "5000"])
+def test_with_nothing_enabled_nothing_is_written(world, burst, quota, period, kernel_burst):
+    pod = ls_pod(world, (quota,), quota, limits={"cpu": "2"})
+    for directory in (pod.cgroup_dir, pod.containers[0].cgroup_dir):
+        world.machine.put("cpu.cfs_period_us", directory, str(period))
+        world.machine.put("cpu.cfs_burst_us", directory, kernel_burst)
+    for policy in ("none", None):
+        world.spec = {} if policy is None else {"cpuBurstStrategy": {"policy": policy}}
+        assert not any(world.decide(burst).batches)
+
+
+@pytest.mark.feature("KA-BST-02")
+def test_quotas_are_of_the_period_that_the_kubelet_set(world, burst):
+    strategy(world, "auto", cfsQuotaBurstPercent=150, cpuBurstPercent=200)
+    pod = ls_pod(world, (10_000,), 10_000, limits={"cpu": "1"})
+    for directory in (pod.cgroup_dir, pod.containers[0].cgroup_dir):
+        world.machine.put("cpu.cfs_period_us", directory, "10000")
+    throttle(world, pod, 0.4)
+    state = None
+    for _ in range(4):
+        state = world.run(burst, state)
+        world.now += 1
+        world.use(1.0)
+        throttle(world, pod, 0.4)
+    assert quotas(world, pod) == ["15000", "15000"], "half more of ten milliseconds"
+    assert max(int(text) for text in bursts(world, pod)) <= 20_000
+
+
+@pytest.mark.feature("KA-BST-02")
+def test_a_raised_quota_is_taken_back_by_the_next_agent_too(world, burst):
+    strategy(world, "cfsQuotaBurstOnly")
+    pod = ls_pod(world, (100_000,), 100_000)
+    throttle(world, pod, 0.4)
+    world.run(burst)
+    assert quotas(world, pod) == ["120000", "120000"]
+    world.spec = {}
+    world.run(CPUBurst(burst.options, burst.gate))
+    assert quotas(world, pod) == ["100000", "100000"]

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from roles.koordlet.actuation.restore import restore
 from roles.koordlet.options import Options
 from roles.koordlet.qos.resctrl import RdtResctrl
-from roles.koordlet.qos.resctrl_math import ResctrlError, cache_ids, l3_mask, mba_value, schemata_line, ways
+from roles.koordlet.qos.resctrl_math import ResctrlError, cache_ids, l3_mask, schemata_line, ways
+from roles.koordlet.qos.resctrl_units import Scale, Units
 from roles.koordlet.qos.sysconfig import SystemConfig
 
 FLAGS = "processor\t: 0\nvendor_id\t: {}\nflags\t\t: fpu cat_l3 mba\n"
@@ -78,7 +79,8 @@ def test_masks_are_contiguous_and_within_the_cache(total, start, end):
      ("GenuineIntel", 0, None), ("GenuineIntel", 101, None)],
 )  # fmt: skip
 def test_bandwidth(vendor, percent, value):
-    assert mba_value(vendor, percent) == value
+    scale, whole = (Scale.EIGHTHS, 2048) if vendor == "AuthenticAMD" else (Scale.PERCENT, 100)
+    assert Units(scale=scale, whole=whole, mb_ids=(0,)).bandwidth(percent) == value
 
 
 def test_what_the_kernel_says(tmp_path):
@@ -101,6 +103,70 @@ def test_lines_of_enabled_and_disabled_classes(world, strategy):
     assert written(world, "LS") == ["L3:0=1f8;1=1f8;", "MB:0=80;1=80;"]
     assert written(world, "BE") == ["L3:0=f;1=f;", "MB:0=20;1=20;"]
     assert written(world, "LSR") == [], "all of it is what the group has"
+
+
+def test_megabytes_a_second_are_no_percent(world, strategy):
+    hardware(world)
+    for group in ("", "LSR/", "LS/", "BE/"):
+        world.machine.file(f"sys/fs/resctrl/{group}schemata", "    L3:0=fff;1=fff\n    MB:0=4294967295;1=4294967295\n")
+    classes(world, ls={"mbaPercent": 100}, be={"catRangeEndPercent": 30, "mbaPercent": 40})
+    outcome = world.decide(strategy)
+    assert [r.message for r in outcome.records] == [
+        "group BE: memory bandwidth is set in MB/s here, and the kernel tells no total: 40 % of it is left unlimited"
+    ]
+    assert world.decide(strategy, outcome.state).records == (), "once"
+    world.run(strategy)
+    assert written(world, "LS") == [], "services keep the kernel's own maximum"
+    assert written(world, "BE") == ["L3:0=f;1=f;"]
+
+
+def test_the_mount_says_that_lines_are_megabytes(world, strategy):
+    hardware(world)
+    world.machine.file("proc/mounts", "resctrl /sys/fs/resctrl resctrl rw,relatime,mba_MBps 0 0\n")
+    classes(world, be={"mbaPercent": 40})
+    assert "MB/s" in world.decide(strategy).records[0].message
+    world.run(strategy)
+    assert not [line for line in written(world, "BE") if line.startswith("MB")]
+
+
+def test_steps_and_the_least_are_the_kernels(world, strategy):
+    hardware(world)
+    world.machine.file("sys/fs/resctrl/info/MB/bandwidth_gran", "5\n")
+    world.machine.file("sys/fs/resctrl/info/MB/min_bandwidth", "20\n")
+    classes(world, ls={"mbaPercent": 71}, be={"mbaPercent": 3})
+    world.run(strategy)
+    assert written(world, "LS")[-1] == "MB:0=75;1=75;"
+    assert written(world, "BE")[-1] == "MB:0=20;1=20;"
+
+
+def test_code_and_data_get_the_same_ways(world, strategy):
+    hardware(world)
+    (world.machine.base / "sys/fs/resctrl/info/L3/cbm_mask").unlink()
+    world.machine.file("sys/fs/resctrl/info/L3CODE/cbm_mask", "fff\n")
+    for group in ("", "LSR/", "LS/", "BE/"):
+        world.machine.file(f"sys/fs/resctrl/{group}schemata", "    L3CODE:0=fff\n    L3DATA:0=fff\n    MB:0=100\n")
+    classes(world, be={"catRangeEndPercent": 30})
+    world.run(strategy)
+    assert (world.machine.base / "sys/fs/resctrl/BE/schemata").read_text().splitlines()[3:] == ["L3CODE:0=f;", "L3DATA:0=f;"]
+
+
+def test_too_few_groups_are_told(world, strategy):
+    hardware(world)
+    world.machine.file("sys/fs/resctrl/info/L3/num_closids", "3\n")
+    assert "the hardware has 3 groups, and 4 are needed" in [r.message for r in world.decide(strategy).records]
+
+
+@pytest.mark.feature("BEY-SEC-03")
+@pytest.mark.parametrize("text", ['{"llc":{"schemata":{"range":[0,100]}}}', "{", "{}", "x"])
+def test_an_annotation_does_not_take_a_best_effort_pod_out_of_its_class(world, strategy, text):
+    hardware(world)
+    classes(world, be={"catRangeEndPercent": 30})
+    pod = world.pod("be", qos="BE", kube_qos="BestEffort", annotations={"node.koordinator.sh/resctrl": text})
+    service = world.pod("ls", qos="LS", annotations={"node.koordinator.sh/resctrl": text})
+    world.machine.put("tasks", pod.containers[0].cgroup_dir, "7")
+    world.machine.put("tasks", service.containers[0].cgroup_dir, "8")
+    world.run(strategy)
+    assert (tasks(world, "BE"), tasks(world, "LS")) == ([7], [])
 
 
 def test_settings_out_of_range_leave_the_line_alone(world, strategy):

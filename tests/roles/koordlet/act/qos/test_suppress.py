@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -192,9 +193,14 @@ def test_cpuset_grows_by_a_tenth_of_the_node(world, suppress):
     assert world.machine.get("cpuset.cpus", QOS) == "0-7"
 
 
+def bound(world, qos, cpus, number):
+    status = {"scheduling.koordinator.sh/resource-status": json.dumps({"cpuset": cpus})}
+    world.pod(qos.lower(), qos=qos, requests={"cpu": str(number)}, annotations=status)
+
+
 def test_cpus_of_others(world, suppress):
-    world.pod("lse", qos="LSE", annotations={"scheduling.koordinator.sh/resource-status": '{"cpuset":"0-3"}'})
-    world.pod("lsr", qos="LSR", annotations={"scheduling.koordinator.sh/resource-status": '{"cpuset":"4-7"}'})
+    bound(world, "LSE", "0-3", 4)
+    bound(world, "LSR", "4-7", 4)
     world.nrt = {
         RESERVED: '{"reservedCPUs":"8,9"}',
         "node.koordinator.sh/system-qos-resource": '{"cpuset":"10,11"}',
@@ -211,7 +217,7 @@ def test_cpus_of_others(world, suppress):
 
 
 def test_static_kubelet_policy_narrows_containers_only(world, suppress):
-    world.pod("lse", qos="LSE", annotations={"scheduling.koordinator.sh/resource-status": '{"cpuset":"0-3"}'})
+    bound(world, "LSE", "0-3", 4)
     world.nrt = {"kubelet.koordinator.sh/cpu-manager-policy": '{"policy":"static"}'}
     pod, box = be_tree(world)
     threshold(world)
@@ -221,7 +227,7 @@ def test_static_kubelet_policy_narrows_containers_only(world, suppress):
 
 
 def test_when_every_cpu_is_taken_a_minimal_set_is_left_and_said_so(world, suppress):
-    world.pod("lse", qos="LSE", annotations={"scheduling.koordinator.sh/resource-status": '{"cpuset":"0-13"}'})
+    bound(world, "LSE", "0-13", 14)
     world.nrt = {RESERVED: '{"reservedCPUs":"14,15"}'}
     be_tree(world)
     threshold(world)

@@ -1,0 +1,142 @@
+"""What the kernel's resctrl lines mean on this machine: which resources there are, in which unit, with which limits (KA-RDT-01, KA-RDT-02).
+
+Everything is read: mount options, ``info`` and the root group's own schemata. Nothing is taken from the vendor's name but AMD's unit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from roles.koordlet.host.errors import HostError
+from roles.koordlet.qos.resctrl_math import (
+    AMD,
+    AMD_NO_LIMIT,
+    AMD_PER_NODE,
+    INTEL_STEP,
+    ResctrlError,
+    cache_ids,
+    cache_values,
+    l3_mask,
+    schemata_line,
+    ways,
+)
+from roles.koordlet.states.model import HostState
+
+#: Resources of the last-level cache: one, or one each for code and data (CDP).
+CACHE, CODE_AND_DATA = ("L3",), ("L3CODE", "L3DATA")
+MB = "MB"
+
+
+class Scale(StrEnum):
+    """What the numbers of an MB line are."""
+
+    PERCENT = "percent"
+    MEGABYTES = "MB/s"
+    """The file system is mounted with mba_MBps."""
+    EIGHTHS = "1/8 GB/s"
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """``ways`` 0: no cache can be divided. ``whole``: the MB value that limits nothing; ``step``, ``least``: of percentages."""
+
+    caches: tuple[str, ...] = ()
+    ways: int = 0
+    cache_ids: tuple[int, ...] = ()
+    mb_ids: tuple[int, ...] = ()
+    scale: Scale = Scale.PERCENT
+    whole: int = 100
+    step: int = INTEL_STEP
+    least: int = 1
+    groups: int = 0
+    """How many groups the hardware can hold, the root group among them; 0: not known."""
+
+    def bandwidth(self, percent: int) -> int | None:
+        """The value of an MB line; None outside 1..100, and for what this machine's unit cannot say (:meth:`unsaid`)."""
+        if not 1 <= percent <= 100:
+            return None
+        if percent == 100:
+            return self.whole
+        if self.scale is Scale.PERCENT:
+            return min(max(-(-percent // self.step) * self.step, self.least), self.whole)
+        if self.scale is Scale.EIGHTHS and self.whole == AMD_NO_LIMIT:
+            return AMD_PER_NODE * percent // 100
+        return None
+
+    def unsaid(self, percent: int) -> str:
+        """Why a percentage of bandwidth cannot be written; empty when it can."""
+        if not self.mb_ids or not 1 <= percent <= 100 or self.bandwidth(percent) is not None:
+            return ""
+        return f"memory bandwidth is set in {self.scale} here, and the kernel tells no total: {percent} % of it is left unlimited"
+
+    def mask(self, start: int, end: int) -> int | None:
+        """The ways from ``start`` to ``end`` percent; None for a range that is none."""
+        return l3_mask(self.ways, start, end) if self.ways else None
+
+    def cache_lines(self, masks: dict[int, int]) -> list[tuple[str, str]]:
+        """(resource, line) of a mask by cache; code and data get the same."""
+        return [(name, schemata_line(name, masks)) for name in self.caches] if masks else []
+
+    def bandwidth_line(self, values: dict[int, int]) -> list[tuple[str, str]]:
+        """(resource, line) of a bandwidth by cache."""
+        return [(MB, schemata_line(MB, values))] if values else []
+
+
+def read_units(host: HostState, vendor: str) -> Units | None:
+    """None while resctrl is not mounted. Raises ResctrlError for what cannot be understood."""
+    root = _text(host, "schemata")
+    if root is None:
+        return None
+    caches: tuple[str, ...] = ()
+    cbm: str | None = None
+    for names in (CACHE, CODE_AND_DATA):
+        cbm = _text(host, "info", names[0], "cbm_mask")
+        if cbm is not None:
+            caches = names
+            break
+    if cbm is None and _text(host, "info", MB, "bandwidth_gran") is None and not cache_ids(root, MB):
+        return None
+    values = cache_values(root, MB)
+    highest = max(values.values(), default=0)
+    scale = _scale(host, vendor, highest)
+    whole = {Scale.PERCENT: 100, Scale.MEGABYTES: highest, Scale.EIGHTHS: max(highest, AMD_NO_LIMIT)}[scale]
+    counts = [n for name in (*caches, MB) if (n := _number(host, "info", name, "num_closids")) is not None]
+    return Units(
+        caches=caches,
+        ways=ways(cbm) if cbm is not None else 0,
+        cache_ids=tuple(cache_ids(root, caches[0])) if caches else (),
+        mb_ids=tuple(sorted(values)),
+        scale=scale,
+        whole=whole,
+        step=_number(host, "info", MB, "bandwidth_gran") or INTEL_STEP,
+        least=_number(host, "info", MB, "min_bandwidth") or 1,
+        groups=min(counts, default=0),
+    )
+
+
+def _scale(host: HostState, vendor: str, highest: int) -> Scale:
+    if vendor == AMD:
+        return Scale.EIGHTHS
+    try:
+        mounts = host.files.text(host.root.proc_path("mounts")).splitlines()
+    except (HostError, ValueError):
+        mounts = []
+    options = {option for line in mounts if len(words := line.split()) > 3 and words[2] == "resctrl" for option in words[3].split(",")}
+    # a percentage is never above 100
+    return Scale.MEGABYTES if "mba_MBps" in options or highest > 100 else Scale.PERCENT
+
+
+def _text(host: HostState, *parts: str) -> str | None:
+    try:
+        return host.files.text(host.root.resctrl_path(*parts))
+    except (HostError, ValueError):
+        return None
+
+
+def _number(host: HostState, *parts: str) -> int | None:
+    text = (_text(host, *parts) or "").strip()
+    return int(text) if text.isdecimal() and 0 < int(text) < 2**31 else None
+
+
+__all__ = ["ResctrlError", "Scale", "Units", "read_units"]
