@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -23,6 +24,8 @@ from koord.kube.transport import REQUEST_TIMEOUT, Observer, Transport, retry_aft
 PAGE = 500  # objects a page of a list
 WATCH_TIMEOUT = (300, 600)  # seconds after which the server ends a watch, at random between, so that clients spread
 SILENCE = 60.0  # seconds beyond that without a byte: the connection is dead
+
+STREAMING_LISTS = (1, 32)  # the Kubernetes version from which on lists are streamed by default
 
 PATCH_TYPES = {
     "merge": "application/merge-patch+json",
@@ -70,6 +73,14 @@ def selection(label_selector: str = "", field_selector: str = "") -> dict[str, s
     return params
 
 
+@dataclass(slots=True)
+class _Server:
+    """What was found out about the server, for all clients that share the connections."""
+
+    eviction: str = "policy/v1"
+    streams_lists: bool | None = None
+
+
 class Client:
     """Talks to one API server. An async context manager; belongs to one event loop.
 
@@ -92,7 +103,7 @@ class Client:
         self.transport = Transport(config, qps=qps, burst=burst, role=role, observer=observer)
         self._fence = fence
         self._priority: Priority | None = None
-        self._eviction_version = "policy/v1"
+        self._server = _Server()
 
     def fenced(self, fence: Fence) -> Client:
         """This client, on the same connections, for writes that leave only while `fence` is held; NotLeading is raised otherwise."""
@@ -186,6 +197,8 @@ class Client:
             params["limit"] = str(limit)
         if resource_version:
             params["resourceVersion"] = resource_version
+        if resource_version not in ("", "0"):
+            params["resourceVersionMatch"] = "NotOlderThan"
         path = kind.path(namespace)
         while True:
             response = await self._request("GET", path, params=params)
@@ -197,6 +210,14 @@ class Client:
                 return
             params = {**params, "continue": token}
             params.pop("resourceVersion", None)
+            params.pop("resourceVersionMatch", None)
+
+    async def streams_lists(self) -> bool:
+        """Whether the server can send a list as the beginning of a watch; asked once. Raises Unreachable."""
+        if self._server.streams_lists is None:
+            status, body = await self.raw("GET", "/version")
+            self._server.streams_lists = status == 200 and _version(body) >= STREAMING_LISTS
+        return self._server.streams_lists
 
     async def watch(
         self,
@@ -233,14 +254,21 @@ class Client:
         field_selector: str = "",
         bookmarks: bool = True,
         timeout_seconds: int | None = None,
+        initial_events: bool = False,
     ) -> AsyncGenerator[Lines, None]:
-        """As `watch`, but as many lines at once as have come. A line cut off by the end of the stream is dropped."""
+        """As `watch`, but as many lines at once as have come. A line cut off by the end of the stream is dropped.
+
+        With `initial_events` the objects that are there come first, then a bookmark with the annotation
+        `k8s.io/initial-events-end` (see `streams_lists`).
+        """
         seconds = timeout_seconds if timeout_seconds is not None else seams.rng().randint(*WATCH_TIMEOUT)
         params = {"watch": "true", "timeoutSeconds": str(seconds), **selection(label_selector, field_selector)}
         if resource_version:
             params["resourceVersion"] = resource_version
         if bookmarks:
             params["allowWatchBookmarks"] = "true"
+        if initial_events:
+            params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         rest: Lines = []
         async with self.transport.stream(kind.path(namespace), params, silence=seconds + SILENCE) as content:
             async for chunk in content.iter_any():
@@ -353,12 +381,21 @@ class Client:
         eviction: Object = {"kind": "Eviction", "metadata": {"name": pod, "namespace": namespace}, "deleteOptions": wanted}
         path = PODS.path(namespace, pod, "eviction")
         try:
-            await self._call("POST", path, {"apiVersion": self._eviction_version, **eviction}, retry_429=False, priority=Priority.BIND)
+            await self._call("POST", path, {"apiVersion": self._server.eviction, **eviction}, retry_429=False, priority=Priority.BIND)
         except errors.BadRequest as error:
-            if self._eviction_version == "policy/v1beta1" or "policy/v1" not in error.message:
+            if self._server.eviction == "policy/v1beta1" or "policy/v1" not in error.message:
                 raise
-            self._eviction_version = "policy/v1beta1"  # a server before 1.22
-            await self._call("POST", path, {"apiVersion": self._eviction_version, **eviction}, retry_429=False, priority=Priority.BIND)
+            self._server.eviction = "policy/v1beta1"  # a server before 1.22
+            await self._call("POST", path, {"apiVersion": self._server.eviction, **eviction}, retry_429=False, priority=Priority.BIND)
+
+
+def _version(body: bytes) -> tuple[int, int]:
+    """Major and minor version of a server ("1", "32+"); (0, 0) if it does not say."""
+    try:
+        said = orjson.loads(body)
+        return int(said["major"]), int(re.match(r"\d*", said["minor"])[0])  # type: ignore[index]
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        return (0, 0)
 
 
 def _decode(response: Response) -> Any:

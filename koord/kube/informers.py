@@ -16,6 +16,8 @@ __all__ = ["DecodeFailure", "Informer", "InformerFactory"]
 
 log = logging.getLogger("koord.kube.informers")
 
+PICTURE_LIMIT = 60.0  # seconds; a picture that is older is not acted on
+
 T = TypeVar("T")
 
 
@@ -132,11 +134,36 @@ class InformerFactory:
                 "unreadable": sorted({key for store in reflector.stores for key in store.failures}),
                 "lists": reflector.lists,
                 "watches": reflector.watches,
+                "stalls": reflector.stalls,
+                "age": round(reflector.age, 1),
                 "events": reflector.events,
                 "error": reflector.error,
             }
             for reflector in self._reflectors.values()
         ]
+
+    def ages(self) -> dict[str, float]:
+        """Seconds since the picture of each kind was last known to be right; the oldest where a kind is watched several times."""
+        found: dict[str, float] = {}
+        for reflector in self._reflectors.values():
+            found[reflector.label] = max(reflector.age, found.get(reflector.label, 0.0))
+        return found
+
+    def stalls(self) -> dict[str, int]:
+        """How often a watch of each kind was found to carry nothing."""
+        found: dict[str, int] = {}
+        for reflector in self._reflectors.values():
+            found[reflector.label] = found.get(reflector.label, 0) + reflector.stalls
+        return found
+
+    def age(self, *kinds: Kind) -> float:
+        """The greatest age of the picture, of these kinds or of all; seconds."""
+        return max((reflector.age for reflector in self._reflectors.values() if not kinds or reflector.kind in kinds), default=0.0)
+
+    def fresh(self) -> tuple[bool, str]:
+        """A readiness probe: whether every picture is young enough to act on."""
+        old = sorted(f"{label}: {age:.0f} s" for label, age in self.ages().items() if age > PICTURE_LIMIT)
+        return (False, "nothing was heard of " + ", ".join(old)) if old else (True, "")
 
     async def stop(self) -> None:
         """End all watches. The informers keep what they have."""

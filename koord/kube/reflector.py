@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import msgspec
 
 from koord import seams
 from koord.api.kinds import Kind
-from koord.api.objects import RawList, decoder
 from koord.kube import errors
-from koord.kube.client import PAGE, Client
+from koord.kube.client import PAGE, Client, Lines
 from koord.kube.ratelimit import Backoff
 from koord.kube.store import Informer
+from koord.kube.wire import BrokenStream, Event, Meta, decode_head, decode_list, ends_initial, must_list, read_event, too_large
 
 log = logging.getLogger("koord.kube.informers")
 
@@ -22,45 +23,19 @@ BACKOFF_FIRST = 0.2  # seconds
 BACKOFF_LIMIT = 15.0  # seconds
 MISSING_KIND_PERIOD = 30.0  # seconds between looks for a kind that the server does not serve
 STEADY = 5.0  # seconds that a watch lasts to count as working, if nothing came through it
-SLICE = 200  # objects handled before others get the event loop
-
-
-class Meta(msgspec.Struct, rename={"resource_version": "resourceVersion"}, gc=False):
-    """What identifies an object and its version."""
-
-    name: str = ""
-    namespace: str = ""
-    resource_version: str = ""
-    uid: str = ""
-
-
-class Head(msgspec.Struct, gc=False):
-    """An object without what only its projections read."""
-
-    metadata: Meta = msgspec.field(default_factory=Meta)
-
-
-class Event(msgspec.Struct, gc=False):
-    """A line of a watch."""
-
-    type: str = ""
-    object: msgspec.Raw = msgspec.Raw(b"{}")
-
-
-_decode_event = msgspec.json.Decoder(Event).decode
-_decode_head = msgspec.json.Decoder(Head).decode
-_decode_list = decoder(RawList)
-
-
-class BrokenStream(errors.ApiError):
-    """A watch sent what is no event."""
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(0, "BrokenStream", detail)
+SLICE = 16  # objects between two looks at the clock
+TURN = 0.005  # seconds of handling objects before others get the event loop
+QUIET = (16.0, 22.0)  # seconds of silence, at random between, after which a watch is asked whether it is alive
+CATCH_UP = 1  # seconds that the second watch lasts, by which it is asked
+CATCH_UP_LIMIT = 5.0  # seconds that its answer may take
 
 
 class Reflector:
-    """Mirrors one kind (in one namespace, with one selection) into its stores. `run` is its life."""
+    """Mirrors one kind (in one namespace, with one selection) into its stores. `run` is its life.
+
+    A watch that is silent is asked on another connection what it should have told: a connection that lives but carries nothing is
+    known within half a minute. `age` says how old the picture is.
+    """
 
     def __init__(
         self, client: Client, kind: Kind, namespace: str | None, label_selector: str, field_selector: str, *, optional: bool
@@ -77,30 +52,43 @@ class Reflector:
         self.events = 0
         self.lists = 0
         self.watches = 0
+        self.stalls = 0
         self._versions: dict[str, str] = {}
         self._version = ""
         self._was_away = False
+        self._list_needed = True
+        self._streams = True
+        self._initial: set[str] | None = None
+        self._batches = 0
+        self._told_at = self._true_at = seams.monotonic()
         self._backoff = Backoff(BACKOFF_FIRST, BACKOFF_LIMIT)
+
+    @property
+    def age(self) -> float:
+        """Seconds since the picture was last known to be right."""
+        return seams.monotonic() - self._true_at
 
     async def run(self) -> None:
         """List and watch until cancelled; failures are logged once a kind of failure and retried with growing pauses."""
-        list_needed = True
+        self._list_needed = True
         while True:
             try:
-                if not list_needed and self._was_away:
-                    list_needed = await self._went_back()
+                if not self._list_needed and self._was_away:
+                    self._list_needed = await self._went_back()
                 self._was_away = False
-                if list_needed:
+                stream = self._list_needed and self._streams and await self.client.streams_lists()
+                if self._list_needed and not stream:
                     await self._list()
-                    list_needed = False
                 began = seams.monotonic()
-                await self._watch()
+                await self._watch(stream=stream)
                 if seams.monotonic() - began < STEADY:  # a server that ends watches at once must not be hammered
                     await seams.sleep(self._backoff.next())
                 else:
                     self._recovered()
             except errors.ApiError as error:
-                list_needed = list_needed or _must_list(error)
+                if self._initial is not None:  # a list that cannot be streamed is read in pages
+                    self._initial, self._streams = None, isinstance(error, (errors.Unreachable, errors.NotFound))
+                self._list_needed = self._list_needed or must_list(error)
                 self._was_away = self._was_away or isinstance(error, errors.Unreachable)
                 await seams.sleep(self._pause(error))
 
@@ -123,9 +111,7 @@ class Reflector:
 
     def _empty(self) -> None:
         """The server does not serve the kind: there are no objects."""
-        self._delete_missing(set())
-        for store in self.stores:
-            store.set_synced()
+        self._listed_all(set(), "")
 
     def _recovered(self) -> None:
         if self.error:
@@ -133,16 +119,27 @@ class Reflector:
             self.error = ""
         self._backoff.reset()
 
+    def _heard(self) -> None:
+        """The server has just told that the picture is right."""
+        self._told_at = self._true_at = seams.monotonic()
+
     # -- list --
 
     async def _list(self) -> None:
-        # A selection is cheap to answer from the server's cache and dear to answer from its database.
-        selective = bool(self.label_selector or self.field_selector)
-        version = "0" if selective and not self._version else ""
-        try:
-            await self._read_pages(PAGE, version)
-        except errors.Gone:
-            await self._read_pages(0, "")
+        """From the server's watch cache where that is possible: the database is dear, and everybody lists at once after a restart."""
+        version = self._version or "0"
+        limit = PAGE if version == "0" else 0
+        while True:
+            try:
+                return await self._read_pages(limit, version)
+            except errors.ApiError as error:
+                if isinstance(error, errors.Gone) and limit:
+                    limit = 0  # the continuation expired on the way: one answer with everything is the only consistent list left
+                elif version and (too_large(error) or isinstance(error, (errors.Gone, errors.BadRequest))):
+                    limit = PAGE
+                else:
+                    raise
+                version = ""
 
     async def _read_pages(self, limit: int, version: str) -> None:
         seen: set[str] = set()
@@ -155,19 +152,29 @@ class Reflector:
             limit=limit,
             resource_version=version,
         )
+        turn = _Turn()
         async with aclosing(pages):
             async for page in pages:
                 try:
-                    content = _decode_list(page)
+                    content = decode_list(page)
                 except msgspec.DecodeError as error:
                     raise BrokenStream(f"the list cannot be read: {error}") from error
                 listed = content.metadata.resource_version
                 for number, raw in enumerate(content.items or ()):
                     self._listed(raw, seen)
                     if number % SLICE == SLICE - 1:
-                        await seams.sleep(0)
-        self._delete_missing(seen)
-        self._version = listed
+                        await turn.give_way()
+        self._listed_all(seen, listed)
+
+    def _listed_all(self, seen: set[str], version: str) -> None:
+        """The list is complete: what was not in it is gone."""
+        for key in [key for key in self._versions if key not in seen]:
+            del self._versions[key]
+            for store in self.stores:
+                store.forget(key)
+        self._version = version
+        self._list_needed = False
+        self._heard()
         self.lists += 1
         for store in self.stores:
             store.set_synced()
@@ -176,7 +183,7 @@ class Reflector:
         meta = self._meta(raw)
         if meta is None:
             return
-        key = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+        key = meta.key
         seen.add(key)
         unchanged = self._versions.get(key) == meta.resource_version != ""
         self._versions[key] = meta.resource_version
@@ -184,15 +191,9 @@ class Reflector:
             if not unchanged or not store.synced:
                 store.receive(key, meta.resource_version, raw, replaced_uid=meta.uid)
 
-    def _delete_missing(self, seen: set[str]) -> None:
-        for key in [key for key in self._versions if key not in seen]:
-            del self._versions[key]
-            for store in self.stores:
-                store.forget(key)
-
     def _meta(self, raw: msgspec.Raw) -> Meta | None:
         try:
-            return _decode_head(raw).metadata
+            return decode_head(raw).metadata
         except msgspec.DecodeError as error:
             log.error("%s: an object without readable metadata is skipped: %s", self.label, error)
             return None
@@ -204,52 +205,120 @@ class Reflector:
         """
         async with aclosing(self.client.pages(self.kind, self.namespace, limit=1)) as pages:
             async for page in pages:
-                now = _decode_head(page).metadata.resource_version
+                now = decode_head(page).metadata.resource_version
                 if now.isdigit() and self._version.isdigit() and int(now) < int(self._version):
                     log.warning("%s: the server went back from version %s to %s; listing again", self.label, self._version, now)
+                    self._version = ""
                     return True
                 break
         return False
 
     # -- watch --
 
-    async def _watch(self) -> None:
+    async def _watch(self, *, stream: bool) -> None:
+        """Follow the server until it ends the watch; with `stream`, the list comes first, in the same stream."""
+        self.watches += 1
+        self._told_at = seams.monotonic()
+        following = asyncio.get_running_loop().create_task(self._follow(stream=stream), name=f"follow {self.label}")
+        try:
+            while True:
+                quiet = seams.rng().uniform(*QUIET)
+                await asyncio.wait({following}, timeout=max(0.01, self._told_at + quiet - seams.monotonic()))
+                if following.done():
+                    following.result()
+                    return
+                if seams.monotonic() - self._told_at < QUIET[0]:
+                    continue
+                if self._initial is not None:
+                    raise BrokenStream("the stream of the list has stopped")
+                if await self._missed(following):
+                    return
+        finally:
+            following.cancel()
+            await asyncio.wait({following})
+
+    async def _follow(self, *, stream: bool) -> None:
+        self._initial = set() if stream else None
+        batches = self.client.watch_batches(
+            self.kind,
+            self.namespace,
+            resource_version="" if stream else self._version,
+            label_selector=self.label_selector,
+            field_selector=self.field_selector,
+            initial_events=stream,
+        )
+        async with aclosing(batches):
+            async for lines in batches:
+                self._batches += 1
+                if self._initial is None:
+                    self._heard()
+                else:
+                    self._told_at = seams.monotonic()
+                await self._take(lines)
+                self._recovered()
+        if self._initial is not None:
+            raise BrokenStream("the stream of the list ended before the list did")
+
+    async def _take(self, lines: Lines) -> None:
+        turn = _Turn()
+        for number, line in enumerate(lines):
+            self._event(read_event(line))
+            if number % SLICE == SLICE - 1:
+                await turn.give_way()
+
+    async def _missed(self, following: asyncio.Task[None]) -> bool:
+        """Ask on another connection what the silent watch should have told; True if it told nothing of something."""
+        before, lines = self._batches, list[bytes]()
         batches = self.client.watch_batches(
             self.kind,
             self.namespace,
             resource_version=self._version,
             label_selector=self.label_selector,
             field_selector=self.field_selector,
+            timeout_seconds=CATCH_UP,
         )
-        self.watches += 1
-        async with aclosing(batches):
-            async for lines in batches:
-                for number, line in enumerate(lines):
-                    self._event(line)
-                    if number % SLICE == SLICE - 1:
-                        await seams.sleep(0)
-                self._recovered()
+        ended = False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CATCH_UP_LIMIT), aclosing(batches):
+                async for more in batches:
+                    lines += more
+            ended = True
+        if self._batches != before or following.done():
+            return False  # it has told something in the meantime
+        if all(read_event(line).type == "BOOKMARK" for line in lines):
+            await self._take(lines)
+            if ended or lines:
+                self._heard()
+            return False
+        # From here on it must tell nothing more: its news would be older than what we take over now.
+        following.cancel()
+        await asyncio.wait({following})
+        log.warning("%s: the watch has stalled; another connection told %d events", self.label, len(lines))
+        self.stalls += 1
+        await self._take(lines)
+        self._heard()
+        return True
 
-    def _event(self, line: bytes) -> None:
-        try:
-            event = _decode_event(line)
-        except msgspec.DecodeError as error:
-            raise BrokenStream(f"a line of the watch cannot be read: {error}") from error
+    def _event(self, event: Event) -> None:
         self.events += 1
         kind = event.type
-        if kind == "ERROR":
-            status = msgspec.json.decode(event.object)
-            raise errors.from_status(status if isinstance(status, dict) else {})
         meta = self._meta(event.object)
         if meta is None:
             return
+        if self._initial is not None:
+            if kind == "ADDED":
+                self._listed(event.object, self._initial)
+                return
+            if ends_initial(event):
+                seen, self._initial = self._initial, None
+                self._listed_all(seen, meta.resource_version)
+                return
         if kind in {"ADDED", "MODIFIED"}:
             self._changed(meta, event.object)
         elif kind == "DELETED":
-            key = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
-            self._versions.pop(key, None)
+            self._versions.pop(meta.key, None)
             for store in self.stores:
-                store.forget(key, event.object)
+                store.forget(meta.key, event.object)
         elif kind != "BOOKMARK":
             log.warning("%s: a watch event of unknown type %r is skipped", self.label, kind)
             return
@@ -257,7 +326,7 @@ class Reflector:
             self._version = meta.resource_version
 
     def _changed(self, meta: Meta, raw: msgspec.Raw) -> None:
-        key = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+        key = meta.key
         if self._versions.get(key) == meta.resource_version != "":
             return  # told twice: by the list and by the watch
         self._versions[key] = meta.resource_version
@@ -265,11 +334,14 @@ class Reflector:
             store.receive(key, meta.resource_version, raw)
 
 
-def _must_list(error: errors.ApiError) -> bool:
-    """Whether watching from the last version makes no sense any more."""
-    if isinstance(error, errors.Gone):
-        return True
-    if isinstance(error, (errors.NotFound, errors.BadRequest)):
-        return True
-    causes = error.details.get("causes") or ()
-    return any(isinstance(cause, dict) and cause.get("reason") == "ResourceVersionTooLarge" for cause in causes)
+class _Turn:
+    """How long we have had the event loop."""
+
+    def __init__(self) -> None:
+        self._began = seams.monotonic()
+
+    async def give_way(self) -> None:
+        """Let others have it if it has been long."""
+        if seams.monotonic() - self._began > TURN:
+            await seams.sleep(0)
+            self._began = seams.monotonic()

@@ -6,6 +6,7 @@ import gc
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -164,6 +165,39 @@ def watch_recorder(target: CollectorRegistry, recorder: Recorder) -> None:
             yield GaugeMetricFamily("koord_decisions_kept", "Records that /debug/decisions can answer with.", value=len(recorder.ring))
 
     target.register(Decisions())  # type: ignore[arg-type]
+
+
+class Watching(Protocol):
+    """What watches the API server: an informer factory."""
+
+    def ages(self) -> dict[str, float]:
+        """Seconds since the picture of each kind was last known to be right."""
+        ...
+
+    def stalls(self) -> dict[str, int]:
+        """How often a watch of each kind was found to carry nothing."""
+        ...
+
+
+def watch_pictures(target: CollectorRegistry, watching: Watching) -> None:
+    """`koord_watch_*`: how old the picture of each kind is, and how often its watch has stalled."""
+
+    class Pictures:
+        def collect(self) -> Iterable[Metric]:
+            age = GaugeMetricFamily(
+                "koord_watch_age_seconds", "Seconds since the picture of a kind was last known to be right.", labels=["kind"]
+            )
+            for kind, seconds in sorted(watching.ages().items()):
+                age.add_metric([kind], seconds)
+            yield age
+            stalls = CounterMetricFamily(
+                "koord_watch_stalls", "Watches whose connection lived and carried nothing, while another one told news.", labels=["kind"]
+            )
+            for kind, count in sorted(watching.stalls().items()):
+                stalls.add_metric([kind], count)
+            yield stalls
+
+    target.register(Pictures())  # type: ignore[arg-type]
 
 
 def expose(target: CollectorRegistry, accept: str = "") -> tuple[bytes, str]:

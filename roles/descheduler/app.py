@@ -163,7 +163,11 @@ class App:
         loop = asyncio.get_running_loop()
         while not life.stopping.is_set() and self.may_write():
             started = loop.time()
-            await self.round()
+            young, why = self._informers.fresh()
+            if young:
+                await self.round()
+            else:
+                log.error("round skipped: %s", why)
             if interval <= 0:
                 log.info("deschedulingInterval is 0: this was the only round")
                 return

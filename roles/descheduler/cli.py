@@ -223,6 +223,8 @@ async def _run(life: Life, options: Options, config: ClientConfig, serving: Serv
         observer = metrics.client_observer(servers[0].registry, config.server)
         client = await stack.enter_async_context(Client(config, role="descheduler", observer=observer, **limits))
         informers = InformerFactory(client)
+        metrics.watch_pictures(servers[0].registry, informers)
+        servers[0].health.register("watches", probe=informers.fresh)
         app = App(options, client=client, informers=informers, recorder=recorder, ops=servers[0], clock=seams.now)
         for server in servers:
             if server is not servers[0]:

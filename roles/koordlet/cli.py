@@ -79,6 +79,7 @@ async def _run(life: Life, options: Options, config: ClientConfig) -> None:
     from koord.decisions.recorder import Recorder
     from koord.kube.client import Client
     from koord.kube.informers import InformerFactory
+    from koord.process import metrics
     from koord.process.http import OpsServer
     from koord.process.serving import Serving, gate_for, tls_source
     from roles.koordlet.app import App, parse_address
@@ -94,6 +95,8 @@ async def _run(life: Life, options: Options, config: ClientConfig) -> None:
         ops = OpsServer.at(parse_address("addr", options.addr), recorder=recorder, role="koordlet", **guarded)
         client = await stack.enter_async_context(Client(config, qps=options.kube_api_qps, burst=options.kube_api_burst, role="koordlet"))
         informers = InformerFactory(client)
+        metrics.watch_pictures(ops.registry, informers)
+        ops.health.register("watches", probe=informers.fresh)
         app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
         try:
             await app.run(life)

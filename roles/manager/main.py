@@ -103,7 +103,9 @@ async def serve(life: Life, flags: dict[str, Any], gates: FeatureGates) -> None:
     )
     servers = _servers(flags, registry, recorder=recorder, tls=tls_source(listening), gate=gate_for(stack, listening, config))
     ops = servers[0]
+    metrics.watch_pictures(registry, informers)
     ops.health.register("shutdown", probe=life.ready)
+    ops.health.register("watches", probe=informers.fresh)
     app = App(options, client=lanes, informers=informers, recorder=recorder, ops=ops)
     for server in servers:
         life.on_stop(server.stop, "ops")

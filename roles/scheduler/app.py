@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from koord import seams
+from koord.api.kinds import NODES, PODS
 from koord.config.scheduler import KubeSchedulerConfiguration, LeaderElection
 from koord.decisions.recorder import Recorder
 from koord.kube.events import EventRecorder
+from koord.kube.informers import PICTURE_LIMIT
 from koord.kube.leases import LeaderElector, Leadership, Timing
 from koord.process import tuning
 from koord.process.errors import FatalError
@@ -138,6 +140,7 @@ class App:
         )  # fmt: skip
         self.observer.acting = self.scheduler
         self.queue.broken = lambda pod, message, now: self.reporter.failed(pod, message, error=True, nominate=None, now=now)
+        self.scheduler.outdated = self._outdated
         for handle in engine.handles.values():
             handle.activate = self._activate
             handle.metrics, handle.may_write = ops.registry, self.may_write
@@ -157,6 +160,11 @@ class App:
         ops.health.register("caches", gate=True)
         ops.health.register("placements", gate=True, live=True, probe=self.scheduler.health)
         self.install(ops)
+
+    def _outdated(self) -> str:
+        """Why nothing may be decided on what the informers have; "" when it may."""
+        age = getattr(self.informers, "age", lambda *kinds: 0.0)(PODS, NODES)
+        return f"nothing was heard of pods or nodes for {age:.0f} s" if age > PICTURE_LIMIT else ""
 
     def _activate(self, pods: Iterable[PodInfo]) -> None:
         self.queue.activate(pods, self._clock())

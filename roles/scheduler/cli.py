@@ -244,6 +244,8 @@ async def _run(life: Life, options: Options, target: ClientConfig, flags: dict[s
         observer = metrics.client_observer(ops.registry, target.server)
         client = await stack.enter_async_context(Client(target, qps=qps, burst=burst, role="scheduler", observer=observer))
         informers = InformerFactory(client)
+        metrics.watch_pictures(ops.registry, informers)
+        ops.health.register("watches", probe=informers.fresh)
         app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
         if flags["secure_port"]:
             secure = await _secure(app, listening, client, gate)

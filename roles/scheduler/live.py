@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 _SLICE = 0.004  # seconds of scheduling after which events and bindings get their turn
 _MAX_BACKLOG = 2000  # placements under way beyond which no more are decided
 _FLUSH_EVERY = 30.0
+_LOOK_EVERY = 1.0  # seconds between two looks at the age of what we know
 
 
 class Scheduler:
@@ -98,6 +99,8 @@ class Scheduler:
         )  # fmt: skip
         self.evictor = evictor
         evictor.issued = self._issued
+        self.outdated: Callable[[], str] = str  # why nothing may be decided on what we know now; "" when it may
+        self._outdated = ""
 
     def wake(self) -> None:
         """Something may be there to schedule."""
@@ -106,13 +109,17 @@ class Scheduler:
     async def run(self) -> None:
         """Schedule until cancelled."""
         loop = asyncio.get_running_loop()
-        next_flush = loop.time() + _FLUSH_EVERY
+        next_flush, next_look = loop.time() + _FLUSH_EVERY, loop.time()
         turn_ends = loop.time() + _SLICE
         while True:
             if loop.time() >= next_flush:
                 next_flush = loop.time() + _FLUSH_EVERY
                 self._flush()
-            entry = None if self._binder.backlog > _MAX_BACKLOG or not self.placements.leading else self._next()
+            if loop.time() >= next_look:
+                next_look = loop.time() + _LOOK_EVERY
+                self._look_at_age()
+            held = self._outdated or self._binder.backlog > _MAX_BACKLOG or not self.placements.leading
+            entry = None if held else self._next()
             if entry is None:
                 await self._rest()
                 turn_ends = loop.time() + _SLICE
@@ -125,6 +132,13 @@ class Scheduler:
                 self._tick()
                 await seams.sleep(0)
                 turn_ends = loop.time() + _SLICE
+
+    def _look_at_age(self) -> None:
+        before, self._outdated = self._outdated, self.outdated()
+        if self._outdated and not before:
+            log.error("no pod is scheduled: %s", self._outdated)
+        elif before and not self._outdated:
+            log.info("scheduling goes on: the picture is up to date again")
 
     async def _rest(self) -> None:
         """Wait for something to do, at most until a backoff or a permit ends."""

@@ -92,6 +92,8 @@ class FaultServer:
     # -- HTTP --
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
+        if request.path == "/version":
+            return web.json_response({"major": "1", "minor": "28"})
         self.requests.append(request)
         self.bodies.append(await request.read())
         if self.script is not None:

@@ -66,10 +66,21 @@ def entries(registry: CollectorRegistry) -> list[Entry]:
     return [found[name] for name in sorted(found)]
 
 
+class _Nothing:
+    """An informer factory that watches one kind."""
+
+    def ages(self) -> dict[str, float]:
+        return {"pods": 0.0}
+
+    def stalls(self) -> dict[str, int]:
+        return {"pods": 0}
+
+
 def _common(role: str) -> CollectorRegistry:
     registry = common.registry(role)
     common.client_observer(registry, "https://api:6443")
     common.watch_recorder(registry, Recorder(role))
+    common.watch_pictures(registry, _Nothing())
     return registry
 
 
@@ -114,6 +125,7 @@ def _koordlet() -> list[Entry]:
     process = [Entry(name, kind, (), texts.get(name, "")) for name, kind in kinds.items()]
     shared = common.registry("koordlet")
     common.watch_recorder(shared, Recorder("koordlet"))
+    common.watch_pictures(shared, _Nothing())
     found = {entry.name: entry for entry in (*own, *process, *entries(shared))}
     return [found[name] for name in sorted(found)]
 

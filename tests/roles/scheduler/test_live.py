@@ -219,3 +219,27 @@ def test_what_is_known_of_a_node_can_be_asked(scheduler: Any) -> None:
             assert await (await session.get("plugins/LoadAwareScheduling/node/none")).json() == {}
 
     asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-04")
+def test_nothing_is_scheduled_on_an_old_picture(scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roles.scheduler.live._LOOK_EVERY", 0.05)
+
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("n")
+            await live.pod("before")
+            assert await live.bound("before") == "n"
+            real = live.app.informers.age
+            live.app.informers.age = lambda *kinds: 61.0
+            while not live.app.scheduler._outdated:
+                await asyncio.sleep(0.01)
+            await live.pod("after")
+            while not len(live.app.queue):
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.3)
+            assert not (await live.get("after"))["spec"].get("nodeName")
+            live.app.informers.age = real
+            assert await live.bound("after") == "n"
+
+    asyncio.run(run())

@@ -1,0 +1,249 @@
+"""A watch that lives and carries nothing, the age of a picture, and where lists come from."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from koord.api.kinds import CONFIGMAPS, PODS
+from koord.api.objects import Pod
+from koord.apiserver.testing import running_server
+from koord.kube import informers as module
+from koord.kube import reflector
+from koord.kube.client import Client
+from koord.kube.config import ClientConfig
+from koord.kube.informers import InformerFactory
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflector, "BACKOFF_FIRST", 0.01)
+    monkeypatch.setattr(reflector, "BACKOFF_LIMIT", 0.05)
+    monkeypatch.setattr(reflector, "QUIET", (0.3, 0.5))
+
+
+def config_map(name: str, value: str = "") -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"value": value}}
+
+
+def lists(requests: list[web.Request]) -> list[dict[str, str]]:
+    return [dict(request.query) for request in requests if "watch" not in request.query]
+
+
+def test_a_stalled_watch_is_caught_up_without_a_list(pipe: Any, eventually: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with running_server() as server, server.client() as direct, pipe(server.url) as between:
+            config = direct.config
+            async with Client(ClientConfig(between.url, credentials=config.credentials)) as client:
+                factory = InformerFactory(client)
+                informer = factory.informer(CONFIGMAPS)
+                told: list[str] = []
+                informer.add_handler(
+                    lambda obj: told.append(f"+{obj['metadata']['name']}"),
+                    lambda old, new: told.append(f"~{new['metadata']['name']}"),
+                    lambda obj: told.append(f"-{obj['metadata']['name']}"),
+                )
+                await direct.create(CONFIGMAPS, config_map("old"), "default")
+                await direct.create(CONFIGMAPS, config_map("gone"), "default")
+                factory.start()
+                await factory.wait_synced()
+                between.stall_open()
+                told.clear()
+                await direct.create(CONFIGMAPS, config_map("news"), "default")
+                await direct.replace(CONFIGMAPS, config_map("old", "2"), "default")
+                await direct.delete(CONFIGMAPS, "gone", "default")
+                await eventually(lambda: told == ["+news", "~old", "-gone"], 15)
+                (row,) = factory.status()
+                assert (row["lists"], row["stalls"], row["watches"] >= 1) == (1, 1, True)
+                await direct.create(CONFIGMAPS, config_map("later"), "default")  # and the new watch works
+                await eventually(lambda: "default/later" in informer, 15)
+                await factory.stop()
+
+    asyncio.run(main())
+    assert "the watch has stalled" in caplog.text
+
+
+def test_a_quiet_watch_that_lives_is_left_alone_and_its_picture_stays_young(eventually: Any) -> None:
+    async def main() -> None:
+        async with running_server() as server, server.client() as client:
+            factory = InformerFactory(client)
+            factory.informer(CONFIGMAPS)
+            factory.start()
+            await factory.wait_synced()
+            (one,) = factory._reflectors.values()
+            before = one._true_at
+            await eventually(lambda: one._true_at > before, 15)  # the second connection says that nothing happened
+            (row,) = factory.status()
+            assert (row["lists"], row["stalls"], row["watches"]) == (1, 0, 1)
+            await factory.stop()
+
+    asyncio.run(main())
+
+
+def test_a_picture_grows_old_when_nobody_answers(pipe: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflector, "CATCH_UP_LIMIT", 0.3)
+    monkeypatch.setattr(module, "PICTURE_LIMIT", 2.5)
+
+    async def main() -> None:
+        async with running_server() as server, server.client() as direct, pipe(server.url) as between:
+            async with Client(ClientConfig(between.url, credentials=direct.config.credentials)) as client:
+                factory = InformerFactory(client)
+                factory.informer(CONFIGMAPS)
+                factory.start()
+                await factory.wait_synced()
+                assert factory.fresh() == (True, "")
+                between.stalled = True
+                await eventually(lambda: not factory.fresh()[0], 15)
+                assert factory.fresh()[1].startswith("nothing was heard of configmaps: ")
+                assert factory.age(CONFIGMAPS) == pytest.approx(factory.ages()["configmaps"], abs=0.5)
+                assert factory.age(PODS) == 0.0
+                between.stalled = False
+                await eventually(lambda: factory.fresh()[0], 15)
+                await factory.stop()
+
+    asyncio.run(main())
+
+
+def test_a_watch_that_is_late_and_not_dead_never_tells_what_is_older(fault_server: Any, eventually: Any) -> None:
+    """The silent watch gets its events at last, after another connection has told newer ones: they do not come back."""
+
+    async def main() -> None:
+        async with fault_server() as (server, client):
+            factory = InformerFactory(client)
+            informer = factory.informer(PODS, Pod)
+            versions: list[str] = []
+            informer.add_handler(
+                lambda obj: versions.append(obj.metadata.resource_version),
+                lambda old, new: versions.append(new.metadata.resource_version),
+            )
+            factory.start()
+            await factory.wait_synced()
+            await eventually(lambda: len(server.watchers) == 1)
+            (silent,) = server.watchers
+            server.watchers.clear()  # the watch is served by a node that hears of nothing for a while
+            server.put("a")
+            server.put("a")
+            await eventually(lambda: versions == ["102"] or versions == ["101", "102"], 15)
+            for _, line in server.history:
+                silent.put_nowait(line)
+            server.put("b")
+            await eventually(lambda: "default/b" in informer, 15)
+            assert versions == sorted(set(versions))
+            assert informer.get("default/a").metadata.resource_version == "102"
+            await factory.stop()
+
+    asyncio.run(main())
+
+
+def test_first_list_and_relist_come_from_the_watch_cache(fault_server: Any, eventually: Any) -> None:
+    async def main() -> None:
+        async with fault_server() as (server, client):
+            server.put("a")
+            factory = InformerFactory(client)
+            informer = factory.informer(PODS, Pod)
+            factory.start()
+            await factory.wait_synced()
+            await eventually(lambda: bool(server.watchers))
+            server.put("b")
+            await eventually(lambda: "default/b" in informer)
+            server.objects.clear()
+            server.compact()
+            gone = b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old"}}\n'
+            server.send(gone)
+            await eventually(lambda: len(informer) == 0)
+            first, relist = lists(server.requests)
+            assert first["resourceVersion"] == "0"
+            assert (relist["resourceVersion"], relist["resourceVersionMatch"]) == ("102", "NotOlderThan")
+            assert "limit" not in relist
+            await factory.stop()
+
+    asyncio.run(main())
+
+
+def test_the_database_is_asked_when_the_cache_cannot_answer(fault_server: Any) -> None:
+    async def main() -> None:
+        async with fault_server() as (server, client):
+            server.put("a")
+
+            def script(request: web.Request) -> web.Response | None:
+                if request.query.get("resourceVersion") != "0":
+                    return None
+                causes = {"causes": [{"reason": "ResourceVersionTooLarge"}]}
+                return web.json_response({"kind": "Status", "code": 410, "reason": "Timeout", "details": causes}, status=410)
+
+            server.script = script
+            factory = InformerFactory(client)
+            informer = factory.informer(PODS, Pod)
+            factory.start()
+            await factory.wait_synced()
+            assert len(informer) == 1
+            assert "resourceVersion" not in lists(server.requests)[-1]
+            await factory.stop()
+
+    asyncio.run(main())
+
+
+def test_a_server_that_streams_lists_is_never_asked_for_one() -> None:
+    async def main() -> None:
+        seen: list[tuple[str, str, int]] = []
+        async with running_server() as server, server.client(observer=lambda *told: seen.append(told)) as client:
+            for number in range(5):
+                await client.create(CONFIGMAPS, config_map(f"c{number}"), "default")
+            before = len(seen)
+            factory = InformerFactory(client)
+            informer = factory.informer(CONFIGMAPS)
+            factory.start()
+            await factory.wait_synced()
+            assert len(informer) == 5
+            assert len(seen) == before + 1  # the version, and no list (watches are not observed)
+            late = factory.informer(CONFIGMAPS, transform=lambda obj: obj["metadata"]["name"])
+            await factory.wait_synced()
+            assert sorted(late.list()) == [f"c{number}" for number in range(5)]
+            await client.delete(CONFIGMAPS, "c0", "default")
+            await asyncio.wait_for(_gone(informer, "default/c0"), 5)
+            await factory.stop()
+
+    async def _gone(informer: Any, key: str) -> None:
+        while key in informer:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["refused", "half", "plain"])
+def test_a_list_that_cannot_be_streamed_is_read_in_pages(fault_server: Any, eventually: Any, how: str) -> None:
+    """A server that says it could and does not: it refuses, ends in the middle, or knows no mark of the end."""
+
+    async def main() -> None:
+        async with fault_server() as (server, client):
+            server.put("a")
+            client._server.streams_lists = True
+
+            async def script(request: web.Request) -> web.StreamResponse | None:
+                if "sendInitialEvents" not in request.query:
+                    return None
+                if how == "refused":
+                    body = {"kind": "Status", "code": 422, "reason": "Invalid", "message": "sendInitialEvents is forbidden"}
+                    return web.json_response(body, status=422)
+                response = web.StreamResponse()
+                await response.prepare(request)
+                await response.write(server.history[0][1])
+                if how == "plain":
+                    await asyncio.sleep(5)
+                return response
+
+            server.script = script
+            factory = InformerFactory(client)
+            informer = factory.informer(PODS, Pod)
+            factory.start()
+            await asyncio.wait_for(factory.wait_synced(), 10)
+            assert len(informer) == 1
+            server.put("b")
+            await eventually(lambda: len(informer) == 2)
+            assert sum("sendInitialEvents" in request.query for request in server.requests) == 1
+            await factory.stop()
+
+    asyncio.run(main())
