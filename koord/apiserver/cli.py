@@ -9,8 +9,8 @@ import click
 
 _HELP = """Serve the embedded Kubernetes API server alone, for development, tests and demonstrations.
 
-It keeps everything in memory; with --data-dir the state survives a restart. By default it listens on 127.0.0.1 with TLS and a random
-bearer token: take both from the kubeconfig that --print-kubeconfig writes.
+It keeps everything in memory and nothing beyond its end. With --data-dir every write that was answered survives, kill -9 included.
+By default it listens on 127.0.0.1 with TLS and a random bearer token: take both from the kubeconfig that --print-kubeconfig writes.
 """
 
 
@@ -21,7 +21,7 @@ def _names(text: str) -> frozenset[str]:
 @click.command(name="apiserver", help=_HELP)
 @click.option("--port", type=click.IntRange(0, 65535), default=6443, show_default=True, help="Port to listen on; 0 takes a free one.")
 @click.option("--bind-address", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Keep a snapshot, certificates and the token here.")
+@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Keep the state, certificates and the token here.")
 @click.option(
     "--print-kubeconfig", "kubeconfig_file", type=click.Path(path_type=Path), help="Write a kubeconfig to this file; - is stdout."
 )

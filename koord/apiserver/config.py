@@ -20,7 +20,7 @@ class ServerConfig:
     # controllers that run in the server; see `controllers/registry.py`
     disabled_controllers: frozenset[str] = frozenset()
     enabled_controllers: frozenset[str] = frozenset()
-    # a snapshot of all objects lives here, if set
+    # the state is kept here, if set
     data_dir: Path | None = None
     # seconds that events live
     event_ttl: float = 3600.0

@@ -20,8 +20,8 @@ from koord.apiserver import kubeconfig, manifests
 from koord.apiserver.admission.chain import known_plugins
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.controllers.registry import CONTROLLERS
+from koord.apiserver.disk import DiskError
 from koord.apiserver.server import ApiServer
-from koord.apiserver.snapshot import SnapshotError
 from koord.process import certificates
 
 log = logging.getLogger(__name__)
@@ -152,6 +152,8 @@ async def _run(flags: Flags, scratch: Path) -> int:
         else:
             kubeconfig.write(flags.kubeconfig, made)
     log.info("serving on %s", server.url)
+    if flags.data_dir is None:
+        log.warning("nothing is kept: the state ends with this process; --data-dir keeps it")
     await stop.wait()
     log.info("stopping")
     try:
@@ -172,6 +174,6 @@ def serve(flags: Flags) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="koord-apiserver-") as scratch:
             return int(uvloop.run(_run(flags, Path(scratch))))
-    except (OSError, SnapshotError, manifests.ManifestError) as err:
+    except (OSError, DiskError, manifests.ManifestError) as err:
         log.error("cannot serve: %s", err)
         return 1

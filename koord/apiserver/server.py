@@ -13,7 +13,7 @@ from koord.apiserver.bootstrap import seed
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.controllers.registry import Controllers
 from koord.apiserver.core import Core
-from koord.apiserver.snapshot import Snapshots
+from koord.apiserver.disk import Disk
 from koord.apiserver.web.handler import MAX_BODY, Front
 
 if TYPE_CHECKING:
@@ -37,14 +37,15 @@ def _make_request(
 class ApiServer:
     """One API server with its own store.
 
-    `await start()` listens (port 0 picks a free one; `url` tells), `await stop()` ends watches, writes the snapshot and closes.
-    Without listening, `core` serves in-process use: the functions of `koord.apiserver.rest` take it.
+    `await start()` listens (port 0 picks a free one; `url` tells), `await stop()` ends watches and closes.
+    Without listening, `core` serves in-process use: the functions of `koord.apiserver.rest` take it. Raises DiskError for a data
+    directory that cannot be used.
     """
 
     def __init__(self, config: ServerConfig | None = None) -> None:
         self.config = config or ServerConfig()
-        self.snapshots = Snapshots(self.config.data_dir) if self.config.data_dir else None
-        self.core = Core(self.config, self.snapshots.load() if self.snapshots else None)
+        self.disk = Disk(self.config.data_dir) if self.config.data_dir else None
+        self.core = Core(self.config, self.disk.load() if self.disk else None)
         self.front = Front(self.core)
         self.controllers = Controllers(self.core)
         self.url = ""
@@ -67,11 +68,11 @@ class ApiServer:
         self.host, self.port = host, int(bound[1])
         shown = f"[{host}]" if ":" in host else ("127.0.0.1" if host == "0.0.0.0" else host)
         self.url = f"{'https' if tls else 'http'}://{shown}:{self.port}"
-        if self.snapshots is not None:
-            self._tasks.append(asyncio.create_task(self.snapshots.keep(self.core.store), name="snapshots"))
+        if self.disk is not None:
+            self._tasks.append(asyncio.create_task(self.disk.keep(), name="checkpoints"))
 
     async def stop(self) -> None:
-        """End everything; the snapshot is written last."""
+        """End everything; the data directory is let go last."""
         self.front.ready = False
         self.front.objects.watches.stop()
         self.controllers.stop()
@@ -82,8 +83,10 @@ class ApiServer:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
-        if self.snapshots is not None:
-            self.snapshots.save(self.core.store)
+        if self.disk is not None:
+            self.core.store.disk = None
+            self.disk.close()
+            self.disk = None
 
     async def __aenter__(self) -> ApiServer:
         await self.start()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -68,6 +68,14 @@ class Event:
 Listener = Callable[[Event], None]
 
 
+class Keeper(Protocol):
+    """Keeps writes before they take effect; what it raises undoes them."""
+
+    def put(self, bucket: str, key: str, version: int, body: bytes) -> None: ...
+
+    def remove(self, bucket: str, key: str, version: int) -> None: ...
+
+
 def make_key(namespace: str, name: str) -> str:
     """The key order is the list order of etcd: by namespace, then by name. NUL sorts below every legal character."""
     return f"{namespace}\0{name}"
@@ -119,11 +127,14 @@ class Bucket:
     def put(self, namespace: str, name: str, obj: Obj) -> Entry:
         """Create or replace. Stamps the new resource version into `obj`, which belongs to the store from now on."""
         store = self.store
-        rv = store.rv = store.rv + 1
+        rv = store.rv + 1
         obj["metadata"]["resourceVersion"] = str(rv)
         key = make_key(namespace, name)
         prev = self.entries.get(key)
         entry = Entry(key, namespace, name, obj, rv, orjson.dumps(obj))
+        if store.disk is not None:
+            store.disk.put(self.name, key, rv, entry.raw)
+        store.rv = rv
         self.entries[key] = entry
         if prev is None:
             self._order = None
@@ -133,11 +144,15 @@ class Bucket:
     def remove(self, namespace: str, name: str) -> Entry | None:
         """Remove an object; returns its last state, stamped with the version of the deletion."""
         key = make_key(namespace, name)
-        prev = self.entries.pop(key, None)
+        prev = self.entries.get(key)
         if prev is None:
             return None
         store = self.store
-        rv = store.rv = store.rv + 1
+        rv = store.rv + 1
+        if store.disk is not None:
+            store.disk.remove(self.name, key, rv)
+        store.rv = rv
+        del self.entries[key]
         obj = prev.copy()
         obj["metadata"]["resourceVersion"] = str(rv)
         entry = Entry(key, namespace, name, obj, rv, orjson.dumps(obj))
@@ -149,10 +164,7 @@ class Bucket:
         history = self.history
         history.append(event)
         self.history_bytes += len(event.entry.raw)
-        for listener in self.listeners:
-            listener(event)
-        for listener in self.store.listeners:
-            listener(event)
+        self.store.tell(self, event)
         if event.prev is not None:
             event.prev.forget()
         if event.type == DELETED:
@@ -209,6 +221,25 @@ class Store:
         self.buckets: dict[str, Bucket] = {}
         # called with every event of every bucket, in order
         self.listeners: list[Listener] = []
+        # what keeps each write before anybody hears of it, if anything does
+        self.disk: Keeper | None = None
+        self._untold: deque[tuple[Bucket, Event]] = deque()
+        self._telling = False
+
+    def tell(self, bucket: Bucket, event: Event) -> None:
+        """Tell the listeners. What one of them writes meanwhile is told after this event, so that all hear the same order."""
+        self._untold.append((bucket, event))
+        if self._telling:
+            return
+        self._telling = True
+        try:
+            while self._untold:
+                where, what = self._untold.popleft()
+                for listener in (*where.listeners, *self.listeners):
+                    listener(what)
+        finally:
+            self._telling = False
+            self._untold.clear()
 
     def bucket(self, name: str) -> Bucket:
         found = self.buckets.get(name)
