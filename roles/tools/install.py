@@ -69,7 +69,11 @@ def install(printed: bool, image: str, namespace: str, crds: bool, without: str,
     chosen = _names("--overlay", overlays, _VARIANTS)
     if {"single", "ha"} <= set(chosen):
         raise ConfigurationError("--overlay: single and ha exclude each other")
+    if {"koordlet-observe", "koordlet-privileged"} <= set(chosen):
+        raise ConfigurationError("--overlay: koordlet-observe and koordlet-privileged exclude each other")
     left_out = frozenset(_names("--without", without, manifests.PARTS))
+    if "@sha256:" not in image:
+        click.echo(f"image of every role: {image}; a tag can be moved, a digest (--image=…@sha256:…) cannot", err=True)
     found = manifests.rendered(image=image, namespace=namespace, crds=crds, without=left_out, overlays=chosen)
     click.echo(manifests.text(found), nl=False)
 

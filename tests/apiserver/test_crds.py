@@ -76,3 +76,27 @@ def test_deleting_the_definition_deletes_its_objects(with_api: Any, widget_crd: 
         assert (await api.call("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com"))[0] == 404
 
     with_api(body, crds=[widget_crd])
+
+
+@pytest.mark.feature("BEY-SEC-01")
+@pytest.mark.timeout(60)
+def test_a_pattern_takes_linear_time_and_one_that_cannot_is_refused() -> None:
+    from koord.apiserver.errors import Cause
+    from koord.apiserver.schema.structural import Structural
+    from koord.apiserver.validation.schemas import check_schema
+
+    def told(pattern: str, value: str) -> list[str]:
+        causes: list[Cause] = []
+        Structural({"type": "string", "pattern": pattern}).validate(value, None, causes)
+        return [cause.message for cause in causes]
+
+    for pattern in ("^(a+)+$", "^(a|a)*$", "^(.*a){12}$", r"^([a-z]+\.?)+@$"):
+        assert told(pattern, "a" * 20_000 + "!") != [], pattern
+    assert told("^(a+)+$", "aaa") == []
+    assert told("^.$", "ü") == [], "characters, not bytes"
+    assert told("(?<x", "anything") != [], "what nobody understands matches nothing"
+    for pattern in (r"(a)\1", "(?=a)", "(", "a{2000}"):
+        causes: list[Cause] = []
+        check_schema({"type": "string", "pattern": pattern}, "schema", causes)
+        assert [cause.field for cause in causes] == ["schema.pattern"], pattern
+        assert "must be a valid regular expression" in causes[0].message

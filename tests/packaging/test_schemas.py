@@ -95,7 +95,9 @@ def test_all_but_koordlet_are_restricted(overlays: tuple[str, ...]) -> None:
             assert all(m["readOnly"] for m in container["volumeMounts"] if f"volume {m['name']}" in mounts)
             assert container["securityContext"]["readOnlyRootFilesystem"] is True
         elif document["kind"] == "DaemonSet":
-            assert "privilege escalation" in restricted(document["spec"]["template"]["spec"]), "the check sees what koordlet has"
+            against = restricted(document["spec"]["template"]["spec"])
+            assert "capabilities" in against, "the check sees what koordlet has"
+            assert ("privilege escalation" in against) is ("koordlet-privileged" in overlays)
 
 
 def test_every_class_of_pods_has_its_priority() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 Obj = dict[str, Any]
 
+_USER = re.compile(r"request\.userInfo\.username == '([^'\\]*)'")
 _NEVER = frozenset({"mutatingwebhookconfigurations", "validatingwebhookconfigurations"})
 
 
@@ -32,6 +35,8 @@ class Hook:
     timeout: float
     reinvoke: bool
     dry_run_safe: bool
+    users: tuple[str, ...] = ()
+    """Names that the match conditions want the user to have, all of them."""
 
 
 def compile_hooks(configurations: list[Obj]) -> list[Hook]:
@@ -52,9 +57,16 @@ def compile_hooks(configurations: list[Obj]) -> list[Hook]:
                     float(raw.get("timeoutSeconds", 10)),
                     raw.get("reinvocationPolicy") == "IfNeeded",
                     raw.get("sideEffects") in ("None", "NoneOnDryRun"),
+                    _users(raw.get("matchConditions") or ()),
                 )
             )
     return out
+
+
+def _users(conditions: Iterable[Obj]) -> tuple[str, ...]:
+    """Of match conditions only comparisons of the user's name are understood; others are taken as met, so that no webhook is left out."""
+    found = (_USER.fullmatch(str(condition.get("expression", "")).strip()) for condition in conditions)
+    return tuple(match[1] for match in found if match)
 
 
 def _listed(wanted: list[str], value: str) -> bool:
@@ -86,6 +98,8 @@ def _rule_matches(rule: Obj, resource: Resource, attributes: Attributes) -> bool
 def matching_resource(core: Core, hook: Hook, attributes: Attributes) -> Resource | None:
     """The resource (version) in which the webhook wants to see the request; None when it does not care."""
     resource = attributes.resource
+    if any(user != attributes.options.user.name for user in hook.users):
+        return None
     if resource.group == "admissionregistration.k8s.io" and resource.plural in _NEVER:
         return None
     if any(_rule_matches(rule, resource, attributes) for rule in hook.rules):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from koord.apiserver.errors import Cause, field_forbidden, invalid_value, not_supported, required
-from koord.apiserver.schema.structural import Structural
+from koord.apiserver.schema.structural import Structural, compiled_pattern
 
 Obj = dict[str, Any]
 
@@ -50,8 +49,8 @@ def _pattern(schema: Obj, path: str, causes: list[Cause]) -> None:
     if not isinstance(schema.get("pattern"), str):
         return
     try:
-        re.compile(schema["pattern"])
-    except re.error as error:
+        compiled_pattern(schema["pattern"])
+    except ValueError as error:
         causes.append(invalid_value(f"{path}.pattern", schema["pattern"], f"must be a valid regular expression, but isn't: {error}"))
 
 

@@ -22,6 +22,9 @@ QPS, BURST = 2.0, 10  # reads: a synced cache lacks an object for moments only, 
 REMEMBERED = 1000
 
 
+_Key = tuple[str, str | None, str]
+
+
 @dataclass(slots=True)
 class _Answer:
     time: float
@@ -38,16 +41,16 @@ class LiveReads:
     def __init__(self, client: Reader, clock: Callable[[], float] = seams.monotonic) -> None:
         self._client, self._clock = client, clock
         self._bucket = TokenBucket(QPS, BURST)
-        self._answers: LRUCache[tuple[str, str], _Answer] = LRUCache(REMEMBERED)
-        self._reading: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._answers: LRUCache[_Key, _Answer] = LRUCache(REMEMBERED)
+        self._reading: dict[_Key, asyncio.Task[None]] = {}
 
-    async def get(self, kind: Kind, name: str) -> dict[str, Any] | None:
-        """A cluster-scoped object, None where there is none. Raises ApiError when the API server cannot tell."""
-        key, now = (kind.plural, name), self._clock()
+    async def get(self, kind: Kind, name: str, namespace: str | None = None) -> dict[str, Any] | None:
+        """An object, None where there is none. Raises ApiError when the API server cannot tell."""
+        key, now = (kind.plural, namespace, name), self._clock()
         answer: _Answer | None = self._answers.get(key)
         age = now - answer.time if answer is not None else STALE
         if age >= FRESH and key not in self._reading and self._bucket.take(now):
-            task = self._reading[key] = asyncio.create_task(self._read(kind, name), name=f"live read of {kind.plural} {name}")
+            task = self._reading[key] = asyncio.create_task(self._read(kind, name, namespace), name=f"live read of {kind.plural} {name}")
             task.add_done_callback(lambda _: self._reading.pop(key, None))
         if age >= STALE and key in self._reading:
             # Whoever stops waiting leaves the read to the others.
@@ -61,10 +64,10 @@ class LiveReads:
             raise answer.error
         return answer.found
 
-    async def _read(self, kind: Kind, name: str) -> None:
-        key = (kind.plural, name)
+    async def _read(self, kind: Kind, name: str, namespace: str | None) -> None:
+        key = (kind.plural, namespace, name)
         try:
-            found = await self._client.get(kind, name)
+            found = await self._client.get(kind, name, namespace) if namespace else await self._client.get(kind, name)
         except NotFound:
             self._answers[key] = _Answer(self._clock(), None)
         except ApiError as error:

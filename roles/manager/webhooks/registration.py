@@ -13,7 +13,7 @@ from koord.kube.client import Client
 from koord.kube.errors import AlreadyExists, NotFound
 from koord.kube.patch import json_equal
 from roles.manager.options import WEBHOOK_RESOURCES, WebhookOptions
-from roles.manager.webhooks.registry import WEBHOOKS, Registration, Webhook
+from roles.manager.webhooks.registry import EVICTION_PATH, WEBHOOKS, Registration, Webhook
 
 TEMPLATE = "template"
 """Annotation that keeps the `webhooks` list as it was installed; every sync starts from it."""
@@ -49,13 +49,25 @@ def _entry(webhook: Webhook, registration: Registration) -> dict[str, Any]:
     }
     if webhook.mutating:
         entry["reinvocationPolicy"] = "Never"
+    if registration.account:
+        expression = f"request.userInfo.username == 'system:serviceaccount:koordinator-system:{registration.account}'"
+        entry["matchConditions"] = [{"name": registration.account, "expression": expression}]
     return entry
 
 
 def render(
-    template: list[dict[str, Any]], active: Iterable[Webhook], options: WebhookOptions, port: int, ca: bytes
+    template: list[dict[str, Any]],
+    active: Iterable[Webhook],
+    options: WebhookOptions,
+    port: int,
+    ca: bytes,
+    current: Iterable[dict[str, Any]] = (),
 ) -> list[dict[str, Any]]:
-    """The `webhooks` list of now: entries without an active handler dropped, the CA bundle and the way to us filled in."""
+    """The `webhooks` list of now: entries without an active handler dropped, the CA bundle and the way to us filled in.
+
+    `current` is the list as the API server keeps it.
+    """
+    kept = {entry.get("name"): entry for entry in current}
     paths = {webhook.path for webhook in active}
     bundle = base64.b64encode(ca).decode()
     result = []
@@ -71,8 +83,26 @@ def render(
         else:
             client.pop("url", None)
             client["service"] = {**(client.get("service") or {}), "name": options.service, "namespace": options.namespace, "path": path}
-        result.append({**entry, "clientConfig": client, **_chosen(entry, options)})
+        result.append({**_conditioned(entry, kept.get(entry.get("name")), options), "clientConfig": client, **_chosen(entry, options)})
     return result
+
+
+def _conditioned(entry: dict[str, Any], kept: dict[str, Any] | None, options: WebhookOptions) -> dict[str, Any]:
+    """Conditions with our namespace. An API server before 1.28 drops them: then everybody's requests come, and must not wait for us."""
+    conditions = entry.get("matchConditions")
+    if not conditions:
+        return entry
+    if kept is not None and not kept.get("matchConditions"):
+        return {**{key: value for key, value in entry.items() if key != "matchConditions"}, "failurePolicy": "Ignore"}
+    ours = [{**one, "expression": str(one.get("expression")).replace("koordinator-system", options.namespace)} for one in conditions]
+    return {**entry, "matchConditions": ours}
+
+
+def _completed(template: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The template, with what has to be there although it was kept by a version, or by upstream, that did not have it yet."""
+    paths = {_path(entry.get("clientConfig") or {}) for entry in template}
+    missing = [] if EVICTION_PATH in paths else [entry for entry in default_entries(False) if _path(entry["clientConfig"]) == EVICTION_PATH]
+    return [*template, *missing]
 
 
 def _chosen(entry: dict[str, Any], options: WebhookOptions) -> dict[str, Any]:
@@ -110,7 +140,9 @@ def desired(
         template = current.get("webhooks") or default_entries(mutating)
         annotations[TEMPLATE] = orjson.dumps(template).decode()
     metadata["annotations"] = annotations
-    return {**current, "metadata": metadata, "webhooks": render(template, active, options, port, ca)}
+    whole = template if mutating else _completed(template)
+    webhooks = render(whole, active, options, port, ca, current.get("webhooks") or ())
+    return {**current, "metadata": metadata, "webhooks": webhooks}
 
 
 async def sync(client: Client, active: Iterable[Webhook], options: WebhookOptions, port: int, ca: bytes) -> None:

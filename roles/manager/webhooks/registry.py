@@ -15,6 +15,7 @@ from koord.kube.patch import copy_json, diff_json_patch
 from roles.manager.webhooks import (
     binding,
     configmap_validate,
+    eviction,
     node_mutate,
     node_validate,
     pod_mutate,
@@ -30,6 +31,7 @@ Timer = Callable[[str, Awaitable[Any]], Awaitable[Any]]
 
 Handler = Callable[[Request, View, Timer], Awaitable[Answer]]
 _EQ = "scheduling-sigs-k8s-io-v1alpha1-elasticquota"
+EVICTION_PATH = "/validate-pod-eviction"
 _NOT_CONTROL_PLANE = {"matchExpressions": [{"key": "control-plane", "operator": "DoesNotExist"}]}
 
 
@@ -46,6 +48,8 @@ class Registration:
     object_selector: dict[str, Any] | None = None
     version: str = "v1"
     cluster_scoped: bool = False
+    account: str = ""
+    """Only requests of this service account of koord's namespace are asked about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,14 @@ WEBHOOKS: tuple[Webhook, ...] = (
         "pod",
         _validating("BindingAdmission", binding.validate),
         (Registration("vpodbinding.koordinator.sh", "", ("pods/binding",), ("CREATE",), True),),
+    ),
+    Webhook(
+        EVICTION_PATH,
+        "PodValidatingWebhook",
+        False,
+        "pod",
+        _validating("OwnNodeEviction", eviction.validate),
+        (Registration("vpodeviction.koordinator.sh", "", ("pods/eviction",), ("CREATE",), account="koordlet"),),
     ),
     Webhook(
         f"/mutate-{_EQ}",

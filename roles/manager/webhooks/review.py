@@ -46,6 +46,8 @@ class Request:
     api_version: str = VERSIONS[0]
     notes: list[str] = field(default_factory=list)
     """What handlers found worth telling, for the decision record."""
+    extra: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """What the API server knows of the user beside the name: of a pod's token the node, among others."""
     warnings: list[str] = field(default_factory=list)
     """What the user is told although the request is admitted."""
 
@@ -96,6 +98,7 @@ def decode(body: bytes) -> Request:
         groups=_texts(user, "groups"),
         dry_run=bool(request.get("dryRun")),
         api_version=version,
+        extra=_extra(user),
     )
 
 
@@ -113,6 +116,13 @@ def _texts(parent: dict[str, Any], name: str) -> tuple[str, ...]:
     if not all(isinstance(text, str) for text in texts):
         raise BadReview(f"request.userInfo.{name} must be a list of strings")
     return tuple(texts)
+
+
+def _extra(user: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+    extra = _member(user, "extra", dict, {})
+    if not all(isinstance(values, list) and all(isinstance(value, str) for value in values) for values in extra.values()):
+        raise BadReview("request.userInfo.extra must hold lists of strings")
+    return {key: tuple(values) for key, values in extra.items()}
 
 
 def _object(request: dict[str, Any], name: str) -> dict[str, Any] | None:

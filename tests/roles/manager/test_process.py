@@ -103,7 +103,8 @@ def test_replicas_share_a_secret_and_register_themselves(bed, make):
         entries = {entry["name"]: entry for entry in (*mutating["webhooks"], *validating["webhooks"])}
         # handlers behind closed gates are not registered
         assert set(entries) == {
-            f"{name}.koordinator.sh" for name in ("mpod-create", "mpod-update", "melasticquota", "vpod", "vpodbinding", "velasticquota")
+            f"{name}.koordinator.sh"
+            for name in ("mpod-create", "mpod-update", "melasticquota", "vpod", "vpodbinding", "vpodeviction", "velasticquota")
         }
         client = entries["vpod.koordinator.sh"]["clientConfig"]
         assert client["service"]["path"] == "/validate-pod"
