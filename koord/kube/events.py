@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,11 +14,12 @@ from koord import seams
 from koord.api.kinds import EVENTS, Kind
 from koord.kube import errors
 from koord.kube.client import Client
-from koord.kube.ratelimit import TokenBucket
+from koord.kube.ratelimit import Priority, TokenBucket
 
 log = logging.getLogger("koord.kube.events")
 
-QUEUE = 1000  # events that wait for the server
+QUEUE = 5000  # events that wait for the server
+WRITERS = 16  # events that are written at once: 1,000 a second with 10 ms an event, and some to spare
 BURST = 25  # events of one object at once …
 QPS = 1.0 / 300.0  # … and then one in five minutes
 SERIES_WINDOW = 600.0  # seconds within which an equal event counts up an earlier one
@@ -92,12 +93,39 @@ class _Event:
         return (about.kind, about.namespace, about.name, about.uid, self.type, self.reason, self.note)
 
 
+class _Line:
+    """Events that wait, Warnings first. When it is full, a Warning takes the place of the oldest Normal."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._warnings: deque[_Event] = deque()
+        self._normals: deque[_Event] = deque()
+
+    def __len__(self) -> int:
+        return len(self._warnings) + len(self._normals)
+
+    def put(self, event: _Event) -> bool:
+        """Append an event; False if one was dropped for want of room, this one or a Normal."""
+        fits = len(self) < self._size
+        urgent = event.type == "Warning"
+        if not fits and urgent and self._normals:
+            self._normals.popleft()
+        elif not fits:
+            return False
+        (self._warnings if urgent else self._normals).append(event)
+        return fits
+
+    def take(self) -> _Event:
+        """The next event. Raises IndexError if there is none."""
+        return self._warnings.popleft() if self._warnings else self._normals.popleft()
+
+
 class EventRecorder:
     """Writes events of one component.
 
-    `event` only queues; one task writes. An event equal to one of the last ten minutes counts that one up (`series`); an
-    object that is written about too often is limited; when the queue is full the new event is dropped. What is dropped is
-    counted (`dropped`). Call it on the event loop; `start` when the loop runs, `stop` in the end.
+    `event` only queues; up to 16 are written at once, Warnings before Normals. An event equal to one of the last ten minutes
+    counts that one up (`series`); an object that is written about too often is limited; when too many wait, Normals are dropped
+    first. What is dropped is counted by reason (`drops`). Call it on the event loop, and `stop` in the end.
     """
 
     def __init__(
@@ -109,23 +137,39 @@ class EventRecorder:
         clock: Callable[[], float] = seams.monotonic,
         wall_clock: Callable[[], float] = seams.now,
     ) -> None:
-        self.client = client
+        self.client = client.ranked(Priority.BULK) if isinstance(client, Client) else client
         self.component = component
         self.host = host if host is not None else seams.hostname()
-        self.dropped = 0
+        self.drops: Counter[str] = Counter()
         self.sent = 0
         self._clock = clock
         self._wall_clock = wall_clock
-        self._queue: asyncio.Queue[_Event] = asyncio.Queue(QUEUE)
+        self._line = _Line(QUEUE)
+        self._busy: dict[tuple[str, ...], deque[_Event]] = {}
+        self._writers: set[asyncio.Task[None]] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._told: OrderedDict[tuple[str, ...], _Told] = OrderedDict()
         self._buckets: OrderedDict[tuple[str, str, str], TokenBucket] = OrderedDict()
-        self._task: asyncio.Task[None] | None = None
         self._complained = float("-inf")
 
+    @property
+    def dropped(self) -> int:
+        """How many events were dropped, for whatever reason."""
+        return self.drops.total()
+
     def start(self) -> None:
-        """Begin to write. Calling it again does nothing."""
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._write_all(), name=f"events of {self.component}")
+        """Write what waits. Calling it again does nothing."""
+        while len(self._writers) < min(WRITERS, len(self._line)):
+            self._idle.clear()
+            task = asyncio.get_running_loop().create_task(self._write_all(), name=f"events of {self.component}")
+            self._writers.add(task)
+            task.add_done_callback(self._written)
+
+    def _written(self, task: asyncio.Task[None]) -> None:
+        self._writers.discard(task)
+        if not self._writers:
+            self._idle.set()
 
     def event(
         self,
@@ -143,18 +187,17 @@ class EventRecorder:
             note = message.encode()[:NOTE_LIMIT].decode("utf-8", "ignore")
             event = _Event(ref, type, reason, note, action or reason, related, self._wall_clock())
             if not self._allowed(ref):
-                self._drop("too many events about %s %s/%s", ref.kind, ref.namespace, ref.name)
+                self._drop("too_many", "too many events about %s %s/%s", ref.kind, ref.namespace, ref.name)
                 return
-            self._queue.put_nowait(event)
+            if not self._line.put(event):
+                self._drop("queue_full", "%d wait for the API server", QUEUE)
             self.start()
-        except asyncio.QueueFull:
-            self._drop("the queue is full")
         except Exception:  # an event is never worth a failure
-            self._drop("an event could not be made")
+            self._drop("unusable", "an event could not be made")
             log.debug("event %s", reason, exc_info=True)
 
-    def _drop(self, why: str, *arguments: object) -> None:
-        self.dropped += 1
+    def _drop(self, reason: str, why: str, *arguments: object) -> None:
+        self.drops[reason] += 1
         now = self._clock()
         if now - self._complained > 60.0:
             self._complained = now
@@ -172,32 +215,43 @@ class EventRecorder:
         return bucket.take(self._clock())
 
     async def flush(self, seconds: float = 1.0) -> None:
-        """Wait until the queue is written, at most so long."""
+        """Wait until all is written, at most so long."""
         try:
             async with asyncio.timeout(seconds):
-                await self._queue.join()
+                await self._idle.wait()
         except TimeoutError:
-            log.debug("%d events were not written in time", self._queue.qsize())
+            log.debug("%d events were not written in time", len(self._line) + len(self._writers))
 
     async def stop(self) -> None:
         """Write what waits (for a second at most) and end."""
-        task, self._task = self._task, None
-        if task is None:
-            return
         await self.flush()
-        task.cancel()
-        await asyncio.wait({task})
+        writers = list(self._writers)
+        for task in writers:
+            task.cancel()
+        if writers:
+            await asyncio.wait(writers)
 
     async def _write_all(self) -> None:
-        while True:
-            event = await self._queue.get()
+        """Write one event after the other until none waits."""
+        while len(self._line):
+            event = self._line.take()
+            before = self._busy.get(event.key)
+            if before is not None:  # an equal one is being written, and whoever does it counts this one up
+                before.append(event)
+                continue
+            equal = self._busy[event.key] = deque([event])
             try:
-                await self._write(event)
-            except Exception:
-                self._drop("an event could not be written")
-                log.debug("event %s", event.reason, exc_info=True)
+                while equal:
+                    await self._write_safely(equal.popleft())
             finally:
-                self._queue.task_done()
+                del self._busy[event.key]
+
+    async def _write_safely(self, event: _Event) -> None:
+        try:
+            await self._write(event)
+        except Exception:
+            self._drop("failed", "an event could not be written")
+            log.debug("event %s", event.reason, exc_info=True)
 
     async def _write(self, event: _Event) -> None:
         for attempt in range(ATTEMPTS):
@@ -208,11 +262,14 @@ class EventRecorder:
                 return
             except errors.Unreachable:
                 if attempt == ATTEMPTS - 1:
-                    self._drop("the API server cannot be reached")
+                    self._drop("unreachable", "the API server cannot be reached")
                     return
                 await seams.sleep(1.0)
+            except errors.NotLeading:
+                self._drop("not_leading", "this process does not lead any more")
+                return
             except errors.ApiError as error:  # a namespace that is going away, say: trying again would not help
-                self._drop("refused: %s", error)
+                self._drop("refused", "refused: %s", error)
                 return
 
     async def _count_up(self, event: _Event) -> bool:

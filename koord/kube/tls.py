@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -88,11 +89,22 @@ class TlsSource:
         return self._context
 
 
+_CERTIFICATE = re.compile(rb"-----BEGIN ((?:X509 |TRUSTED )?CERTIFICATE)-----.*?-----END \1-----", re.DOTALL)
+
+
+def authorities(bundle: bytes, source: str) -> str:
+    """The certificates of a bundle; what stands around them may be anything. Raises KubeConfigError if there are none."""
+    found = [match.group(0) for match in _CERTIFICATE.finditer(bundle)]
+    if not found:
+        raise KubeConfigError(source, "certificate-authority has no certificate (-----BEGIN CERTIFICATE-----)")
+    return b"\n".join(found).decode("latin-1") + "\n"
+
+
 def build_context(config: ClientConfig, plugin: tuple[bytes, bytes] | None = None) -> ssl.SSLContext:
     """A client context for a configuration; `plugin` is a certificate and key that came from a credential plugin."""
     try:
-        context = ssl.create_default_context(cadata=config.ca.read().decode("ascii", "replace") if config.ca else None)
-    except (ssl.SSLError, ValueError) as error:
+        context = ssl.create_default_context(cadata=authorities(config.ca.read(), config.source) if config.ca else None)
+    except (ssl.SSLError, ValueError, TypeError) as error:  # TypeError: a certificate that is not ASCII inside
         raise KubeConfigError(config.source, f"certificate-authority cannot be used: {error}") from error
     if config.insecure:
         context.check_hostname = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from bisect import bisect_left
+from collections import Counter as Counting
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Protocol
@@ -165,6 +166,36 @@ def watch_recorder(target: CollectorRegistry, recorder: Recorder) -> None:
             yield GaugeMetricFamily("koord_decisions_kept", "Records that /debug/decisions can answer with.", value=len(recorder.ring))
 
     target.register(Decisions())  # type: ignore[arg-type]
+
+
+def watch_events(target: CollectorRegistry, recorders: Callable[[], Iterable[Telling]]) -> None:
+    """`koord_events_*`: Kubernetes events that were written, and those that were dropped, by reason."""
+
+    class Events:
+        def collect(self) -> Iterable[Metric]:
+            yield CounterMetricFamily(
+                "koord_events_sent", "Kubernetes events that were written.", value=sum(one.sent for one in recorders())
+            )
+            dropped = CounterMetricFamily(
+                "koord_events_dropped",
+                "Kubernetes events that were dropped.",
+                labels=["reason"],
+            )
+            counts: Counting[str] = Counting()
+            for one in recorders():
+                counts.update(one.drops)
+            for reason in ("queue_full", "too_many", "unreachable", "refused", "not_leading", "failed", "unusable"):
+                dropped.add_metric([reason], counts[reason])
+            yield dropped
+
+    target.register(Events())  # type: ignore[arg-type]
+
+
+class Telling(Protocol):
+    """What writes events: a recorder."""
+
+    sent: int
+    drops: Counting[str]
 
 
 class Watching(Protocol):

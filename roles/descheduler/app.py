@@ -19,6 +19,7 @@ from koord.kube.leases import LeaderElector, Leadership, Timing
 from koord.process.errors import FatalError
 from koord.process.http import OpsServer
 from koord.process.life import Life, Phase
+from koord.process.metrics import watch_events
 from roles.descheduler import build
 from roles.descheduler.acting import ClusterActing
 from roles.descheduler.build import Options
@@ -77,6 +78,7 @@ class App:
         self._acting = ClusterActing(client, self.may_write, self._where)
         if ops is not None:
             ops.health.register("caches", gate=True)
+            watch_events(ops.registry, self._events.values)
             self.install(ops)
 
     def _setup(self, profile: str) -> Setup:

@@ -41,6 +41,7 @@ from koord.kube.informers import InformerFactory
 from koord.kube.leases import LeaderElector, Leadership, Timing
 from koord.process.http import OpsServer
 from koord.process.life import Life, Phase
+from koord.process.metrics import watch_events
 from roles.manager.controllers.registry import Parts, build
 from roles.manager.controllers.world import World
 from roles.manager.controllers.writer import Writer
@@ -90,6 +91,7 @@ class App:
         if self.leadership is not None:
             leading, telling = leading.fenced(self.leadership), leading.fenced(self.leadership.reports)
         self.events = EventRecorder(telling, "koordinator-manager")
+        watch_events(ops.registry, lambda: (self.events,))
         self.world = World(informers, options)
         self.writer = Writer(leading, self._may_write)
         self.view = View(options, options.gates, self.lanes)

@@ -17,6 +17,7 @@ from koord.kube.leases import LeaderElector, Leadership, Timing
 from koord.process import tuning
 from koord.process.errors import FatalError
 from koord.process.life import Phase
+from koord.process.metrics import watch_events
 from roles.scheduler import diagnosis
 from roles.scheduler.auditor import Audit, AuditWatch, Event, Thresholds
 from roles.scheduler.binding.binder import Binder, Outcome, Task
@@ -157,6 +158,7 @@ class App:
             leader=self.may_write, lease=lease,
         )  # fmt: skip
         ops.registry.register(standing)
+        watch_events(ops.registry, self.events.values)
         ops.health.register("caches", gate=True)
         ops.health.register("placements", gate=True, live=True, probe=self.scheduler.health)
         self.install(ops)

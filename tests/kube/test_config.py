@@ -280,6 +280,31 @@ def test_tls_with_client_certificates(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_what_stands_around_the_certificates_of_a_bundle_does_not_matter(tmp_path: Path) -> None:
+    first, second = certificate("one")[0], certificate("two")[0]
+    around = "# Zertifizierungsstelle Köln\r\n".encode() + first + b"\xff\x00 \n" + second + b"-----BEGIN NOTHING-----\n"
+    bundle = tmp_path / "bundle"
+    bundle.write_bytes(around)
+    context = tls.TlsSource(ClientConfig("https://x", ca=tls.Pem(path=str(bundle)))).context()
+    assert context is not None
+    assert {dict(part[0] for part in found["subject"])["commonName"] for found in context.get_ca_certs()} == {"one", "two"}
+
+
+@pytest.mark.parametrize(
+    ("bundle", "words"),
+    [
+        (b"", "has no certificate"),
+        (b"# nothing yet\n", "has no certificate"),
+        (b"-----BEGIN CERTIFICATE-----\nMIIB", "has no certificate"),
+        (b"-----BEGIN CERTIFICATE-----\n\xc3\xa4\n-----END CERTIFICATE-----\n", "cannot be used"),
+    ],
+)
+def test_a_bundle_without_a_usable_certificate_is_one_clear_error(tmp_path: Path, bundle: bytes, words: str) -> None:
+    (tmp_path / "bundle").write_bytes(bundle)
+    with pytest.raises(config.KubeConfigError, match=f"certificate-authority {words}"):
+        tls.TlsSource(ClientConfig("https://x", ca=tls.Pem(path=str(tmp_path / "bundle")), source="kubeconfig")).context()
+
+
 def test_renewed_certificates_make_a_new_context(tmp_path: Path) -> None:
     authority, _, issuer = certificate("ca")
     path, now = tmp_path / "cert", [0.0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import orjson
 import pytest
 from aiohttp import web
 
@@ -93,3 +94,67 @@ def test_references() -> None:
     assert reference(obj) == ObjectRef("Pod", "p", "ns", "u")
     pod = Pod()
     assert reference(pod, PODS).kind == "Pod"
+
+
+def test_a_thousand_a_second_are_all_written_though_each_takes_long(fault_server: Any) -> None:
+    """Sixteen at once: with 10 ms an event, 2,000 events of two seconds need no more than that to be written."""
+
+    async def main() -> None:
+        async with fault_server() as (server, client):
+            under_way = [0, 0]
+
+            async def script(request: web.Request) -> web.Response:
+                under_way[0] += 1
+                under_way[1] = max(under_way)
+                await asyncio.sleep(0.01)
+                under_way[0] -= 1
+                return web.json_response({"kind": "Event", "metadata": {"name": "x"}}, status=201)
+
+            server.script = script
+            recorder = EventRecorder(client, "test")
+            for number in range(2000):
+                recorder.event(about(f"p{number}"), "Normal", "Scheduled", "bound")
+            await recorder.flush(30)
+            assert (recorder.sent, recorder.dropped) == (2000, 0)
+            assert under_way[1] == events.WRITERS
+
+    asyncio.run(main())
+
+
+def test_warnings_go_first_and_are_not_dropped_for_normals(fault_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "QUEUE", 40)
+    monkeypatch.setattr(events, "WRITERS", 1)
+
+    async def main() -> None:
+        async with fault_server() as (server, client):
+            recorder = EventRecorder(client, "test")
+            for number in range(40):
+                recorder.event(about(f"n{number}"), "Normal", "Scheduled", "bound")
+            for number in range(30):
+                recorder.event(about(f"w{number}"), "Warning", "FailedScheduling", "no")
+            recorder.event(about("late"), "Normal", "Scheduled", "bound")
+            assert recorder.drops == {"queue_full": 31}
+            await recorder.flush(10)
+            written = [orjson.loads(body) for body in server.bodies]
+            assert [event["type"] for event in written] == ["Warning"] * 30 + ["Normal"] * 10
+            assert written[-1]["regarding"]["name"] == "n39"  # the oldest Normals made place
+
+    asyncio.run(main())
+
+
+def test_equal_events_count_up_though_many_are_written_at_once(fault_server: Any) -> None:
+    async def main() -> None:
+        async with fault_server() as (server, client):
+
+            async def script(request: web.Request) -> None:
+                await asyncio.sleep(0.01)
+
+            server.script = script
+            recorder = EventRecorder(client, "test")
+            for _ in range(10):
+                recorder.event(about(), "Warning", "FailedScheduling", "no")
+            await recorder.flush(10)
+            assert [request.method for request in server.requests] == ["POST", *["PATCH"] * 9]
+            assert orjson.loads(server.bodies[-1])["series"]["count"] == 10
+
+    asyncio.run(main())

@@ -81,6 +81,7 @@ def _common(role: str) -> CollectorRegistry:
     common.client_observer(registry, "https://api:6443")
     common.watch_recorder(registry, Recorder(role))
     common.watch_pictures(registry, _Nothing())
+    common.watch_events(registry, tuple)
     return registry
 
 
