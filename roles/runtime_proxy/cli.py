@@ -121,18 +121,21 @@ def _socket(flag: str, text: str, ctx: click.Context) -> Path:
 def _check_registrations(directory: Path) -> None:
     """Read every registration as the proxy would. Raises ConfigurationError naming all that it would leave out."""
     from koord.process.errors import ConfigurationError
-    from roles.runtime_proxy.registration import RegistrationError, parse_registration, unknown_hooks
+    from roles.runtime_proxy.registration import RegistrationError, faults, never_asked, parse_registration
 
-    wrong, files = [], sorted(directory.glob("*json")) if directory.is_dir() else []
+    wrong, servers, files = [], [], sorted(directory.glob("*json")) if directory.is_dir() else []
     for file in files:
         try:
             server = parse_registration(str(file), file.read_bytes())
         except (RegistrationError, OSError) as error:
             wrong.append(str(error))
             continue
-        wrong += [f"{file}: runtime-hooks: {hook!r} does not exist" for hook in unknown_hooks(server)]
+        wrong += [f"{file}: {fault}" for fault in faults(server)]
+        servers.append(server)
     if wrong:
         raise ConfigurationError("; ".join(wrong))
+    for line in never_asked(servers):
+        click.echo(f"note: {line}")
     click.echo(f"the flags and {len(files)} hook registration(s): valid")
 
 

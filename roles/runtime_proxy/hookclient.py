@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 
 from koord import seams
 from koord.protocols import runtimehook_pb2 as hook
+from roles.runtime_proxy.breaker import Breaker
 from roles.runtime_proxy.hooktypes import HOOK_METHODS, POD_HOOKS
 from roles.runtime_proxy.registration import HookServer
 
@@ -27,30 +28,10 @@ CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),  # kubelet repeats calls itself, and knows which may be repeated
 )
-_BREAK_AFTER = 3  # consecutive time-outs
-_BREAK_SECONDS = 10.0
 
 
 class HookError(Exception):
     """A hook server could not be asked or answered with an error."""
-
-
-class _Breaker:
-    """Opens after consecutive time-outs, so that a hanging server with policy Ignore does not slow every pod down."""
-
-    __slots__ = ("misses", "until")
-
-    def __init__(self) -> None:
-        self.misses = 0
-        self.until = 0.0
-
-    def open(self, now: float) -> bool:
-        return now < self.until
-
-    def note(self, timed_out: bool, now: float) -> None:
-        self.misses = self.misses + 1 if timed_out else 0
-        if self.misses >= _BREAK_AFTER:
-            self.until = now + _BREAK_SECONDS
 
 
 def decode_answer(hook_type: str, raw: bytes) -> Any:
@@ -69,21 +50,32 @@ class HookClient:
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout  # seconds for one hook call
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._breakers: dict[str, _Breaker] = {}
+        self._breakers: dict[str, Breaker] = {}
 
     async def call(self, server: HookServer, hook_type: str, request: Any, deadline: float | None) -> Any:
         """Ask one server. `deadline` is the part of the caller's time that it may take, in seconds. Raises HookError."""
-        now = seams.monotonic()
-        breaker = self._breakers.setdefault(server.endpoint, _Breaker())
-        if not server.fails and breaker.open(now):
-            raise HookError(f"{server.source} at {server.endpoint} did not answer {_BREAK_AFTER} times in a row; it is asked again later")
+        began = seams.monotonic()
+        breaker = self._breakers.get(server.endpoint)
+        if breaker is None:
+            breaker = self._breakers[server.endpoint] = Breaker(self._timeout)
+        # A server whose failure ends the call must be asked; what is told it afterwards changes nothing.
+        admitted = breaker.admit(began)
+        if admitted is None and not (server.fails and hook_type.startswith("Pre")):
+            raise HookError(f"{server.source} at {server.endpoint} is too slow; it is asked again later")
         timeout = self._timeout if deadline is None else min(self._timeout, deadline)
+        ended = False
         try:
             raw = await self._method(server.endpoint, hook_type)(request.SerializeToString(), timeout=timeout)
+            ended = True
         except grpc.aio.AioRpcError as error:
-            breaker.note(error.code() == grpc.StatusCode.DEADLINE_EXCEEDED, seams.monotonic())
+            ended = True
             raise HookError(f"{error.code().name}: {error.details()}") from None
-        breaker.note(False, now)
+        finally:
+            now = seams.monotonic()
+            if admitted is not None and ended:
+                breaker.note(admitted, now - began, timeout, now)
+            elif admitted is not None:  # the caller gave up
+                breaker.abandon(admitted)
         return decode_answer(hook_type, raw)
 
     def _channel(self, endpoint: str) -> grpc.aio.Channel:

@@ -49,6 +49,7 @@ class Interceptor:
         self.handlers: dict[str, Callable[[bytes, Engine, Deadline | None], Awaitable[bytes]]] = {
             "RunPodSandbox": self._run_pod,
             "StopPodSandbox": self._stop_pod,
+            "UpdatePodSandboxResources": self._resize_pod,
             "CreateContainer": self._create,
             "StartContainer": self._start,
             "UpdateContainerResources": self._update,
@@ -97,6 +98,14 @@ class Interceptor:
         self.store.remove_pod(sandbox_id)
         return response
 
+    async def _resize_pod(self, raw: bytes, engine: Engine, deadline: Deadline | None) -> bytes:
+        """No hook, but hooks of the pod's containers are told the new resources."""
+        request = cri.UpdatePodSandboxResourcesRequest.FromString(raw)
+        async with self.lanes.of(request.pod_sandbox_id):
+            response = await engine.forward(raw)
+            self.store.resize_pod(request)
+        return response
+
     # -- containers -----------------------------------------------------------------------------------------------------
 
     async def _create(self, raw: bytes, engine: Engine, deadline: Deadline | None) -> bytes:
@@ -115,6 +124,7 @@ class Interceptor:
             raw = _bytes_of(request, raw)
         response = await engine.forward(raw)
         if container_id := _made(cri.CreateContainerResponse, "container_id", response):
+            store.copy_pod_resources(pod, record)  # the pod may have been resized meanwhile
             self.store.add_container(container_id, request.pod_sandbox_id, record)
         return response
 
@@ -177,6 +187,7 @@ class Interceptor:
             raw = _bytes_of(request, raw)
         response = await engine.forward(raw)
         if request.container_id in self.store.containers:
+            store.copy_pod_resources(record, proposed)  # those of the pod may have changed meanwhile
             record.CopyFrom(proposed)
         return response
 

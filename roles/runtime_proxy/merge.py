@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from koord.protocols import cri_pb2 as cri
 from koord.protocols import runtimehook_pb2 as hook
@@ -71,8 +72,12 @@ def merge_container(request: cri.CreateContainerRequest, answer: hook.ContainerR
 
 
 def merge_envs(envs: list[tuple[str, bytes]], answer: Mapping[str, str]) -> list[tuple[str, bytes]]:
-    """The answer replaces the set; what was there keeps its place, its duplicates and its bytes; new keys follow in order."""
-    kept = [(key, value if answer[key] == text_of(value) else answer[key].encode()) for key, value in envs if key in answer]
+    """The answer replaces the set; what was there keeps its place, its duplicates and its bytes; new keys follow in order.
+
+    A value that is the one which the hook was told (the last of a name's) is no change of any of them.
+    """
+    told = {key: text_of(value) for key, value in envs}
+    kept = [(key, value if answer[key] in (told[key], text_of(value)) else answer[key].encode()) for key, value in envs if key in answer]
     present = {key for key, _ in envs}
     return kept + [(key, answer[key].encode()) for key in sorted(answer) if key not in present]
 
@@ -95,6 +100,20 @@ def update_request(request: cri.UpdateContainerResourcesRequest, record: hook.Co
     request.linux.MergeFrom(linux)
     request.linux.SetInParent()
     overlay(request.annotations, record.container_annotations)
+
+
+def complete(answer: Any, told: Any) -> None:
+    """Give a partial answer what it does not name: the values that its server was told."""
+    name = "container_resources" if hasattr(answer, "container_resources") else "resources"
+    if answer.HasField(name):
+        resources, known = getattr(answer, name), getattr(told, name)
+        for field in (*_POSITIVE, "cpu_quota", "oom_score_adj", *_CPUSETS):
+            if not getattr(resources, field):
+                setattr(resources, field, getattr(known, field))
+    if name == "container_resources" and answer.container_envs:
+        for key, value in told.container_envs.items():
+            if key not in answer.container_envs:
+                answer.container_envs[key] = value
 
 
 def apply_answer(record: hook.ContainerResourceHookRequest, answer: hook.ContainerResourceHookResponse) -> None:

@@ -14,7 +14,7 @@ from roles.runtime_proxy.hooktypes import HOOK_METHODS, NEVER_FIRES
 
 log = logging.getLogger(__name__)
 
-FAIL = "Fail"
+FAIL, IGNORE = "Fail", "Ignore"
 _MAX_FILE = 1 << 20
 
 
@@ -26,6 +26,7 @@ class HookServer:
     endpoint: str  # path of a unix socket
     hooks: tuple[str, ...]
     failure_policy: str = ""
+    partial: bool = False  # an answer names what it changes; without this an empty cpuset or an OOM score of 0 is a value
 
     @property
     def fails(self) -> bool:
@@ -53,12 +54,34 @@ def parse_registration(source: str, content: bytes) -> HookServer:
     policy = "" if document.get("failure-policy") is None else document["failure-policy"]
     if not isinstance(policy, str):
         raise RegistrationError(f"{source}: failure-policy must be Fail or Ignore, found {policy!r}")
-    return HookServer(source, endpoint.removeprefix("unix://"), tuple(hooks), policy)
+    partial = document.get("partial-answers", False)
+    if not isinstance(partial, bool):
+        raise RegistrationError(f"{source}: partial-answers must be true or false, found {partial!r}")
+    return HookServer(source, endpoint.removeprefix("unix://"), tuple(hooks), policy, partial)
 
 
 def unknown_hooks(server: HookServer) -> list[str]:
     """Hook type names of a registration that can never fire."""
     return [hook for hook in server.hooks if hook not in HOOK_METHODS and hook not in NEVER_FIRES]
+
+
+def faults(server: HookServer) -> list[str]:
+    """What is wrong with a registration that can be used all the same; each with its key and what is accepted."""
+    found = [f"runtime-hooks: {hook!r} does not exist; accepted: {', '.join(HOOK_METHODS)}" for hook in unknown_hooks(server)]
+    if server.failure_policy not in ("", FAIL, IGNORE):
+        found.append(f"failure-policy: {server.failure_policy!r} is not known; accepted: {FAIL}, {IGNORE}")
+    return found
+
+
+def never_asked(servers: Iterable[HookServer]) -> list[str]:
+    """Which server is not asked for which hook type, because another one comes first."""
+    first: dict[str, str] = {}
+    found = []
+    for server in servers:
+        for hook in dict.fromkeys(server.hooks):
+            if hook in HOOK_METHODS and first.setdefault(hook, server.source) != server.source:
+                found.append(f"{server.source} is never asked for {hook}: {first[hook]}, which comes first, is")
+    return found
 
 
 def first_for(servers: Iterable[HookServer], hook: str) -> HookServer | None:
@@ -103,7 +126,11 @@ class RegistrationDirectory:
             del self._seen[name]
             if self._servers.pop(name, None):
                 log.info("hook server %s was withdrawn", name)
-        return before != self.servers
+        if before == self.servers:
+            return False
+        for line in never_asked(self.servers):
+            log.warning("hook server %s", line)
+        return True
 
     def _load(self, entry: os.DirEntry[str]) -> None:
         try:
@@ -123,8 +150,10 @@ class RegistrationDirectory:
             kept = "its last good content stays" if entry.name in self._servers else "it is ignored"
             log.error("hook registration %s; %s", error, kept)
             return
-        if names := unknown_hooks(server):
-            log.warning("hook registration %s names hook types that do not exist: %s", entry.name, ", ".join(names))
+        for fault in faults(server):
+            log.warning(
+                "hook registration %s: %s; %s", entry.name, fault, "it is used as Ignore" if "policy" in fault else "it never fires"
+            )
         self._servers[entry.name] = server
         log.info(
             "hook server %s at %s for %s, failure policy %s",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
+from roles.runtime_proxy import merge
 from roles.runtime_proxy.afterwards import Afterwards
 from roles.runtime_proxy.deadline import Deadline, share
 from roles.runtime_proxy.hookclient import HookError
@@ -84,6 +85,8 @@ class Stages:
             log.warning("%s: %s answered with an error, the request goes on unchanged: %s", hook_type, server.source, error)
             return None
         self._count(hook_type, server.source, "ok")
+        if server.partial:
+            merge.complete(answer, record)
         annotations = answer.annotations if hook_type in POD_HOOKS else answer.container_annotations
         for key in [key for key in annotations if not self._rules.allows(key)]:
             log.warning("%s: %s may not set annotation %s; it is left out", hook_type, server.source, key)

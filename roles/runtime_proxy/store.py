@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from koord.protocols import cri_pb2 as cri
 from koord.protocols import runtimehook_pb2 as hook
-from roles.runtime_proxy.merge import copy_resources, text_of
+from roles.runtime_proxy.merge import copy_resources, text_of, update_stored
 
 
 class Store:
@@ -33,6 +33,19 @@ class Store:
         self.pods.pop(sandbox_id, None)
         for container_id in [c for c, s in self._sandbox_of.items() if s == sandbox_id]:
             self.remove_container(container_id)
+
+    def resize_pod(self, request: cri.UpdatePodSandboxResourcesRequest) -> None:
+        """Lay what the engine accepted over what is known of a pod, and tell its containers' records."""
+        pod = self.pods.get(request.pod_sandbox_id)
+        if pod is None:
+            return
+        for name in ("overhead", "resources"):
+            if request.HasField(name):
+                update_stored(getattr(pod, name), getattr(request, name))
+                getattr(pod, name).SetInParent()
+        for container_id, sandbox_id in self._sandbox_of.items():
+            if sandbox_id == request.pod_sandbox_id:
+                copy_pod_resources(pod, self.containers[container_id])
 
     def known(self) -> frozenset[str]:
         """Ids of all objects. Taken before a list is asked for, so that what is made meanwhile is not taken for gone."""
@@ -92,9 +105,17 @@ def _of_pod(pod: hook.PodSandboxHookRequest) -> hook.ContainerResourceHookReques
     record = hook.ContainerResourceHookRequest(
         pod_meta=pod.pod_meta, pod_annotations=pod.annotations, pod_labels=pod.labels, pod_cgroup_parent=pod.cgroup_parent
     )
-    if pod.HasField("resources"):
-        record.pod_resources.CopyFrom(pod.resources)
+    copy_pod_resources(pod, record)
     return record
+
+
+def copy_pod_resources(
+    source: hook.PodSandboxHookRequest | hook.ContainerResourceHookRequest, record: hook.ContainerResourceHookRequest
+) -> None:
+    """Write the pod's resources, of its own record or of another container's, into a container's record."""
+    field = "resources" if isinstance(source, hook.PodSandboxHookRequest) else "pod_resources"
+    if source.HasField(field):
+        record.pod_resources.CopyFrom(getattr(source, field))
 
 
 def requested_container(request: cri.CreateContainerRequest, pod: hook.PodSandboxHookRequest) -> hook.ContainerResourceHookRequest:

@@ -15,7 +15,7 @@ from roles.tools.lint.sources import Document, Source, documents
 from roles.tools.lint.world import World
 
 Obj = dict[str, Any]
-_HOOK_KEYS = ("remote-endpoint", "failure-policy", "runtime-hooks")
+_HOOK_KEYS = ("remote-endpoint", "failure-policy", "runtime-hooks", "partial-answers")
 
 
 async def lint(sources: Sequence[Source], skipped: Sequence[str] = ()) -> Report:

@@ -288,3 +288,108 @@ def test_no_more_calls_at_once_than_allowed() -> None:
             assert await stack.call("Version", b"")  # and it goes on afterwards
 
     asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-STO-01")
+def test_hooks_are_told_the_resources_that_the_engine_last_accepted_for_a_pod() -> None:
+    async def scenario() -> None:
+        answer = hook.ContainerResourceHookResponse()
+        hooks = ["PreCreateContainer", "PreStartContainer", "PreUpdateContainerResources"]
+        server = HookServer(answers={f"{name}Hook": answer for name in hooks})
+        async with proxied() as stack, stack.hook_server("h", server, hooks):
+            pod = run_pod()
+            pod.config.linux.resources.cpu_shares = 100
+            await stack.call("RunPodSandbox", pod)
+            await stack.call("CreateContainer", create())
+            resize = cri.UpdatePodSandboxResourcesRequest(pod_sandbox_id="sb-u-1")
+            resize.resources.cpu_shares, resize.resources.cpu_quota, resize.overhead.cpu_quota = 900, 5000, 70
+            stack.engine.errors["UpdatePodSandboxResources"] = (grpc.StatusCode.INTERNAL, "no")
+            with pytest.raises(grpc.aio.AioRpcError):
+                await stack.call("UpdatePodSandboxResources", resize)
+            await stack.call("StartContainer", cri.StartContainerRequest(container_id="ct-main"))
+            del stack.engine.errors["UpdatePodSandboxResources"]
+            await stack.call("UpdatePodSandboxResources", resize)
+            later = cri.UpdatePodSandboxResourcesRequest(pod_sandbox_id="sb-u-1")  # names one value: the others stay
+            later.resources.memory_limit_in_bytes = 5
+            await stack.call("UpdatePodSandboxResources", later)
+            await stack.call("UpdateContainerResources", cri.UpdateContainerResourcesRequest(container_id="ct-main"))
+            await stack.call("CreateContainer", create(name="other"))
+            told = [(asked.pod_resources.cpu_shares, asked.pod_resources.memory_limit_in_bytes) for _, asked in server.asked]
+            assert told == [(100, 0), (100, 0), (900, 5), (900, 5)]
+            known = stack.app.store.pods["sb-u-1"]
+            assert (known.resources.cpu_quota, known.overhead.cpu_quota) == (5000, 70)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-STO-01")
+def test_a_resize_in_the_middle_of_an_update_is_not_forgotten() -> None:
+    async def scenario() -> None:
+        answer = hook.ContainerResourceHookResponse()
+        server = HookServer(answers={"PreUpdateContainerResourcesHook": answer, "PreCreateContainerHook": answer})
+        async with proxied() as stack, stack.hook_server("h", server, ["PreUpdateContainerResources", "PreCreateContainer"]):
+            pod = run_pod()
+            pod.config.linux.resources.cpu_shares = 100
+            await stack.call("RunPodSandbox", pod)
+            await stack.call("CreateContainer", create())
+            server.delay = 0.3
+            under_way = [
+                asyncio.ensure_future(stack.call("UpdateContainerResources", cri.UpdateContainerResourcesRequest(container_id="ct-main"))),
+                asyncio.ensure_future(stack.call("CreateContainer", create(name="other"))),
+            ]
+            await until(lambda: len(server.asked) == 3)
+            resize = cri.UpdatePodSandboxResourcesRequest(pod_sandbox_id="sb-u-1")
+            resize.resources.cpu_shares = 900
+            await stack.call("UpdatePodSandboxResources", resize)
+            await asyncio.gather(*under_way)
+            assert {r.pod_resources.cpu_shares for r in stack.app.store.containers.values()} == {900}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-MRG-02")
+@pytest.mark.feature("RP-MRG-03")
+def test_a_partial_answer_leaves_what_it_does_not_name() -> None:
+    async def scenario() -> None:
+        answer = hook.ContainerResourceHookResponse(container_envs={"B": "new"})
+        answer.container_resources.cpu_shares = 512
+        server = HookServer(answers={"PreCreateContainerHook": answer, "PreUpdateContainerResourcesHook": answer})
+        hooks = ["PreCreateContainer", "PreUpdateContainerResources"]
+        async with proxied() as stack, stack.hook_server("h", server, hooks):
+            endpoint = str(stack.directory / "h.sock")
+            stack.register("h.json", remote_endpoint=endpoint, runtime_hooks=hooks, failure_policy="Fail", partial_answers=True)
+            await stack.call("RunPodSandbox", run_pod())
+            await stack.call("CreateContainer", create(cpuset_cpus="0-3", oom_score_adj=-997, cpu_quota=9))
+            sent = cri.CreateContainerRequest.FromString(stack.engine.of("CreateContainer")[0]).config
+            resources = sent.linux.resources
+            assert (resources.cpu_shares, resources.cpuset_cpus, resources.oom_score_adj, resources.cpu_quota) == (512, "0-3", -997, 9)
+            assert [(e.key, e.value) for e in sent.envs] == [("A", b"1"), ("B", b"new"), ("A", b"2")]
+            update = cri.UpdateContainerResourcesRequest(container_id="ct-main")
+            update.linux.memory_limit_in_bytes = 7
+            await stack.call("UpdateContainerResources", update)
+            linux = cri.UpdateContainerResourcesRequest.FromString(stack.engine.of("UpdateContainerResources")[0]).linux
+            assert (linux.cpuset_cpus, linux.oom_score_adj, linux.memory_limit_in_bytes, linux.cpu_shares) == ("0-3", -997, 7, 512)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-REG-01")
+@pytest.mark.feature("RP-REG-02")
+def test_what_is_odd_about_registrations_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with proxied(rescan=0.02) as stack:
+            keys = {"remote_endpoint": "/nowhere.sock", "failure_policy": "fail"}
+            stack.register("a.json", runtime_hooks=["PreRunPodSandbox"], **keys)
+            stack.register("b.json", runtime_hooks=["PreRunPodSandbox", "PreCreateContainer"], **keys)
+            await asyncio.sleep(0.2)
+            stack.register("c.json", remote_endpoint="/n.sock", partial_answers="yes")
+
+    asyncio.run(scenario())
+    said = [record.getMessage() for record in caplog.records if record.name.endswith("registration")]
+    odd = [line for line in said if "not known" in line or "never asked" in line or "partial-answers" in line]
+    assert odd == [
+        "hook registration a.json: failure-policy: 'fail' is not known; accepted: Fail, Ignore; it is used as Ignore",
+        "hook registration b.json: failure-policy: 'fail' is not known; accepted: Fail, Ignore; it is used as Ignore",
+        "hook server b.json is never asked for PreRunPodSandbox: a.json, which comes first, is",
+        "hook registration c.json: partial-answers must be true or false, found 'yes'; it is ignored",
+    ]

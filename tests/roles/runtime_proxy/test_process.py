@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import shlex
 import shutil
@@ -154,3 +155,19 @@ def test_what_cannot_work_is_one_line_and_status_1(arguments: list[str], said: s
     assert child.returncode == 1
     assert said in text
     assert "Traceback" not in text
+
+
+@pytest.mark.feature("RP-REG-01")
+@pytest.mark.feature("RP-REG-03")
+@pytest.mark.parametrize(("policy", "status"), [("fail", 1), ("Ignored", 1), ("Fail", 0), ("Ignore", 0), ("", 0), (None, 0)])
+def test_a_misspelt_policy_is_named_with_file_key_and_what_is_accepted(directory: Path, policy: str | None, status: int) -> None:
+    document = {"remote-endpoint": "/run/k.sock", "failure-policy": policy, "runtime-hooks": ["PreRunPodSandbox"]}
+    for name in ("k.json", "l.json"):
+        (directory / name).write_text(json.dumps(document))
+    arguments = ["runtime-proxy", f"--runtime-hooks-config-path={directory}", f"--koord-runtimeproxy-endpoint={directory}/p.sock"]
+    done = subprocess.run([KOORD, *arguments, "--validate-config=true"], capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == status
+    if status:
+        assert f"{directory}/k.json: failure-policy: {policy!r} is not known; accepted: Fail, Ignore" in done.stderr
+    else:
+        assert "l.json is never asked for PreRunPodSandbox" in done.stdout
