@@ -328,7 +328,8 @@ def explain(kind: str, found: Gathered, *, namespace: str, name: str, now: float
         summary = f"{subject} {_PLAIN.get(first.verdict, f'got the verdict {first.verdict}')}{detail}"
         summary += f": {first.message}" if first.message else ""
     else:
-        summary = f"{subject}: no role has decided on it lately"
+        silent = "no role of koord answered; this is what the API server says"
+        summary = f"{subject}: {'no role has decided on it lately' if found.answered else silent}"
     result = Explanation(subject, summary.rstrip(".") + ".")
     result.sections = [section_of(record, now, repeated) for record, repeated in records]
     if live is not None:

@@ -21,11 +21,15 @@ class Live:
 
 @dataclass(slots=True)
 class Gathered:
-    """All that was found, and what could not be asked."""
+    """All that was found, and what could not be asked. `asked`: the roles, of which so many `answered`."""
 
     records: list[Record] = field(default_factory=list)
     live: Live | None = None
     problems: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    answered: int = 0
+    # namespaces that have an object of the name, where none was given
+    places: list[str] = field(default_factory=list)
 
 
 def event_time(event: Mapping[str, Any]) -> str:

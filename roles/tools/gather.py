@@ -6,7 +6,6 @@ import asyncio
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,21 +19,12 @@ from koord.decisions.record import Record, decode_many
 from koord.kube import config, errors
 from koord.kube.client import Client
 from koord.process.errors import ConfigurationError
+from roles.tools import reach
 from roles.tools.facts import Gathered, Live, event_time
+from roles.tools.reach import Endpoint
 
 TIMEOUT = 5.0  # seconds that a role may take to answer
 MAX_NODES = 2000  # beyond that the nearest node is not looked for: the scheduler's own reasons must do
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """The operations port of a role; `role` is "" if it is not known beforehand."""
-
-    url: str
-    role: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.role} at {self.url}" if self.role else self.url
 
 
 def parse_endpoint(text: str) -> Endpoint:
@@ -64,15 +54,18 @@ def _trusted(directory: Path) -> bool:
     return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid()
 
 
-def find_endpoints(given: Sequence[str], environ: Mapping[str, str]) -> list[Endpoint]:
-    """The endpoints given, else those of KOORD_ENDPOINTS (comma-separated), else those of a running sandbox."""
+def find_endpoints(given: Sequence[str], environ: Mapping[str, str], server: config.ClientConfig | None = None) -> list[Endpoint]:
+    """The endpoints given, else those of KOORD_ENDPOINTS (comma-separated), else those of a running sandbox.
+
+    A sandbox's roles are asked only if `server` is its API server too: records and object come from one cluster.
+    """
     if given:
         return [parse_endpoint(text) for text in given]
     named = [text.strip() for text in environ.get("KOORD_ENDPOINTS", "").split(",") if text.strip()]
     if named:
         return [parse_endpoint(text) for text in named]
     directory = sandbox_directory(environ)
-    if not _trusted(directory):
+    if not _trusted(directory) or not _is_sandbox(directory, server):
         return []
     try:
         published = orjson.loads((directory / "endpoints.json").read_bytes())
@@ -87,6 +80,15 @@ def find_endpoints(given: Sequence[str], environ: Mapping[str, str]) -> list[End
     ]
 
 
+def _is_sandbox(directory: Path, server: config.ClientConfig | None) -> bool:
+    if server is None:
+        return True
+    try:
+        return config.load(str(directory / "kubeconfig")).server == server.server
+    except config.KubeConfigError:
+        return False
+
+
 def find_kubeconfig(given: str | None, environ: Mapping[str, str]) -> tuple[str | None, bool]:
     """The kubeconfig to read the live object with, and whether there is any: the one given, KUBECONFIG's, a sandbox's."""
     if given or environ.get("KUBECONFIG"):
@@ -98,29 +100,67 @@ def find_kubeconfig(given: str | None, environ: Mapping[str, str]) -> tuple[str 
 
 
 async def gather(kind: str, namespace: str, name: str, endpoints: Sequence[Endpoint], server: config.ClientConfig | None) -> Gathered:
-    """Ask every endpoint and, if there is a `server`, the API server. A namespace "" means any."""
+    """Ask every endpoint and, if there is a `server`, the API server; without endpoints, the roles that are found in its cluster.
+
+    A namespace "" means any.
+    """
     found = Gathered()
-    await asyncio.gather(*(_ask(endpoint, kind, namespace, name, found) for endpoint in endpoints))
-    if server is not None:
-        namespaces = {record.subject.namespace for record in found.records if record.subject.kind == kind}
-        where = namespace or (namespaces.pop() if len(namespaces) == 1 else "default")
-        async with Client(server, role="why") as client:
-            try:
-                async with asyncio.timeout(3 * TIMEOUT):
-                    found.live = await _live(client, kind, where, name)
-            except (errors.ApiError, TimeoutError) as error:
-                found.problems.append(f"API server {server.server}: {str(error) or 'no answer in time'}")
-        uid = ((found.live and found.live.obj) or {}).get("metadata", {}).get("uid", "")
-        if kind == "Pod" and uid:
-            await asyncio.gather(*(_ask_files(endpoint, uid, found) for endpoint in endpoints))
+    if server is None:
+        await _ask_all(endpoints, kind, namespace, name, found)
+        found.records.sort(key=lambda record: record.time)
+        return found
+    async with Client(server, role="why") as client:
+        try:
+            async with asyncio.timeout(6 * TIMEOUT):
+                await _gather(client, kind, namespace, name, endpoints, found)
+        except (errors.ApiError, TimeoutError) as error:
+            found.problems.append(f"API server {server.server}: {str(error) or 'no answer in time'}")
+            if not found.asked:
+                await _ask_all(endpoints, kind, namespace, name, found)
     found.records.sort(key=lambda record: record.time)
     return found
 
 
+async def _gather(client: Client, kind: str, namespace: str, name: str, endpoints: Sequence[Endpoint], found: Gathered) -> None:
+    """The roles first where they are known, since they know the namespace; else the object, since it names the node. Raises ApiError."""
+    if endpoints:
+        await _ask_all(endpoints, kind, namespace, name, found)
+        namespaces = {record.subject.namespace for record in found.records if record.subject.kind == kind}
+        namespace = namespace or (namespaces.pop() if len(namespaces) == 1 else "")
+    if kind != "Node" and not namespace:
+        namespace = await _namespace_of(client, kind, name, found)
+    if namespace or kind == "Node":
+        found.live = await _live(client, kind, namespace, name)
+    obj = (found.live and found.live.obj) or {}
+    if not endpoints:
+        node = name if kind == "Node" else str((obj.get("spec") or {}).get("nodeName") or "")
+        endpoints, problems = await reach.find(client, node)
+        found.problems += problems
+        await _ask_all(endpoints, kind, namespace, name, found)
+    uid = (obj.get("metadata") or {}).get("uid", "")
+    if kind == "Pod" and uid:
+        await asyncio.gather(*(_ask_files(endpoint, uid, found) for endpoint in endpoints))
+
+
+async def _namespace_of(client: Client, kind: str, name: str, found: Gathered) -> str:
+    """The namespace of the only object of this name; "default" if there are several of which one is there."""
+    try:
+        objects = (await client.list(PODS if kind == "Pod" else PODGROUPS, field_selector=f"metadata.name={name}")).items
+    except (errors.Forbidden, errors.NotFound):  # one namespace is what this user may look at, or the kind is not served
+        return "default"
+    places = sorted(obj["metadata"]["namespace"] for obj in objects)
+    found.places = places
+    return places[0] if len(places) == 1 else ("default" if not places else "")
+
+
+async def _ask_all(endpoints: Sequence[Endpoint], kind: str, namespace: str, name: str, found: Gathered) -> None:
+    await asyncio.gather(*(_ask(endpoint, kind, namespace, name, found) for endpoint in endpoints))
+
+
 async def _fetch(endpoint: Endpoint, query: dict[str, str]) -> list[Record]:
-    async with Client(config.ClientConfig(endpoint.url), role="why") as client:
+    async with Client(endpoint.connection(), role="why") as client:
         async with asyncio.timeout(TIMEOUT):
-            path = "/debug/decisions"
+            path = f"{endpoint.prefix}/debug/decisions"
             response = await client.transport.request("GET", path, params=query, timeout=TIMEOUT)
     if response.status == 404:
         return []  # a role that records no decisions
@@ -133,8 +173,10 @@ async def _ask(endpoint: Endpoint, kind: str, namespace: str, name: str, found: 
     query = {"kind": kind, "name": name}
     if namespace:
         query["namespace"] = namespace
+    found.asked.append(str(endpoint))
     try:
         found.records += await _fetch(endpoint, query)
+        found.answered += 1
     except (errors.ApiError, TimeoutError, msgspec.DecodeError) as error:
         found.problems.append(f"{endpoint}: {str(error) or 'no answer in time'}")
 

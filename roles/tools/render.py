@@ -33,6 +33,8 @@ def as_json(explanation: Explanation, found: Gathered) -> str:
         "records": msgspec.Raw(encode_many(found.records)),
         "object": live.obj if live else None,
         "events": live.events if live else [],
+        "asked": found.asked,
+        "answered": found.answered,
         "problems": found.problems,
     }
     return orjson.dumps(orjson.loads(msgspec.json.encode(document)), option=orjson.OPT_INDENT_2).decode()

@@ -83,13 +83,13 @@ def _explain(
     from koord.kube import config
     from roles.tools import explain, gather, render
 
-    found_endpoints = gather.find_endpoints(endpoints, os.environ)
     path, usable = gather.find_kubeconfig(kubeconfig, os.environ)
-    if not found_endpoints and not usable:
-        raise ConfigurationError("nobody to ask: give --endpoint URL (or KOORD_ENDPOINTS), or --kubeconfig, or start `koord sandbox up`")
     server = config.load(path, context=context) if usable else None
+    found_endpoints = gather.find_endpoints(endpoints, os.environ, server)
+    if not found_endpoints and server is None:
+        raise ConfigurationError("nobody to ask: give --endpoint URL (or KOORD_ENDPOINTS), or --kubeconfig, or start `koord sandbox up`")
     found = asyncio.run(gather.gather(kind, namespace, name, found_endpoints, server))
-    places = sorted({record.subject.namespace for record in found.records if record.subject.kind == kind})
+    places = sorted({record.subject.namespace for record in found.records if record.subject.kind == kind} | set(found.places))
     if len(places) > 1:
         raise ConfigurationError(f"there are {kind.lower()}s named {name} in {', '.join(places)}: say which with --namespace")
     live = found.live.obj if found.live and found.live.obj else {}
@@ -103,3 +103,6 @@ def _explain(
             click.echo(f"koord why: could not be asked: {problem}", err=True)
         sys.exit(1)
     render.show(explanation, found, output)
+    if not found.answered:
+        click.echo(f"koord why: no role answered: {'; '.join(found.problems) or 'nobody was found to ask'}", err=True)
+        sys.exit(1)

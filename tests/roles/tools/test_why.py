@@ -205,7 +205,9 @@ def test_the_live_object_tells_the_nearest_node_conditions_and_events(tmp_path: 
             assert f"koordlet: {path} Written by CPUSuppress" in result.output
             assert "podother" not in result.output
 
-            document = json.loads((await why("pod", "default/big", "--kubeconfig", str(api.kubeconfig_path), "-o", "json")).output)
+            document = json.loads(
+                (await why("pod", "default/big", "--kubeconfig", str(api.kubeconfig_path), "--endpoint", server.url, "-o", "json")).output
+            )
             assert document["object"]["metadata"]["uid"] == uid
             assert document["events"][0]["series"]["count"] == 2
             assert len((await client.list(EVENTS)).items) == 2
