@@ -49,6 +49,7 @@ def up(scenario: str | None, nodes: int | None, local_node: bool, roles_as_proce
 @click.option(
     "--duration", type=click.FloatRange(15, 36_000), help="Seconds of load in all phases together (default: as the scenario says)."
 )
+@click.option("--force", is_flag=True, help="Measure on this machine even if others use its CPUs; else only the simulated part runs then.")
 def demo(
     scenario: str | None,
     nodes: int | None,
@@ -57,11 +58,12 @@ def demo(
     verbosity: int,
     out: Path,
     duration: float | None,
+    force: bool,
 ) -> None:
     """A service and batch jobs on one node: alone, unmanaged, and under koord; writes report.md and latency.svg."""
     from roles.sandbox import main
 
-    sys.exit(main.demo(main.Settings(scenario, nodes, local_node, roles_as_processes, verbosity), out, duration))
+    sys.exit(main.demo(main.Settings(scenario, nodes, local_node, roles_as_processes, verbosity, force), out, duration))
 
 
 @command.command("training")

@@ -31,6 +31,7 @@ from roles.sandbox.process_kubelet.kubelet import ProcessKubelet
 from roles.sandbox.process_kubelet.node import SANDBOX_LABEL
 from roles.sandbox.scenario import Scenario
 from roles.sandbox.view.frame import Frame, SimulatedNode
+from roles.tools.explain import amount
 
 if TYPE_CHECKING:
     from koord.process.life import Life
@@ -173,6 +174,12 @@ class Sandbox:
         allocatable = (self.nodes.get(node) or {}).get("status", {}).get("allocatable") or {}
         value = allocatable.get(names.RESOURCE_BATCH_CPU)
         return None if value is None else parse_value(value)
+
+    def offer_terms(self, node: str) -> str:
+        """The terms of the manager's last decision on what a node offers; "" where it has decided nothing yet."""
+        recorder = self.recorders.get("manager")
+        records = recorder.ring.find("Node", "", node, limit=1) if recorder is not None else []
+        return "; ".join(f"{term.name} {amount(term.name, term.value, term.unit)}" for term in records[-1].terms) if records else ""
 
     async def submit_simulated_batch(self) -> None:
         """Create the scenario's batch pods for the simulated nodes. Raises ApiError."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import platform
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from roles.sandbox.phases import DemoError, Phases
 from roles.sandbox.polling import until
 from roles.sandbox.report import plot, text
 from roles.sandbox.report.text import TITLES, Facts
-from roles.sandbox.view.frame import Frame
+from roles.sandbox.view.frame import Frame, SimulatedNode
 from roles.sandbox.view.terminal import View, open_view
 
 if TYPE_CHECKING:
@@ -31,6 +32,23 @@ REPORT = "report.md"
 PLOT = "latency.svg"
 
 
+_BAR = 24
+_ROWS = 12
+
+
+def drawn(rows: Sequence[SimulatedNode]) -> list[str]:
+    """Simulated nodes as bars: # what their services use, + what koord offers to batch jobs beside them, . the rest."""
+    lines = ["node      # used   + offered as batch-cpu   . neither" if rows else ""]
+    for row in sorted(rows, key=lambda row: -(row.used or 0.0) / row.cpus)[:_ROWS]:
+        used = min(_BAR, round(_BAR * (row.used or 0.0) / row.cpus))
+        offered = min(_BAR - used, round(_BAR * (row.batch_cpu or 0) / 1000 / row.cpus))
+        bar = "#" * used + "+" * offered + "." * (_BAR - used - offered)
+        lines.append(f"{row.name:9} {bar} {row.used or 0:5.1f} of {row.cpus} CPUs used, {(row.batch_cpu or 0) / 1000:.1f} offered")
+    if len(rows) > _ROWS:
+        lines.append(f"… and {len(rows) - _ROWS} more")
+    return [line for line in lines if line]
+
+
 class Demo:
     """One demo; `run` inside the sandbox, `write` after everything has been restored."""
 
@@ -40,6 +58,7 @@ class Demo:
         self.results: list[PhaseResult] = []
         self.notes: list[str] = []
         self.simulated = (0, 0, 0)
+        self.rows: list[SimulatedNode] = []
         self.cpus = 0
         self.memory = 0
 
@@ -91,6 +110,9 @@ class Demo:
     def _frame(self, sandbox: Sandbox, session: Session) -> Frame:
         elapsed = time.monotonic() - session.began
         nodes, bound, offered = sandbox.simulated_totals()
+        rows = sandbox.simulated_nodes()
+        if sum(row.batch_cpu or 0 for row in rows) >= sum(row.batch_cpu or 0 for row in self.rows):
+            self.rows = rows
         # What is offered goes away when the strategies are switched off for a phase: the most that was seen is told.
         self.simulated = (nodes, max(bound, self.simulated[1]), max(offered, self.simulated[2]))
         if self.phases is None:
@@ -106,6 +128,13 @@ class Demo:
         path = out / REPORT
         path.write_text(text.render(self._facts(session), self.results, chart))
         return path
+
+    def verdict(self, session: Session) -> list[str]:
+        """What came of it, for the terminal: the figures, or the nodes that were simulated and why nothing was measured."""
+        if self.results:
+            return text.verdict(self._facts(session), self.results)
+        lines = [*drawn(self.rows), text.simulated(self._facts(session))]
+        return [*lines, f"Nothing was measured on this machine: {session.without}."] if session.without else lines
 
     def _facts(self, session: Session) -> Facts:
         nodes, bound, offered = self.simulated

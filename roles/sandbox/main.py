@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koord.config.errors import InvalidConfig
-from roles.sandbox import localnode, mounts, scenario, state
+from roles.sandbox import localnode, mounts, others, scenario, state
 from roles.sandbox.guardian import guarded
 from roles.sandbox.localnode import LocalNode
 from roles.sandbox.process_kubelet.layout import LayoutError
@@ -36,6 +36,8 @@ class Settings:
     local_node: bool
     roles_as_processes: bool
     verbosity: int
+    force: bool = True
+    """Measure on this machine however much others use it."""
 
 
 @dataclass(slots=True)
@@ -80,7 +82,10 @@ def demo(settings: Settings, out: Path, duration: float | None) -> int:
         chosen = chosen.stretched(duration)
 
     def write(show: Demo, session: Session) -> None:
-        print(f"report: {show.write(out, session)}", flush=True)
+        path = show.write(out, session)
+        for line in show.verdict(session):
+            print(line)
+        print(f"report: {path}", flush=True)
 
     return phases(settings, chosen, write)
 
@@ -193,6 +198,14 @@ def _prepare(session: Session) -> None:
     if not session.settings.local_node:
         session.without = "switched off by --no-local-node"
         return
+    if not session.settings.force:
+        try:
+            session.without = others.too_busy(others.busy_cores(), others.cpus())
+        except OSError as error:
+            log.info("how busy the machine is cannot be seen: %s", error)
+        if session.without:
+            print(f"this machine is not used as a node: {session.without}; running the simulated part only", flush=True)
+            return
     try:
         session.local = localnode.prepare(session.run.id, session.scratch)
     except (LayoutError, OSError) as error:

@@ -89,7 +89,7 @@ class Phases:
         if kind == "koord":
             await self._switch(True)
             self.doing = "waiting for batch-cpu"
-            await self._wait(lambda: (self.sandbox.batch_cpu() or 0) > 0, OFFER_SECONDS, "the node offers no batch-cpu")
+            await self._wait(lambda: (self.sandbox.batch_cpu() or 0) > 0, OFFER_SECONDS, self._no_offer)
             pods = await self._create_batch(kind)
         elif kind != "alone":
             await self._switch(False)
@@ -101,6 +101,11 @@ class Phases:
         finally:
             result.end = result.end or time.monotonic()
             await self._remove_batch(pods)
+
+    def _no_offer(self) -> str:
+        """The node offers nothing; with the terms of the manager's decision, which say who has the CPUs."""
+        terms = self.sandbox.offer_terms(self.kubelet.name)
+        return f"the node offers no batch-cpu ({terms})" if terms else "the node offers no batch-cpu"
 
     async def _switch(self, strategies: bool) -> None:
         """Turn koord's strategies on or off, and wait until the best-effort tier has no limit of a former phase."""
@@ -243,9 +248,10 @@ class Phases:
             status.get("message") or self._condition(namespace, name, "PodScheduled").get("message") or status.get("phase") or "pending"
         )
 
-    async def _wait(self, condition: Callable[[], bool], seconds: float, complaint: str) -> None:
+    async def _wait(self, condition: Callable[[], bool], seconds: float, complaint: str | Callable[[], str]) -> None:
         if not await until(condition, seconds):
-            raise DemoError(f"{complaint} within {seconds:.0f} s")
+            text = complaint if isinstance(complaint, str) else complaint()
+            raise DemoError(f"{text} within {seconds:.0f} s")
 
 
 def _units(tails: list[JsonTail], known: int) -> int:

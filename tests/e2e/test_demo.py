@@ -18,7 +18,7 @@ pytestmark = pytest.mark.feature("BEY-SBX-01")
 
 
 def demo(sandbox: Running, *arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
-    command = sandbox.command("demo", f"--out={sandbox.directory / 'out'}", *arguments)
+    command = sandbox.command("demo", "--force", f"--out={sandbox.directory / 'out'}", *arguments)
     return subprocess.run(
         command,
         cwd=sandbox.environment["PYTHONPATH"],

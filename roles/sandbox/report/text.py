@@ -55,7 +55,7 @@ def render(facts: Facts, phases: Sequence[PhaseResult], plot: str | None) -> str
         parts += ["## Service latency", "", _latency_table(shown), ""]
         parts += ["## The machine", "", _machine_table(facts, shown), ""]
         parts += ["## Reaction to a load step", "", _reactions(shown), ""]
-    parts += ["## Simulated nodes", "", _simulated(facts), ""]
+    parts += ["## Simulated nodes", "", simulated(facts), ""]
     parts += ["## After the run", "", _restored(facts), ""]
     if facts.notes:
         parts += ["## Notes", "", *(f"* {note}" for note in facts.notes), ""]
@@ -174,7 +174,14 @@ def _reactions(phases: Sequence[PhaseResult]) -> str:
     )
 
 
-def _simulated(facts: Facts) -> str:
+def verdict(facts: Facts, phases: Sequence[PhaseResult]) -> list[str]:
+    """The summary as lines for a terminal."""
+    plain = _summary(facts, ordered(phases)).replace("**", "").replace("`", "")
+    return [line.removeprefix("* ") for line in plain.splitlines() if line.strip()]
+
+
+def simulated(facts: Facts) -> str:
+    """What the simulated nodes did, in a sentence."""
     if facts.simulated_nodes == 0:
         return "There were none in this run."
     return (

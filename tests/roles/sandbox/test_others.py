@@ -1,0 +1,58 @@
+"""How busy the machine is, and what the demo makes of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from roles.sandbox import main, others
+from roles.sandbox.cli import command
+from roles.sandbox.demo import drawn
+from roles.sandbox.view.frame import SimulatedNode
+
+
+def stat(path: Path, busy: int, idle: int) -> str:
+    mine = sorted(os.sched_getaffinity(0))
+    lines = [f"cpu{number} {busy} 0 0 {idle} 0 0 0 0 0 0" for number in mine]
+    text = "\n".join(["cpu 1 1 1 1 1 1 1 1 1 1", *lines, "cpu9999 500000 0 0 0 0 0 0 0 0 0", "intr 1"]) + "\n"
+    path.write_text(text)
+    return text
+
+
+def test_only_cpus_of_ours_count(tmp_path: Path) -> None:
+    ticks = os.sysconf("SC_CLK_TCK")
+    text = stat(tmp_path / "stat", busy=3 * ticks, idle=ticks)
+    assert others._busy(text, os.sched_getaffinity(0)) == 3.0 * len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(("used", "cpus", "refused"), [(0.1, 2, False), (0.7, 2, False), (1.9, 2, True), (0.6, 1, True), (5.0, 16, False)])
+def test_a_busy_machine_is_no_node(used: float, cpus: int, refused: bool) -> None:
+    why = others.too_busy(used, cpus)
+    assert bool(why) is refused
+    if refused:
+        assert why.startswith(f"{used:.1f} of {cpus} CPU")
+        assert "--force" in why
+
+
+def test_the_demo_says_why_it_measures_nothing_and_shows_the_rest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(others, "busy_cores", lambda: 1.9)
+    monkeypatch.setattr(others, "cpus", lambda: 2)
+    session = main.Session(main.Settings(None, 3, True, False, 0, force=False), None, None, None, tmp_path, None, 0.0)  # type: ignore[arg-type]
+    main._prepare(session)
+    assert session.local is None
+    assert session.without.startswith("1.9 of 2 CPUs are used by others")
+
+
+def test_bars_never_exceed_their_width() -> None:
+    rows = [SimulatedNode("sim-000", 8, 7.9, 4000, 3), SimulatedNode("sim-001", 8, None, None, 0)]
+    lines = drawn(rows)
+    assert len(lines) == 3
+    assert all(line.split()[1].strip("#+.") == "" and len(line.split()[1]) == 24 for line in lines[1:])
+    assert max(map(len, lines)) <= 80
+
+
+def test_force_is_an_option_of_the_demo() -> None:
+    assert "--force" in CliRunner().invoke(command, ["demo", "--help"]).output
