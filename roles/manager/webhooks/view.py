@@ -10,6 +10,7 @@ from koord.api import trust
 from koord.api.kinds import NAMESPACES, PRIORITYCLASSES
 from koord.api.objects import ClusterColocationProfile, ElasticQuota, Namespace, PriorityClassObject, convert
 from koord.config.gates import FeatureGates
+from koord.config.slo_validate import NodeEntries, entries_in
 from koord.kube.errors import ApiError
 from roles.manager.lanes import Lanes
 from roles.manager.options import Options
@@ -58,6 +59,8 @@ class View:
         self.quota_profiles: Store | None = None
         self.recommendations: Store | None = None
         self.slo_data: Mapping[str, str] | None = None
+        self._compiled: list[NodeEntries] = []
+        self._compiled_of: Mapping[str, str] | None = None
         self.on_binding_decision: Callable[[str], None] | None = None
         self.on_shared_weight: Callable[[str, str, int], None] | None = None
 
@@ -91,6 +94,12 @@ class View:
     def quotas_named(self, name: str) -> list[ElasticQuota]:
         """ElasticQuotas with a name, of all namespaces."""
         return self.quota_objects.by_index(BY_NAME, name) if self.quota_objects else []
+
+    def node_entries(self) -> list[NodeEntries]:
+        """The node entries of slo-controller-config, compiled when it changes."""
+        if self.slo_data is not self._compiled_of:
+            self._compiled, self._compiled_of = entries_in(self.slo_data or {}), self.slo_data
+        return self._compiled
 
     def node_objects(self) -> Iterable[Any]:
         """All nodes."""
