@@ -45,6 +45,7 @@ class View:
         self.gates = gates
         self.live = LiveReads(lanes.reviews)
         self.allocation_writers = options.allocation_writers or trust.default_writers(options.webhook.namespace)
+        self.quota_client = lanes.quotas
         self.draw = draw or (lambda: seams.rng().randrange(100))
         self.profiles: dict[str, Profile] = {}
         self.quota_pods = QuotaPods()

@@ -15,7 +15,9 @@ from cryptography import x509
 
 from koord.api.kinds import EVENTS, LEASES, MUTATINGWEBHOOKCONFIGURATIONS, NODEMETRICS, NODES, SECRETS, VALIDATINGWEBHOOKCONFIGURATIONS
 from koord.apiserver.testing import running_server
-from roles.manager.webhooks import certs
+from roles.manager.options import WebhookOptions
+from roles.manager.webhooks import certs, registration
+from roles.manager.webhooks.registry import WEBHOOKS
 from tests.support.processes import free_port
 
 MUTATING, VALIDATING = "koordinator-mutating-webhook-configuration", "koordinator-validating-webhook-configuration"
@@ -119,6 +121,25 @@ def test_replicas_share_a_secret_and_register_themselves(bed, make):
         await bed.until(mended)
 
     bed(test)
+
+
+@pytest.mark.feature("MGR-WH-03")
+def test_an_upgrade_registers_what_is_new_and_keeps_what_the_user_changed():
+    active = [webhook for webhook in WEBHOOKS if webhook.mutating]
+    options = WebhookOptions()
+    fresh = registration.desired({"metadata": {"name": "m"}}, True, active, options, 9876, b"ca")
+    names = [entry["name"] for entry in fresh["webhooks"]]
+    older = [{**entry, "timeoutSeconds": 7} for entry in registration.default_entries(True)][
+        1:-1
+    ]  # a version without the first and the last
+    current = {**fresh, "metadata": {"name": "m", "annotations": {"template": json.dumps(older), "removed-webhooks": f"{names[-1]}, x"}}}
+    upgraded = registration.desired(current, True, active, options, 9876, b"ca")
+    found = {entry["name"]: entry["timeoutSeconds"] for entry in upgraded["webhooks"]}
+    assert found == {**dict.fromkeys(names[1:-1], 7), names[0]: 10}
+    assert registration.desired(upgraded, True, active, options, 9876, b"ca") == upgraded
+    for broken in ("[1]", "{}", "["):
+        with pytest.raises(ValueError, match="annotation template of m"):
+            registration.desired({"metadata": {"name": "m", "annotations": {"template": broken}}}, True, active, options, 9876, b"ca")
 
 
 @pytest.mark.feature("MGR-WH-02")
