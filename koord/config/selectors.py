@@ -38,6 +38,12 @@ class LabelSelector:
         return cls(selector)
 
     @property
+    def requirements(self) -> Iterator[tuple[str, str, frozenset[str]]]:
+        """(key, operator, values) of every requirement; a label that must match is `In` one value."""
+        yield from ((key, "In", frozenset((value,))) for key, value in self._labels)
+        yield from self._expressions
+
+    @property
     def empty(self) -> bool:
         """Whether the selector has no requirement at all."""
         return not self._labels and not self._expressions

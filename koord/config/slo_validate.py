@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from math import prod
 from typing import Any
 
 import orjson
@@ -13,6 +12,7 @@ from koord.api.quantity import QuantityError, parse_value
 from koord.config import slo_schema as s
 from koord.config.errors import ConfigError, join
 from koord.config.schema import errors
+from koord.config.selector_index import SelectorIndex
 from koord.config.selectors import LabelSelector, selector_errors
 
 CHECKED = (s.COLOCATION, s.THRESHOLD, s.QOS, s.SYS, s.BURST, *s.EXTENSIONS)
@@ -20,7 +20,6 @@ CHECKED = (s.COLOCATION, s.THRESHOLD, s.QOS, s.SYS, s.BURST, *s.EXTENSIONS)
 
 _NETWORK_CLASSES = ("lsrClass", "lsClass", "beClass")
 _NETWORK_FIELDS = ("ingressRequest", "ingressLimit", "egressRequest", "egressLimit")
-_MAX_SAMPLES = 1000
 
 
 class Refused(ValueError):
@@ -32,15 +31,58 @@ class Refused(ValueError):
         self.reason = reason
 
 
-def check(new: Mapping[str, str], old: Mapping[str, str], *, need_names: bool) -> list[str]:
+class NodeEntries:
+    """The node entries of one key, compiled once; entries whose selector cannot be read match nothing."""
+
+    def __init__(self, key: str, entries: list[dict[str, Any]]) -> None:
+        self.key = key
+        self._entries = entries
+        self._index = SelectorIndex([_compiled(entry.get("nodeSelector")) for entry in entries])
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def conflict(self, labels: Mapping[str, str]) -> list[str]:
+        """Names of the entries that a node with these labels matches, if there are several."""
+        hits = self._index.matching(labels)
+        return [_name(self._entries[hit], hit) for hit in hits] if len(hits) > 1 else []
+
+    def overlaps(self) -> Iterator[ConfigError]:
+        """Entries that match the same nodes, with the labels of such a node."""
+        for one, other, labels in self._index.overlaps():
+            names = ", ".join(_name(self._entries[number], number) for number in (one, other))
+            yield ConfigError(_where(self.key, one), f"the node strategies {names} match the same nodes, such as {labels}")
+
+
+def _compiled(selector: Any) -> LabelSelector | None:
+    try:
+        return None if selector is None else LabelSelector.compile(selector)
+    except ConfigError:
+        return None
+
+
+def entries_in(data: Mapping[str, str], keys: Iterable[str] = CHECKED) -> list[NodeEntries]:
+    """The node entries of the keys that can be read and have more than one."""
+    found = []
+    for key in keys:
+        try:
+            entries = entries_of(key, _parse(key, data[key])) if data.get(key) else []
+        except Refused:
+            continue
+        if len(entries) > 1:
+            found.append(NodeEntries(key, entries))
+    return found
+
+
+def check(new: Mapping[str, str], old: Mapping[str, str], *, need_names: bool) -> list[NodeEntries]:
     """Check every key that is non-empty and changed; the changed keys that have more than one node entry. Raises Refused."""
     many = []
     for key in s.KEYS:
         text = new.get(key, "")
-        if not text or text == old.get(key):
+        if not text.strip() or text == old.get(key):
             continue
         value = _parse(key, text)
-        system = _parse(s.SYS, new[s.SYS]) if key == s.QOS and new.get(s.SYS) else {}
+        system = _parse(s.SYS, new[s.SYS]) if key == s.QOS and new.get(s.SYS, "").strip() else {}
         _raise("ConfigParamInvalid", errors(s.KEYS[key], value, key, "cm"))
         if key not in CHECKED:
             continue
@@ -48,9 +90,10 @@ def check(new: Mapping[str, str], old: Mapping[str, str], *, need_names: bool) -
         _raise("ConfigParamInvalid", _entry_errors(key, entries, need_names))
         if key == s.QOS:
             _raise("ConfigParamInvalid", _network_errors(value, system))
-        _raise("NodeStrategiesOverlap", islice(_overlaps(key, entries), 1))
-        if len(entries) > 1:
-            many.append(key)
+        compiled = NodeEntries(key, entries)
+        _raise("NodeStrategiesOverlap", islice(compiled.overlaps(), 1))
+        if len(compiled) > 1:
+            many.append(compiled)
     return many
 
 
@@ -59,7 +102,7 @@ def mistakes(data: Mapping[str, str]) -> Iterator[ConfigError]:
     readable: dict[str, dict[str, Any]] = {}
     for key in s.KEYS:
         try:
-            readable[key] = _parse(key, data.get(key) or "null")
+            readable[key] = _parse(key, data.get(key, "").strip() or "null")
         except Refused as refused:
             if refused.reason == "ParseConfigFail" and _is_json(data[key]):
                 yield from errors(s.KEYS[key], orjson.loads(data[key]), key, "cm")
@@ -73,7 +116,7 @@ def mistakes(data: Mapping[str, str]) -> Iterator[ConfigError]:
         if key == s.QOS:
             yield from _network_errors(value, readable.get(s.SYS, {}))
         if not wrong:
-            yield from islice(_overlaps(key, entries), 1)
+            yield from islice(NodeEntries(key, entries).overlaps(), 1)
 
 
 def _is_json(text: str) -> bool:
@@ -180,45 +223,5 @@ def _bandwidth(system: Mapping[str, Any], selector: Any) -> int:
     return parse_value(strategy.get("totalNetworkBandwidth") or 0)
 
 
-def _overlaps(key: str, entries: list[dict[str, Any]]) -> Iterator[ConfigError]:
-    """Two entries that would both match a made-up node of one of them."""
-    selectors = [LabelSelector.compile(entry["nodeSelector"]) for entry in entries]
-    for index, entry in enumerate(entries):
-        for labels in _samples(entry["nodeSelector"]):
-            hits = [other for other, selector in enumerate(selectors) if selector.matches(labels)]
-            if len(hits) > 1:
-                names = ", ".join(_name(entries[hit], hit) for hit in hits)
-                yield ConfigError(_where(key, index), f"the node strategies {names} match the same nodes, such as {labels}")
-
-
 def _name(entry: Mapping[str, Any], index: int) -> str:
     return str(entry.get("name") or f"#{index}")
-
-
-def _samples(selector: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    expressions = [item for item in selector.get("matchExpressions") or () if item.get("operator") in ("In", "Exists")]
-    values = [item.get("values") or [""] for item in expressions]
-    for number in range(min(prod(len(group) for group in values), _MAX_SAMPLES)):
-        labels = dict(selector.get("matchLabels") or {})
-        for item, group in zip(expressions, values, strict=True):
-            labels.setdefault(item["key"], group[number % len(group)])
-        yield labels
-
-
-def conflicts(data: Mapping[str, str], keys: Iterable[str], labels: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
-    """(key, names of entries) for each key of which such a node matches more than one entry. Unreadable keys are passed over."""
-    for key in keys:
-        try:
-            entries = entries_of(key, _parse(key, data[key])) if data.get(key) else []
-        except Refused:
-            continue
-        hits = [_name(entry, index) for index, entry in enumerate(entries) if _matches(entry.get("nodeSelector"), labels)]
-        if len(hits) > 1:
-            yield key, hits
-
-
-def _matches(selector: Any, labels: Mapping[str, str]) -> bool:
-    try:
-        return selector is not None and LabelSelector.compile(selector).matches(labels)
-    except ConfigError:
-        return False

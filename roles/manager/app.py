@@ -187,6 +187,7 @@ class App:
         pods = view.quota_pods
         self.world.pods.add_handler(pods.on_pod, lambda old, new: pods.on_pod(new), pods.on_pod_gone)
         quotas.add_handler(view.quotas.on_quota, lambda old, new: view.quotas.on_quota(new), view.quotas.on_quota_gone)
+        quotas.add_handler(self._tell_cycle, lambda old, new: self._tell_cycle(new))
         quotas.add_handler(on_delete=lambda quota: self.metrics.forget_shared_weights(quota.metadata.name))
         if self.options.gates.enabled("Recommender"):
             view.recommendations = informers.informer(RECOMMENDATIONS, Recommendation, optional=True)
@@ -228,6 +229,17 @@ class App:
         parts = {reason: key not in bad for key, reason in _SLO_REASONS.items()}
         parts["getNodeSLOExtension"] = True  # extensions of others are kept as they are: nothing in them can be wrong
         self.metrics.spec_parsed(slo_schema.COLOCATION not in bad, parts)
+
+    def _tell_cycle(self, quota: ElasticQuota) -> None:
+        """A cycle that was made past the webhooks: each member is told, for the scheduler leaves them out."""
+        cycle = self.view.quotas.cycle_of(quota.metadata.name)
+        if not cycle or not self._may_write():
+            return
+        for member in cycle:
+            for known in self.view.quotas_named(member):
+                meta = known.metadata
+                about = ObjectRef("ElasticQuota", meta.name, meta.namespace, meta.uid, ELASTICQUOTAS.api_version)
+                self.events.event(about, "Warning", "QuotaCycle", f"is its own ancestor: {' -> '.join([*cycle, cycle[0]])}")
 
     def _config_ref(self, about: ConfigMap) -> ObjectRef:
         meta = about.metadata

@@ -22,6 +22,7 @@ from roles.manager.recommender.backtest import VPA_DEFAULTS, Outcome, Series, Us
 from roles.manager.recommender.policy import Policy, checked
 
 _COLUMNS = ("timestamp", "workload", "container", "replica", "cpu", "memory")
+_REQUEST = "cpu_request"
 
 
 @click.group("recommend", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -50,7 +51,8 @@ def command() -> None:
 def backtest(files: tuple[Path, ...], **flags: Any) -> None:
     """Replay usage day by day; slack and OOM-free share, beside the Vertical Pod Autoscaler's defaults.
 
-    FILES are CSV with the columns timestamp (seconds or RFC 3339), workload, container, replica, cpu (cores), memory (bytes or a quantity).
+    FILES are CSV with the columns timestamp (seconds or RFC 3339), workload, container, replica, cpu (cores), memory (bytes or a quantity),
+    and if known cpu_request (cores): a CPU sample weighs as much as the container requests, by default the target of its day.
     """
     policy = _policy(flags)
     found = list(_sources(files, flags))
@@ -113,7 +115,12 @@ def read_csv(path: Path) -> list[Series]:
             raise ConfigurationError(f"{path}: no column {', '.join(missing)}; wanted: {', '.join(_COLUMNS)}")
         for row in rows:
             where = f"{path}:{rows.line_num}"
-            usage = Usage(_time(row["timestamp"], where), _amount(row["cpu"], where, "cpu"), _amount(row["memory"], where, "memory"))
+            usage = Usage(
+                _time(row["timestamp"], where),
+                _amount(row["cpu"], where, "cpu"),
+                _amount(row["memory"], where, "memory"),
+                _amount(row[_REQUEST], where, _REQUEST) if row.get(_REQUEST) else 0.0,
+            )
             found.setdefault((row["workload"], row["container"], row["replica"]), []).append(usage)
     return [Series(*key, sorted(usage)) for key, usage in sorted(found.items())]
 
@@ -131,7 +138,7 @@ def _time(text: str, where: str) -> float:
 
 def _amount(text: str, where: str, column: str) -> float:
     try:
-        value = float(text) if column == "cpu" or not (text or "")[-1:].isalpha() else float(parse_value(text))
+        value = float(text) if column in ("cpu", _REQUEST) or not (text or "")[-1:].isalpha() else float(parse_value(text))
     except (TypeError, ValueError, QuantityError):
         value = -1.0
     if not 0 <= value < float("inf"):

@@ -37,9 +37,17 @@ def present(metric: NodeMetric) -> dict[str, Any]:
     return {
         "aggregateDurationSeconds": found.aggregate_duration_seconds,
         "reportIntervalSeconds": found.report_interval_seconds,
-        "nodeAggregatePolicy": {"durations": [format_duration(parse_duration(text)) for text in durations]},
+        "nodeAggregatePolicy": {"durations": [_canonical(text) for text in durations]},
         "nodeMemoryCollectPolicy": found.node_memory_collect_policy,
     }
+
+
+def _canonical(text: str) -> str:
+    """A duration in one form; what cannot be read stays as it is, and so differs from everything that is wanted."""
+    try:
+        return format_duration(parse_duration(text))
+    except ValueError:
+        return text
 
 
 class NodeMetricController(Controller):

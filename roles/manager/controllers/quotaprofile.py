@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
-from koord.accounting.resources import ResourceVector, add_into, format, parse
+from koord.accounting.resources import ResourceVector, format, parse
 from koord.api import names
 from koord.api.kinds import ELASTICQUOTAPROFILES, ELASTICQUOTAS
-from koord.api.objects import ElasticQuota, ElasticQuotaProfile, Node
+from koord.api.objects import ElasticQuota, ElasticQuotaProfile, Node, convert
 from koord.api.objects_meta import find_condition
 from koord.api.quantity import QuantityError, multiply_base
-from koord.kube.errors import ApiError
+from koord.kube.errors import AlreadyExists, ApiError, NotFound
 from koord.kube.events import EventRecorder, ObjectRef
 from koord.kube.informers import Informer, InformerFactory
 from koord.kube.patch import diff_merge_patch
-from koord.kube.selectors import SelectorError, from_label_selector
+from koord.kube.selectors import Selector, SelectorError, from_label_selector
 from roles.manager.controllers.base import Controller, log
 from roles.manager.controllers.world import World
 from roles.manager.controllers.writer import Writer
 
-PERIOD, RETRY = 10.0, 2.0
+PERIOD = 600.0  # seconds after which a quota is looked at again, whatever happened: others may write to it
+SETTLE = 2.0  # seconds in which changes of nodes are gathered
+RETRY = 2.0
 UNLIMITED = "4611686018427387"
 
 
@@ -44,19 +46,58 @@ def ratio_of(text: str | None) -> float:
     return ratio if math.isfinite(ratio) and 0 < ratio <= 1 else 1.0
 
 
-def totals(nodes: Iterable[Node], ratio: float) -> tuple[ResourceVector, ResourceVector]:
-    """Allocatable of all nodes, and of those that are cordoned or not Ready; each × ratio, truncated. Raises QuantityError."""
-    total: ResourceVector = {}
-    unschedulable: ResourceVector = {}
-    for node in nodes:
-        allocatable = parse(node.status.allocatable)
-        add_into(total, allocatable)
-        ready = find_condition(node.status.conditions, "Ready")
-        if node.spec.unschedulable or ready is None or ready.status != "True":
-            add_into(unschedulable, allocatable)
-    if ratio == 1.0:
-        return total, unschedulable
-    return tuple({name: multiply_base(amount, ratio) for name, amount in one.items()} for one in (total, unschedulable))  # type: ignore[return-value]
+class Totals:
+    """Allocatable of a set of nodes, and of those of them that are cordoned or not Ready, kept with every change of a node; pure."""
+
+    def __init__(self, selector: Selector) -> None:
+        self.selector = selector
+        self._nodes: dict[str, tuple[ResourceVector, bool]] = {}
+        self._all: dict[str, tuple[int, int]] = {}  # the sum, and how many nodes have the resource
+        self._unschedulable: dict[str, tuple[int, int]] = {}
+
+    def put(self, node: Node) -> bool:
+        """A node as it is now. Whether that makes a difference. Raises QuantityError, and leaves the node out."""
+        name = node.metadata.name
+        if not self.selector.matches(node.metadata.labels):
+            return self.drop(name)
+        try:
+            now = (parse(node.status.allocatable), _usable(node))
+        except QuantityError:
+            self.drop(name)
+            raise
+        if self._nodes.get(name) == now:
+            return False
+        self.drop(name)
+        self._nodes[name] = now
+        self._count(now, 1)
+        return True
+
+    def drop(self, name: str) -> bool:
+        """A node that is gone. Whether it was one of them."""
+        before = self._nodes.pop(name, None)
+        if before is not None:
+            self._count(before, -1)
+        return before is not None
+
+    def _count(self, node: tuple[ResourceVector, bool], sign: int) -> None:
+        amounts, usable = node
+        for total in (self._all,) if usable else (self._all, self._unschedulable):
+            for resource, amount in amounts.items():
+                sum_, nodes = total.get(resource, (0, 0))
+                total[resource] = (sum_ + sign * amount, nodes + sign)
+
+    def scaled(self, ratio: float) -> tuple[ResourceVector, ResourceVector]:
+        """Both sums × ratio, truncated."""
+        return _scaled(self._all, ratio), _scaled(self._unschedulable, ratio)
+
+
+def _scaled(total: Mapping[str, tuple[int, int]], ratio: float) -> ResourceVector:
+    return {name: amount if ratio == 1.0 else multiply_base(amount, ratio) for name, (amount, nodes) in total.items() if nodes}
+
+
+def _usable(node: Node) -> bool:
+    ready = find_condition(node.status.conditions, "Ready")
+    return not node.spec.unschedulable and ready is not None and ready.status == "True"
 
 
 def resource_keys(annotations: Mapping[str, str]) -> tuple[str, ...]:
@@ -69,9 +110,9 @@ def resource_keys(annotations: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(keys) if good else (names.RESOURCE_CPU, names.RESOURCE_MEMORY)
 
 
-def build(profile: ElasticQuotaProfile, tree_id: str, nodes: Iterable[Node]) -> dict[str, Any]:
-    """The quota of a profile, as far as the controller decides it; pure. Raises QuantityError."""
-    total, unschedulable = totals(nodes, ratio_of(profile.spec.resource_ratio))
+def build(profile: ElasticQuotaProfile, tree_id: str, totals: Totals) -> dict[str, Any]:
+    """The quota of a profile, as far as the controller decides it; pure."""
+    total, unschedulable = totals.scaled(ratio_of(profile.spec.resource_ratio))
     keys = resource_keys(profile.metadata.annotations)
     amounts = format(total)
     return {
@@ -96,7 +137,7 @@ def _json(value: Mapping[str, str]) -> str:
 
 
 class QuotaProfileController(Controller):
-    """Keys are namespace/name of profiles; each comes again every ten seconds."""
+    """Keys are namespace/name of profiles. A change of a node that a profile selects is counted in, and written soon."""
 
     name = "quotaprofile"
 
@@ -105,6 +146,8 @@ class QuotaProfileController(Controller):
         self.world, self.writer, self.events = world, writer, events
         self.profiles: Informer[ElasticQuotaProfile] = informers.informer(ELASTICQUOTAPROFILES, ElasticQuotaProfile, optional=True)
         self.quotas: Informer[ElasticQuota] = informers.informer(ELASTICQUOTAS, ElasticQuota, optional=True)
+        self._totals: dict[str, Totals] = {}
+        self._own: dict[str, ElasticQuota] = {}  # what we wrote, until the watch shows it
 
     def attach(self) -> None:
         """Listen."""
@@ -113,7 +156,32 @@ class QuotaProfileController(Controller):
             on_update=lambda old, new: (
                 self.queue.add(new.key) if (old.spec, old.metadata.labels) != (new.spec, new.metadata.labels) else None
             ),
+            on_delete=lambda profile: self._totals.pop(profile.key, None),
         )
+        self.world.nodes.add_handler(self._on_node, lambda old, new: self._on_node(new), self._on_node_gone)
+        self.quotas.add_handler(self._on_quota, lambda old, new: self._on_quota(new), self._on_quota)
+
+    def _on_node(self, node: Node) -> None:
+        for key, totals in self._totals.items():
+            try:
+                changed = totals.put(node)
+            except QuantityError as error:
+                log.warning("ElasticQuotaProfile %s: node %s: %s; it is left out", key, node.metadata.name, error)
+                changed = True
+            if changed:
+                self.queue.add_after(key, SETTLE)
+
+    def _on_node_gone(self, node: Node) -> None:
+        for key, totals in self._totals.items():
+            if totals.drop(node.metadata.name):
+                self.queue.add_after(key, SETTLE)
+
+    def _on_quota(self, quota: ElasticQuota) -> None:
+        """Ours is shown, or somebody has changed or deleted it."""
+        self._own.pop(quota.key, None)
+        profile = f"{quota.metadata.namespace}/{quota.metadata.labels.get(names.LABEL_QUOTA_PROFILE, '')}"
+        if profile in self._totals:
+            self.queue.add_after(profile, SETTLE)
 
     async def reconcile(self, key: str) -> float | None:
         """Create or correct the quota of one profile."""
@@ -121,18 +189,39 @@ class QuotaProfileController(Controller):
         if profile is None:
             return None
         try:
-            selector = from_label_selector(profile.spec.node_selector)
-            nodes = [node for node in self.world.nodes.list() if selector.matches(node.metadata.labels)]
+            totals = await self._totals_of(profile)
             tree_id = profile.metadata.labels.get(names.LABEL_QUOTA_TREE_ID) or await self._give_tree_id(profile)
-            await self._write(profile, build(profile, tree_id, nodes))
+            await self._write(profile, build(profile, tree_id, totals))
         except (SelectorError, QuantityError) as error:
             log.warning("ElasticQuotaProfile %s: %s", key, error)
         except ApiError as error:
             log.warning("ElasticQuotaProfile %s: %s; again in %.0fs", key, error, RETRY)
-            known = self.quotas.get(f"{profile.metadata.namespace}/{profile.spec.quota_name}") is not None
+            known = self._present(profile) is not None
             self.events.event(_reference(profile), "Warning", "UpdateQuotaFailed" if known else "CreateQuotaFailed", str(error))
             return RETRY
         return PERIOD
+
+    async def _totals_of(self, profile: ElasticQuotaProfile) -> Totals:
+        """The sums of a profile's nodes; counted from all nodes when its selector is new. Raises SelectorError."""
+        selector = from_label_selector(profile.spec.node_selector)
+        known = self._totals.get(profile.key)
+        if known is not None and known.selector == selector:
+            return known
+        made = self._totals[profile.key] = Totals(selector)  # known to the handlers from here on
+        for name in [name for name, _ in self.world.nodes.items()]:
+            node = self.world.nodes.get(name)
+            try:
+                if node is not None:
+                    made.put(node)
+            except QuantityError as error:
+                log.warning("ElasticQuotaProfile %s: node %s: %s; it is left out", profile.key, name, error)
+            await self.turns.pause()
+        return made
+
+    def _present(self, profile: ElasticQuotaProfile) -> ElasticQuota | None:
+        """The quota as we know it: our own write, or what the watch shows."""
+        key = f"{profile.metadata.namespace}/{profile.spec.quota_name}"
+        return self._own.get(key) or self.quotas.get(key)
 
     async def _give_tree_id(self, profile: ElasticQuotaProfile) -> str:
         tree_id = str(fnv1a_64(profile.key))
@@ -142,24 +231,41 @@ class QuotaProfileController(Controller):
 
     async def _write(self, profile: ElasticQuotaProfile, wanted: dict[str, Any]) -> None:
         name, namespace = profile.spec.quota_name, profile.metadata.namespace
-        quota = self.quotas.get(f"{namespace}/{name}")
+        quota = self._present(profile)
         if quota is None:
             body = {"apiVersion": ELASTICQUOTAS.api_version, "kind": ELASTICQUOTAS.kind, **wanted}
             body["metadata"] = {**wanted["metadata"], "name": name, "namespace": namespace}
-            await self.writer.create(ELASTICQUOTAS, body, namespace)
+            try:
+                self._wrote(await self.writer.create(ELASTICQUOTAS, body, namespace))
+                return
+            except AlreadyExists:  # the watch lags behind our own write, or somebody else was first
+                quota = convert(await self.writer.client.get(ELASTICQUOTAS, name, namespace), ElasticQuota)
+        patch = diff_merge_patch(_standing(quota, wanted), wanted)
+        if not patch:
             return
-        present = {
-            "metadata": {
-                "labels": {key: value for key, value in quota.metadata.labels.items() if key in wanted["metadata"]["labels"]},
-                "annotations": {
-                    key: value for key, value in quota.metadata.annotations.items() if key in wanted["metadata"]["annotations"]
-                },
-            },
-            "spec": {"min": format(parse(quota.spec.min)), "max": {key: str(value) for key, value in quota.spec.max.items()}},
-        }
-        patch = diff_merge_patch(present, wanted)
-        if patch:
-            await self.writer.patch(ELASTICQUOTAS, name, patch, namespace)
+        try:
+            self._wrote(await self.writer.patch(ELASTICQUOTAS, name, patch, namespace))
+        except NotFound:
+            self._own.pop(quota.key, None)
+            raise
+
+    def _wrote(self, answer: dict[str, Any]) -> None:
+        quota = convert(answer, ElasticQuota)
+        seen = self.quotas.get(quota.key)
+        if seen is None or seen.metadata.resource_version != quota.metadata.resource_version:
+            self._own[quota.key] = quota
+
+
+def _standing(quota: ElasticQuota, wanted: dict[str, Any]) -> dict[str, Any]:
+    """What stands of all that the controller decides."""
+    metadata = wanted["metadata"]
+    return {
+        "metadata": {
+            "labels": {key: value for key, value in quota.metadata.labels.items() if key in metadata["labels"]},
+            "annotations": {key: value for key, value in quota.metadata.annotations.items() if key in metadata["annotations"]},
+        },
+        "spec": {"min": format(parse(quota.spec.min)), "max": {key: str(value) for key, value in quota.spec.max.items()}},
+    }
 
 
 def _reference(profile: ElasticQuotaProfile) -> ObjectRef:

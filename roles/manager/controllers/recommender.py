@@ -20,10 +20,12 @@ from roles.manager.controllers.world import World
 from roles.manager.controllers.writer import Writer
 from roles.manager.recommender import checkpoint, history, samples, status
 from roles.manager.recommender.apply import ANNOTATION_SELECTOR, Mode, mode_of
-from roles.manager.recommender.estimate import Estimate, estimates
+from roles.manager.recommender.estimate import Estimate
 from roles.manager.recommender.group import ContainerGroup
+from roles.manager.recommender.learner import Learner
 from roles.manager.recommender.policy import Policy
 from roles.manager.recommender.resolve import Missing, Target, Unsupported, resolve
+from roles.manager.recommender.samples import Sample
 from roles.manager.recommender.sources import MetricsAPI, NodeMetrics, of_pod_metrics
 from roles.manager.recommender.status import Finding
 
@@ -37,7 +39,7 @@ class Learnt:
     """What is known of one Recommendation."""
 
     uid: str
-    groups: dict[str, ContainerGroup]
+    learner: Learner
     stored: bool  # whether a checkpoint stands
     changed: bool = False
     saved: float = float("-inf")
@@ -116,26 +118,15 @@ class RecommenderController(Controller):
         measured = await self._metrics_api.of_namespace(recommendation.metadata.namespace) if pods else None
         for pod in pods:
             item = (measured or {}).get(pod.metadata.name)
-            for sample in of_pod_metrics(pod, item) if item is not None else self._node_metrics.of_pod(pod):
-                group = self._group(learnt, sample.container)
-                fed = group.add(sample.replica, sample.time, cpu=sample.cpu, memory=sample.memory, cpu_request=sample.cpu_request)
-                learnt.changed = learnt.changed or fed
-            for kill in samples.kills(pod):
-                fed = self._group(learnt, kill.container).out_of_memory(kill.replica, kill.time, request=kill.request)
-                learnt.changed = learnt.changed or fed
-
-    def _group(self, learnt: Learnt, container: str) -> ContainerGroup:
-        if container not in learnt.groups:
-            learnt.groups[container] = ContainerGroup(self.policy.half_life)
-        return learnt.groups[container]
+            used = of_pod_metrics(pod, item) if item is not None else self._node_metrics.of_pod(pod)
+            fed = learnt.learner.feed(used, samples.kills(pod))
+            learnt.changed = learnt.changed or fed
+            await self.turns.pause()
 
     def _expire(self, learnt: Learnt, pods: list[Pod]) -> None:
-        present, now = frozenset(pod.metadata.uid for pod in pods), self.clock()
-        for name, group in list(learnt.groups.items()):
-            group.forget_replicas(present)
-            if group.expired(now):
-                del learnt.groups[name]
-                learnt.changed = True
+        learnt.learner.forget_replicas({pod.metadata.uid for pod in pods})
+        expired = learnt.learner.expire(self.clock())
+        learnt.changed = learnt.changed or expired
 
     async def _learn_history(self, recommendation: Recommendation, learnt: Learnt, pods: list[Pod]) -> None:
         """Eight days of Prometheus for a Recommendation that is new; fetched beside everything else."""
@@ -152,11 +143,10 @@ class RecommenderController(Controller):
             return
         requests = {c.name: samples.request(c, "cpu") for pod in pods for c in samples.watched(pod)}
         try:
-            for point in learnt.loading.result():
-                if point.container in requests:
-                    group, replica = self._group(learnt, point.container), f"history/{point.pod}"
-                    group.add(replica, point.time, cpu=point.cpu, memory=point.memory, cpu_request=requests[point.container])
-                    learnt.changed = True
+            known = (point for point in learnt.loading.result() if point.container in requests)
+            learnt.changed |= learnt.learner.feed(
+                Sample(one.container, f"history/{one.pod}", one.time, one.cpu, one.memory, requests[one.container]) for one in known
+            )
         except history.HistoryError as error:
             log.warning("recommendation %s: no history from %s: %s; it starts without", recommendation.key, self.policy.prometheus, error)
         learnt.stored = True  # asked once: what comes from now on is measured here
@@ -164,7 +154,7 @@ class RecommenderController(Controller):
     # ---------------------------------------------------------------- writing
 
     async def _write(self, recommendation: Recommendation, learnt: Learnt, target: Target | None) -> None:
-        found, now, meta = estimates(learnt.groups, self.policy), self.clock(), recommendation.metadata
+        found, now, meta = learnt.learner.estimates(), self.clock(), recommendation.metadata
         low = status.low_confidence(found)
         body = status.patch(recommendation, found, [*learnt.findings, low] if low else learnt.findings, now)
         if body:
@@ -213,7 +203,7 @@ class RecommenderController(Controller):
             stored = True
             for error in errors:
                 log.error("checkpoint %s/%s: %s; that part starts anew", self.namespace, checkpoint.name_of(uid), error)
-        learnt = self._learnt[key] = Learnt(uid, groups, stored)
+        learnt = self._learnt[key] = Learnt(uid, Learner(self.policy, groups), stored)
         return learnt
 
     async def _save(self, recommendation: Recommendation, learnt: Learnt) -> None:
@@ -221,7 +211,7 @@ class RecommenderController(Controller):
         if not learnt.changed or now - learnt.saved < CHECKPOINT_EVERY:
             return
         name = checkpoint.name_of(learnt.uid)
-        body = checkpoint.body_of(learnt.uid, self.namespace, recommendation.key, learnt.groups)
+        body = checkpoint.body_of(learnt.uid, self.namespace, recommendation.key, learnt.learner.groups)
         try:
             current = await self.writer.client.get(CONFIGMAPS, name, self.namespace)
         except NotFound:

@@ -74,6 +74,6 @@ def _answer(ratio: float, source: str) -> Contribution:
         NAME,
         f"ratio {text}: {source}",
         annotations={names.ANNOTATION_NODE_CPU_NORMALIZATION_RATIO: text},
-        ratio=ratio,
-        terms=(Term("cpu.normalizationRatio", ratio, source),),
+        ratio=float(text),  # agents read the annotation: what they are told is what batch-cpu is scaled by
+        terms=(Term("cpu.normalizationRatio", float(text), source),),
     )

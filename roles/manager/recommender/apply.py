@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any
 
@@ -12,7 +13,7 @@ from koord.api.names import ANNOTATION_LOAD_ESTIMATED_SCALING_FACTORS
 from koord.api.objects import Recommendation
 from koord.api.quantity import Quantity, QuantityError, parse_milli
 from koord.api.v1alpha1.recommendation import CONDITION_LOW_CONFIDENCE
-from koord.kube.selectors import SelectorError, parse_label_selector
+from koord.kube.selectors import Selector, SelectorError, parse_label_selector
 
 ANNOTATION_MODE = "analysis.koordinator.sh/mode"
 ANNOTATION_SELECTOR = "analysis.koordinator.sh/selector"
@@ -41,27 +42,75 @@ def mode_of(recommendation: Recommendation) -> Mode:
 
 def fitting(recommendations: Iterable[Recommendation], namespace: str, labels: Mapping[str, str]) -> Recommendation | None:
     """The Recommendation that new pods with these labels are to follow: confident ones only, the first by name."""
-    for found in sorted(recommendations, key=lambda r: r.metadata.name):
-        meta = found.metadata
-        if meta.namespace != namespace or not mode_of(found).touches_pods or not _confident(found):
-            continue
-        if _selects(meta.annotations.get(ANNOTATION_SELECTOR, ""), labels):
-            return found
-    return None
+    following = Following()
+    for recommendation in recommendations:
+        following.put(recommendation)
+    return following.fitting(namespace, labels)
+
+
+class Following:
+    """The Recommendations that new pods may have to follow, kept with every change.
+
+    Selectors are compiled once and found by a label that they demand, so that a review looks at those that may match, not at all.
+    """
+
+    def __init__(self) -> None:
+        self._selectors: dict[str, dict[str, tuple[Selector, ...]]] = {}
+        self._recommendations: dict[str, dict[str, Recommendation]] = {}
+        self._pinned: dict[tuple[str, str, str], set[str]] = {}
+        self._loose: dict[str, set[str]] = {}
+
+    def put(self, recommendation: Recommendation) -> None:
+        """A Recommendation was added or changed."""
+        self.drop(recommendation)
+        meta = recommendation.metadata
+        if not mode_of(recommendation).touches_pods or not _confident(recommendation):
+            return
+        selectors = tuple(_compiled(meta.annotations.get(ANNOTATION_SELECTOR, "")))
+        self._selectors.setdefault(meta.namespace, {})[meta.name] = selectors
+        self._recommendations.setdefault(meta.namespace, {})[meta.name] = recommendation
+        for group in self._groups(meta.namespace, selectors):
+            group.add(meta.name)
+
+    def drop(self, recommendation: Recommendation) -> None:
+        """A Recommendation is gone."""
+        meta = recommendation.metadata
+        selectors = self._selectors.get(meta.namespace, {}).pop(meta.name, ())
+        self._recommendations.get(meta.namespace, {}).pop(meta.name, None)
+        for group in self._groups(meta.namespace, selectors):
+            group.discard(meta.name)
+
+    def _groups(self, namespace: str, selectors: Iterable[Selector]) -> Iterator[set[str]]:
+        """Where a Recommendation is found: by one label that a selector demands, else among those that demand none."""
+        for selector in selectors:
+            pin = next((one for one in selector.requirements if one.operator == "In"), None)
+            if pin is None:
+                yield self._loose.setdefault(namespace, set())
+            else:
+                yield from (self._pinned.setdefault((namespace, pin.key, value), set()) for value in pin.values)
+
+    def fitting(self, namespace: str, labels: Mapping[str, str]) -> Recommendation | None:
+        """The one that new pods with these labels are to follow, the first by name."""
+        selectors = self._selectors.get(namespace)
+        if not selectors:
+            return None
+        near = set(self._loose.get(namespace, ()))
+        for key, value in labels.items():
+            near |= self._pinned.get((namespace, key, value), set())
+        for name in sorted(near):
+            if any(selector.matches(labels) for selector in selectors[name]):
+                return self._recommendations[namespace][name]
+        return None
 
 
 def _confident(recommendation: Recommendation) -> bool:
     return any(c.type == CONDITION_LOW_CONFIDENCE and c.status == "False" for c in recommendation.status.conditions)
 
 
-def _selects(text: str, labels: Mapping[str, str]) -> bool:
+def _compiled(text: str) -> Iterator[Selector]:
     for part in filter(None, text.split(";")):
-        try:
-            if parse_label_selector(part).matches(labels):
-                return True
-        except SelectorError:
-            continue
-    return False
+        with suppress(SelectorError):
+            yield parse_label_selector(part)
 
 
 def estimate(pod: dict[str, Any], recommendation: Recommendation) -> dict[str, int]:

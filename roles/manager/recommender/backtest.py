@@ -1,20 +1,25 @@
-"""What would have happened: replay usage day by day under a policy (BEY-REC-01). Pure.
+"""What would have happened: replay usage under a policy (BEY-REC-01). Pure.
 
-Every day begins with the target that all earlier days give; the container then runs with it as request and limit. Slack is the
-share of what was requested that was not used, over time. A container-day is free of OOM kills when memory never passed
-the target; a kill is told to the recommender, as in a cluster. The first day only teaches.
+The learning is the controller's own, sample by sample in the order of time. Every day begins with the target that all earlier days give;
+the container then runs with it as request and limit. Slack is the share of what was requested that was not used, over time. A
+container-day is free of OOM kills when memory never passed the target; a kill is told to the recommender, as in a cluster. The first day
+of a container only teaches.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, takewhile
+from operator import itemgetter
 from typing import NamedTuple
 
-from roles.manager.recommender.estimate import estimates
-from roles.manager.recommender.group import ContainerGroup
+from roles.manager.recommender.estimate import Amount
+from roles.manager.recommender.learner import Learner
 from roles.manager.recommender.policy import DAY, Policy
+from roles.manager.recommender.samples import Kill, Sample
 
 VPA_DEFAULTS = Policy()
 """The published defaults of the Vertical Pod Autoscaler: p90 of both, 15 % on top, half-life of a day, 25m and 250 MiB."""
@@ -26,6 +31,8 @@ class Usage(NamedTuple):
     time: float
     cpu: float
     memory: float
+    cpu_request: float = 0.0
+    """Cores that the container requested then; 0: the target of the day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,15 @@ class Outcome:
     days: int = 0
     killed_days: int = 0
     kills: list[tuple[str, str, float]] = field(default_factory=list)
+
+    def live(self, usage: Usage, target: Amount) -> None:
+        """One sample under a target."""
+        self.samples += 1
+        self.cpu_requested += target.cpu
+        self.cpu_used += min(usage.cpu, target.cpu)
+        self.starved += usage.cpu > target.cpu
+        self.memory_requested += target.memory
+        self.memory_used += min(usage.memory, target.memory)
 
     @property
     def cpu_slack(self) -> float:
@@ -85,45 +101,81 @@ def replay(series: Iterable[Series], policy: Policy) -> Outcome:
     return outcome
 
 
-def _replay_workload(containers: dict[str, list[Series]], policy: Policy, outcome: Outcome) -> None:
+class Moment(NamedTuple):
+    """All samples of one instant, after they were learnt."""
+
+    time: float
+    learner: Learner
+    """What the controller would know now; `estimates()` are its targets."""
+    lived: list[tuple[Series, Usage, Amount | None]]
+    """Each sample, with the target in force (None on a container's first day)."""
+    kills: list[Kill]
+    """Ends for lack of memory, the first of each day and replica: in a cluster the target would have followed it."""
+
+
+def moments(containers: Mapping[str, Sequence[Series]], policy: Policy) -> Iterator[Moment]:
+    """The life of one workload, instant by instant, as the recommender sees it: a round of the controller each.
+
+    Every day begins with the target that all earlier samples give. A sample weighs as much as the container requests: what was
+    recorded, else the target of the day; on a container's first day, what that day would have made the target.
+    """
     everything = [one for replicas in containers.values() for one in replicas]
     begin = min(one.usage[0].time for one in everything)
-    end = max(one.usage[-1].time for one in everything)
-    groups = {name: ContainerGroup(policy.half_life) for name in containers}
-    days = {id(one): _by_day(one.usage, begin) for one in everything}
-    for day in range(int((end - begin) // DAY) + 1):
-        found = estimates(groups, policy) if day else {}
-        for name, replicas in containers.items():
-            for one in replicas:
-                usage = days[id(one)].get(day, ())
-                if not usage:
-                    continue
-                if name in found:
-                    _live_through(one, usage, found[name].target.cpu, found[name].target.memory, groups[name], outcome)
-                for sample in usage:
-                    groups[name].add(one.replica, sample.time, cpu=sample.cpu, memory=sample.memory, cpu_request=sample.cpu)
+    learner, in_force, today = Learner(policy), {}, 0
+    first = {name: _first_request(name, replicas, policy) for name, replicas in containers.items()}
+    killed: set[tuple[str, str]] = set()
+    merged = heapq.merge(*(_ordered(number, one) for number, one in enumerate(everything)))
+    for time, samples in groupby(merged, key=itemgetter(0)):
+        learner.expire(time)
+        day = int((time - begin) // DAY)
+        if day != today:
+            in_force = {name: found.target for name, found in learner.estimates().items()}
+            today, killed = day, set()
+        lived: list[tuple[Series, Usage, Amount | None]] = []
+        every: list[Kill] = []
+        for _, of_pod in groupby(samples, key=itemgetter(1)):
+            fed, kills = [], []
+            for *_, one, usage in of_pod:
+                target = in_force.get(one.container)
+                request = usage.cpu_request or (target.cpu if target is not None else first[one.container])
+                fed.append(Sample(one.container, one.replica, time, usage.cpu, usage.memory, request))
+                if target is not None and usage.memory > target.memory and (one.container, one.replica) not in killed:
+                    killed.add((one.container, one.replica))
+                    kills.append(Kill(one.container, one.replica, time, target.memory))
+                lived.append((one, usage, target))
+            learner.feed(fed, kills)
+            every += kills
+        yield Moment(time, learner, lived, every)
 
 
-def _by_day(usage: Sequence[Usage], begin: float) -> dict[int, list[Usage]]:
-    days: dict[int, list[Usage]] = {}
-    for sample in usage:
-        days.setdefault(int((sample.time - begin) // DAY), []).append(sample)
-    return days
+def _ordered(number: int, one: Series) -> Iterator[tuple[float, str, int, Series, Usage]]:
+    """Samples by time, of one time by replica, so that a pod's containers come together."""
+    return ((usage.time, one.replica, number, one, usage) for usage in one.usage)
 
 
-def _live_through(one: Series, usage: Sequence[Usage], cpu: float, memory: float, group: ContainerGroup, outcome: Outcome) -> None:
-    """One container-day under a target."""
-    outcome.days += 1
-    outcome.samples += len(usage)
-    killed = False
-    for sample in usage:
-        outcome.cpu_requested += cpu
-        outcome.cpu_used += min(sample.cpu, cpu)
-        outcome.starved += sample.cpu > cpu
-        outcome.memory_requested += memory
-        outcome.memory_used += min(sample.memory, memory)
-        if sample.memory > memory and not killed:
-            killed = True
-            outcome.killed_days += 1
-            outcome.kills.append((one.workload, one.container, sample.time))
-            group.out_of_memory(one.replica, sample.time, request=memory)
+def _first_request(container: str, replicas: Sequence[Series], policy: Policy) -> float:
+    """Cores that the first day of a container, all samples alike, would have made its target."""
+    begin = min(one.usage[0].time for one in replicas)
+    learner = Learner(policy)
+    for one in replicas:
+        for usage in takewhile(lambda usage: usage.time < begin + DAY, one.usage):
+            learner.feed([Sample(container, one.replica, usage.time, usage.cpu, usage.memory, 1.0)])
+    return learner.estimates()[container].target.cpu
+
+
+def _replay_workload(containers: dict[str, list[Series]], policy: Policy, outcome: Outcome) -> None:
+    begin = min(one.usage[0].time for replicas in containers.values() for one in replicas)
+    workload = next(one.workload for replicas in containers.values() for one in replicas)
+    days: set[tuple[int, int]] = set()
+    for moment in moments(containers, policy):
+        day = int((moment.time - begin) // DAY)
+        for one, usage, target in moment.lived:
+            if target is None:
+                continue
+            place = (id(one), day)
+            if place not in days:
+                days.add(place)
+                outcome.days += 1
+            outcome.live(usage, target)
+        outcome.killed_days += len(moment.kills)
+        outcome.kills += [(workload, kill.container, kill.time) for kill in moment.kills]

@@ -15,9 +15,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 FILES = ("ca-key.pem", "ca-cert.pem", "key.pem", "tls.key", "cert.pem", "tls.crt")
 VALIDITY = timedelta(days=3650)
+"""Of the CA."""
+SERVER_VALIDITY = timedelta(days=90)
 RENEW_AT = 2 / 3
 """The part of its life after which a certificate is renewed, long before anyone would refuse it."""
-SERVER_MARGIN = timedelta(days=183)
+SERVER_MARGIN = timedelta(days=30)
 CA_MARGIN = timedelta(days=365)
 
 
@@ -29,6 +31,10 @@ class Certs:
     ca_cert: bytes
     key: bytes
     cert: bytes
+
+    def served(self) -> dict[str, bytes]:
+        """What the server needs, by file name: all but the key of the CA."""
+        return {name: content for name, content in self.files().items() if name != "ca-key.pem"}
 
     def files(self) -> dict[str, bytes]:
         """Content by file name and Secret key."""
@@ -54,7 +60,7 @@ def problem(certs: Certs, dns_name: str, now: datetime) -> str:
         ca = x509.load_pem_x509_certificate(certs.ca_cert)
         # the numbers are ours: checking them anew takes a fifteenth of a second
         key = serialization.load_pem_private_key(certs.key, None, unsafe_skip_rsa_key_validation=True)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:  # TypeError: the key is encrypted
         return f"it cannot be read: {error}"
     if key.public_key() != cert.public_key():
         return "key and certificate do not belong together"
@@ -62,9 +68,8 @@ def problem(certs: Certs, dns_name: str, now: datetime) -> str:
         return "it is not signed by the CA"
     if dns_name not in _names(cert):
         return f"it is not for {dns_name}"
-    for what, one, margin in (("it", cert, SERVER_MARGIN), ("the CA", ca, SERVER_MARGIN)):
-        if now < one.not_valid_before_utc:
-            return f"{what} is not valid before {one.not_valid_before_utc:%Y-%m-%d}"
+    # That it begins in the future says that the clock of this replica is wrong, and is no reason to replace what all others use.
+    for what, one, margin in (("it", cert, SERVER_MARGIN), ("the CA", ca, CA_MARGIN)):
         if now > _renewal(one, margin):
             return f"{what} ends at {one.not_valid_after_utc:%Y-%m-%d} and is due for renewal"
     return ""
@@ -88,7 +93,7 @@ def renew(old: Certs | None, dns_name: str, now: datetime) -> Certs:
     else:
         ca_key, ca_cert = ca
     key = _new_key()
-    cert = _server_certificate(key, dns_name, ca_key, ca_cert)
+    cert = _server_certificate(key, dns_name, ca_key, ca_cert, now)
     return Certs(ca_key_pem, bundle, _pem_key(key), _pem(cert))
 
 
@@ -96,11 +101,11 @@ def _usable_ca(key_pem: bytes, cert_pem: bytes, now: datetime) -> tuple[rsa.RSAP
     try:
         key = serialization.load_pem_private_key(key_pem, None)
         cert = x509.load_pem_x509_certificate(cert_pem)
-    except ValueError:
+    except (ValueError, TypeError):  # TypeError: the key is encrypted
         return None
     if not isinstance(key, rsa.RSAPrivateKey) or key.public_key() != cert.public_key() or not _signed_by(cert, cert):
         return None
-    return (key, cert) if cert.not_valid_before_utc <= now <= _renewal(cert, CA_MARGIN) else None
+    return (key, cert) if now <= _renewal(cert, CA_MARGIN) else None
 
 
 def _still_valid(bundle: bytes, now: datetime) -> list[x509.Certificate]:
@@ -170,13 +175,15 @@ def _ca_certificate(key: rsa.RSAPrivateKey, now: datetime) -> x509.Certificate:
     )
 
 
-def _server_certificate(key: rsa.RSAPrivateKey, dns_name: str, ca_key: rsa.RSAPrivateKey, ca: x509.Certificate) -> x509.Certificate:
+def _server_certificate(
+    key: rsa.RSAPrivateKey, dns_name: str, ca_key: rsa.RSAPrivateKey, ca: x509.Certificate, now: datetime
+) -> x509.Certificate:
     alternatives: list[x509.GeneralName] = [x509.DNSName("localhost")]
     try:
         alternatives.append(x509.IPAddress(ipaddress.IPv4Address(dns_name)))
     except ValueError:
         alternatives.append(x509.DNSName(dns_name))
-    begin = ca.not_valid_before_utc
+    begin = max(now.replace(microsecond=0) - timedelta(hours=1), ca.not_valid_before_utc)
     return (
         x509.CertificateBuilder()
         .subject_name(_name(dns_name))
@@ -184,8 +191,8 @@ def _server_certificate(key: rsa.RSAPrivateKey, dns_name: str, ca_key: rsa.RSAPr
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(begin)
-        # As long as its issuer: a certificate that outlives its CA only looks valid.
-        .not_valid_after(ca.not_valid_after_utc)
+        # At most as long as its issuer: a certificate that outlives its CA only looks valid.
+        .not_valid_after(min(begin + SERVER_VALIDITY, ca.not_valid_after_utc))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)

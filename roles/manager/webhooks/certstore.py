@@ -95,7 +95,7 @@ class FileStore:
         if present is not None and not problem(present, dns_name, now):
             return present
         made = await seams.to_thread(renew, present, dns_name, now)
-        self.folder.write(made)
+        self.folder.write(made, whole=True)
         return made
 
 
@@ -118,7 +118,7 @@ class CertFolder:
         return str(self.path / "ca-cert.pem")
 
     def read(self) -> Certs | None:
-        """The certificates on disk, None unless all six files are there."""
+        """The certificates on disk with the key of their CA, None unless all six files are there."""
         files = {}
         for name in FILES:
             try:
@@ -127,9 +127,10 @@ class CertFolder:
                 return None
         return Certs.from_files(files)
 
-    def write(self, certs: Certs) -> bool:
-        """Put them there; False when they are already. Raises OSError."""
-        if self.read() == certs:
+    def write(self, certs: Certs, *, whole: bool = False) -> bool:
+        """Put there what the server needs, with the key of the CA if `whole`; False when it is already. Raises OSError."""
+        files = certs.files() if whole else certs.served()
+        if self._holds(files):
             return False
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         owner = self.path.stat().st_uid
@@ -137,19 +138,29 @@ class CertFolder:
             raise PermissionError(f"{self.path} belongs to another user (uid {owner}); private keys are not kept there")
         version = self.path / f"..{seams.utcnow():%Y_%m_%d_%H_%M_%S}.{seams.token_hex(4)}"
         version.mkdir(mode=0o700)
-        for name, content in certs.files().items():
+        for name, content in files.items():
             with open(os.open(version / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(content)
         link = self.path / "..data"
         former = os.readlink(link) if link.is_symlink() else ""
         _relink(link, version.name)
-        for name in FILES:
+        for name in set(FILES) - files.keys():
+            (self.path / name).unlink(missing_ok=True)
+        for name in files:
             entry = self.path / name
             if not (entry.is_symlink() and os.readlink(entry) == f"..data/{name}"):
                 _relink(entry, f"..data/{name}")
         if former and former != version.name:
             shutil.rmtree(self.path / former, ignore_errors=True)
         return True
+
+    def _holds(self, files: Mapping[str, bytes]) -> bool:
+        """Whether these files are there, and no other of ours."""
+        try:
+            present = {name: (self.path / name).read_bytes() for name in FILES if (self.path / name).exists()}
+        except OSError:
+            return False
+        return present == files
 
 
 def _relink(link: Path, target: str) -> None:

@@ -38,6 +38,7 @@ class WebhookLifecycle:
         self.store = FileStore(self.folder) if options.uses_files else SecretStore(client, options.namespace, options.secret)
         self.synced = asyncio.Event()
         self._poked = asyncio.Event()
+        self._trouble = ""  # what cannot be used, though the server still answers
         health.register(SERVING, gate=True)
         health.register(READY)
 
@@ -52,10 +53,13 @@ class WebhookLifecycle:
             self._poked.clear()
             try:
                 await self.sync()
+                self._trouble = ""
                 pause = RETRY[0]
                 wait = PERIOD
-            except (ApiError, OSError, ValueError) as error:
-                log.warning("webhook sync: %s; again in %.1fs", error, pause)
+            except Exception as error:  # whatever cannot be used: the reason is told, and it is looked at again
+                known = isinstance(error, (ApiError, OSError))
+                self._trouble = "" if known else f"webhook sync: {error}"
+                log.warning("webhook sync: %s; again in %.1fs", error, pause, exc_info=None if known else error)
                 if not self.synced.is_set() and asyncio.get_running_loop().time() + pause > deadline:
                     raise FatalError(f"the first webhook sync did not finish in {FIRST_SYNC:.0f}s: {error}") from error
                 wait, pause = pause, min(pause * 2, RETRY[1])
@@ -71,7 +75,7 @@ class WebhookLifecycle:
     async def sync(self) -> None:
         """Certificates into the folder, server up with them, both configurations right. Raises ApiError, OSError or ValueError."""
         certs = await self.store.ensure(self.options.dns_name, seams.utcnow())
-        changed = self.folder.write(certs)
+        changed = self.folder.write(certs, whole=self.options.uses_files)
         if not self.server.port:
             await self.server.start(self.options.address, self.options.port, self.folder.cert_file, self.folder.key_file)
             self.health.set(SERVING, True)
@@ -87,7 +91,7 @@ class WebhookLifecycle:
         while True:
             try:
                 await self._get_health()
-                self.health.set(READY, True)
+                self.health.set(READY, not self._trouble, self._trouble)
             except (ClientError, OSError, TimeoutError, ssl.SSLError) as error:
                 self.health.set(READY, False, f"{type(error).__name__}: {error}")
             await seams.sleep(PROBE_PERIOD)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from koord.config import slo_validate
 from roles.manager.webhooks.review import Refusal, Request
 from roles.manager.webhooks.view import View
 
@@ -18,7 +17,8 @@ async def validate(request: Request, view: View) -> None:
     labels, before = ((((obj or {}).get("metadata") or {}).get("labels") or {}) for obj in (request.object, request.old_object))
     if request.operation == "UPDATE" and labels == before:
         return
-    found = [f"{key}: {', '.join(names)}" for key, names in slo_validate.conflicts(view.slo_data, slo_validate.CHECKED, labels)]
+    conflicts = [(entries.key, entries.conflict(labels)) for entries in view.node_entries()]
+    found = [f"{key}: {', '.join(names)}" for key, names in conflicts if names]
     if not found:
         return
     message = f"node {request.name} matches more than one node strategy of {view.options.slo_config_name}: {'; '.join(found)}"

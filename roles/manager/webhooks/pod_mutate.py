@@ -118,11 +118,11 @@ async def device_resources(pod: dict[str, Any], request: Request, view: View) ->
 
 async def recommendation(pod: dict[str, Any], request: Request, view: View) -> dict[str, Any]:
     """Requests that were learnt, for pods whose owner asked for them (14)."""
-    if view.recommendations is None:
+    if view.following is None:
         return pod
     metadata = pod.get("metadata") or {}
     namespace = metadata.get("namespace") or request.namespace
-    found = apply.fitting(view.recommendations.list(), namespace, metadata.get("labels") or {})
+    found = view.following.fitting(namespace, metadata.get("labels") or {})
     if found is not None:
         estimates = apply.mode_of(found) is apply.Mode.ESTIMATE_ON_CREATE
         done: dict[str, Any] = {**(apply.estimate(pod, found) if estimates else apply.apply(pod, found))}

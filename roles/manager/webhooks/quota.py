@@ -14,7 +14,7 @@ from koord.accounting.resources import parse
 from koord.api import names
 from koord.api.objects import ElasticQuota, convert
 from koord.api.quantity import Quantity, QuantityError, parse_value
-from roles.manager.webhooks import quota_rules
+from roles.manager.webhooks import ancestry, quota_rules
 from roles.manager.webhooks.quota_topology import Quota, read_quota, string_list
 from roles.manager.webhooks.review import Refusal, Request
 from roles.manager.webhooks.view import View
@@ -82,6 +82,8 @@ async def validate(request: Request, view: View) -> None:
         failures = list(_failures(request, new, old, view))
         if failures:
             raise Refusal("; ".join(failures))
+        if new is not None and old is not None and request.operation == "UPDATE" and not request.dry_run:
+            await ancestry.confirm(read_quota(new), read_quota(old), view)
         if new is not None and request.operation != "DELETE" and not request.dry_run:
             view.quotas.assume(read_quota(new), now)
     except (msgspec.ValidationError, QuantityError) as error:
@@ -128,6 +130,8 @@ def _delete_errors(name: str, view: View) -> Iterator[str]:
 
 def _write_errors(obj: ElasticQuota, quota: Quota, request: Request, view: View) -> Iterator[str]:
     known = view.quotas.get(quota.name)
+    if request.operation == "CREATE" and known is not None and known.namespace == (obj.metadata.namespace or request.namespace):
+        raise Refusal(f"quota {quota.name}: exists already, in namespace {known.namespace}", 409)
     if request.operation == "CREATE" and known is not None:
         yield f"quota {quota.name}: exists already, in namespace {known.namespace}; quota names are unique in the cluster"
         return

@@ -31,6 +31,10 @@ def tree_errors(quota: Quota, old: Quota | None, tree: QuotaTopology, has_pods: 
         yield f"quota {quota.name}: cannot stop being a parent, it has children: {_names(children)}"
     if old is not None and not old.is_parent and quota.is_parent and has_pods:
         yield f"quota {quota.name}: cannot become a parent, pods are bound to it"
+    cycle = tree.cycle_of(quota.name, quota.parent)
+    if cycle:
+        yield f"quota {quota.name}: cannot be its own ancestor: {' -> '.join([*cycle, quota.name])}"
+        return
     parent = tree.get(quota.parent) if quota.parent != names.QUOTA_ROOT else None
     yield from _tree_id_errors(quota, old, parent, children)
     at_top = quota.parent == names.QUOTA_ROOT

@@ -135,6 +135,20 @@ class QuotaTopology:
         """Quotas whose parent is `name`, sorted."""
         return [self._quotas[child] for child in sorted(self._children.get(name, ()))]
 
+    def cycle_of(self, name: str, parent: str | None = None) -> list[str]:
+        """The quotas of the cycle that a quota is in, or would be in below another `parent`; empty when its way up ends."""
+        quota = self.get(name)
+        above, seen = parent if parent is not None else quota.parent if quota is not None else names.QUOTA_ROOT, [name]
+        while above != names.QUOTA_ROOT:
+            if above == name:
+                return seen
+            if above in seen:  # a cycle further up, that this quota hangs on
+                return []
+            seen.append(above)
+            quota = self.get(above)
+            above = quota.parent if quota is not None else names.QUOTA_ROOT
+        return []
+
     def __iter__(self) -> Iterator[Quota]:
         return iter(self._quotas.values())
 

@@ -19,6 +19,10 @@ TEMPLATE = "template"
 """Annotation that keeps the `webhooks` list as it was installed; every sync starts from it."""
 
 
+REMOVED = "removed-webhooks"
+"""Annotation with the names, separated by commas, of webhooks that the user does not want: they are not added to the template."""
+
+
 def default_entries(mutating: bool) -> list[dict[str, Any]]:
     """The `webhooks` list that we install where the manifests did not; our own namespace is left alone by the pods' webhooks."""
     return [_entry(webhook, registration) for webhook in WEBHOOKS if webhook.mutating is mutating for registration in webhook.registrations]
@@ -126,23 +130,36 @@ def _path(client: dict[str, Any]) -> str:
 def desired(
     current: dict[str, Any], mutating: bool, active: Iterable[Webhook], options: WebhookOptions, port: int, ca: bytes
 ) -> dict[str, Any]:
-    """The configuration as it should be; the template annotation is made the first time. Raises ValueError for a broken template."""
+    """The configuration as it should be: the template annotation, made the first time, with webhooks that are new in this version.
+
+    Raises ValueError for a broken template.
+    """
     metadata = dict(current.get("metadata") or {})
     annotations = dict(metadata.get("annotations") or {})
+    offered = default_entries(mutating)
     if annotations.get(TEMPLATE):
-        try:
-            template = orjson.loads(annotations[TEMPLATE])
-        except orjson.JSONDecodeError as error:
-            raise ValueError(f"annotation {TEMPLATE} of {metadata.get('name')} is not valid JSON: {error}") from None
-        if not isinstance(template, list):
-            raise ValueError(f"annotation {TEMPLATE} of {metadata.get('name')} must be a list of webhooks")
+        template = _template(annotations[TEMPLATE], metadata)
+        # What an earlier version did not have yet; what the user changed in the others stays.
+        unwanted = {name.strip() for name in annotations.get(REMOVED, "").split(",")}
+        present = {entry.get("name") for entry in template}
+        template += [entry for entry in offered if entry["name"] not in present | unwanted]
     else:
-        template = current.get("webhooks") or default_entries(mutating)
-        annotations[TEMPLATE] = orjson.dumps(template).decode()
+        template = current.get("webhooks") or offered
+    annotations[TEMPLATE] = orjson.dumps(template).decode()
     metadata["annotations"] = annotations
     whole = template if mutating else _completed(template)
     webhooks = render(whole, active, options, port, ca, current.get("webhooks") or ())
     return {**current, "metadata": metadata, "webhooks": webhooks}
+
+
+def _template(text: str, metadata: dict[str, Any]) -> list[dict[str, Any]]:
+    try:
+        template = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"annotation {TEMPLATE} of {metadata.get('name')} is not valid JSON: {error}") from None
+    if not isinstance(template, list) or not all(isinstance(entry, dict) for entry in template):
+        raise ValueError(f"annotation {TEMPLATE} of {metadata.get('name')} must be a list of webhooks")
+    return template
 
 
 async def sync(client: Client, active: Iterable[Webhook], options: WebhookOptions, port: int, ca: bytes) -> None:

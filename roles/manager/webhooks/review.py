@@ -12,6 +12,7 @@ VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 
 
 _KINDS: dict[type, str] = {dict: "an object", str: "a string", list: "a list"}
+_REASONS = {403: "Denied", 409: "AlreadyExists", 500: "InternalError"}
 
 
 class BadReview(ValueError):
@@ -147,7 +148,10 @@ def encode(answer: Answer, *, uid: str, api_version: str = VERSIONS[0]) -> bytes
     if answer.message or not answer.allowed:
         status: dict[str, Any] = {"metadata": {}, "code": answer.code, "message": answer.message}
         if not answer.allowed:
-            status |= {"status": "Failure", "reason": {403: "Denied", 500: "InternalError"}.get(answer.code, "Invalid")}
+            status |= {
+                "status": "Failure",
+                "reason": _REASONS.get(answer.code, "Invalid"),
+            }
         response["status"] = status
     if answer.allowed and answer.patch:
         response |= {"patchType": "JSONPatch", "patch": base64.b64encode(orjson.dumps(answer.patch)).decode()}

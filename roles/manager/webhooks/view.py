@@ -10,9 +10,13 @@ from koord.api import trust
 from koord.api.kinds import NAMESPACES, PRIORITYCLASSES
 from koord.api.objects import ClusterColocationProfile, ElasticQuota, Namespace, PriorityClassObject, convert
 from koord.config.gates import FeatureGates
+from koord.config.slo_validate import NodeEntries, entries_in
+from koord.kube.client import Client
 from koord.kube.errors import ApiError
+from koord.kube.informers import Informer
 from roles.manager.lanes import Lanes
 from roles.manager.options import Options
+from roles.manager.recommender.apply import Following
 from roles.manager.webhooks.enhanced import EnhancedValidator
 from roles.manager.webhooks.live import LiveReads
 from roles.manager.webhooks.profiles import Profile, compile_profile
@@ -39,11 +43,13 @@ class IndexedStore(Store, Protocol):
 class View:
     """The world of the webhooks. Everything that an informer tells arrives by the `on_…` methods."""
 
-    def __init__(self, options: Options, gates: FeatureGates, lanes: Lanes, draw: Callable[[], int] | None = None) -> None:
+    def __init__(self, options: Options, gates: FeatureGates, clients: Client | Lanes, draw: Callable[[], int] | None = None) -> None:
         self.options = options
         self.gates = gates
+        lanes = clients if isinstance(clients, Lanes) else Lanes.one(clients)
         self.live = LiveReads(lanes.reviews)
         self.allocation_writers = options.allocation_writers or trust.default_writers(options.webhook.namespace)
+        self.quota_client = lanes.quotas
         self.draw = draw or (lambda: seams.rng().randrange(100))
         self.profiles: dict[str, Profile] = {}
         self.quota_pods = QuotaPods()
@@ -56,10 +62,28 @@ class View:
         self.nodes: Store | None = None
         self.pods: Store | None = None
         self.quota_profiles: Store | None = None
-        self.recommendations: Store | None = None
+        self._recommendations: Store | None = None
+        self.following: Following | None = None
         self.slo_data: Mapping[str, str] | None = None
+        self._compiled: list[NodeEntries] = []
+        self._compiled_of: Mapping[str, str] | None = None
         self.on_binding_decision: Callable[[str], None] | None = None
         self.on_shared_weight: Callable[[str, str, int], None] | None = None
+
+    @property
+    def recommendations(self) -> Store | None:
+        """The Recommendations, if the recommender is on."""
+        return self._recommendations
+
+    @recommendations.setter
+    def recommendations(self, store: Store) -> None:
+        self._recommendations, self.following = store, Following()
+        if isinstance(store, Informer):
+            following = self.following
+            store.add_handler(following.put, lambda old, new: following.put(new), following.drop)
+        else:
+            for recommendation in store.list():
+                self.following.put(recommendation)
 
     def on_profile(self, profile: ClusterColocationProfile) -> None:
         """A profile was added or changed."""
@@ -91,6 +115,12 @@ class View:
     def quotas_named(self, name: str) -> list[ElasticQuota]:
         """ElasticQuotas with a name, of all namespaces."""
         return self.quota_objects.by_index(BY_NAME, name) if self.quota_objects else []
+
+    def node_entries(self) -> list[NodeEntries]:
+        """The node entries of slo-controller-config, compiled when it changes."""
+        if self.slo_data is not self._compiled_of:
+            self._compiled, self._compiled_of = entries_in(self.slo_data or {}), self.slo_data
+        return self._compiled
 
     def node_objects(self) -> Iterable[Any]:
         """All nodes."""

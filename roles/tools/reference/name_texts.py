@@ -91,6 +91,7 @@ ANNOTATION_QUOTA_SHARED_WEIGHT; ElasticQuota; user, manager; scheduler; Weight w
 ANNOTATION_QUOTA_RUNTIME; ElasticQuota; scheduler; users; What the quota may use now.
 ANNOTATION_QUOTA_REQUEST; ElasticQuota; scheduler; users; What is requested in it, limited by max.
 ANNOTATION_QUOTA_CHILD_REQUEST; ElasticQuota; scheduler, manager; manager; What pods and children request.
+ANNOTATION_QUOTA_MOVE; ElasticQuota; manager; manager; Which quota moved below this one last: two moves at once are noticed by it.
 ANNOTATION_QUOTA_GUARANTEED; ElasticQuota; scheduler; manager; What is kept for it (gate ElasticQuotaGuaranteeUsage).
 ANNOTATION_QUOTA_ALLOCATED; ElasticQuota; scheduler; users; What it and its children were given.
 ANNOTATION_QUOTA_NON_PREEMPTIBLE_REQUEST; ElasticQuota; scheduler; users; What its non-preemptible pods request.

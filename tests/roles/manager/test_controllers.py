@@ -316,3 +316,26 @@ def test_quota_profile_makes_a_tree(bed, make):
 def test_fnv_hash_is_the_standard_one():
     assert fnv1a_64("") == 0xCBF29CE484222325
     assert fnv1a_64("a") == 0xAF63DC4C8601EC8C
+
+
+@pytest.mark.feature("MGR-NM-01")
+def test_a_duration_that_cannot_be_read_is_written_anew(bed, make):
+    from koord.api.kinds import NODEMETRICS
+
+    async def test(bed):
+        await bed.create(make.config(colocation_config={"enable": True}), make.node("n1"))
+        await bed.start()
+
+        async def policy():
+            return (await bed.get("NodeMetric", "n1"))["spec"]["metricCollectPolicy"]
+
+        right = await bed.until(policy)
+        wrong = {"spec": {"metricCollectPolicy": {"nodeAggregatePolicy": {"durations": ["five minutes"]}}}}
+        await bed.client.patch(NODEMETRICS, "n1", wrong)
+
+        async def repaired():
+            return await policy() == right
+
+        await bed.until(repaired)
+
+    bed(test)

@@ -12,10 +12,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 from koord.api.kinds import EVENTS, LEASES, MUTATINGWEBHOOKCONFIGURATIONS, NODEMETRICS, NODES, SECRETS, VALIDATINGWEBHOOKCONFIGURATIONS
 from koord.apiserver.testing import running_server
-from roles.manager.webhooks import certs
+from roles.manager.options import WebhookOptions
+from roles.manager.webhooks import certs, registration
+from roles.manager.webhooks.registry import WEBHOOKS
 from tests.support.processes import free_port
 
 MUTATING, VALIDATING = "koordinator-mutating-webhook-configuration", "koordinator-validating-webhook-configuration"
@@ -91,7 +94,9 @@ def test_replicas_share_a_secret_and_register_themselves(bed, make):
                 return (await replica.get("/readyz"))[0] == 200
 
             await bed.until(ready)
-            for name in certs.FILES:
+            folder = replica.app.webhooks.folder.path
+            assert not (folder / "ca-key.pem").exists(), "whoever reads a replica's files could sign for all"
+            for name in set(certs.FILES) - {"ca-key.pem"}:
                 assert base64.b64encode((replica.app.webhooks.folder.path / name).read_bytes()).decode() == secret["data"][name]
 
         async def configured():
@@ -121,11 +126,34 @@ def test_replicas_share_a_secret_and_register_themselves(bed, make):
     bed(test)
 
 
+@pytest.mark.feature("MGR-WH-03")
+def test_an_upgrade_registers_what_is_new_and_keeps_what_the_user_changed():
+    active = [webhook for webhook in WEBHOOKS if webhook.mutating]
+    options = WebhookOptions()
+    fresh = registration.desired({"metadata": {"name": "m"}}, True, active, options, 9876, b"ca")
+    names = [entry["name"] for entry in fresh["webhooks"]]
+    older = [{**entry, "timeoutSeconds": 7} for entry in registration.default_entries(True)][
+        1:-1
+    ]  # a version without the first and the last
+    current = {**fresh, "metadata": {"name": "m", "annotations": {"template": json.dumps(older), "removed-webhooks": f"{names[-1]}, x"}}}
+    upgraded = registration.desired(current, True, active, options, 9876, b"ca")
+    found = {entry["name"]: entry["timeoutSeconds"] for entry in upgraded["webhooks"]}
+    assert found == {**dict.fromkeys(names[1:-1], 7), names[0]: 10}
+    assert registration.desired(upgraded, True, active, options, 9876, b"ca") == upgraded
+    for broken in ("[1]", "{}", "["):
+        with pytest.raises(ValueError, match="annotation template of m"):
+            registration.desired({"metadata": {"name": "m", "annotations": {"template": broken}}}, True, active, options, 9876, b"ca")
+
+
 @pytest.mark.feature("MGR-WH-02")
 def test_rotation_reaches_every_replica_without_a_restart(bed, make):
     async def test(bed):
+        async def files():
+            data = (await bed.client.get(SECRETS, "koordinator-webhook-certs", "koordinator-system"))["data"]
+            return {name: base64.b64decode(data[name]) for name in certs.FILES}
+
         replicas = [await bed.start() for _ in range(2)]
-        old = certs.Certs.from_files({name: (replicas[0].app.webhooks.folder.path / name).read_bytes() for name in certs.FILES})
+        old = certs.Certs.from_files(await files())
         long_ago = datetime.now(UTC) - timedelta(days=3650 * 3 // 4)
         aged = certs.renew(None, replicas[0].app.options.webhook.dns_name, long_ago)
         data = {name: base64.b64encode(content).decode() for name, content in aged.files().items()}
@@ -172,8 +200,19 @@ def test_certificates_are_judged_as_specified():
     name, now = "koordinator-webhook-service.koordinator-system.svc", datetime(2026, 1, 1, tzinfo=UTC)
     made = certs.renew(None, name, now)
     assert certs.problem(made, name, now) == ""
-    assert certs.problem(made, name, now + timedelta(days=3650 * 0.6)) == ""
-    assert "due for renewal" in certs.problem(made, name, now + timedelta(days=3650 * 0.7))
+    assert certs.problem(made, name, now + timedelta(days=59)) == ""
+    assert "it ends at" in certs.problem(made, name, now + timedelta(days=61))
+    assert "the CA ends at" in certs.problem(certs.renew(made, name, now + timedelta(days=2400)), name, now + timedelta(days=2434))
+    # a clock that is behind is no reason to replace what all other replicas use
+    assert certs.problem(made, name, now - timedelta(hours=3)) == ""
+    behind = certs.renew(made, "other.svc", now - timedelta(hours=3))
+    assert behind.ca_cert == made.ca_cert
+    assert certs.problem(behind, "other.svc", now) == ""
+    encrypted = serialization.load_pem_private_key(made.key, None).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
+    )
+    assert "cannot be read" in certs.problem(certs.Certs(made.ca_key, made.ca_cert, encrypted, made.cert), name, now)
+    assert certs.renew(certs.Certs(encrypted, made.ca_cert, made.key, made.cert), name, now).ca_cert != made.ca_cert
     assert "is not for other.svc" in certs.problem(made, "other.svc", now)
     other = certs.renew(None, name, now)
     assert "do not belong together" in certs.problem(certs.Certs(made.ca_key, made.ca_cert, other.key, made.cert), name, now)

@@ -1,0 +1,258 @@
+"""The quota tree stays a tree, through several replicas too; profiles make their quotas without a false alarm (manager.md 5.10, 11)."""
+
+import asyncio
+import json
+
+import pytest
+
+from koord.api.kinds import ELASTICQUOTAPROFILES, ELASTICQUOTAS, EVENTS, NODES
+from koord.api.objects import ElasticQuota, Node, Pod, convert
+from koord.kube.errors import AlreadyExists, ApiError
+from koord.kube.selectors import from_label_selector
+from roles.manager.controllers.quotaprofile import Totals
+from roles.manager.webhooks import ancestry
+from roles.manager.webhooks.quota_pods import QuotaPods
+from roles.manager.webhooks.quota_topology import QuotaTopology, read_quota
+
+QUOTA = "quota.scheduling.koordinator.sh/"
+ROOT = "koordinator-root-quota"
+
+
+def quota(name, parent=ROOT, **labels):
+    labels = {f"{QUOTA}parent": parent, f"{QUOTA}is-parent": "true", **labels}
+    metadata = {"name": name, "namespace": "default", "labels": labels}
+    return {
+        "apiVersion": "scheduling.sigs.k8s.io/v1alpha1",
+        "kind": "ElasticQuota",
+        "metadata": metadata,
+        "spec": {"min": {"cpu": "0"}, "max": {"cpu": "20"}},
+    }
+
+
+def moved_to(parent):
+    return {"metadata": {"labels": {f"{QUOTA}parent": parent}}}
+
+
+async def parents(bed):
+    found = (await bed.client.list(ELASTICQUOTAS, "default")).items
+    return {one["metadata"]["name"]: one["metadata"]["labels"].get(f"{QUOTA}parent") for one in found}
+
+
+def has_cycle(tree):
+    for name in tree:
+        above, seen = tree[name], set()
+        while above in tree and above not in seen:
+            seen.add(above)
+            above = tree[above]
+        if name in seen:
+            return True
+    return False
+
+
+async def registered(bed, *replicas):
+    async def ready():
+        return all([(await replica.get("/readyz"))[0] == 200 for replica in replicas])
+
+    await bed.until(ready)
+
+
+@pytest.mark.feature("MGR-EQ-V-01")
+def test_a_quota_never_becomes_its_own_ancestor(bed):
+    async def test(bed):
+        manager = await bed.start(host="127.0.0.1")
+        await registered(bed, manager)
+        for name, parent in (("a", ROOT), ("b", "a"), ("c", "b"), ("d", ROOT)):
+            await bed.client.create(ELASTICQUOTAS, quota(name, parent), "default")
+        for parent in ("a", "b", "c"):
+            with pytest.raises(ApiError, match="cannot be its own ancestor"):
+                await bed.client.patch(ELASTICQUOTAS, "a", moved_to(parent), "default")
+        await bed.client.patch(ELASTICQUOTAS, "b", moved_to("d"), "default")
+        await bed.client.patch(ELASTICQUOTAS, "a", moved_to("c"), "default")  # a is no ancestor of c any more
+        with pytest.raises(ApiError, match="cannot be its own ancestor"):
+            await bed.client.patch(ELASTICQUOTAS, "d", moved_to("a"), "default")
+        with pytest.raises(AlreadyExists):
+            await bed.client.create(ELASTICQUOTAS, quota("a"), "default")
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-EQ-V-01")
+def test_moves_through_two_replicas_whose_caches_lag_make_no_cycle(bed, monkeypatch):
+    async def test(bed):
+        first, second = await bed.start(host="127.0.0.1"), await bed.start(host="127.0.0.1")
+        await registered(bed, first, second)
+        for name in ("a", "b", "c"):
+            await bed.client.create(ELASTICQUOTAS, quota(name), "default")
+        for replica in (first, second):
+            known = replica.app.view.quotas
+
+            async def seen(known=known):
+                return all(known.get(name) for name in ("a", "b", "c"))
+
+            await bed.until(seen)
+            # From here on this replica learns nothing, neither from the watch nor from what it admits.
+            known.on_quota = known._put = lambda *_: None
+            for handler in replica.app.view.quota_objects._handlers:
+                if handler.on_update is not None:
+                    object.__setattr__(handler, "on_update", None)
+
+        async def move(name, parent):
+            try:
+                await bed.client.patch(ELASTICQUOTAS, name, moved_to(parent), "default")
+            except ApiError as error:
+                return str(error)
+            return ""
+
+        pairs = [("a", "b"), ("b", "c"), ("c", "a"), ("b", "a"), ("a", "c"), ("c", "b")]
+        said = await asyncio.gather(*(move(*pair) for pair in pairs * 3))
+        tree = await parents(bed)
+        assert not has_cycle(tree), tree
+        assert any("ancestor" in text for text in said)
+        assert not all(said), "moves that are sound are let in"
+
+    bed(test)
+
+
+def test_a_move_that_is_overtaken_reads_its_ancestors_anew(make):
+    class Server:
+        """The parent is moved below the quota between the read and the touch."""
+
+        def __init__(self):
+            self.found = {"p": quota("p"), "q": quota("q")}
+            self.version = 1
+
+        async def get(self, kind, name, namespace):
+            found = json.loads(json.dumps(self.found[name]))
+            found["metadata"]["resourceVersion"] = str(self.version)
+            return found
+
+        async def patch(self, kind, name, body, namespace, type):
+            from koord.kube.errors import Conflict
+
+            if body["metadata"]["resourceVersion"] == "1":
+                self.version, self.found["p"] = 2, quota("p", "q")
+                raise Conflict(409, "Conflict", "changed")
+            return {}
+
+    class View:
+        quotas = QuotaTopology()
+        quota_client = Server()
+
+    async def main():
+        for name in ("p", "q"):
+            View.quotas.on_quota(convert(quota(name), ElasticQuota))
+        new, old = (read_quota(convert(quota("q", parent), ElasticQuota)) for parent in ("p", ROOT))
+        with pytest.raises(Exception, match="q -> p -> q"):
+            await ancestry.confirm(new, old, View)
+
+    asyncio.run(main())
+
+
+def test_a_cycle_that_is_there_is_told_of_on_each_member(bed):
+    async def test(bed):
+        for name, parent in (("a", "b"), ("b", "c"), ("c", "a"), ("hangs-on", "a"), ("fine", ROOT)):
+            await bed.create(quota(name, parent))
+        await bed.start()
+
+        async def told():
+            events = (await bed.client.list(EVENTS, "default")).items
+            return {event["regarding"]["name"] for event in events if event["reason"] == "QuotaCycle"}
+
+        async def all_told():
+            return await told() >= {"a", "b", "c"}
+
+        await bed.until(all_told)
+        assert await told() == {"a", "b", "c"}
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-QP-01")
+def test_a_profile_follows_its_nodes_by_events_and_never_warns_of_itself(bed, make):
+    def profile(name):
+        spec = {"quotaName": f"root-{name}", "quotaLabels": {f"{QUOTA}is-parent": "true"}, "nodeSelector": {"matchLabels": {"pool": name}}}
+        return {"apiVersion": "quota.koordinator.sh/v1alpha1", "kind": "ElasticQuotaProfile",
+                "metadata": {"name": name, "namespace": "default"}, "spec": spec}  # fmt: skip
+
+    async def test(bed):
+        await bed.create(make.node("n1", cpu="4", labels={"pool": "a"}))
+        manager = await bed.start(host="127.0.0.1")
+        await registered(bed, manager)
+        for name in ("a", "b"):
+            await bed.client.create(ELASTICQUOTAPROFILES, profile(name), "default")
+
+        async def cpu(name):
+            return (await bed.get("ElasticQuota", f"root-{name}", "default"))["spec"]["min"]["cpu"]
+
+        async def is_cpu(name, wanted):
+            async def look():
+                return await cpu(name) == wanted
+
+            await bed.until(look)
+
+        await is_cpu("a", "4")
+        await is_cpu("b", "0")
+        await bed.create(make.node("n2", cpu="8", labels={"pool": "a"}))
+        await is_cpu("a", "12")
+        await bed.client.patch(NODES, "n1", {"metadata": {"labels": {"pool": "b"}}})
+        await is_cpu("a", "8")
+        await is_cpu("b", "4")
+        await bed.client.delete(NODES, "n2")
+        await is_cpu("a", "0")
+        await bed.client.patch(ELASTICQUOTAS, "root-b", {"spec": {"min": {"cpu": "1"}}}, "default")  # by hand
+        await is_cpu("b", "4")
+        events = (await bed.client.list(EVENTS, "default")).items
+        assert [event["message"] for event in events if event["type"] == "Warning"] == []
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-QP-01")
+def test_totals_are_those_of_the_nodes_that_are_there(make):
+    def node(name, cpu, *, pool="a", ready="True", cordoned=False, **extra):
+        made = make.node(name, cpu=cpu, labels={"pool": pool}, extra=extra)
+        made["status"]["conditions"] = [{"type": "Ready", "status": ready}]
+        made["spec"]["unschedulable"] = cordoned
+        return convert(made, Node)
+
+    totals = Totals(from_label_selector({"matchLabels": {"pool": "a"}}))
+    assert totals.put(node("n1", "4", **{"x.io/card": "2"}))
+    assert totals.put(node("n2", "3", cordoned=True))
+    assert not totals.put(node("n2", "3", ready="False"))  # it counted as unusable already
+    assert not totals.put(node("n3", "100", pool="b"))
+    everything, unusable = totals.scaled(0.5)
+    assert (everything["cpu"], everything["x.io/card"], unusable["cpu"]) == (3500, 1, 1500)
+    assert totals.put(node("n1", "4", pool="b"))
+    everything, unusable = totals.scaled(1.0)
+    assert everything == unusable
+    assert "x.io/card" not in everything
+    assert totals.drop("n2")
+    assert not totals.drop("n2")
+    assert totals.scaled(1.0) == ({}, {})
+
+
+@pytest.mark.feature("MGR-EQ-V-01")
+def test_pods_of_a_quota_are_known_without_walking_all_pods(make):
+    tree, pods = QuotaTopology(), QuotaPods()
+    tree.on_quota(
+        convert({**quota("q"), "metadata": {**quota("q")["metadata"], "annotations": {f"{QUOTA}namespaces": '["bound"]'}}}, ElasticQuota)
+    )
+    q = tree.get("q")
+
+    def pod(name, namespace="default", label=""):
+        return convert(make.pod(name, namespace=namespace, labels={f"{QUOTA}name": label} if label else {}), Pod)
+
+    assert not pods.any_of(q)
+    pods.on_pod(pod("free"))
+    assert not pods.any_of(q)
+    pods.on_pod(pod("labelled", label="q"))
+    pods.on_pod(pod("bound", "bound"))
+    pods.on_pod(pod("other", "bound", "other"))
+    assert sorted(pods.of("q", tree, False)) == ["bound/bound", "default/labelled"]
+    pods.on_pod(pod("labelled", label="other"))
+    assert sorted(pods.of("q", tree, False)) == ["bound/bound"]
+    pods.on_pod_gone(pod("bound", "bound"))
+    assert list(pods.of("q", tree, False)) == []
+    assert pods.any_of(q), "another pod lives in the namespace"
+    pods.on_pod_gone(pod("other", "bound"))
+    assert not pods.any_of(q)
