@@ -90,6 +90,11 @@ class Cluster:
         """The node name of a slot in use."""
         return self.row(slot).name
 
+    def known_name(self, slot: int) -> str:
+        """The node name of a slot, "" for one that is not in use."""
+        row = self._rows[slot]
+        return row.name if row is not None else ""
+
     def rows(self) -> Iterator[Row]:
         """All rows in use, in slot order, also those whose node is not known (yet or any more)."""
         return (row for row in self._rows if row is not None)
