@@ -16,7 +16,7 @@ from roles.scheduler.cluster.columns import Columns, Vector, grown
 from roles.scheduler.cluster.labels import LabelColumns
 from roles.scheduler.cluster.nodeview import NodeView
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.cluster.vocabulary import CPU, MAX_EXACT, MEMORY, Vocabulary
+from roles.scheduler.cluster.vocabulary import CPU, MAX_EXACT, MEMORY, TaintKey, Vocabulary
 
 C = TypeVar("C", bound=Columns)
 
@@ -90,6 +90,11 @@ class Cluster:
         """The node name of a slot in use."""
         return self.row(slot).name
 
+    def known_name(self, slot: int) -> str:
+        """The node name of a slot, "" for one that is not in use."""
+        row = self._rows[slot]
+        return row.name if row is not None else ""
+
     def rows(self) -> Iterator[Row]:
         """All rows in use, in slot order, also those whose node is not known (yet or any more)."""
         return (row for row in self._rows if row is not None)
@@ -110,7 +115,7 @@ class Cluster:
         self._count(slot, -1)
         self.alive[slot] = True
         self.unschedulable[slot] = view.unschedulable
-        self.taints[slot] = self.vocabulary.taint_sets.intern(view.taints)
+        self._set_taints(slot, view.taints)
         self.labels.set(slot, view.labels)
         self._set_allocatable(slot, row, view)
         self._count(slot, 1)
@@ -132,7 +137,7 @@ class Cluster:
         old, row.view = row.view, None
         self.alive[slot] = False
         self.unschedulable[slot] = False
-        self.taints[slot] = 0
+        self._set_taints(slot, ())
         self.labels.clear(slot)
         self._clear_allocatable(slot)
         self.changes.note(slot, NODE)
@@ -314,6 +319,11 @@ class Cluster:
             self.free.append(np.zeros(self.capacity))
             self.divisor.append(np.full(self.capacity, np.inf))
             self.providers.append(0)
+
+    def _set_taints(self, slot: int, taints: tuple[TaintKey, ...]) -> None:
+        before = self.taints.item(slot)
+        self.taints[slot] = self.vocabulary.taint_sets.hold(taints) if taints else 0
+        self.vocabulary.taint_sets.let_go(before)
 
     def _set_allocatable(self, slot: int, row: Row, view: NodeView) -> None:
         """New allocatable; what the pods of the row request stays taken off."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from roles.scheduler.cluster.interning import Interner
+from roles.scheduler.cluster.interning import Counted
 from roles.scheduler.cluster.terms import DOES_NOT_EXIST, EXISTS, IN, NOT_IN, Requirement, matches_value
 
 Rows = slice | NDArray[np.intp]
@@ -17,14 +17,21 @@ ABSENT = 0
 
 
 class LabelColumn:
-    """Value ids of one label key by slot; id 0 means that the node lacks the key."""
+    """Value ids of one label key by slot; id 0 means that the node lacks the key. An id is another value's once no node has its value: what
+    is kept of ids is good for one `node_version` only."""
 
     __slots__ = ("ids", "key", "values")
 
     def __init__(self, key: str, capacity: int) -> None:
         self.key = key
-        self.values: Interner[str | None] = Interner((None,))
+        self.values: Counted[str | None] = Counted(None)
         self.ids: NDArray[np.int32] = np.zeros(capacity, dtype=np.int32)
+
+    def set(self, slot: int, value: str | None) -> None:
+        """The value of a node, None for none."""
+        before = self.ids.item(slot)
+        self.ids[slot] = ABSENT if value is None else self.values.hold(value)
+        self.values.let_go(before)
 
     def match(self, requirement: Requirement, rows: Rows) -> BoolVector:
         """Which rows meet a requirement on this key."""
@@ -57,23 +64,20 @@ class LabelColumns:
         if column is None:
             column = self._columns[key] = LabelColumn(key, self._capacity)
             for slot, labels in self._rows.items():
-                value = labels.get(key)
-                if value is not None:
-                    column.ids[slot] = column.values.intern(value)
+                column.set(slot, labels.get(key))
         return column
 
     def set(self, slot: int, labels: Mapping[str, str]) -> None:
         """Take over the labels of a node."""
         self._rows[slot] = labels
         for key, column in self._columns.items():
-            value = labels.get(key)
-            column.ids[slot] = ABSENT if value is None else column.values.intern(value)
+            column.set(slot, labels.get(key))
 
     def clear(self, slot: int) -> None:
         """Forget a node."""
         self._rows.pop(slot, None)
         for column in self._columns.values():
-            column.ids[slot] = ABSENT
+            column.set(slot, None)
 
     def grow(self, capacity: int) -> None:
         """Lengthen all columns."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from koord.api import names
-from roles.scheduler.cluster.interning import Interner
+from roles.scheduler.cluster.interning import Counted, Interner
 
 CPU = 0
 MEMORY = 1
@@ -33,7 +33,7 @@ class Vocabulary:
 
     def __init__(self) -> None:
         self.resources: Interner[str] = Interner((names.RESOURCE_CPU, names.RESOURCE_MEMORY, names.RESOURCE_EPHEMERAL_STORAGE))
-        self.taint_sets: Interner[tuple[TaintKey, ...]] = Interner(((),))
+        self.taint_sets: Counted[tuple[TaintKey, ...]] = Counted(())
         self.images: Interner[str] = Interner()
 
     def vector(self, amounts: dict[str, int]) -> tuple[tuple[int, float], ...]:

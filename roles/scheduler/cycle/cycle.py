@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.cycle.advice import Advice
+from roles.scheduler.cycle.advice import Advice, Refusals
 from roles.scheduler.cycle.decision import ERROR, NO_NODES, SCHEDULED, UNSCHEDULABLE, Decision, FitFailure
 from roles.scheduler.cycle.evaluation import Evaluation
 from roles.scheduler.cycle.judgement import INFEASIBLE
+from roles.scheduler.cycle.nominated import NOBODY, Blocked
 from roles.scheduler.framework.context import CycleContext, State
 from roles.scheduler.framework.framework import Framework
 from roles.scheduler.framework.interfaces import NodeMask, NodeSet, PostFilterResult, Rejection
@@ -120,11 +121,10 @@ class Cycle:
         if refusal is not None:
             return Survey(ctx, evaluation, np.zeros(self.state.cluster.capacity, dtype=np.bool_), refusal, restriction)
         mask = evaluation.feasible if restriction.mask is None else evaluation.feasible & restriction.mask
-        blocked = self._blocked(ctx, evaluation) if len(self.state.nominations) else {}
-        if blocked:
-            mask = mask.copy()
-            mask[list(blocked)] = False
-        return Survey(ctx, evaluation, mask, None, restriction, blocked)
+        blocked = self._blocked(ctx, evaluation)
+        if blocked.mask is not None:
+            mask = mask & ~blocked.mask
+        return Survey(ctx, evaluation, mask, None, restriction, blocked.among(evaluation.feasible))
 
     def _transform(self, ctx: CycleContext, framework: Framework, without: str = "") -> Status | None:
         """The steps before preFilter; they may replace the pod."""
@@ -207,20 +207,22 @@ class Cycle:
         """Pick the best of the feasible nodes."""
         cluster = self.state.cluster
         decision = Decision(SCHEDULED, ctx, framework, evaluated=cluster.live, evaluation=evaluation, feasible=evaluation.count)
-        blocked = self._blocked(ctx, evaluation) if len(self.state.nominations) else {}
+        blocked = self._blocked(ctx, evaluation)
+        refused: Refusals = {}
         totals = evaluation.totals
-        if evaluation.count and (restriction.mask is not None or blocked):
+        if evaluation.count and (restriction.mask is not None or blocked.mask is not None):
             totals = totals.copy()
             if restriction.mask is not None:
                 np.putmask(totals, ~restriction.mask, INFEASIBLE)
-            totals[list(blocked)] = INFEASIBLE
+            if blocked.mask is not None:
+                np.putmask(totals, blocked.mask, INFEASIBLE)
             decision.feasible = int(np.count_nonzero(totals != INFEASIBLE))
         if advice is not None and decision.feasible:
             totals, refused = advice.apply(totals)
-            blocked = {**blocked, **refused}
             decision.feasible -= len(refused)
         if not decision.feasible:
-            failure = FitFailure(ctx, evaluation, None, tuple(restriction.plugins), restriction.mask, blocked)
+            closed = {**blocked.among(evaluation.feasible), **refused}
+            failure = FitFailure(ctx, evaluation, None, tuple(restriction.plugins), restriction.mask, closed)
             return self._failed(decision, failure)
         slot = self._preferred(ctx, framework, totals, restriction)
         if slot < 0:
@@ -277,27 +279,9 @@ class Cycle:
         ctx.effects.append(lambda: self.state.go_on_at(int(chosen[-1]) + 1))
         return chosen
 
-    def _blocked(self, ctx: CycleContext, evaluation: Evaluation) -> dict[int, tuple[str, Rejection]]:
-        """Feasible nodes that are not once the pods nominated to them, of this pod's priority or higher, are counted."""
-        blocked: dict[int, tuple[str, Rejection]] = {}
-        pod, cluster = ctx.pod, self.state.cluster
-        kin = self._kin(pod)
-        for node in list(self.state.nominations.nodes()):
-            slot = cluster.slot_of(node)
-            if slot < 0 or not evaluation.feasible[slot]:
-                continue
-            others = [other for other in self.state.nominations.ahead_of(pod, node) if cluster.slot_of_pod(other.uid) < 0]
-            if kin is not None:
-                others = [other for other in others if self._kin(other) != kin]
-            if not others:
-                continue
-            with self.state.suppose() as supposed:
-                for other in others:
-                    supposed.add(other, slot)
-                refusal = evaluation.check_row(ctx, slot)
-                if refusal is not None:
-                    blocked[slot] = refusal
-        return blocked
+    def _blocked(self, ctx: CycleContext, evaluation: Evaluation) -> Blocked:
+        """Nodes that are closed once the pods nominated to them, of this pod's priority or higher, are counted."""
+        return evaluation.nominated.blocked(ctx, self._kin) if len(self.state.nominations) else NOBODY
 
     def _kin(self, pod: PodInfo) -> Hashable:
         """What a pod is placed together with: their nominations do not stand in one another's way."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from roles.scheduler.cluster.changes import NODE
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cycle.judgement import INFEASIBLE
+from roles.scheduler.cycle.nominated import NominatedRows
 from roles.scheduler.cycle.restored import ALL, RestoredRows
 from roles.scheduler.cycle.vectors import FilterVector, ScoreVector, own
 from roles.scheduler.framework.context import ALL_ROWS, CycleContext
@@ -31,7 +32,8 @@ class Evaluation(RestoredRows):
     """The judgement of one shape under one profile, kept current."""
 
     __slots__ = (
-        "_best", "_current", "_epoch", "_plans", "_position", "_scored", "_stamped", "data", "pre_filter", "skipped", "version",
+        "_best", "_current", "_epoch", "_plans", "_position", "_scored", "_stamped", "data", "nominated", "pre_filter", "skipped",
+        "version",
     )  # fmt: skip
 
     def __init__(self, framework: Framework, cluster: Cluster) -> None:
@@ -40,6 +42,7 @@ class Evaluation(RestoredRows):
         self.pre_filter: dict[str, Any] = {}
         self.skipped: frozenset[str] = frozenset()
         self.version = 0
+        self.nominated = NominatedRows(self)
         self._best: list[int] | None = None  # slots with the highest total, in order; None when unknown
         # By kinds of change: filters to ask, vectors of the others, scores to ask.
         self._plans: dict[int, tuple[list[FilterVector], list[FilterVector], list[ScoreVector]]] = {}

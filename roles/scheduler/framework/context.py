@@ -21,6 +21,7 @@ from roles.scheduler.planner.evictions import Evictions
 
 Rows = slice | NDArray[np.intp]
 ALL_ROWS = slice(None)
+_NOTED = 1 << 13  # changes of nominations that are remembered at least
 _AS_IT_IS: AbstractContextManager[Any] = nullcontext()
 
 
@@ -31,6 +32,24 @@ class Nominations:
         self._by_node: dict[str, dict[str, PodInfo]] = {}
         self._node_of: dict[str, str] = {}
         self._foreign: set[str] = set()
+        self._changed: list[str] = []  # nodes, in the order in which their nominations changed
+        self._base = 0
+
+    @property
+    def position(self) -> int:
+        """How many changes there were."""
+        return self._base + len(self._changed)
+
+    def since(self, position: int) -> set[str] | None:
+        """Nodes whose nominations changed since a position; None if that is further back than is known."""
+        start = position - self._base
+        return set(self._changed[start:]) if start >= 0 else None
+
+    def _note(self, node: str) -> None:
+        self._changed.append(node)
+        if len(self._changed) > 2 * _NOTED:
+            del self._changed[:_NOTED]
+            self._base += _NOTED
 
     def add(self, pod: PodInfo, node: str, *, foreign: bool = False) -> None:
         """Record a nomination, replacing the pod's former one. `foreign` is a pod that another scheduler places."""
@@ -40,12 +59,14 @@ class Nominations:
                 self._foreign.add(pod.uid)
             self._by_node.setdefault(node, {})[pod.uid] = pod
             self._node_of[pod.uid] = node
+            self._note(node)
 
     def remove(self, uid: str) -> None:
         """Drop a pod's nomination."""
         node = self._node_of.pop(uid, None)
         self._foreign.discard(uid)
         if node is not None:
+            self._note(node)
             pods = self._by_node[node]
             del pods[uid]
             if not pods:
@@ -59,10 +80,16 @@ class Nominations:
         """Pods nominated to a node."""
         return self._by_node.get(node, {}).values()
 
-    def ahead_of(self, pod: PodInfo, node: str) -> list[PodInfo]:
-        """Pods nominated to a node that count before this one: of its priority or higher, foreign ones of higher priority only."""
+    def any_on(self, node: str) -> bool:
+        """Whether any pod is nominated to a node."""
+        return node in self._by_node
+
+    def ahead_of(self, pod: PodInfo, node: str, *, besides: str | None = None) -> list[PodInfo]:
+        """Pods nominated to a node that count before this one: of its priority or higher, foreign ones of higher priority only. `besides`
+        is the UID of the one that is left out, by default the pod itself."""
         least = {True: pod.priority + 1, False: pod.priority}
-        return [other for other in self.on(node) if other.uid != pod.uid and other.priority >= least[other.uid in self._foreign]]
+        left_out = pod.uid if besides is None else besides
+        return [other for other in self.on(node) if other.uid != left_out and other.priority >= least[other.uid in self._foreign]]
 
     def nodes(self) -> Iterable[str]:
         """Nodes to which pods are nominated."""

@@ -321,7 +321,7 @@ class Observer:
 
 
 def _node_matters(old: Node, new: Node) -> bool:
-    """Whether anything changed that scheduling looks at: most node updates are heartbeats."""
+    """Whether anything changed that scheduling looks at: most node updates are heartbeats, with new times in the conditions."""
     a, b = old.metadata, new.metadata
     return (
         a.labels != b.labels
@@ -329,7 +329,7 @@ def _node_matters(old: Node, new: Node) -> bool:
         or old.spec != new.spec
         or old.status.allocatable != new.status.allocatable
         or old.status.images != new.status.images
-        or old.status.conditions != new.status.conditions
+        or [(c.type, c.status) for c in old.status.conditions] != [(c.type, c.status) for c in new.status.conditions]
     )
 
 

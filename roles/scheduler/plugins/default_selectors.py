@@ -43,13 +43,12 @@ _OWNERS: dict[str, tuple[Kind, type[Any]]] = {
 
 
 class DefaultSelectors:
-    """Follows services and owners; `changed` is called when the selector of some pod may be another than before."""
+    """Follows services and owners. A selector is part of the shape's key: whoever gets another one gets another shape."""
 
-    def __init__(self, changed: Callable[[], None]) -> None:
-        self._changed = changed
+    def __init__(self) -> None:
         self._services: dict[str, dict[str, dict[str, str]]] = {}
         self._owners: dict[tuple[str, str, str], Selector] = {}
-        self._known: dict[Any, Selector] = {}
+        self._known: dict[str, dict[Any, Selector]] = {}  # by namespace
 
     def feeds(self) -> Sequence[Feed]:
         """What must be observed."""
@@ -66,7 +65,7 @@ class DefaultSelectors:
             services.pop(meta.name, None)
         else:
             services[meta.name] = new.spec.selector
-        self._forget()
+        self._known.pop(meta.namespace, None)
 
     def _observer(self, kind: str) -> Callable[[Any, Any], None]:
         def observe(old: Any, new: Any) -> None:
@@ -80,13 +79,9 @@ class DefaultSelectors:
                 self._owners[key] = map_selector(new.spec.selector)
             else:
                 self._owners[key] = label_selector(new.spec.selector) or ()
-            self._forget()
+            self._known.pop(meta.namespace, None)
 
         return observe
-
-    def _forget(self) -> None:
-        self._known.clear()
-        self._changed()
 
     def selector(self, pod: PodInfo) -> Selector:
         """The labels that services selecting the pod ask for, and what its owner asks for; () when there is neither."""
@@ -95,11 +90,12 @@ class DefaultSelectors:
         owner = pod.metadata.controller
         kind = owner.kind if owner is not None and owner.kind in _OWNERS else ""
         key = (pod.shape.digest, kind, owner.name if owner is not None and kind else "", tuple(pod.unique_labels.items()))
-        known = self._known.get(key)
+        mine = self._known.setdefault(pod.namespace, {})
+        known = mine.get(key)
         if known is None:
-            if len(self._known) > 4096:
-                self._known.clear()
-            known = self._known[key] = self._find(pod, kind, key[2])
+            if len(mine) > 4096:
+                mine.clear()
+            known = mine[key] = self._find(pod, kind, key[2])
         return known
 
     def _find(self, pod: PodInfo, kind: str, owner: str) -> Selector:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from koord.api.kinds import NAMESPACES
-from roles.scheduler.cluster.cluster import Cluster
-from roles.scheduler.cluster.columns import Columns, Vector, grown
+from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.labels import ABSENT
-from roles.scheduler.cluster.podinfo import UNIQUE_LABELS, PodInfo, PodShape
+from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cluster.terms import PodTerm
 from roles.scheduler.config.args import InterPodAffinityArgs
 from roles.scheduler.framework.context import ALL_ROWS, CycleContext, Rows
@@ -21,6 +19,7 @@ from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Filter, PreFilter, PreScore, Rejection, Score
 from roles.scheduler.framework.normalize import SPREAD
 from roles.scheduler.framework.status import SUCCESS, Status
+from roles.scheduler.plugins.pod_terms import Brought, TermColumns, TermIndex
 from roles.scheduler.plugins.topology_columns import CountColumns, Counter
 
 _AFFINITY, _ANTI, _EXISTING = 1, 2, 3
@@ -29,72 +28,6 @@ _REJECTIONS = {
     _ANTI: Rejection(("node(s) didn't match pod anti-affinity rules",)),
     _EXISTING: Rejection(("node(s) didn't satisfy existing pods anti-affinity rules",)),
 }
-
-
-class TermColumns(Columns):
-    """Terms that pods on nodes bring along, with how many pods bring them by slot: required anti-affinity, and weighted preferences
-    (required affinity among them, under weight 0: its weight is the profile's)."""
-
-    def __init__(self) -> None:
-        self.anti: dict[PodTerm, Vector] = {}
-        self.preferred: dict[tuple[int, PodTerm], Vector] = {}
-        self.version = 0  # names the state: the same one never stands for two
-        self._versions = itertools.count(1)
-        self._before: int | None = None
-        self.unique = 0  # how many terms on nodes speak of labels that are another on each pod of a template
-
-    def attach(self, cluster: Cluster) -> None:
-        self._capacity = cluster.capacity
-
-    def grow(self, capacity: int) -> None:
-        self._capacity = capacity
-        self.anti = {term: grown(counts, capacity) for term, counts in self.anti.items()}
-        self.preferred = {key: grown(counts, capacity) for key, counts in self.preferred.items()}
-
-    def quiet_begins(self) -> None:
-        self._before = self.version
-
-    def quiet_ends(self) -> None:
-        assert self._before is not None
-        self.version = self._before
-
-    def pod_added(self, slot: int, pod: PodInfo) -> None:
-        self._count(slot, pod.shape, 1.0)
-
-    def pod_removed(self, slot: int, pod: PodInfo) -> None:
-        self._count(slot, pod.shape, -1.0)
-
-    def _count(self, slot: int, shape: PodShape, sign: float) -> None:
-        if not (shape.anti_affinity or shape.affinity or shape.preferred_affinity):
-            return
-        self.version = next(self._versions)
-        if speaks_of_unique(shape):
-            self.unique += int(sign)
-        for term in shape.anti_affinity:
-            _bump(self.anti, term, slot, sign, self._capacity)
-        for term in shape.affinity:
-            _bump(self.preferred, (0, term), slot, sign, self._capacity)
-        for weight, term in shape.preferred_affinity:
-            _bump(self.preferred, (weight, term), slot, sign, self._capacity)
-
-
-def speaks_of_unique(shape: PodShape) -> bool:
-    """Whether a term of the shape selects by a label that controllers set to another value on each pod."""
-    known: bool | None = shape.memo.get("unique terms")
-    if known is None:
-        terms = (*shape.anti_affinity, *shape.affinity, *(item.term for item in shape.preferred_affinity))
-        known = any(requirement.key in UNIQUE_LABELS for term in terms for requirement in term.selector or ())
-        shape.memo["unique terms"] = known
-    return known
-
-
-def _bump(counts: dict[Any, Vector], key: Any, slot: int, sign: float, capacity: int) -> None:
-    vector = counts.get(key)
-    if vector is None:
-        vector = counts[key] = np.zeros(capacity)
-    vector[slot] += sign
-    if sign < 0 and not vector.any():
-        del counts[key]
 
 
 class InterPodAffinity(PreFilter, Filter, PreScore, Score):
@@ -138,7 +71,7 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
 
         first = wanted[0]
         only = next(iter(first.namespaces)) if len(first.namespaces) == 1 and first.namespace_selector is None else ""
-        return self._counts.counter(("terms", wanted), matches, only)
+        return self._counts.counter(("terms", wanted), matches, only, first.selector)
 
     def _by_node(self, ctx: CycleContext, by_slot: Vector, key: str) -> Vector:
         """For each row the sum over the nodes that share its value of a key; 0 for rows without the key."""
@@ -147,11 +80,21 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
         sums[ABSENT] = 0.0
         return np.asarray(sums[column.ids])
 
-    def _existing(self, ctx: CycleContext) -> list[tuple[PodTerm, Vector]]:
-        """Anti-affinity terms of pods that are there which the pod falls under."""
-        shape = ctx.pod.shape
-        labels = ctx.pod.labels
-        return [(term, counts) for term, counts in self._terms.anti.items() if self._matches(ctx, term, shape.namespace, labels)]
+    def _brought(self, ctx: CycleContext, terms: TermIndex) -> list[Brought]:
+        """Terms of pods that are there which the pod falls under."""
+        if not terms:
+            return []
+        namespace = ctx.pod.shape.namespace
+        return list(terms.concerning(namespace, ctx.pod.labels, ctx.state.namespaces.get(namespace, {})))
+
+    def _weights(self, ctx: CycleContext, brought: Brought) -> Vector:
+        """For each row how many pods that bring a term are on nodes that share its value of the term's key; 0 for rows without the key."""
+        column = ctx.cluster.labels.column(brought.term.topology_key)
+        slots = np.fromiter(brought.slots, dtype=np.intp, count=len(brought.slots))
+        pods = np.fromiter(brought.slots.values(), dtype=np.float64, count=len(brought.slots))
+        sums = np.bincount(column.ids[slots], weights=pods * ctx.cluster.alive[slots], minlength=len(column.values))
+        sums[ABSENT] = 0.0
+        return np.asarray(sums[column.ids])
 
     # ---------------------------------------------------------------- filter
 
@@ -165,7 +108,7 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
         versions = [self._counter(ctx, (term,)).version for term in shape.anti_affinity]
         if shape.affinity:
             versions.append(self._counter(ctx, shape.affinity).version)
-        return (self._terms.version, ctx.cluster.node_version, *versions)
+        return (ctx.cluster.node_version, *versions, *(brought.version for brought in self._brought(ctx, self._terms.anti)))
 
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
         codes = self._codes(ctx)
@@ -187,8 +130,8 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
     def _judge(self, ctx: CycleContext) -> Codes | None:
         shape = ctx.pod.shape
         codes: Codes | None = None
-        for term, counts in self._existing(ctx):
-            codes = _refuse(codes, self._by_node(ctx, counts, term.topology_key) > 0, _EXISTING)
+        for brought in self._brought(ctx, self._terms.anti):
+            codes = _refuse(codes, self._weights(ctx, brought) > 0, _EXISTING)
         for term in shape.anti_affinity:
             counter = self._counter(ctx, (term,))
             codes = _refuse(codes, self._by_node(ctx, counter.by_slot, term.topology_key) > 0, _ANTI)
@@ -225,7 +168,7 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
         if not shape.preferred_affinity and not self._terms.preferred:
             return (0,)
         versions = [self._counter(ctx, (item.term,)).version for item in shape.preferred_affinity]
-        return (self._terms.version, ctx.cluster.node_version, *versions)
+        return (ctx.cluster.node_version, *versions, *(brought.version for brought in self._brought(ctx, self._terms.preferred)))
 
     def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
         shape = ctx.pod.shape
@@ -234,10 +177,10 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
             part = weight * self._by_node(ctx, self._counter(ctx, (term,)).by_slot, term.topology_key)
             total = part if total is None else total + part
         if shape.preferred_affinity or not self.args.ignore_preferred_terms_of_existing_pods:
-            for (weight, term), counts in self._terms.preferred.items():
-                value = weight or self.args.hard_pod_affinity_weight
-                if value and self._matches(ctx, term, shape.namespace, ctx.pod.labels):
-                    part = value * self._by_node(ctx, counts, term.topology_key)
+            for brought in self._brought(ctx, self._terms.preferred):
+                value = brought.weight or self.args.hard_pod_affinity_weight
+                if value:
+                    part = value * self._weights(ctx, brought)
                     total = part if total is None else total + part
         return 0.0 if total is None else np.asarray(total[rows])
 

@@ -76,8 +76,7 @@ class PodTopologySpread(PreFilter, Filter, PreScore, Score):
         self._defaults = _SYSTEM_DEFAULTS if self._system else tuple(
             (item["topologyKey"], item["maxSkew"], item["whenUnsatisfiable"] == "DoNotSchedule") for item in args.default_constraints
         )  # fmt: skip
-        # Selectors of pods without constraints of their own may differ after a change.
-        self._selectors = DefaultSelectors(handle.cluster.changes.resized)
+        self._selectors = DefaultSelectors()
 
     def feeds(self) -> Sequence[Feed]:
         return self._selectors.feeds() if self._defaults else ()
@@ -115,7 +114,7 @@ class PodTopologySpread(PreFilter, Filter, PreScore, Score):
         def matches(pod: PodInfo) -> float:
             return float(pod.namespace == namespace and not pod.deleting and selects(selector, pod.labels))
 
-        return self._columns.counter(("spread", namespace, selector), matches, namespace)
+        return self._columns.counter(("spread", namespace, selector), matches, namespace, selector)
 
     def _place(self, ctx: CycleContext, constraint: SpreadConstraint, keys: tuple[str, ...]) -> Place:
         """Where a constraint counts; kept until a node changes."""

@@ -1,6 +1,8 @@
 """Pods counted by topology value: what PodTopologySpread and InterPodAffinity build on. One counter per (selector, scope), by slot.
 
-A counter is built when a pod first asks for it and follows every pod from then on; sums over a topology key are one bincount.
+Pods are grouped by namespace and label set, with how many of each group are on which slot. A counter is filled from the groups that its
+selector can match, found by one of its label values, and follows them from then on: a pod that comes or goes touches the counters that
+count it and no others. Sums over a topology key are one bincount.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,31 +18,63 @@ from numpy.typing import NDArray
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Columns, Vector, grown
 from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cluster.terms import IN, Selector
 
-_KEPT = 512
+_BYTES = 64 << 20  # of counters that are kept; those not asked for the longest are dropped, and filled again when they are
+_FEWEST = 64
+_EMPTY = 1024  # groups without pods that are kept, for they come back
 
 Matches = Callable[[PodInfo], float]
+Pair = tuple[str, str]
+T = TypeVar("T")
+
+
+class Group:
+    """Pods of one namespace with the same labels, all of them or none on their way out. `pod` stands for them; `counters` are those that
+    count them, with how much each pod counts."""
+
+    __slots__ = ("counters", "pod", "slots")
+
+    def __init__(self, pod: PodInfo) -> None:
+        self.pod = pod
+        self.slots: dict[int, int] = {}
+        self.counters: dict[Counter, float] = {}
 
 
 class Counter:
-    """How much the pods of each slot count; `version` names the state: the same one never stands for two."""
+    """How much the pods of each slot count; `version` names the state: the same one never stands for two. `pairs` are labels of which every
+    pod that counts has one; none if that is not known."""
 
-    __slots__ = ("by_slot", "matches", "namespace", "version")
+    __slots__ = ("by_slot", "groups", "matches", "namespace", "pairs", "version")
 
-    def __init__(self, matches: Matches, capacity: int, namespace: str = "") -> None:
+    def __init__(self, matches: Matches, capacity: int, namespace: str = "", pairs: tuple[Pair, ...] = ()) -> None:
         self.matches = matches
         self.namespace = namespace
+        self.pairs = pairs
         self.by_slot: Vector = np.zeros(capacity)
+        self.groups: list[Group] = []
         self.version = 0
 
 
+def pairs_of(selector: Selector | None) -> tuple[Pair, ...]:
+    """Labels of which whatever a selector matches has one: those of its requirement with the fewest values. () if it has no such one."""
+    wanted = [requirement for requirement in selector or () if requirement.op == IN]
+    if not wanted:
+        return ()
+    first = min(wanted, key=lambda requirement: len(requirement.values))
+    return tuple((first.key, value) for value in first.values)
+
+
 class CountColumns(Columns):
-    """All counters in use; those not asked for the longest are dropped beyond 512."""
+    """All counters in use, and the groups of pods that they count."""
 
     def __init__(self) -> None:
         self._counters: OrderedDict[Hashable, Counter] = OrderedDict()
-        # By the only namespace whose pods can match, "" for counters over several: most pods need not be asked about most counters.
-        self._by_namespace: dict[str, list[Counter]] = {}
+        self._groups: dict[Hashable, Group] = {}
+        # Groups and counters by namespace ("" for counters over several) and label; those of a namespace without known labels under None.
+        self._groups_with: dict[tuple[str, Pair | None], dict[Group, None]] = {}
+        self._counters_with: dict[tuple[str, Pair | None], dict[Counter, None]] = {}
+        self._empty: dict[Hashable, None] = {}
         self._versions = itertools.count(1)
         self._before: dict[Counter, int] | None = None  # versions at the start of a what-if that leaves no trace
 
@@ -59,53 +94,111 @@ class CountColumns(Columns):
             counter.by_slot = grown(counter.by_slot, capacity)
 
     def pod_added(self, slot: int, pod: PodInfo) -> None:
-        self._count(slot, pod, 1.0)
+        self._count(slot, pod, 1)
 
     def pod_removed(self, slot: int, pod: PodInfo) -> None:
-        self._count(slot, pod, -1.0)
+        self._count(slot, pod, -1)
 
     def pod_replaced(self, slot: int, old: PodInfo, new: PodInfo) -> None:
         if old.deleting != new.deleting or old.labels != new.labels:
-            self._count(slot, old, -1.0)
-            self._count(slot, new, 1.0)
+            self._count(slot, old, -1)
+            self._count(slot, new, 1)
 
     def namespace_changed(self, name: str) -> None:
         """Counters over several namespaces may choose them by label."""
-        for counter in self._by_namespace.get("", ()):
+        for counter in [counter for counter in self._counters.values() if not counter.namespace]:
+            self._leave(counter)
             counter.by_slot[:] = 0.0
             counter.version = next(self._versions)
-            self._fill(counter)
+            self._enter(counter)
 
-    def _fill(self, counter: Counter) -> None:
-        for row in self.cluster.rows():
-            for pod in row.pods.values():
-                counter.by_slot[row.slot] += counter.matches(pod)
+    # ---------------------------------------------------------------- groups
 
-    def _count(self, slot: int, pod: PodInfo, sign: float) -> None:
-        for counter in (*self._by_namespace.get(pod.namespace, ()), *self._by_namespace.get("", ())):
-            amount = counter.matches(pod)
-            if amount:
-                counter.by_slot[slot] += sign * amount
-                if self._before is not None:
-                    self._before.setdefault(counter, counter.version)
-                counter.version = next(self._versions)
+    def _count(self, slot: int, pod: PodInfo, step: int) -> None:
+        key = _key_of(pod)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = self._new_group(pod)
+        left = group.slots.get(slot, 0) + step
+        if left:
+            group.slots[slot] = left
+            self._empty.pop(key, None)
+        else:
+            del group.slots[slot]
+            if not group.slots:
+                self._empty[key] = None
+                self._purge()
+        for counter, amount in group.counters.items():
+            counter.by_slot[slot] += step * amount
+            if self._before is not None:
+                self._before.setdefault(counter, counter.version)
+            counter.version = next(self._versions)
 
-    def counter(self, key: Hashable, matches: Matches, namespace: str = "") -> Counter:
-        """The counter of a key; `matches(pod)` is how much a pod counts, which must depend on the key and the pod only.
+    def _new_group(self, pod: PodInfo) -> Group:
+        group = Group(pod)
+        found: dict[Counter, None] = {}
+        for namespace in (pod.namespace, ""):
+            for pair in (None, *pod.labels.items()):
+                found.update(self._counters_with.get((namespace, pair), ()))
+        for pair in (None, *pod.labels.items()):
+            for namespace in (pod.namespace, ""):
+                self._groups_with.setdefault((namespace, pair), {})[group] = None
+        for counter in found:
+            self._join(counter, group)
+        return group
 
-        `namespace` is given when only pods of it can match.
+    def _purge(self) -> None:
+        """Groups that have been without pods for longest are forgotten."""
+        while len(self._empty) > _EMPTY and self._before is None:
+            key = next(iter(self._empty))
+            del self._empty[key]
+            group = self._groups.pop(key)
+            for pair in (None, *group.pod.labels.items()):
+                for namespace in (group.pod.namespace, ""):
+                    _drop(self._groups_with, (namespace, pair), group)
+            for counter in group.counters:
+                counter.groups.remove(group)
+
+    # ---------------------------------------------------------------- counters
+
+    def _join(self, counter: Counter, group: Group) -> None:
+        amount = counter.matches(group.pod)
+        if amount:
+            group.counters[counter] = amount
+            counter.groups.append(group)
+            for slot, pods in group.slots.items():
+                counter.by_slot[slot] += amount * pods
+
+    def _enter(self, counter: Counter) -> None:
+        found: dict[Group, None] = {}
+        for pair in counter.pairs or (None,):
+            self._counters_with.setdefault((counter.namespace, pair), {})[counter] = None
+            found.update(self._groups_with.get((counter.namespace, pair), ()))
+        for group in found:
+            self._join(counter, group)
+
+    def _leave(self, counter: Counter) -> None:
+        for group in counter.groups:
+            del group.counters[counter]
+        counter.groups.clear()
+        for pair in counter.pairs or (None,):
+            _drop(self._counters_with, (counter.namespace, pair), counter)
+
+    def counter(self, key: Hashable, matches: Matches, namespace: str = "", selector: Selector | None = None) -> Counter:
+        """The counter of a key; `matches(pod)` is how much a pod counts, which must depend on the key and on the pod's namespace, labels
+        and `deleting` only.
+
+        `namespace` is given when only pods of it can match, `selector` when only pods that it selects can.
         """
         counter = self._counters.get(key)
         if counter is None:
-            counter = self._counters[key] = Counter(matches, self.cluster.capacity, namespace)
+            counter = self._counters[key] = Counter(matches, self.cluster.capacity, namespace, pairs_of(selector))
             counter.version = next(self._versions)
             if self._before is not None:
                 self._before[counter] = next(self._versions)
-            self._by_namespace.setdefault(namespace, []).append(counter)
-            self._fill(counter)
-            if len(self._counters) > _KEPT:
-                _, dropped = self._counters.popitem(last=False)
-                self._by_namespace[dropped.namespace].remove(dropped)
+            self._enter(counter)
+            if len(self._counters) > max(_FEWEST, _BYTES // (8 * self.cluster.capacity)):
+                self._leave(self._counters.popitem(last=False)[1])
         else:
             self._counters.move_to_end(key)
         return counter
@@ -117,3 +210,24 @@ class CountColumns(Columns):
         sums = np.bincount(column.ids, weights=counter.by_slot * kept, minlength=len(column.values))
         sums[0] = 0.0
         return np.asarray(sums, dtype=np.float64)
+
+
+def _key_of(pod: PodInfo) -> Hashable:
+    """What tells the group of a pod; pods of a template mostly share their labels."""
+    shape = pod.shape
+    if pod.labels is not shape.labels:
+        return pod.namespace, frozenset(pod.labels.items()), pod.deleting
+    labels = shape.memo.get(_LABELS)
+    if labels is None:
+        labels = shape.memo[_LABELS] = frozenset(shape.labels.items())
+    return pod.namespace, labels, pod.deleting
+
+
+_LABELS = "labels as a set"
+
+
+def _drop(table: dict[tuple[str, Pair | None], dict[T, None]], key: tuple[str, Pair | None], item: T) -> None:
+    found = table[key]
+    del found[item]
+    if not found:
+        del table[key]

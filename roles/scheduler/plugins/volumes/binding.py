@@ -15,7 +15,8 @@ from koord.api.kinds import (
     PERSISTENTVOLUMES,
     STORAGECLASSES,
 )
-from koord.kube.errors import Conflict
+from koord.api.objects_meta import ObjectMeta
+from koord.kube.errors import Conflict, NotFound
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.config.args import VolumeBindingArgs
 from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
@@ -38,6 +39,14 @@ STORAGE_EVENTS = tuple(
     Subscription(kind.kind, Action.ADD | Action.UPDATE)
     for kind in (PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, STORAGECLASSES, CSINODES, CSIDRIVERS, CSISTORAGECAPACITIES)
 )
+
+
+class _Gone(Exception):
+    """A claim or a volume that was chosen is there no more."""
+
+
+class _NotLeading(Exception):
+    """Another scheduler may lead by now."""
 
 
 class Assumed:
@@ -174,7 +183,7 @@ class VolumeBinding(PreFilter, Filter, Reserve, PreBind):
                 await self._bind(key, volume)
             for key in assumed.provisioned:
                 await self._provision(key, node)
-        except Conflict as failure:
+        except (Conflict, NotFound, _Gone, _NotLeading) as failure:
             return error(f"binding volumes: {failure}")
         status = await self._bound(assumed)
         if status.ok:
@@ -182,21 +191,37 @@ class VolumeBinding(PreFilter, Filter, Reserve, PreBind):
         return status
 
     async def _bind(self, key: str, volume: str) -> None:
-        meta = self.store.claims[key].metadata
+        meta = self._claim(key)
         claim = {
             "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": meta.namespace, "name": meta.name,
             "uid": meta.uid, "resourceVersion": meta.resource_version,
         }  # fmt: skip
-        known = self.store.volumes[volume].metadata
+        found = self.store.volumes.get(volume)
+        if found is None:
+            raise _Gone(f"persistentvolume {volume} is gone")
+        known = found.metadata
         body = {
             "metadata": {"uid": known.uid, "resourceVersion": known.resource_version, "annotations": {_BOUND_BY: "yes"}},
             "spec": {"claimRef": claim},
         }
+        self._may_write()
         await self.handle.client.patch(PERSISTENTVOLUMES, volume, body)
 
+    def _claim(self, key: str) -> ObjectMeta:
+        claim = self.store.claims.get(key)
+        if claim is None or claim.metadata.deletion_timestamp is not None:
+            raise _Gone(f"persistentvolumeclaim {key} is gone")
+        return claim.metadata
+
+    def _may_write(self) -> None:
+        if not self.handle.may_write():
+            raise _NotLeading("the lease is lost: nothing is written any more")
+
     async def _provision(self, key: str, node: str) -> None:
-        meta = self.store.claims[key].metadata
-        body = {"metadata": {"uid": meta.uid, "annotations": {SELECTED_NODE: node}}}
+        """Say where a claim is to be provided. Somebody who has said otherwise since it was read wins."""
+        meta = self._claim(key)
+        body = {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version, "annotations": {SELECTED_NODE: node}}}
+        self._may_write()
         await self.handle.client.patch(PERSISTENTVOLUMECLAIMS, meta.name, body, meta.namespace)
 
     async def _bound(self, assumed: Assumed) -> Status:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from koord.api.kinds import PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, STORAGECLASSES
+from koord.api.objects import PersistentVolumeClaim
 from koord.config.errors import InvalidConfig
 from koord.config.loader import validate_model
 from roles.scheduler import testing
 from roles.scheduler.config.args import VolumeBindingArgs
+from roles.scheduler.framework.context import BindDraft
 
 ZONE = "topology.kubernetes.io/zone"
 WAIT = {"metadata": {"name": "wait"}, "provisioner": "csi.example.com", "volumeBindingMode": "WaitForFirstConsumer"}
@@ -228,6 +231,51 @@ def test_claims_are_bound_before_the_pod_and_slow_ones_hold_nobody_up(scheduler:
                 assert await live.bound(name) == "n"
 
     asyncio.run(run())
+
+
+class Writes:
+    """A client that notes patches; `meanwhile` happens at the first one."""
+
+    def __init__(self, meanwhile: Any = None) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self._meanwhile = meanwhile
+
+    async def patch(self, kind: Any, name: str, body: dict[str, Any], *args: Any, **options: Any) -> None:
+        self.bodies.append(body)
+        if len(self.bodies) == 1 and self._meanwhile is not None:
+            self._meanwhile()
+
+
+def pre_bind(found: testing.World, decision: Any) -> Any:
+    plugin: Any = found.framework.plugins["VolumeBinding"]
+    return asyncio.run(plugin.pre_bind(decision.ctx, decision.node, BindDraft()))
+
+
+def test_a_claim_that_vanishes_while_its_pod_is_bound_is_told() -> None:
+    found = world()
+    found.handle.may_write = lambda: True
+    feed(found, classes=[WAIT], claims=[claim("one", resourceVersion="7"), claim("two", resourceVersion="8")])
+    decision = found.schedule(using("one", "two"))
+
+    def meanwhile() -> None:
+        found.feed("PersistentVolumeClaim", None, old=msgspec.convert(claim("two"), PersistentVolumeClaim))
+
+    client = found.handle.client = Writes(meanwhile)
+    status = pre_bind(found, decision)
+    assert status.message == "binding volumes: persistentvolumeclaim default/two is gone"
+    assert [body["metadata"]["resourceVersion"] for body in client.bodies] == ["7"]  # who wrote since wins
+
+
+@pytest.mark.feature("SCH-FW-03")
+def test_no_volume_is_written_without_the_lease() -> None:
+    found = world()
+    held = [True]
+    found.handle.may_write = lambda: held[0]
+    feed(found, classes=[WAIT], claims=[claim("one"), claim("two")])
+    decision = found.schedule(using("one", "two"))
+    client = found.handle.client = Writes(lambda: held.pop() and held.append(False))
+    assert "the lease is lost" in pre_bind(found, decision).message
+    assert len(client.bodies) == 1
 
 
 @pytest.mark.feature("SCH-CFG-01")

@@ -1,0 +1,145 @@
+"""Counters over groups of pods, and terms found by label: equal to looking at every pod, and asked about few (SCH-KS-05, SCH-KS-06)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roles.scheduler import testing
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cluster.terms import IN, NOT_IN, PodTerm, Requirement, Selector, selects
+from roles.scheduler.plugins import topology_columns
+from roles.scheduler.plugins.pod_terms import TermIndex
+from roles.scheduler.plugins.topology_columns import CountColumns
+
+NAMES, SPACES = ("a", "b", "c"), ("one", "two")
+LABELS = st.fixed_dictionaries({}, optional={"app": st.sampled_from(NAMES), "tier": st.sampled_from(NAMES)})
+VALUES = st.lists(st.sampled_from(NAMES), min_size=1, max_size=2, unique=True).map(tuple)
+REQUIREMENT = st.builds(Requirement, st.sampled_from(["app", "tier"]), st.sampled_from([IN, NOT_IN]), VALUES)
+SELECTOR = st.lists(REQUIREMENT, max_size=2).map(tuple)
+STEP = st.one_of(
+    st.tuples(st.just("add"), st.integers(0, 9), LABELS, st.sampled_from(SPACES)),
+    st.tuples(st.just("remove"), st.integers(0, 9), st.just({}), st.just("")),
+    st.tuples(st.just("relabel"), st.integers(0, 9), LABELS, st.just("")),
+    st.tuples(st.just("what if"), st.integers(0, 9), LABELS, st.sampled_from(SPACES)),
+    st.tuples(st.just("ask"), st.integers(0, 9), st.just({}), st.just("")),
+)
+
+
+@pytest.mark.feature("SCH-KS-05")
+@given(st.lists(STEP, max_size=30), st.lists(st.tuples(SELECTOR, st.sampled_from((*SPACES, ""))), min_size=1, max_size=5))
+def test_property_counters_count_what_looking_at_every_pod_counts(steps: list[Any], selectors: list[tuple[Selector, str]]) -> None:
+    made = testing.World()
+    made.add_nodes(*(testing.node(f"n{number}") for number in range(3)))
+    cluster, columns = made.cluster, made.cluster.register("under test", CountColumns())
+
+    def parsed(number: int, labels: dict[str, str], space: str) -> PodInfo:
+        return made.parser.parse(testing.pod(f"p{number}", uid=f"p{number}", labels=labels, namespace=space, node=f"n{number % 3}"))
+
+    def check(selector: Selector, space: str) -> None:
+        def matches(pod: PodInfo) -> float:
+            return float((not space or pod.namespace == space) and not pod.deleting and selects(selector, pod.labels))
+
+        counter = columns.counter((selector, space), matches, space, selector)
+        for row in cluster.rows():
+            assert counter.by_slot[row.slot] == sum(matches(pod) for pod in row.pods.values())
+
+    for what, number, labels, space in steps:
+        known = cluster.pod(f"p{number}")
+        if what == "add" and known is None:
+            cluster.add_pod(parsed(number, labels, space), f"n{number % 3}")
+        elif what == "remove":
+            cluster.remove_pod(f"p{number}")
+        elif what == "relabel" and known is not None:
+            cluster.add_pod(parsed(number, labels, known.namespace), f"n{number % 3}")
+        elif what == "what if":
+            position = cluster.begin_quiet()
+            removed, slot = cluster.pod(f"p{number}"), cluster.slot_of_pod(f"p{number}")
+            if removed is None:
+                cluster.place(parsed(number, labels, space), cluster.slot_of(f"n{number % 3}"))
+            cluster.remove_pod(f"p{number}")
+            if removed is not None:
+                cluster.place(removed, slot)
+            cluster.end_quiet(position)
+        elif what == "ask":
+            check(*selectors[number % len(selectors)])
+    for selector, space in selectors:
+        check(selector, space)
+
+
+@pytest.mark.feature("SCH-KS-05")
+def test_a_counter_is_filled_from_label_sets_and_dropped_ones_are_cheap(monkeypatch: Any) -> None:
+    monkeypatch.setattr(topology_columns, "_BYTES", 0)  # the fewest that are kept
+    made = testing.World()
+    made.add_nodes(testing.node("n", pods="10000"))
+    columns = made.cluster.register("under test", CountColumns())
+    made.add_pods(*(testing.pod(labels={"app": f"a{number % 100}"}, node="n") for number in range(1000)))
+    asked: list[str] = []
+
+    def counter(app: str) -> Any:
+        selector = (Requirement("app", IN, (app,)),)
+
+        def matches(pod: PodInfo) -> float:
+            asked.append(app)
+            return float(selects(selector, pod.labels))
+
+        return columns.counter(app, matches, "default", selector)
+
+    for _ in range(2):
+        for number in range(100):
+            assert counter(f"a{number}").by_slot.sum() == 10
+    assert len(columns._counters) == 64
+    assert len(asked) == 200  # one label set each time, however many pods and selectors there are
+    asked.clear()
+    made.add_pods(testing.pod(labels={"app": "a99"}, node="n"))
+    assert asked == []
+    assert counter("a99").by_slot.sum() == 11
+
+
+@pytest.mark.feature("SCH-KS-06")
+@given(st.lists(st.tuples(SELECTOR, st.sampled_from((*SPACES, "")), st.integers(0, 2), st.booleans()), max_size=20), LABELS)
+def test_property_terms_found_by_label_are_those_that_select_the_pod(steps: list[Any], labels: dict[str, str]) -> None:
+    space = SPACES[len(steps) % 2]
+    index, brought = TermIndex(), dict[tuple[PodTerm, int], int]()
+    for selector, scope, slot, comes in steps:
+        term = PodTerm("zone", selector, frozenset((scope,)) if scope else frozenset(SPACES), None)
+        if comes:
+            index.count(slot, term, 0, 1)
+            brought[term, slot] = brought.get((term, slot), 0) + 1
+        elif brought.get((term, slot)):
+            index.count(slot, term, 0, -1)
+            brought[term, slot] -= 1
+    found = {(b.term, slot): pods for b in index.concerning(space, labels, {}) for slot, pods in b.slots.items()}
+    assert found == {key: pods for key, pods in brought.items() if pods and key[0].matches(space, labels, {})}
+
+
+@pytest.mark.feature("SCH-KS-06")
+def test_a_placement_concerns_only_those_whom_its_terms_select() -> None:
+    made = testing.World()
+    made.add_nodes(*(testing.node(f"n{number}") for number in range(3)))
+
+    def app(number: int) -> Any:
+        term = {"labelSelector": {"matchLabels": {"app": f"a{number}"}}, "topologyKey": "kubernetes.io/hostname"}
+        anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        return testing.pod(cpu="100m", labels={"app": f"a{number}"}, affinity=anti)
+
+    plugin: Any = made.framework.plugins["InterPodAffinity"]
+    asked: list[str] = []
+    judge = plugin._judge
+
+    def counted(ctx: Any) -> Any:
+        asked.append(ctx.pod.labels["app"])
+        return judge(ctx)
+
+    plugin._judge = counted
+    for number in range(20):
+        made.schedule(app(number))
+    asked.clear()
+    nodes = {made.schedule(app(0)).node for _ in range(2)}
+    assert len(nodes) == 2
+    assert not made.decide(app(0)).scheduled
+    made.decide(app(1))
+    assert asked.count("a1") <= 1  # its own first replica came after it was judged; placements of others are no matter of it

@@ -1,0 +1,90 @@
+"""What is kept follows the nodes and objects that there are, and an event moves what it concerns only (SCH-FW-04)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord.api.objects import Node
+from roles.scheduler import testing
+from roles.scheduler.cluster.interning import Counted
+from roles.scheduler.observing.observer import _node_matters
+
+
+@pytest.mark.feature("SCH-FW-04")
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 7)), max_size=60))
+def test_property_numbers_are_valid_while_held_and_no_more_than_were_held_at_a_time(steps: list[tuple[bool, int]]) -> None:
+    numbers, held, most = Counted[str]("nothing"), [], 0
+    for takes, which in steps:
+        if takes:
+            held.append((f"v{which}", numbers.hold(f"v{which}")))
+        elif held:
+            numbers.let_go(held.pop(which % len(held))[1])
+        assert all(numbers[number] == value and numbers.find(value) == number for value, number in held)
+        most = max(most, len({value for value, _ in held}))
+        assert len(numbers) <= most + 1
+    for _, number in held:
+        numbers.let_go(number)
+    assert list(numbers) == ["nothing"]
+
+
+@pytest.mark.feature("SCH-FW-04")
+def test_an_autoscaled_cluster_grows_no_columns() -> None:
+    made = testing.World()
+    column = made.cluster.labels.column("kubernetes.io/hostname")
+    for generation in range(50):
+        names = [f"g{generation}-{number}" for number in range(4)]
+        taint = {"key": "owner", "value": str(generation), "effect": "NoSchedule"}
+        made.add_nodes(*(testing.node(name, taints=[taint]) for name in names))
+        spread = {"topologyKey": "kubernetes.io/hostname", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule",
+                  "labelSelector": {"matchLabels": {"app": "a"}}}  # fmt: skip
+        tolerations = [{"key": "owner", "operator": "Equal", "value": str(generation)}]
+        pods = [testing.pod(labels={"app": "a"}, topologySpreadConstraints=[spread], tolerations=tolerations) for _ in range(4)]
+        placed = [made.schedule(item) for item in pods]
+        assert sorted(decision.node for decision in placed) == names
+        assert f"untolerated taint {{owner: {generation}}}" in made.decide(testing.pod()).message()
+        for decision in placed:
+            made.cluster.remove_pod(decision.pod.uid)
+        for name in names:
+            made.cluster.remove_node(name)
+    assert len(column.values) <= 5
+    assert len(made.vocabulary.taint_sets) <= 2
+
+
+@pytest.mark.feature("SCH-FW-04")
+def test_a_heartbeat_is_no_change() -> None:
+    def beat(minute: int, status: str = "True") -> Node:
+        made = msgspec.to_builtins(testing.node("n"))
+        condition = {"type": "Ready", "status": status, "lastHeartbeatTime": f"2026-11-22T03:{minute:02d}:00Z"}
+        made["status"]["conditions"] = [condition]
+        return msgspec.convert(made, Node)
+
+    assert not _node_matters(beat(1), beat(2))
+    assert _node_matters(beat(1), beat(2, "False"))
+
+
+@pytest.mark.feature("SCH-KS-07")
+def test_a_service_rebuilds_only_the_vectors_of_pods_that_it_selects(monkeypatch: Any) -> None:
+    made = testing.World()
+    made.add_nodes(*(testing.node(f"n{number}", labels={"topology.kubernetes.io/zone": "z"}) for number in range(4)))
+    apps = [testing.pod(labels={"app": f"a{number}"}) for number in range(5)]
+    for item in apps:
+        made.decide(item)
+    built: list[int] = []
+    kind = type(next(iter(made.cycle._evaluations.values())))
+    build = kind._build
+
+    def counted(self: Any, ctx: Any) -> None:
+        built.append(1)
+        build(self, ctx)
+
+    monkeypatch.setattr(kind, "_build", counted)
+    made.feed("Service", {"metadata": {"name": "s", "namespace": "default"}, "spec": {"selector": {"app": "a0"}}})
+    made.feed("Service", {"metadata": {"name": "t", "namespace": "elsewhere"}, "spec": {"selector": {"app": "a1"}}})
+    for item in apps:
+        made.decide(item)
+    assert len(built) == 1
