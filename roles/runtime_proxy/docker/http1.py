@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 MAX_HEAD = 1 << 20
 MAX_LINE = 64 << 10
+_VERSIONS = ("HTTP/1.1", "HTTP/1.0")
+_CONTROLS = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_BARE_LF = re.compile(rb"(?<!\r)\n")
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 CHUNK = 64 << 10
 
 CHUNKED = -1  # body framing beside a length in bytes
@@ -61,14 +66,16 @@ def parse_head(raw: bytes) -> Head:
     """Parse a head. Raises ProtocolError."""
     first, *lines = raw[:-4].split(b"\r\n")
     words = first.decode("latin-1").split(" ", 2)
-    if len(words) < 2 or not (words[0].startswith("HTTP/1.") or words[-1].startswith("HTTP/1.")):
+    if len(words) < 2 or not (words[0] in _VERSIONS or (words[-1] in _VERSIONS and len(words) == 3 and words[0])):
         raise ProtocolError(f"this is no HTTP/1.1: {first[:60]!r}")
-    if words[0].startswith("HTTP/1.") and not (len(words[1]) == 3 and words[1].isdecimal()):
+    if found := _CONTROLS.search(raw[:-4].replace(b"\r\n", b"")):
+        raise ProtocolError(f"a head with {found[0]!r} in it; lines end in CR LF")
+    if words[0] in _VERSIONS and not (len(words[1]) == 3 and words[1].isdecimal()):
         raise ProtocolError(f"no status code in {first[:60]!r}")
     headers = []
     for line in lines:
         name, colon, _ = line.partition(b":")
-        if not colon or not name or name != name.strip():
+        if not colon or not _TOKEN.fullmatch(name):
             raise ProtocolError(f"no header: {line[:60]!r}")
         headers.append((name.decode("latin-1").lower(), line))
     return Head(raw, (words[0], words[1], words[2] if len(words) > 2 else ""), tuple(headers))
@@ -91,6 +98,8 @@ def response_framing(head: Head, method: str) -> int:
 def _framing(head: Head) -> int | None:
     lengths, encodings = set(head.values("content-length")), head.values("transfer-encoding")
     if encodings:
+        if "HTTP/1.0" in (head.start[0], head.start[2]):
+            raise ProtocolError("HTTP/1.0 has no Transfer-Encoding")
         if lengths or [e.lower() for e in encodings] != ["chunked"]:
             raise ProtocolError("Transfer-Encoding must be chunked and alone, without Content-Length")
         return CHUNKED
@@ -120,11 +129,17 @@ class Source:
         self._buffer += data
         return bool(data)
 
+    async def begun(self) -> bool:
+        """Wait for the first byte of what comes next; False when the peer ends instead."""
+        return bool(self._buffer) or await self.fill()
+
     async def head(self) -> Head | None:
         """The next head, or None when the peer ended before one began. Raises ProtocolError."""
         while (end := self._buffer.find(b"\r\n\r\n")) < 0:
             if len(self._buffer) > MAX_HEAD:
                 raise ProtocolError(f"a head of more than {MAX_HEAD} bytes")
+            if _BARE_LF.search(self._buffer):  # for some it ends the head, and for others not
+                raise ProtocolError("a line that ends in LF alone")
             if not await self.fill():
                 if self._buffer:
                     raise ProtocolError("the connection ended within a head")
@@ -148,7 +163,14 @@ class Source:
                 raise ProtocolError("a chunk's size is missing")
         line = bytes(self._buffer[: end + 1])
         del self._buffer[: end + 1]
+        if not line.endswith(b"\r\n") or b"\r" in line[:-2]:
+            raise ProtocolError("a line of a chunked body that does not end in CR LF")
         return line
+
+    async def line_end(self) -> None:
+        """The end of a chunk. Raises ProtocolError."""
+        if await self.line() != b"\r\n":
+            raise ProtocolError("a chunk that is longer than its size")
 
 
 async def copy_body(source: Source, sink: asyncio.StreamWriter, framing: int) -> None:
@@ -161,12 +183,14 @@ async def copy_body(source: Source, sink: asyncio.StreamWriter, framing: int) ->
         sink.write(line)
         size = _chunk_size(line)
         if size == 0:
-            while (line := await source.line()) not in (b"\r\n", b"\n"):
+            while (line := await source.line()) != b"\r\n":
                 sink.write(line)
             sink.write(line)
             await sink.drain()
             return
-        await _copy(source, sink, size + 2)
+        await _copy(source, sink, size)
+        await source.line_end()
+        sink.write(b"\r\n")
 
 
 async def read_body(source: Source, framing: int, limit: int) -> bytes:
@@ -192,8 +216,8 @@ async def read_body(source: Source, framing: int, limit: int) -> bytes:
     elif framing == CHUNKED:
         while size := _chunk_size(await source.line()):
             await take(size)
-            await source.line()
-        while (await source.line()).strip():
+            await source.line_end()
+        while await source.line() != b"\r\n":
             pass
     else:
         await take(framing)
@@ -211,7 +235,7 @@ async def _copy(source: Source, sink: asyncio.StreamWriter, length: int) -> None
 
 
 def _chunk_size(line: bytes) -> int:
-    digits = line.split(b";")[0].strip()
+    digits = line[:-2].split(b";")[0].rstrip(b" \t")
     if not digits or len(digits) > 15 or digits.strip(b"0123456789abcdefABCDEF"):
         raise ProtocolError(f"no chunk size: {line[:30]!r}")
     return int(digits, 16)

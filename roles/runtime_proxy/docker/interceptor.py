@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qs, unquote
 
 import orjson
 
 from koord.protocols import runtimehook_pb2 as hook
 from roles.runtime_proxy import merge
 from roles.runtime_proxy.docker import messages
+from roles.runtime_proxy.docker.target import Route, route
 from roles.runtime_proxy.lanes import Lanes
 from roles.runtime_proxy.stages import HookRefusal, Stages
 from roles.runtime_proxy.store import Store
 
 log = logging.getLogger(__name__)
-
-_ROUTES = (
-    ("create", re.compile(r"(?:/v\d+\.\d+)?/containers/create/?()")),
-    ("start", re.compile(r"(?:/v\d+\.\d+)?/containers/([^/]+)/start/?")),
-    ("update", re.compile(r"(?:/v\d+\.\d+)?/containers/([^/]+)/update/?")),
-    ("stop", re.compile(r"(?:/v\d+\.\d+)?/containers/([^/]+)/stop.*")),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """A call with hooks: which one, for which container, and the query's `name`."""
-
-    call: str
-    container: str
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +37,12 @@ Forward = Callable[[bytes], Awaitable[Reply]]
 Inspect = Callable[[str], Awaitable[Any]]
 
 
-def route(target: str) -> Route | None:
-    """Match a request's target by its path, whatever the method; None for everything that has no hooks."""
-    path, _, query = target.partition("?")
-    for call, pattern in _ROUTES:
-        if match := pattern.fullmatch(path):
-            return Route(call, unquote(match[1]), parse_qs(query).get("name", [""])[0])
-    return None
-
-
 def refusal(text: str, status: int = 500) -> Reply:
     """An error in Docker's own form, which its clients show as text."""
     return Reply(status, orjson.dumps({"message": text}))
+
+
+__all__ = ["DockerInterceptor", "Reply", "Route", "refusal", "route"]
 
 
 class DockerInterceptor:
@@ -81,10 +58,20 @@ class DockerInterceptor:
 
     async def handle(self, to: Route, body: bytes, forward: Forward) -> Reply:
         """Answer one call. A body that no hook changed goes on byte for byte."""
+        if to.call != "create":
+            to = Route(to.call, await self._id_of(to.container), to.name)
         try:
             return await self._calls[to.call](to, body, forward)
         except HookRefusal as error:
             return refusal(str(error))
+
+    async def _id_of(self, container: str) -> str:
+        """The id that is meant by an id, the begin of one, or a name, of a container that is known here."""
+        store = self.store
+        if container in store.containers or container in store.pods or not store.known():
+            return container
+        found = messages.field(await self._inspect(container), "Id")
+        return found if isinstance(found, str) and (found in store.containers or found in store.pods) else container
 
     # -- create ---------------------------------------------------------------------------------------------------------------
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from http import HTTPStatus
+from typing import Any
 
 from koord import seams
 from roles.runtime_proxy.docker.http1 import (
@@ -30,6 +31,8 @@ log.addFilter(Sparing())
 
 _MAX_BODY = 16 << 20  # bytes of a request or answer that has to be read as a whole
 _LINGER = 1.0  # seconds
+_HEAD = 10.0  # seconds from the first byte of a head to its last
+_BODY = 60.0  # seconds for the body of a request with hooks
 Observe = Callable[[str, str, float], None]
 
 
@@ -99,16 +102,19 @@ class _Connection:
 
     async def serve(self) -> None:
         """One exchange after another until a side ends. Raises OSError, ProtocolError."""
-        while True:
+        while await self._caller.begun():
             try:
-                head = await self._caller.head()
-                framing = 0 if head is None else request_framing(head)
+                async with asyncio.timeout(_HEAD):
+                    head = await self._caller.head()
+                if head is None:
+                    return
+                framing, to = request_framing(head), route(head.start[1])
             except ProtocolError as error:
                 await self.refuse(refusal(str(error), 400))
                 return
-            if head is None:
+            except TimeoutError:
+                self.answer(refusal(f"the request's head was not complete within {_HEAD:g} s", 408))
                 return
-            to = route(head.start[1])
             started = seams.monotonic()
             self._wait_for(to is not None or head.start[0] not in ("GET", "HEAD"))  # a GET changes nothing, and may go on for days
             try:
@@ -220,9 +226,13 @@ class _Connection:
         if head.says("expect", "100-continue"):
             self._to_caller.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
-            body = await read_body(self._caller, framing, _MAX_BODY)
+            async with asyncio.timeout(_BODY):
+                body = await read_body(self._caller, framing, _MAX_BODY)
         except TooLarge as error:
             await self.refuse(refusal(str(error), 413))
+            return False
+        except TimeoutError:
+            self.answer(refusal(f"the request's body was not complete within {_BODY:g} s", 408))
             return False
         started = seams.monotonic()
 
@@ -233,7 +243,10 @@ class _Connection:
                 pass
             return Reply(answer.status, await read_body(engine, response_framing(answer, head.start[0]), _MAX_BODY), answer)
 
-        reply = await self._proxy._interceptor.handle(to, body, forward)
+        reply = await self._while_there(self._proxy._interceptor.handle(to, body, forward))
+        if reply is None:
+            self._proxy._observe(to.call, "499", seams.monotonic() - started)
+            return False
         self._proxy._observe(to.call, str(reply.status), seams.monotonic() - started)
         if reply.head is None:
             self.answer(reply)
@@ -241,6 +254,20 @@ class _Connection:
         length = None if reply.status in (204, 304) else len(reply.body)
         self._to_caller.write(reply.head.reframed(length) + reply.body)
         return not reply.head.closes
+
+    async def _while_there(self, work: Coroutine[Any, Any, Reply]) -> Reply | None:
+        """Do it as long as the caller is there; one that leaves is seen by the engine, as it would be without a proxy. None then."""
+        task = asyncio.create_task(work)
+        watch = asyncio.create_task(self._caller.fill())  # a next request that comes early is kept
+        try:
+            await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done() and (watch.exception() is not None or not watch.result()):
+                log.info("a caller left during a call with hooks")
+                return None
+            return await task
+        finally:
+            for other in (task, watch):
+                await _ended(other)
 
 
 async def _pump(source: Source, sink: asyncio.StreamWriter) -> None:
@@ -252,7 +279,7 @@ async def _pump(source: Source, sink: asyncio.StreamWriter) -> None:
             sink.write_eof()
 
 
-async def _ended(task: asyncio.Task[None]) -> None:
+async def _ended(task: asyncio.Task[Any]) -> None:
     """Cancel and wait, so that nobody else reads from its source."""
     task.cancel()
     await asyncio.wait({task})
