@@ -26,12 +26,16 @@ class Response:
 
 
 class AnswerParser:
-    """Reads one answer. Feed it until `done`; `keep_alive` then says whether the connection can be used again."""
+    """Reads one answer. Feed it until `done`; `keep_alive` then says whether the connection can be used again.
 
-    __slots__ = ("_buffer", "_chunks", "_left", "_mode", "headers", "keep_alive", "started", "status")
+    `tunnel`: the answer to a CONNECT, which ends with its headers, and whose connection then is somebody else's.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_buffer", "_chunks", "_left", "_mode", "_tunnel", "headers", "keep_alive", "started", "status")
+
+    def __init__(self, *, tunnel: bool = False) -> None:
         self.status = 0
+        self._tunnel = tunnel
         self.headers: dict[str, str] = {}
         self.keep_alive = True
         self.started = False
@@ -44,6 +48,16 @@ class AnswerParser:
     def done(self) -> bool:
         """Whether the answer is complete."""
         return self._mode == "done"
+
+    @property
+    def begun(self) -> bool:
+        """Whether status and headers are complete."""
+        return self._mode != "head"
+
+    def drain(self) -> list[bytes]:
+        """What has come of the body since the last call; it is not part of `response` any more."""
+        chunks, self._chunks = self._chunks, []
+        return chunks
 
     def response(self) -> Response:
         """The complete answer, decompressed. Raises ProtocolError."""
@@ -103,11 +117,12 @@ class AnswerParser:
             connection = headers.get("connection", "").lower()
             self.keep_alive = "close" not in connection and (parts[0] == "HTTP/1.1" or "keep-alive" in connection)
             self._choose_body()
+            self.keep_alive = self.keep_alive or self._tunnel
         return end + 4
 
     def _choose_body(self) -> None:
         headers = self.headers
-        if self.status in (204, 304):
+        if self._tunnel or self.status in (204, 304):
             self._mode = "done"
         elif "chunked" in headers.get("transfer-encoding", "").lower():
             self._mode = "size"

@@ -1,195 +1,56 @@
-"""Keep-alive connections for small requests: a seventh of the CPU that a general HTTP client needs for a bind."""
+"""Connections to one API server: kept alive, by any of its addresses, directly or through a proxy."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import ipaddress
 import socket
 import ssl
 from collections import deque
-from typing import cast
-from urllib.parse import urlsplit
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
 
-from koord.kube.http1 import AnswerParser, ProtocolError, Response
+import aiohappyeyeballs
+
+from koord.kube.connection import Barred, Body, Connection, Lost, NotSent
+from koord.kube.http1 import Response
 from koord.kube.leadership import Fence
 from koord.kube.ratelimit import Priority
 
-PIECE = 16384  # bytes of a fenced request that are written at once
+__all__ = ["Barred", "Body", "Lost", "NotSent", "Pool"]
+
 IDLE = 60.0  # seconds after which an unused connection is not trusted any more (servers close theirs after 90 or more)
-
-
-class NotSent(Exception):
-    """The request did not reach the server."""
-
-
-class Barred(Exception):
-    """The request was not sent: its fence is not held."""
-
-
-class Lost(Exception):
-    """The request may have reached the server; its answer did not reach us."""
-
-
-def keep_watch(sock: socket.socket) -> None:
-    """Make a socket notice a dead peer within about half a minute."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000)
-
-
-class _Connection(asyncio.Protocol):
-    """One connection, one request at a time."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, context: ssl.SSLContext | None) -> None:
-        self.context = context
-        self.idle_since = 0.0
-        self.open = False
-        self._loop = loop
-        self._transport: asyncio.Transport | None = None
-        self._parser: AnswerParser | None = None
-        self._answer: asyncio.Future[Response] | None = None
-        self._gone: asyncio.Future[None] = loop.create_future()
-        self._room: asyncio.Future[None] | None = None
-
-    @property
-    def reusable(self) -> bool:
-        """Whether another request can be sent."""
-        return self.open and self._answer is None and self._transport is not None and not self._transport.is_closing()
-
-    async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
-        """Encrypt from now on. Raises OSError or ssl.SSLError."""
-        assert self._transport is not None
-        made = await self._loop.start_tls(self._transport, self, context, server_hostname=server_name)
-        if made is None:
-            raise ConnectionResetError("the server closed the connection")
-        made.set_write_buffer_limits(high=1, low=0)
-        self._transport = made
-
-    async def send(self, data: bytes, fence: Fence | None = None) -> Response:
-        """Send a request and wait for its answer. Cancelling closes the connection. Raises Barred or Lost."""
-        assert self._transport is not None
-        if fence is not None and not fence.held:
-            raise Barred  # and the connection is as good as before
-        answer: asyncio.Future[Response] = self._loop.create_future()
-        self._answer = answer
-        self._parser = AnswerParser()
-        try:
-            if fence is None:
-                self._transport.write(data)
-            else:
-                await self._write_fenced(data, fence)
-            return await answer
-        except (asyncio.CancelledError, Barred):
-            self.close()
-            raise
-        finally:
-            self._answer = None
-
-    async def _write_fenced(self, data: bytes, fence: Fence) -> None:
-        """Write in pieces that the kernel takes whole, so that none is left for later, when nobody asks any more."""
-        assert self._transport is not None
-        for at in range(0, len(data), PIECE):
-            if self._room is not None:
-                await self._room
-            if not self.open:
-                return  # the answer says why
-            if not fence.held:
-                raise Barred  # the server never acts on a request that is cut off
-            self._transport.write(data[at : at + PIECE])
-
-    def pause_writing(self) -> None:
-        """The kernel took less than it was given."""
-        self._room = self._loop.create_future()
-
-    def resume_writing(self) -> None:
-        """All that was written is on its way."""
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
-        self._room = None
-
-    def close(self) -> None:
-        """Close: in order if nothing is under way, else at once."""
-        self.open = False
-        if self._transport is None:
-            return
-        if self._answer is None:
-            self._transport.close()
-        else:
-            self._transport.abort()
-
-    async def abort(self) -> None:
-        """Close at once and wait until it is closed."""
-        self.open = False
-        if self._transport is not None:
-            self._transport.abort()
-            await asyncio.wait([self._gone], timeout=1.0)
-
-    # -- asyncio.Protocol --
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not derive from asyncio's
-        self.open = True
-        # Whatever the kernel does not take at once pauses us: a fenced write asks again before it goes on.
-        self._transport.set_write_buffer_limits(high=0)
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            keep_watch(sock)
-
-    def data_received(self, data: bytes) -> None:
-        parser, answer = self._parser, self._answer
-        if parser is None or answer is None or answer.done():
-            self.close()  # nobody asked
-            return
-        try:
-            parser.feed(data)
-            if not parser.done:
-                return
-            response = parser.response()
-        except ProtocolError as error:
-            answer.set_exception(Lost(str(error)))
-            self.close()
-            return
-        self._parser = None
-        if not parser.keep_alive:
-            self.close()
-        answer.set_result(response)
-
-    def eof_received(self) -> bool:
-        return False
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.open = False
-        self.resume_writing()
-        if not self._gone.done():
-            self._gone.set_result(None)
-        parser, answer = self._parser, self._answer
-        if answer is None or answer.done():
-            return
-        if error is None and parser is not None and parser.end():
-            try:
-                answer.set_result(parser.response())
-            except ProtocolError as broken:
-                answer.set_exception(Lost(str(broken)))
-            return
-        detail = str(error) if error else "the server closed the connection"
-        answer.set_exception(Lost(detail if parser is None or not parser.started else f"{detail} in the middle of its answer"))
+NEXT_ADDRESS = 0.25  # seconds until the next address of a server is tried beside one that has not answered (RFC 8305)
 
 
 class Pool:
-    """Connections to one server. Of each class of requests, at most `limit` are under way; who comes later waits for one of its class."""
+    """Connections to one server. Of each class of requests, at most `limit` are under way; who comes later waits for one of its class.
 
-    def __init__(self, server: str, *, limit: int, connect_timeout: float, server_name: str | None = None) -> None:
+    Streams are not counted. `host` and `prefix` are what the head of a request needs: through a proxy the server of plain HTTP is part of
+    the path.
+    """
+
+    def __init__(
+        self, server: str, *, limit: int, connect_timeout: float, server_name: str | None = None, proxy: str | None = None
+    ) -> None:
         parts = urlsplit(server)
         self.host = parts.netloc.rpartition("@")[2]
         self.prefix = parts.path.rstrip("/")
-        self._address = (parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
+        self.headers = ""
+        self._server = _address(parts)
+        self._proxy = urlsplit(proxy) if proxy else None
+        if self._proxy is not None and parts.scheme == "http":
+            self.prefix = f"http://{self.host}{self.prefix}"
+            self.headers = _authorization(self._proxy)
         self._server_name = server_name
         self._connect_timeout = connect_timeout
+        self._last_good: Any = None
         self._places = {priority: asyncio.Semaphore(limit) for priority in Priority}
-        self._idle: deque[_Connection] = deque()
-        self._all: set[_Connection] = set()
+        self._idle: deque[Connection] = deque()
+        self._all: set[Connection] = set()
         self._closed = False
 
     async def request(
@@ -202,52 +63,122 @@ class Pool:
         priority: Priority = Priority.STATUS,
     ) -> Response:
         """Send the bytes of a request on a free connection. Raises NotSent, Barred or Lost."""
-        loop = asyncio.get_running_loop()
         async with self._places[priority]:
-            connection = self._take(context, loop.time())
-            if connection is None:
-                connection = await self._connect(loop, context)
+            connection = await self._free(context)
             try:
                 async with asyncio.timeout(timeout):
-                    response = await connection.send(data, fence)
+                    return await connection.send(data, fence)
             except TimeoutError:
+                self._forget_idle()
                 raise Lost(f"no answer within {timeout:g} s") from None
             finally:
-                if connection.reusable and not self._closed:
-                    connection.idle_since = loop.time()
-                    self._idle.append(connection)
-                else:
-                    self._all.discard(connection)
-                    connection.close()
-            return response
+                self._give_back(connection)
 
-    def _take(self, context: ssl.SSLContext | None, now: float) -> _Connection | None:
-        """The connection used last: the others may grow old and go."""
+    @asynccontextmanager
+    async def stream(self, data: bytes, context: ssl.SSLContext | None, timeout: float) -> AsyncIterator[Body]:
+        """Send a request and read its answer, which begins within `timeout` seconds, as it comes. Raises NotSent or Lost."""
+        connection, body = await self._begin(data, context, timeout)
+        try:
+            yield body
+        finally:
+            connection.release()
+            self._give_back(connection)
+
+    async def _begin(self, data: bytes, context: ssl.SSLContext | None, timeout: float) -> tuple[Connection, Body]:
+        while True:
+            connection = await self._free(context)
+            used = connection.idle_since > 0.0
+            try:
+                async with asyncio.timeout(timeout):
+                    return connection, await connection.stream(data)
+            except TimeoutError:
+                self._drop(connection)
+                self._forget_idle()
+                raise Lost(f"no answer within {timeout:g} s") from None
+            except Lost:
+                self._drop(connection)
+                if not used:  # else the server closed it while it waited, and a new one is tried
+                    raise
+            except BaseException:
+                self._drop(connection)
+                raise
+
+    async def _free(self, context: ssl.SSLContext | None) -> Connection:
+        """The connection used last (the others may grow old and go), else a new one."""
+        now = asyncio.get_running_loop().time()
         while self._idle:
             connection = self._idle.pop()
             if connection.reusable and connection.context is context and now - connection.idle_since < IDLE:
                 return connection
-            self._all.discard(connection)
-            connection.close()
-        return None
+            self._drop(connection)
+        return await self._connect(context)
 
-    async def _connect(self, loop: asyncio.AbstractEventLoop, context: ssl.SSLContext | None) -> _Connection:
+    def _give_back(self, connection: Connection) -> None:
+        if connection.reusable and not self._closed:
+            connection.idle_since = asyncio.get_running_loop().time()
+            self._idle.append(connection)
+        else:
+            self._drop(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        self._all.discard(connection)
+        connection.close()
+
+    def _forget_idle(self) -> None:
+        """A connection has carried nothing: those that wait beside it may be as dead."""
+        while self._idle:
+            self._drop(self._idle.pop())
+
+    # -- connecting --
+
+    async def _connect(self, context: ssl.SSLContext | None) -> Connection:
         if self._closed:
             raise NotSent("the client is closed")
-        connection = _Connection(loop, context)
+        loop = asyncio.get_running_loop()
+        connection = Connection(loop, context)
         try:
             async with asyncio.timeout(self._connect_timeout):
-                await loop.create_connection(lambda: connection, *self._address)
+                await self._reach(loop, connection, self._server if self._proxy is None else _address(self._proxy))
+                if self._proxy is not None:
+                    await self._through(connection, self._proxy, tunnel=context is not None)
                 if context is not None:
-                    await connection.start_tls(context, self._server_name or self._address[0])
+                    await connection.start_tls(context, self._server_name or self._server[0])
         except TimeoutError:
             connection.close()
             raise NotSent(f"cannot connect within {self._connect_timeout:g} s") from None
-        except (OSError, ssl.SSLError) as error:
+        except (OSError, ssl.SSLError, Lost) as error:
             connection.close()
             raise NotSent(str(error) or type(error).__name__) from error
+        except asyncio.CancelledError:
+            connection.close()
+            raise
         self._all.add(connection)
         return connection
+
+    async def _reach(self, loop: asyncio.AbstractEventLoop, connection: Connection, address: tuple[str, int]) -> None:
+        """Connect to any of the addresses that the name has, the one that answered last first."""
+        found = [] if _is_literal(address[0]) else list(dict.fromkeys(await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)))
+        if len(found) <= 1:
+            await loop.create_connection(lambda: connection, *address)
+            return
+        found.sort(key=lambda one: one[4] != self._last_good)  # stable: the resolver's order otherwise
+        sock = await aiohappyeyeballs.start_connection(found, happy_eyeballs_delay=NEXT_ADDRESS, interleave=1, loop=loop)
+        self._last_good = next((one[4] for one in found if one[4][:2] == sock.getpeername()[:2]), None)
+        await loop.create_connection(lambda: connection, sock=sock)
+
+    async def _through(self, connection: Connection, proxy: SplitResult, *, tunnel: bool) -> None:
+        """Make a connection to a proxy one to the server. Raises OSError, ssl.SSLError or Lost."""
+        if proxy.scheme == "https":
+            await connection.start_tls(ssl.create_default_context(), proxy.hostname or "")
+        if not tunnel:
+            return
+        host = f"[{self._server[0]}]" if ":" in self._server[0] else self._server[0]
+        target = f"{host}:{self._server[1]}"
+        answer = await connection.send(
+            f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{_authorization(proxy)}\r\n".encode("latin-1"), tunnel=True
+        )
+        if answer.status != 200:
+            raise ConnectionRefusedError(f"proxy {proxy.hostname}:{proxy.port}: status {answer.status}")
 
     async def close(self) -> None:
         """Close all connections; requests in flight fail."""
@@ -256,3 +187,23 @@ class Pool:
         connections = [*self._all]
         self._all.clear()
         await asyncio.gather(*(connection.abort() for connection in connections))
+
+
+def _is_literal(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _address(parts: SplitResult) -> tuple[str, int]:
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _authorization(proxy: SplitResult) -> str:
+    """The header by which a proxy knows us, if its URL names a user."""
+    if not proxy.username:
+        return ""
+    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return f"Proxy-Authorization: Basic {base64.b64encode(pair.encode()).decode()}\r\n"

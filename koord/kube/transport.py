@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlencode
-
-import aiohttp
-from yarl import URL
 
 from koord import seams
 from koord.kube import errors
@@ -18,7 +14,7 @@ from koord.kube.config import ClientConfig, KubeConfigError
 from koord.kube.credentials import CredentialError
 from koord.kube.http1 import Response
 from koord.kube.leadership import Fence
-from koord.kube.pool import Barred, Lost, NotSent, Pool, keep_watch
+from koord.kube.pool import Barred, Body, Lost, NotSent, Pool
 from koord.kube.ratelimit import Backoff, Priority, RateLimiter
 from koord.kube.tls import TlsSource
 from koord.version import VERSION
@@ -32,14 +28,6 @@ POOL = 100  # connections for requests; watches have their own
 
 Observer = Callable[[str, int, float], None]
 """Told of each finished try: method, HTTP status (0: no answer), seconds."""
-
-
-def _socket(address: Any) -> socket.socket:
-    """A socket for a watch, that does not hang on a vanished server."""
-    sock = socket.socket(address[0], address[1], address[2])
-    sock.setblocking(False)
-    keep_watch(sock)
-    return sock
 
 
 class Transport:
@@ -61,39 +49,13 @@ class Transport:
         )
         self._head = "".join(f"{name}: {value}\r\n" for name, value in self._headers)
         self._pool: Pool | None = None
-        self._calls: aiohttp.ClientSession | None = None
-        self._watches: aiohttp.ClientSession | None = None
         self._closed = False
-
-    def _session(self, *, watch: bool) -> aiohttp.ClientSession:
-        session = self._watches if watch else self._calls
-        if session is None:
-            if self._closed:
-                raise errors.Unreachable("the client is closed")
-            connector = aiohttp.TCPConnector(limit=0 if watch else POOL, keepalive_timeout=60.0, socket_factory=_socket)
-            session = aiohttp.ClientSession(
-                connector=connector,
-                headers=self._headers,
-                auto_decompress=True,
-                read_bufsize=2**20,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                skip_auto_headers=("Content-Type",),
-            )
-            if watch:
-                self._watches = session
-            else:
-                self._calls = session
-        return session
 
     async def close(self) -> None:
         """Close all connections; requests in flight fail."""
         self._closed = True
-        for session in (self._calls, self._watches):
-            if session is not None:
-                await session.close()
         if self._pool is not None:
             await self._pool.close()
-        self._calls = self._watches = None
 
     @staticmethod
     def _target(path: str, params: Mapping[str, str] | None = None) -> str:
@@ -112,18 +74,6 @@ class Transport:
         if authorization and not (authorization.isprintable() and authorization.isascii()):
             raise errors.Unreachable("the credentials contain characters that no header can carry")
         return authorization, context
-
-    async def _options(self, *, renew: bool = False) -> dict[str, Any]:
-        """Keyword arguments of aiohttp that carry identity, TLS and proxy."""
-        authorization, context = await self._identity(renew=renew)
-        options: dict[str, Any] = {"headers": {"Authorization": authorization}} if authorization else {"headers": {}}
-        if context is not None:
-            options["ssl"] = context
-            if self.config.tls_server_name:
-                options["server_hostname"] = self.config.tls_server_name
-        if self.config.proxy:
-            options["proxy"] = self.config.proxy
-        return options
 
     async def request(
         self,
@@ -188,9 +138,8 @@ class Transport:
 
     async def _once(self, method: str, target: str, body: bytes | None, content_type: str, **options: Any) -> Response:
         began, status = seams.monotonic(), 0
-        send = self._send_proxied if self.config.proxy else self._send
         try:
-            response = await send(method, target, body, content_type, **options)
+            response = await self._send(method, target, body, content_type, **options)
             status = response.status
             return response
         finally:
@@ -209,95 +158,70 @@ class Transport:
         fence: Fence | None,
         priority: Priority,
     ) -> Response:
-        """The usual way: one of our own connections."""
         authorization, context = await self._identity(renew=renew)
+        data = self._bytes(method, target, authorization, body, content_type)
+        return await self._connections().request(data, context, timeout, fence=fence, priority=priority)
+
+    def _connections(self) -> Pool:
         pool = self._pool
         if pool is None:
             if self._closed:
                 raise NotSent("the client is closed")
             config = self.config
-            pool = self._pool = Pool(config.server, limit=POOL, connect_timeout=CONNECT_TIMEOUT, server_name=config.tls_server_name)
-        head = f"{method} {pool.prefix}{target} HTTP/1.1\r\nHost: {pool.host}\r\n{self._head}"
+            pool = self._pool = Pool(
+                config.server, limit=POOL, connect_timeout=CONNECT_TIMEOUT, server_name=config.tls_server_name, proxy=config.proxy
+            )
+        return pool
+
+    def _bytes(self, method: str, target: str, authorization: str | None, body: bytes | None = None, content_type: str = "") -> bytes:
+        """A request as it goes out. Raises NotSent if the client is closed."""
+        pool = self._connections()
+        head = f"{method} {pool.prefix}{target} HTTP/1.1\r\nHost: {pool.host}\r\n{pool.headers}{self._head}"
         if authorization:
             head += f"Authorization: {authorization}\r\n"
         if body is None:
-            data = f"{head}\r\n".encode("latin-1")
-        else:
-            data = f"{head}Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n".encode("latin-1") + body
-        return await pool.request(data, context, timeout, fence=fence, priority=priority)
-
-    async def _send_proxied(
-        self,
-        method: str,
-        target: str,
-        body: bytes | None,
-        content_type: str,
-        *,
-        timeout: float,
-        renew: bool,
-        fence: Fence | None,
-        priority: Priority,
-    ) -> Response:
-        """Through a proxy, which aiohttp knows how to talk to."""
-        options = await self._options(renew=renew)
-        if body is not None:
-            options["headers"]["Content-Type"] = content_type
-        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT)
-        url = URL(self.config.server + target, encoded=True)
-        if fence is not None and not fence.held:
-            raise Barred
-        try:
-            async with self._session(watch=False).request(
-                method, url, data=body, timeout=limits, allow_redirects=False, **options
-            ) as answer:
-                content = await answer.read()
-                return Response(answer.status, {name.lower(): value for name, value in answer.headers.items()}, content)
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, ssl.SSLError) as error:
-            raise NotSent(_text(error)) from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Lost(_text(error)) from error
+            return f"{head}\r\n".encode("latin-1")
+        return f"{head}Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n".encode("latin-1") + body
 
     @asynccontextmanager
-    async def stream(self, path: str, params: Mapping[str, str], *, silence: float) -> AsyncIterator[aiohttp.StreamReader]:
+    async def stream(self, path: str, params: Mapping[str, str], *, silence: float) -> AsyncIterator[Stream]:
         """A GET whose answer is read as it comes; `silence` is how many seconds may pass without a byte.
 
         Raises ApiError for a status other than 200 and Unreachable when the connection fails, also while reading.
         """
         await self.limiter.acquire()
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=silence)
-        url = URL(self.config.server + self._target(path, params), encoded=True)
+        target = self._target(path, params)
         try:
             for renew in (False, True):
-                options = await self._options(renew=renew)
-                async with self._session(watch=True).get(url, timeout=limits, allow_redirects=False, **options) as answer:
-                    if answer.status == 401 and not renew:
+                authorization, context = await self._identity(renew=renew)
+                data = self._bytes("GET", target, authorization)
+                async with self._connections().stream(data, context, REQUEST_TIMEOUT) as body:
+                    if body.status == 401 and not renew:
+                        await body.read(REQUEST_TIMEOUT)
                         continue
-                    if answer.status != 200:
-                        raise errors.from_response(answer.status, await answer.read(), retry_after=retry_after(answer.headers))
-                    try:
-                        yield answer.content
-                    finally:
-                        _abandon(answer)
+                    if body.status != 200:
+                        raise errors.from_response(body.status, await body.read(REQUEST_TIMEOUT), retry_after=retry_after(body.headers))
+                    yield Stream(body, silence)
                     return
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise errors.Unreachable(f"{self.config.server}: {_text(error)}") from error
+        except (NotSent, Lost) as error:
+            raise errors.Unreachable(f"{self.config.server}: {error}") from error.__cause__
+
+
+class Stream:
+    """The content of an answer, as it comes."""
+
+    def __init__(self, body: Body, silence: float) -> None:
+        self._body, self._silence = body, silence
+
+    async def iter_any(self) -> AsyncGenerator[bytes, None]:
+        """What has come, again and again, until the answer ends."""
+        async for data in self._body.iter_any(self._silence):
+            yield data
 
 
 def _too_late(fence: Fence | None, pause: float) -> bool:
     """Whether the next try would come when the fence may be held no more."""
     return fence is not None and pause >= fence.remaining
-
-
-def _abandon(answer: aiohttp.ClientResponse) -> None:
-    """Cut the connection of an answer that was not read to its end: nobody could use it again, and the farewell of TLS, which nobody
-    waits for, would outlive the client and its loop."""
-    connection = answer.connection
-    if connection is not None and connection.transport is not None and not answer.content.at_eof():
-        connection.transport.abort()
-
-
-def _text(error: BaseException) -> str:
-    return str(error) or type(error).__name__
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
