@@ -128,6 +128,7 @@ class App:
             check=options.gates.get("DynamicSchedulerCheck", True),
             extenders=self.extenders,
             measure=metrics.point,
+            quiet=self.reporter.quiet,
         )
         readback = ReadBack(client, self.observer.reread)
         self.scheduler = Scheduler(

@@ -99,6 +99,7 @@ class Scheduler:
         )  # fmt: skip
         self.evictor = evictor
         evictor.issued = self._issued
+        evictor.cleared = self._cleared
         self.outdated: Callable[[], str] = str  # why nothing may be decided on what we know now; "" when it may
         self._outdated = ""
 
@@ -416,6 +417,13 @@ class Scheduler:
         self._requeue(uid, now, **({"error": True} if failed else how))
         self._queue.activate([m for m in members if (entry := self._queue.get(m.uid)) is not None and entry.gate == EVICTING], now)
         self.wake()
+
+    def _cleared(self, uid: str) -> None:
+        """The victims of a pod are gone: however often it was tried in vain meanwhile, it need not rest now."""
+        entry = self._queue.get(uid)
+        if entry is not None:
+            self._queue.activate((entry.pod,), self._clock())
+            self.wake()
 
     def _nominate(self, pod: PodInfo, node: str) -> None:
         """Another pod is (or is no longer) nominated to a node: kept here and shown on the pod."""

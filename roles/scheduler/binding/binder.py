@@ -63,6 +63,7 @@ class Binder:
     """`workers` bindings at a time. `may_write` is asked before every write: a lost lease stops binding at once.
 
     `reread(pod)` gives the pod as the informer has it now (None = gone); with `check` every pod is looked at once more before it is bound.
+    `quiet(uid)` ends what is being told about a pod before it is bound.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Binder:
         check: bool = True,
         extenders: Extenders | None = None,
         measure: Measure = lambda point, status, profile, seconds: None,
+        quiet: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         self._count = max(1, workers)
         self._finished = finished
@@ -83,6 +85,7 @@ class Binder:
         self._check = check and reread is not None
         self._extenders = extenders
         self._measure = measure
+        self._quiet = quiet
         self._queue: deque[Task] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()  # workers that have nothing to do, each waiting by itself
         self._busy = 0
@@ -191,6 +194,8 @@ class Binder:
             if not status.ok:
                 return (Outcome.REJECTED if status.rejected else Outcome.RETRY), status
         task.prepared = True
+        if self._quiet is not None:
+            await self._quiet(decision.pod.uid)
         return None
 
     async def _bind(self, decision: Decision) -> tuple[Outcome, Status]:

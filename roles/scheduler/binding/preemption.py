@@ -57,6 +57,7 @@ class Evictor:
         self._victims: dict[str, PodInfo] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.issued: Issued = lambda uid, failed: None
+        self.cleared: Callable[[str], None] = lambda uid: None  # told of preemptors whose victims are gone
 
     def evict(self, preemptor: PodInfo, victims: Iterable[PodInfo], node: str, members: Iterable[str] = ()) -> None:
         """Victims are to leave a node (or the nodes of a job) for a pod and the members of its job. `issued` is told when all were."""
@@ -74,6 +75,8 @@ class Evictor:
                 self._ask(effect)
             elif effect.do is Do.READ:
                 self._start(self._read(effect.victim), f"reading victim {effect.victim}")
+            elif effect.do is Do.CLEARED:
+                self.cleared(effect.preemptor)
             else:
                 self._preemptors.pop(effect.preemptor, None)
                 self.issued(effect.preemptor, effect.failed)

@@ -63,6 +63,7 @@ class Reporter:
         self._count = workers
         self._pending: dict[str, tuple[PodInfo, dict[str, Any]]] = {}
         self._written: dict[str, tuple[str, str, str]] = {}
+        self._writing: dict[str, asyncio.Event] = {}
         self._ready = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -147,21 +148,47 @@ class Reporter:
             while not self._pending:
                 self._ready.clear()
                 await self._ready.wait()
-            uid = next(iter(self._pending))
+            uid = next((uid for uid in self._pending if uid not in self._writing), "")
+            if not uid:  # what is left is about pods that are being written
+                self._ready.clear()
+                await self._ready.wait()
+                continue
             pod, status = self._pending.pop(uid)
             if not self._may_write():
                 continue
-            body = {"metadata": {"uid": pod.pod.metadata.uid}, "status": status}
+            done = self._writing[uid] = asyncio.Event()
             try:
-                if pod.reservation:
-                    await self._client.patch(RESERVATIONS, pod.reservation, body, subresource="status")
-                else:
-                    await self._client.patch(PODS, pod.name, body, pod.namespace, type="strategic", subresource="status")
-            except NotFound:
-                self._written.pop(uid, None)
-            except ApiError as failure:
-                self._written.pop(uid, None)
-                log.warning("%s: the condition of a failed attempt could not be written: %s", pod.reservation or pod.key, failure)
+                await self._write(uid, pod, status)
+            finally:
+                del self._writing[uid]
+                done.set()
+                if uid in self._pending:
+                    self._ready.set()
+
+    async def quiet(self, uid: str) -> None:
+        """Nothing of what was to be told about a pod is told any more, and nothing is on its way: the pod is about to be bound, and one
+        that is bound is not told that it was not scheduled."""
+        self.forget(uid)
+        writing = self._writing.get(uid)
+        if writing is not None:
+            await writing.wait()
+            self.forget(uid)
+
+    async def _write(self, uid: str, pod: PodInfo, status: dict[str, Any]) -> None:
+        body = {"metadata": {"uid": pod.pod.metadata.uid}, "status": status}
+        try:
+            if pod.reservation:
+                await self._client.patch(RESERVATIONS, pod.reservation, body, subresource="status")
+            else:
+                await self._client.patch(PODS, pod.name, body, pod.namespace, type="strategic", subresource="status")
+        except NotFound:
+            self._written.pop(uid, None)
+        except ApiError as failure:
+            self._written.pop(uid, None)
+            log.warning("%s: the condition of a failed attempt could not be written: %s", pod.reservation or pod.key, failure)
+        except Exception:
+            self._written.pop(uid, None)
+            log.exception("%s: the condition of a failed attempt could not be written", pod.reservation or pod.key)
 
 
 def _condition_of(pod: PodInfo) -> tuple[str, str, str] | None:

@@ -44,6 +44,7 @@ class Do(Enum):
 
     EVICT = "evict"  # answer with `answered`
     READ = "read"  # answer with `found`
+    CLEARED = "cleared"  # the plan is over: its victims are gone, or not to be counted on; the preemptor may be decided at once
     ISSUED = "issued"  # the plan's requests are through: the preemptor may be queued; `failed` tells whether some victims stay
 
 
@@ -288,13 +289,15 @@ class Evictions:
             plan = self._plans[preemptor]
             effects += self._ask(plan)
             if plan.issued and victim.stage in (Leaving.LEAVING, Leaving.OVERDUE):
-                self._close(plan)
+                effects += self._close(plan)
         return effects
 
-    def _close(self, plan: Plan) -> None:
+    def _close(self, plan: Plan) -> list[Effect]:
         """A plan is over once all its victims are gone or overdue."""
-        if all(self._victims[uid].stage is Leaving.OVERDUE for uid in plan.victims):
-            self._forget_plan(plan.preemptor)
+        if any(self._victims[uid].stage is not Leaving.OVERDUE for uid in plan.victims):
+            return []
+        self._forget_plan(plan.preemptor)
+        return [Effect(Do.CLEARED, plan.preemptor)]
 
     def _ask(self, plan: Plan) -> list[Effect]:
         """Ask as many as may be asked at a time; a plan that has asked all is issued."""

@@ -434,3 +434,66 @@ def test_nothing_is_told_of_a_pod_that_was_deleted_while_it_was_held(scheduler: 
             assert len(live.app.scheduler.placements) == 0
 
     asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-06")
+def test_a_condition_on_its_way_lands_before_the_pod_is_bound(scheduler: Any) -> None:
+    """Else a pod that is bound would be told afterwards that it was not scheduled."""
+
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("small", cpu="500m")
+            patch, began, go_on = live.app.client.patch, asyncio.Event(), asyncio.Event()
+
+            async def slow(kind: Any, name: str, body: Any, *args: Any, **options: Any) -> Any:
+                if name == "p" and not go_on.is_set():
+                    began.set()
+                    await go_on.wait()
+                return await patch(kind, name, body, *args, **options)
+
+            live.app.reporter._client = type("Slow", (), {"patch": staticmethod(slow)})()
+            uid = (await live.pod("p", cpu="1"))["metadata"]["uid"]
+            await asyncio.wait_for(began.wait(), 5)
+            await live.node("big", cpu="2")
+            while live.app.scheduler.placements.get(uid) is None:
+                await asyncio.sleep(0.005)
+            await asyncio.sleep(0.05)
+            assert not (await live.get("p"))["spec"].get("nodeName")
+            go_on.set()
+            assert await live.bound("p") == "big"
+            pod = await live.get("p")
+            assert {c["type"]: c["status"] for c in pod["status"]["conditions"]}["PodScheduled"] == "True"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-KS-12")
+def test_the_end_of_its_victims_brings_a_preemptor_back_without_a_rest(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("n", cpu="2")
+            await live.pod("low", cpu="2", meta={"finalizers": ["example.com/keep"]})
+            await live.bound("low")
+            from koord.api.kinds import PRIORITYCLASSES
+
+            body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
+            await live.client.create(PRIORITYCLASSES, body)
+            uid = (await live.pod("high", cpu="2", priorityClassName="high"))["metadata"]["uid"]
+            await live.until("low", lambda pod: pod["metadata"].get("deletionTimestamp"))
+            while not live.app.engine.state.evictions.awaited(uid):
+                await asyncio.sleep(0.005)
+            entry = live.app.queue.get(uid)
+            for name in ("a", "b"):  # it is tried in vain, and rests
+                attempts = entry.attempts
+                await live.node(name, cpu="1")
+                while entry.attempts == attempts:
+                    live.app.queue.activate((entry.pod,), live.app._clock())
+                    live.app.scheduler.wake()
+                    await asyncio.sleep(0.01)
+            entry.ready_at = live.app._clock() + 60.0
+            await live.client.patch(PODS, "low", {"metadata": {"finalizers": None}}, "default")
+            await live.client.delete(PODS, "low", "default", grace_period_seconds=0)
+            assert await live.bound("high") == "n"
+            assert not len(live.app.engine.state.evictions)
+
+    asyncio.run(run())

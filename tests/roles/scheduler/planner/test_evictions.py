@@ -136,6 +136,8 @@ class World:
                 self.requests.append(effect.victim)
             elif effect.do is Do.READ:
                 self.reads.append(effect.victim)
+            elif effect.do is Do.CLEARED:
+                assert not self.machine.awaited(effect.preemptor)
             else:
                 assert not self.machine.asking(effect.preemptor)
                 self.issued[effect.preemptor] = effect.failed
@@ -229,7 +231,7 @@ def test_a_victim_that_should_be_gone_is_no_longer_counted_on() -> None:
     assert machine.awaited("high") == ("v",)
     due = machine.next_time()
     assert due == 1.0 + 10.0 + SLACK
-    machine.tick(due)
+    assert machine.tick(due) == [Effect(Do.CLEARED, "high")]
     assert machine.overdue("v")
     assert not machine.leaving("v")
     assert machine.awaited("high") == ()

@@ -34,12 +34,16 @@ class World:
         self.reads: list[Placement] = []
         self.air: list[tuple[str, str]] = []  # bindings that were given up and may still take place
         self.settled: set[str] = set()
+        self.dead = False
         self.script = ""
         self.faults = dict(faults)
 
     # ---------------------------------------------------------------- what may happen
 
     def steps(self) -> Iterable[Step]:
+        if self.dead:
+            yield from self._while_dead()
+            return
         for uid in sorted(self.queue) if self.machine.leading else ():
             if self.machine.get(uid) is None and uid not in self.settled:
                 taken = {*self.devices.values(), *self.shown.values()}
@@ -78,6 +82,29 @@ class World:
             yield "time passes", self._wait
         if self.faults.get("lease") and self.machine.leading:
             yield "the lease is lost", self._lose_lease
+        if self.faults.get("kill"):
+            yield "the process is killed", self._kill
+
+    def _while_dead(self) -> Iterable[Step]:
+        """What was sent may take place yet; the next leader begins when that is over, which is what the lease's duration is for."""
+        for index, (uid, node) in enumerate(self.air):
+            yield f"{uid} lands late on {node}", partial(self._land, index, True)
+            yield f"{uid}'s late binding comes to nothing", partial(self._land, index, False)
+        if not self.air:
+            yield "the next leader begins", self._restart
+
+    def _kill(self) -> None:
+        self._spend("kill")
+        self.dead = True
+        self.air += [(p.uid, p.node) for p in self.requests]
+        self.requests, self.reads, self.held, self.devices = [], [], [], {}
+
+    def _restart(self) -> None:
+        self.dead = False
+        self.machine = Placements()
+        self.watch = {uid: [] for uid in self.truth}
+        self.shown = {uid: node for uid, node in self.truth.items() if node not in ("", GONE)}
+        self.queue = {uid for uid, node in self.truth.items() if not node}
 
     def _scripts(self) -> list[str]:
         return ["", *(word for word in ("reserve raises", "permit waits", "reserve refuses") if self.faults.get(word))]
@@ -220,7 +247,7 @@ class World:
             uids -= {uid for uid in uids if not self.ours[uid]}
             assert len(uids) <= 1, f"the device of {node} belongs to {sorted(uids)}"
         for uid in self.truth:
-            known = uid in self.queue or self.machine.get(uid) is not None or uid in self.settled or uid in self.shown
+            known = self.dead or uid in self.queue or self.machine.get(uid) is not None or uid in self.settled or uid in self.shown
             assert known or self.truth[uid] or self.watch[uid], f"{uid} is pending and nobody knows it"
         assert all(p.stage is Stage.BINDING for p in self.requests if self.machine.get(p.uid) is p)
 
@@ -240,7 +267,7 @@ class World:
             frozenset(of(p) for p in self.machine), tuple(sorted(map(repr, map(of, self.requests)))), tuple(map(of, self.reads)),
             frozenset(self.truth.items()), frozenset(self.shown.items()), frozenset(self.queue), frozenset(self.devices.items()),
             frozenset((uid, tuple(events)) for uid, events in self.watch.items()), frozenset(self.faults.items()), tuple(sorted(self.air)),
-            frozenset(self.held), frozenset(self.settled), self.machine.leading,
+            frozenset(self.held), frozenset(self.settled), self.machine.leading, self.dead,
         )  # fmt: skip
 
 
@@ -254,6 +281,7 @@ WORLDS = [
     (2, 1, {"reserve raises": 1, "reserve refuses": 1, "lost": 1}),
     (2, 1, {"lease": 1, "lost": 1, "permit waits": 1}),
     (1, 1, {"lost": 4, "unreadable": 2, "delete": 1}),
+    (2, 2, {"kill": 1, "lost": 1}),
     (3, 2, {"lost": 1}),
 ]
 
