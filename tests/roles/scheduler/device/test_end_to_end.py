@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from koord.accounting.pods import pod_requests
 from koord.api.kinds import DEVICES, NODES, PODS
-from koord.api.objects import Node, convert
+from koord.api.objects import Node, Pod, convert
 from roles.koordlet.hooks.context import ContainerContext, PodContext, Stage
 from roles.koordlet.hooks.registry import make_hooks
 from roles.koordlet.options import Options
@@ -62,8 +63,9 @@ def environment(pod: dict[str, Any]) -> dict[str, str]:
     meta = pod["metadata"]
     (hook,) = (hook for hook in make_hooks(Options(node_name="n"), lambda gate: gate == "GPUEnvInject") if hook.name == "GPUEnvInject")
     context = PodContext(
-        meta["namespace"], meta["name"], meta["uid"], meta.get("labels", {}), meta.get("annotations", {}), "", "Burstable", ""
-    )
+        meta["namespace"], meta["name"], meta["uid"], meta.get("labels", {}), meta.get("annotations", {}), "", "Burstable", "",
+        requests=pod_requests(convert(pod, Pod)),
+    )  # fmt: skip
     assert Stage.PRE_CREATE_CONTAINER in hook.container_stages
     answer = hook.container(ContainerContext(context, "main", "", ""), None)
     return dict(answer.env) if answer is not None else {}
