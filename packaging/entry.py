@@ -17,6 +17,22 @@ def plugin_directories() -> None:
             sys.path.append(directory)
 
 
+def clean_library_path() -> None:
+    """Give what koord starts (tc, iptables, credential plugins, the sandbox's pods) the libraries of the machine, not those in the bundle.
+
+    The bootloader points LD_LIBRARY_PATH into the bundle and keeps the caller's value in LD_LIBRARY_PATH_ORIG. The loader of this
+    process has read it already, so what koord itself loads later is still found.
+    """
+    before = os.environ.pop("LD_LIBRARY_PATH_ORIG", None)
+    if not getattr(sys, "frozen", False):
+        return
+    if before is None:
+        os.environ.pop("LD_LIBRARY_PATH", None)
+    else:
+        os.environ["LD_LIBRARY_PATH"] = before
+
+
 if __name__ == "__main__":
+    clean_library_path()
     plugin_directories()
     sys.exit(main())

@@ -1,16 +1,22 @@
-"""Sinks that carry records out of the process: the log, a rotated file, an event."""
+"""Sinks that carry records out of the process: the log, and files that are rotated."""
 
 from __future__ import annotations
 
 import asyncio
+import gzip
 import logging
 import os
+import re
+import shutil
+import threading
 from collections import deque
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
+from typing import IO, cast
 
 import msgspec
 
+from koord import seams
 from koord.decisions.record import Record, decode, encode
 
 log = logging.getLogger("koord.decisions")
@@ -31,33 +37,33 @@ class LogSink:
         log.log(self.level, "%s%s", record, f" [{numbers}]" if numbers else "")
 
 
-class EventSink:
-    """Hands the records of some verdicts to a function, which makes Kubernetes events (or whatever it likes) of them."""
-
-    def __init__(self, emit: Callable[[Record], object], verdicts: Container[str] | None = None) -> None:
-        self.emit = emit
-        self.verdicts = verdicts
-
-    def write(self, record: Record) -> None:
-        """Pass a record on."""
-        if self.verdicts is None or record.verdict in self.verdicts:
-            self.emit(record)
-
-
 class FileSink:
     """JSON lines in a file that is rotated by size: the replay format (`read_records`).
 
-    Records are collected and written by one task, so that deciding does not wait for a disk; at most `backlog` records wait,
-    then the oldest are dropped and counted. Files are `path`, `path.1`, … `path.<keep>`.
+    Records are collected, and written off the event loop a tenth of a second later, so that deciding does not wait for a disk; at
+    most `backlog` records wait, then the oldest are dropped and counted. Files are `path`, `path.1`, … `path.<keep>`, with
+    `compress` `path.1.gz` and so on; with `total_bytes` the oldest of them go when all together hold more.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, max_bytes: int = 64 * 2**20, keep: int = 3, backlog: int = 10_000) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        max_bytes: int = 64 * 2**20,
+        keep: int = 3,
+        backlog: int = 10_000,
+        total_bytes: int | None = None,
+        compress: bool = False,
+    ) -> None:
         self.path = Path(path)
         self.max_bytes = max_bytes
         self.keep = keep
+        self.total_bytes = total_bytes
         self.dropped = 0
+        self._suffix = ".gz" if compress else ""
         self._waiting: deque[Record] = deque(maxlen=backlog)
-        self._handle: asyncio.Handle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._lock = threading.Lock()
         self._size: int | None = None
         self._failing = False
 
@@ -66,68 +72,131 @@ class FileSink:
         if len(self._waiting) == self._waiting.maxlen:
             self.dropped += 1
         self._waiting.append(record)
-        if self._handle is not None:
+        if self._task is not None and not self._task.done():
             return
         try:
-            self._handle = asyncio.get_running_loop().call_later(0.1, self._later)
+            self._task = asyncio.get_running_loop().create_task(self._later(), name=f"decisions to {self.path}")
         except RuntimeError:
             self.flush()
 
-    def _later(self) -> None:
-        self._handle = None
-        self.flush()
+    async def _later(self) -> None:
+        while self._waiting:
+            await seams.sleep(0.1)
+            records = list(self._waiting)
+            self._waiting.clear()
+            await seams.to_thread(self._put, records)
 
     def flush(self) -> None:
         """Write what waits. A file that cannot be written is reported once; its records are dropped and counted."""
-        records, data = len(self._waiting), b"".join(encode(record) + b"\n" for record in self._waiting)
+        records = list(self._waiting)
         self._waiting.clear()
-        if not data:
-            return
-        try:
-            self._append(data)
-            self._failing = False
-        except OSError as error:
-            self.dropped += records
-            if not self._failing:
-                log.error("decisions cannot be written to %s: %s; they are dropped until it works again", self.path, error)
-            self._failing = True
+        self._put(records)
 
     def close(self) -> None:
         """Write what waits and stop."""
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
         self.flush()
+
+    async def finish(self) -> None:
+        """As `close`: a step of the end."""
+        self.close()
+
+    def _put(self, records: list[Record]) -> None:
+        data = b"".join(encode(record) + b"\n" for record in records)
+        if not data:
+            return
+        with self._lock:
+            try:
+                self._append(data)
+                self._failing = False
+            except OSError as error:
+                self.dropped += len(records)
+                if not self._failing:
+                    log.error("decisions cannot be written to %s: %s; they are dropped until it works again", self.path, error)
+                self._failing = True
 
     def _append(self, data: bytes) -> None:
         if self._size is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._size = self.path.stat().st_size if self.path.exists() else 0
+            self._size = self._complete()
         if self._size and self._size + len(data) > self.max_bytes:
             self._rotate()
-        with self.path.open("ab") as file:
+        with open(self.path, "ab", opener=lambda path, flags: os.open(path, flags, 0o640)) as file:
             file.write(data)
         self._size += len(data)
 
+    def _complete(self) -> int:
+        """Cut off what a crash left of a last line; the size of the file."""
+        if not self.path.exists():
+            return 0
+        with self.path.open("rb+") as file:
+            size = file.seek(0, os.SEEK_END)
+            tail = file.seek(max(0, size - 2**20)), file.read()
+            if tail[1] and not tail[1].endswith(b"\n"):
+                size = tail[0] + tail[1].rfind(b"\n") + 1
+                file.truncate(size)
+        return size
+
+    def _old(self, number: int) -> Path:
+        return Path(f"{self.path}.{number}{self._suffix}")
+
     def _rotate(self) -> None:
         for number in range(self.keep - 1, 0, -1):
-            older = Path(f"{self.path}.{number}")
-            if older.exists():
-                older.replace(f"{self.path}.{number + 1}")
-        if self.keep:
-            self.path.replace(f"{self.path}.1")
-        else:
+            if self._old(number).exists():
+                self._old(number).replace(self._old(number + 1))
+        if not self.keep:
             self.path.unlink()
+        elif self._suffix:
+            making = Path(f"{self.path}.making")
+            with self.path.open("rb") as source, gzip.open(making, "wb", compresslevel=6) as sink:
+                shutil.copyfileobj(source, sink, 2**20)
+            making.replace(self._old(1))
+            self.path.unlink()
+        else:
+            self.path.replace(self._old(1))
         self._size = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        """Delete the oldest files as long as all of them, and a full new one, are more than is allowed."""
+        if self.total_bytes is None:
+            return
+        left = self.total_bytes - self.max_bytes
+        for number in range(1, self.keep + 1):
+            if not self._old(number).exists():
+                return
+            left -= self._old(number).stat().st_size
+            if left < 0:
+                self._old(number).unlink()
 
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
-    """The records of a file that FileSink wrote. Raises ValueError with the line number for a line that is no record."""
-    with open(path, "rb") as file:
+    """The records of a file that FileSink wrote. Raises ValueError with the line number for a line that is no record.
+
+    A last line without an end, which a crash may leave, is no record and no mistake.
+    """
+    compressed = os.fspath(path).endswith(".gz")
+    with cast("IO[bytes]", gzip.open(path, "rb") if compressed else open(path, "rb")) as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:
                 yield decode(line)
             except msgspec.DecodeError as error:
+                if not line.endswith(b"\n"):
+                    return
                 raise ValueError(f"{os.fspath(path)}, line {number}: {error}") from error
+
+
+def log_files(directory: str | os.PathLike[str]) -> list[Path]:
+    """The files of a decision log, of each role the oldest first. Raises OSError."""
+
+    def age(path: Path) -> tuple[str, int]:
+        role, _, rest = path.name.partition(".jsonl")
+        number = rest.removesuffix(".gz").lstrip(".")
+        return role, -int(number or 0)
+
+    found = [path for path in Path(directory).iterdir() if re.fullmatch(r"[^.]+\.jsonl(\.\d+(\.gz)?)?", path.name)]
+    return sorted(found, key=age)

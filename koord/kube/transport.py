@@ -105,6 +105,7 @@ class Transport:
         target = self._target(path, params)
         backoff = Backoff(0.1, 5.0)
         renewed = renew = False
+        lost: Lost | None = None
         for attempt in range(1, ATTEMPTS + 1):
             last = attempt == ATTEMPTS
             await self.limiter.acquire(priority)
@@ -113,12 +114,15 @@ class Transport:
                     method, target, body, content_type, timeout=timeout, renew=renew, fence=fence, priority=priority
                 )
             except Barred:
+                if lost is not None:  # an earlier try may have taken place
+                    raise errors.Unreachable(f"{self.config.server}: {lost}") from None
                 raise errors.NotLeading(f"{method} {path}") from None
             except NotSent as error:
                 pause = backoff.next()
                 if last or _too_late(fence, pause):
                     raise errors.Unreachable(f"{self.config.server}: {error}") from error.__cause__
             except Lost as error:
+                lost = error
                 pause = backoff.next()
                 if last or not idempotent or _too_late(fence, pause):
                     raise errors.Unreachable(f"{self.config.server}: {error}") from error.__cause__

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from koord import seams
+from koord.process.decisionlog import DecisionLog, decision_log_options
 from koord.process.flags import (
     CommaList,
     IPAddress,
@@ -68,6 +69,7 @@ _LEASE_FLAGS = {
 @click.option("--leader-elect-resource-name", default="koord-descheduler", show_default=True, help="Name of the Lease.")
 @click.option("--leader-elect-resource-namespace", default="koordinator-system", show_default=True, help="Namespace of the Lease.")
 @inert_options(COMPONENT_BASE)
+@decision_log_options
 @common_options
 @click.pass_context
 def command(
@@ -96,7 +98,7 @@ def command(
         _warn(given)
         options = read(config, given)
         file = options.config.client_connection.kubeconfig or kubeconfig
-        await _run(running, options, load(file, context=context, master=master), _serving(flags))
+        await _run(running, options, load(file, context=context, master=master), _serving(flags), flags["decision_log"])
 
     sys.exit(life.run(main, name="koord descheduler"))
 
@@ -203,7 +205,7 @@ def _serving(flags: dict[str, Any]) -> Serving:
     )
 
 
-async def _run(life: Life, options: Options, config: ClientConfig, serving: Serving) -> None:
+async def _run(life: Life, options: Options, config: ClientConfig, serving: Serving, decision_log: DecisionLog) -> None:
     """Build what a process of its own needs, then live."""
     from koord.decisions.recorder import Recorder
     from koord.decisions.sinks import LogSink
@@ -213,7 +215,7 @@ async def _run(life: Life, options: Options, config: ClientConfig, serving: Serv
     from koord.process.serving import gate_for
     from roles.descheduler.app import App
 
-    recorder = Recorder("descheduler", [LogSink(verdicts=_Logged())])
+    recorder = Recorder("descheduler", [LogSink(verdicts=_Logged()), *decision_log.sinks("descheduler", life)])
     connection = options.config.client_connection
     limits: dict[str, Any] = {"qps": connection.qps or 50.0, "burst": connection.burst or 100}
     async with AsyncExitStack() as stack:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from koord.process.decisionlog import DecisionLog, decision_log_options
 from koord.process.flags import FlagError, bool_option, common_options, duration_option, gates_option, go_command
 from roles.koordlet.options import DURATION, FLAGS, GATES, Flag, OptionError, Options, check
 
@@ -42,8 +43,17 @@ def _koordlet_options(function: F) -> F:
 @go_command("koordlet")
 @_koordlet_options
 @bool_option("--validate-config", help="Check the flags and exit.")
+@decision_log_options
 @common_options
-def command(kubeconfig: str | None, context: str | None, master: str | None, validate_config: bool, logging: Any, **values: Any) -> None:
+def command(
+    kubeconfig: str | None,
+    context: str | None,
+    master: str | None,
+    validate_config: bool,
+    logging: Any,
+    decision_log: DecisionLog,
+    **values: Any,
+) -> None:
     """Run the node agent: observe this node, isolate and suppress best-effort pods, report.
 
     NODE_NAME names the node; agent_mode=hostMode takes the machine's own directories instead of a DaemonSet's mounts.
@@ -69,12 +79,12 @@ def command(kubeconfig: str | None, context: str | None, master: str | None, val
     from koord.kube.config import load
 
     def main(running: Life) -> Any:
-        return _run(running, options, load(kubeconfig, context=context, master=master))
+        return _run(running, options, load(kubeconfig, context=context, master=master), decision_log)
 
     sys.exit(life.run(main, name="koord koordlet"))
 
 
-async def _run(life: Life, options: Options, config: ClientConfig) -> None:
+async def _run(life: Life, options: Options, config: ClientConfig, decision_log: DecisionLog) -> None:
     """Build what a process of its own needs, then live."""
     from koord.decisions.recorder import Recorder
     from koord.kube.client import Client
@@ -84,7 +94,7 @@ async def _run(life: Life, options: Options, config: ClientConfig) -> None:
     from koord.process.serving import Serving, gate_for, tls_source
     from roles.koordlet.app import App, parse_address
 
-    recorder = Recorder("koordlet")
+    recorder = Recorder("koordlet", decision_log.sinks("koordlet", life))
     serving = Serving(
         cert_file=options.tls_cert_file,
         key_file=options.tls_private_key_file,

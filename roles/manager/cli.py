@@ -8,6 +8,7 @@ import click
 
 from koord.config.errors import ConfigError
 from koord.config.gates import MANAGER, FeatureGates
+from koord.process.decisionlog import decision_log_options
 from koord.process.errors import ConfigurationError
 from koord.process.flags import (
     CommaList,
@@ -25,6 +26,7 @@ _PLUGINS = ("CPUNormalization", "ResourceAmplification", "MidResource", "BatchRe
 
 
 @go_command("manager")
+@decision_log_options
 @common_options
 @click.option(
     "--metrics-addr", type=HostPortAddress, default=":8080", show_default=True, help="Where /metrics is served; 0 switches it off."

@@ -85,7 +85,7 @@ def _check_sync_period(text: str) -> None:
 async def serve(life: Life, flags: dict[str, Any], gates: FeatureGates) -> None:
     """Run the manager until it is asked to end. Raises ConfigError or ConfigurationError."""
     options = options_of(flags, gates)
-    recorder = Recorder("manager")
+    recorder = Recorder("manager", flags["decision_log"].sinks("manager", life))
     registry = metrics.registry("manager")
     metrics.watch_recorder(registry, recorder)
     config = kubeconfig.load(flags["kubeconfig"], context=flags["context"], master=flags["master"])

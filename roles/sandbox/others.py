@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
-from pathlib import Path
+
+import psutil
 
 LOOK_SECONDS = 3.0
 MOST_SHARE = 0.35
@@ -16,23 +16,10 @@ def cpus() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _busy(stat: str, mine: set[int]) -> float:
-    """CPU seconds that were not idle, on CPUs of ours, from the text of /proc/stat."""
-    ticks, total = os.sysconf("SC_CLK_TCK"), 0
-    for line in stat.splitlines():
-        name, *values = line.split()
-        if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in mine:
-            idle = int(values[3]) + int(values[4])
-            total += sum(int(value) for value in values[:8]) - idle
-    return total / ticks
-
-
-def busy_cores(seconds: float = LOOK_SECONDS, path: Path = Path("/proc/stat")) -> float:
-    """CPUs of ours that are in use now, looked at for so long. Raises OSError where the kernel does not tell."""
-    mine = os.sched_getaffinity(0)
-    began, before = time.monotonic(), _busy(path.read_text(), mine)
-    time.sleep(seconds)
-    return max(0.0, (_busy(path.read_text(), mine) - before) / (time.monotonic() - began))
+def busy_cores(seconds: float = LOOK_SECONDS) -> float:
+    """CPUs of ours that are in use now, looked at for so long."""
+    used = psutil.cpu_percent(interval=seconds, percpu=True)
+    return sum(used[cpu] for cpu in os.sched_getaffinity(0) if cpu < len(used)) / 100
 
 
 def too_busy(used: float, available: int) -> str:

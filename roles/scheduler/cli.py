@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from koord.process.decisionlog import decision_log_options
 from koord.process.flags import IPAddress, bool_option, common_options, duration_option, gates_option, go_command
 from koord.process.inert import inert_given, inert_options
 from roles.scheduler import flags as groups
@@ -54,6 +55,7 @@ _LEASE = {
 @groups.client_options
 @inert_options(groups.INERT)
 @gates_option(help="Feature gates, as A=true,B=false.")
+@decision_log_options
 @common_options
 @click.pass_context
 def command(
@@ -226,7 +228,7 @@ async def _run(life: Life, options: Options, target: ClientConfig, flags: dict[s
     from roles.scheduler.app import App
 
     tuning.keep_memory()
-    recorder = Recorder("scheduler")
+    recorder = Recorder("scheduler", flags["decision_log"].sinks("scheduler", life))
     listening = serving(flags)
     # A limit counts only where it is written: the API server's own fairness protects it better than a limit nobody chose.
     connection = options.config.client_connection

@@ -15,7 +15,8 @@ import orjson
 
 from koord.api.kinds import EVENTS, NODES, PODGROUPS, PODS
 from koord.api.names import LABEL_POD_GROUP
-from koord.decisions.record import Record, decode_many
+from koord.decisions.record import Record, decode_many, encode
+from koord.decisions.sinks import log_files, read_records
 from koord.kube import config, errors
 from koord.kube.client import Client
 from koord.process.errors import ConfigurationError
@@ -99,16 +100,28 @@ def find_kubeconfig(given: str | None, environ: Mapping[str, str]) -> tuple[str 
     return None, False
 
 
-async def gather(kind: str, namespace: str, name: str, endpoints: Sequence[Endpoint], server: config.ClientConfig | None) -> Gathered:
+async def gather(
+    kind: str, namespace: str, name: str, endpoints: Sequence[Endpoint], server: config.ClientConfig | None, logs: Sequence[str] = ()
+) -> Gathered:
     """Ask every endpoint and, if there is a `server`, the API server; without endpoints, the roles that are found in its cluster.
 
-    A namespace "" means any.
+    `logs` are directories of decision logs. A namespace "" means any.
     """
     found = Gathered()
+    for directory in logs:
+        _read(directory, kind, namespace, name, found)
     if server is None:
         await _ask_all(endpoints, kind, namespace, name, found)
-        found.records.sort(key=lambda record: record.time)
-        return found
+    else:
+        await _ask_server(server, kind, namespace, name, endpoints, found)
+    # A role that is running and keeps a log tells the same record twice.
+    found.records = [*{encode(record): record for record in sorted(found.records, key=lambda record: record.time)}.values()]
+    return found
+
+
+async def _ask_server(
+    server: config.ClientConfig, kind: str, namespace: str, name: str, endpoints: Sequence[Endpoint], found: Gathered
+) -> None:
     async with Client(server, role="why") as client:
         try:
             async with asyncio.timeout(6 * TIMEOUT):
@@ -117,14 +130,13 @@ async def gather(kind: str, namespace: str, name: str, endpoints: Sequence[Endpo
             found.problems.append(f"API server {server.server}: {str(error) or 'no answer in time'}")
             if not found.asked:
                 await _ask_all(endpoints, kind, namespace, name, found)
-    found.records.sort(key=lambda record: record.time)
-    return found
 
 
 async def _gather(client: Client, kind: str, namespace: str, name: str, endpoints: Sequence[Endpoint], found: Gathered) -> None:
     """The roles first where they are known, since they know the namespace; else the object, since it names the node. Raises ApiError."""
     if endpoints:
         await _ask_all(endpoints, kind, namespace, name, found)
+    if found.records:
         namespaces = {record.subject.namespace for record in found.records if record.subject.kind == kind}
         namespace = namespace or (namespaces.pop() if len(namespaces) == 1 else "")
     if kind != "Node" and not namespace:
@@ -155,6 +167,20 @@ async def _namespace_of(client: Client, kind: str, name: str, found: Gathered) -
 
 async def _ask_all(endpoints: Sequence[Endpoint], kind: str, namespace: str, name: str, found: Gathered) -> None:
     await asyncio.gather(*(_ask(endpoint, kind, namespace, name, found) for endpoint in endpoints))
+
+
+def _read(directory: str, kind: str, namespace: str, name: str, found: Gathered) -> None:
+    """The records of a decision log that are about this object."""
+    try:
+        before = len(found.records)
+        for path in log_files(directory):
+            for record in read_records(path):
+                about = record.subject
+                if about.kind == kind and about.name == name and namespace in ("", about.namespace):
+                    found.records.append(record)
+        found.answered += len(found.records) > before
+    except (OSError, EOFError, ValueError) as error:
+        found.problems.append(f"decision log {directory}: {error}")
 
 
 async def _fetch(endpoint: Endpoint, query: dict[str, str]) -> list[Record]:

@@ -29,6 +29,14 @@ def _options(function: F) -> F:
             metavar="URL",
             help="A role's HTTP port; repeatable. Default: KOORD_ENDPOINTS (comma-separated), or a running sandbox's.",
         ),
+        click.option(
+            "--decision-log",
+            "logs",
+            multiple=True,
+            type=click.Path(exists=True, file_okay=False),
+            metavar="DIR",
+            help="Read the records that roles with --decision-log have left here; repeatable. No role need be running.",
+        ),
     ):
         function = option(function)
     return function
@@ -78,7 +86,15 @@ def node(name: str, **options: Any) -> None:
 
 
 def _explain(
-    kind: str, namespace: str, name: str, *, endpoints: tuple[str, ...], kubeconfig: str | None, context: str | None, output: str
+    kind: str,
+    namespace: str,
+    name: str,
+    *,
+    endpoints: tuple[str, ...],
+    kubeconfig: str | None,
+    context: str | None,
+    output: str,
+    logs: tuple[str, ...],
 ) -> None:
     from koord.kube import config
     from roles.tools import explain, gather, render
@@ -86,9 +102,11 @@ def _explain(
     path, usable = gather.find_kubeconfig(kubeconfig, os.environ)
     server = config.load(path, context=context) if usable else None
     found_endpoints = gather.find_endpoints(endpoints, os.environ, server)
-    if not found_endpoints and server is None:
-        raise ConfigurationError("nobody to ask: give --endpoint URL (or KOORD_ENDPOINTS), or --kubeconfig, or start `koord sandbox up`")
-    found = asyncio.run(gather.gather(kind, namespace, name, found_endpoints, server))
+    if not found_endpoints and server is None and not logs:
+        raise ConfigurationError(
+            "nobody to ask: give --endpoint URL (or KOORD_ENDPOINTS), or --kubeconfig, or --decision-log DIR, or start `koord sandbox up`"
+        )
+    found = asyncio.run(gather.gather(kind, namespace, name, found_endpoints, server, logs))
     places = sorted({record.subject.namespace for record in found.records if record.subject.kind == kind} | set(found.places))
     if len(places) > 1:
         raise ConfigurationError(f"there are {kind.lower()}s named {name} in {', '.join(places)}: say which with --namespace")
@@ -96,7 +114,7 @@ def _explain(
     namespace = namespace or (places[0] if places else (live.get("metadata") or {}).get("namespace", ""))
     explanation = explain.explain(kind, found, namespace=namespace, name=name, now=time.time())
     if explanation is None:
-        asked = [str(endpoint) for endpoint in found_endpoints] + ([f"API server at {server.server}"] if server else [])
+        asked = [*map(str, found_endpoints), *logs] + ([f"API server at {server.server}"] if server else [])
         which = f"{namespace}/{name}" if namespace else name
         click.echo(f"koord why: nothing is known of {kind.lower()} {which}; asked: {', '.join(asked)}", err=True)
         for problem in found.problems:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from koord.decisions import query
 from koord.decisions.record import Record, Subject, Term, decode, decode_many, encode
 from koord.decisions.recorder import Recorder
 from koord.decisions.ring import RingSink
-from koord.decisions.sinks import EventSink, FileSink, LogSink, read_records
+from koord.decisions.sinks import FileSink, LogSink, log_files, read_records
 
 
 def record(name: str = "p", *, time: float = 1.0, verdict: str = "Unschedulable", kind: str = "Pod", **extra: Any) -> Record:
@@ -46,11 +47,16 @@ def test_a_failing_sink_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
             raise OSError("disk gone")
 
     told: list[Record] = []
-    recorder = Recorder("scheduler", [Broken(), EventSink(told.append, {"Scheduled"})])
+
+    class Telling:
+        def write(self, record: Record) -> None:
+            told.append(record)
+
+    recorder = Recorder("scheduler", [Broken(), Telling()])
     for verdict in ["Unschedulable"] * 9 + ["Scheduled"]:
         recorder.record(record(verdict=verdict))
     assert len(recorder.ring) == 10
-    assert [item.verdict for item in told] == ["Scheduled"]
+    assert len(told) == 10
     assert recorder.failed == 10
     assert len(caplog.records) == 5
 
@@ -131,6 +137,30 @@ def test_file_on_the_loop_writes_later_and_drops_when_it_cannot(tmp_path: Path, 
     broken.write(record())
     assert broken.dropped == 2
     assert len([line for line in caplog.messages if "cannot be written" in line]) == 1
+
+
+def test_rotated_files_are_compressed_and_all_together_are_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "scheduler.jsonl"
+    sink = FileSink(path, max_bytes=20_000, total_bytes=60_000, keep=99, compress=True)
+    random = Random(1)
+    for number in range(600):
+        sink.write(record(f"p{number}", time=float(number), numbers={"noise": random.randbytes(300).hex()}))
+    files = log_files(tmp_path)
+    assert files[-1] == path
+    assert len(files) > 2
+    assert all(file.suffix == ".gz" for file in files[:-1])
+    assert sum(file.stat().st_size for file in files) <= 60_000
+    names = [item.subject.name for file in files for item in read_records(file)]
+    assert names == [f"p{number}" for number in range(600 - len(names), 600)]  # the newest, in order, without a gap
+
+
+def test_what_a_crash_leaves_of_a_line_is_no_mistake_and_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "scheduler.jsonl"
+    whole = encode(record("before")) + b"\n"
+    path.write_bytes(whole + encode(record("torn"))[:40])
+    assert [item.subject.name for item in read_records(path)] == ["before"]
+    FileSink(path).write(record("after"))
+    assert [item.subject.name for item in read_records(path)] == ["before", "after"]
 
 
 def test_log_lines_carry_the_numbers(caplog: pytest.LogCaptureFixture) -> None:

@@ -215,6 +215,30 @@ def test_the_lease_runs_out_while_the_request_waits_for_its_turn(fault_server: A
     asyncio.run(main())
 
 
+class Brief:
+    """A fence that is held for one try."""
+
+    def __init__(self) -> None:
+        self._tries = 0
+        self.remaining = 100.0
+
+    @property
+    def held(self) -> bool:
+        self._tries += 1
+        return self._tries <= 2  # before the write, and in its step
+
+
+def test_a_write_whose_answer_was_lost_is_not_called_unsent_when_the_lease_is_lost_too(fault_server: Any) -> None:
+    async def main() -> None:
+        async with fault_server() as (server, client):
+            server.script = lambda request: ConnectionError("cut")
+            with pytest.raises(errors.Unreachable):
+                await client.fenced(Brief()).patch(PODS, "x", {}, "default")
+            assert len(server.requests) == 1
+
+    asyncio.run(main())
+
+
 @contextmanager
 def slow_server(context: ssl.SSLContext | None) -> Iterator[tuple[str, threading.Event, threading.Event, list[bytes]]]:
     """A server on a thread that reads a request's first bytes, tells, and reads the rest only when it is let."""

@@ -46,6 +46,25 @@ def test_the_frozen_proxy_refuses_what_it_cannot_do(dist: Path) -> None:
     assert "accepted: Containerd" in done.stderr
 
 
+@pytest.mark.parametrize("given", [None, "/opt/mine/lib"])
+def test_children_of_the_executable_have_the_library_path_of_its_caller(dist: Path, tmp_path: Path, given: str | None) -> None:
+    """A credential plugin is a child like any other: it is started with what the user's own shell has."""
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "interactiveMode": "Never"}
+    plugin["args"] = ["-c", f"env > {tmp_path / 'seen'}; exit 1"]
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(json.dumps({
+        "apiVersion": "v1", "kind": "Config", "current-context": "x",
+        "clusters": [{"name": "x", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "x", "user": {"exec": plugin}}], "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+    }))  # fmt: skip
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **({"LD_LIBRARY_PATH": given} if given else {})}
+    program = [dist / "koord" / "koord", "why", "pod", "default/p", "--kubeconfig", str(kubeconfig)]
+    subprocess.run(program, env=environment, capture_output=True, check=False, timeout=60)
+    seen = dict(line.split("=", 1) for line in (tmp_path / "seen").read_text().splitlines() if "=" in line)
+    assert seen.get("LD_LIBRARY_PATH") == given
+    assert "LD_LIBRARY_PATH_ORIG" not in seen
+
+
 # -- plugins of others -------------------------------------------------------------------------------------------------------
 
 # `statistics` is used by no role of ours: the whole standard library has to be there for plugins

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -14,18 +15,10 @@ from roles.sandbox.demo import drawn
 from roles.sandbox.view.frame import SimulatedNode
 
 
-def stat(path: Path, busy: int, idle: int) -> str:
-    mine = sorted(os.sched_getaffinity(0))
-    lines = [f"cpu{number} {busy} 0 0 {idle} 0 0 0 0 0 0" for number in mine]
-    text = "\n".join(["cpu 1 1 1 1 1 1 1 1 1 1", *lines, "cpu9999 500000 0 0 0 0 0 0 0 0 0", "intr 1"]) + "\n"
-    path.write_text(text)
-    return text
-
-
-def test_only_cpus_of_ours_count(tmp_path: Path) -> None:
-    ticks = os.sysconf("SC_CLK_TCK")
-    text = stat(tmp_path / "stat", busy=3 * ticks, idle=ticks)
-    assert others._busy(text, os.sched_getaffinity(0)) == 3.0 * len(os.sched_getaffinity(0))
+def test_only_cpus_of_ours_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2})
+    monkeypatch.setattr(psutil, "cpu_percent", lambda interval, percpu: [75.0, 100.0, 50.0, 100.0])
+    assert others.busy_cores() == 1.25
 
 
 @pytest.mark.parametrize(("used", "cpus", "refused"), [(0.1, 2, False), (0.7, 2, False), (1.9, 2, True), (0.6, 1, True), (5.0, 16, False)])

@@ -1,0 +1,72 @@
+"""The decision log: every record of a role in files that outlive it (`--decision-log`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from koord.decisions.sinks import FileSink
+from koord.process.errors import ConfigurationError
+from koord.process.life import Life, Phase
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_SIZE = 256  # MiB
+_SIZE = "koord.decision_log_size"
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionLog:
+    """Where the records of a role go. No directory: they stay in memory."""
+
+    directory: str = ""
+    mebibytes: int = DEFAULT_SIZE
+
+    def sinks(self, role: str, life: Life) -> list[FileSink]:
+        """The sink to give to the role's recorder, if any; what waits is written when the process ends. Raises ConfigurationError."""
+        if not self.directory:
+            return []
+        try:
+            os.makedirs(self.directory, mode=0o750, exist_ok=True)
+            if not os.access(self.directory, os.W_OK | os.X_OK):
+                raise PermissionError(13, "not writable")
+        except OSError as error:
+            raise ConfigurationError(f"--decision-log {self.directory}: {error.strerror}") from error
+        size = self.mebibytes * 2**20
+        sink = FileSink(os.path.join(self.directory, f"{role}.jsonl"), max_bytes=size // 4, total_bytes=size, keep=99, compress=True)
+        life.on_stop(sink.finish, "decision log", phase=Phase.EVENTS)
+        return [sink]
+
+
+def decision_log_options(function: F) -> F:
+    """`--decision-log` and `--decision-log-size`; the function gets `decision_log: DecisionLog`."""
+
+    def keep(ctx: click.Context, param: click.Parameter, value: int) -> int:
+        ctx.meta[_SIZE] = value
+        return value
+
+    def join(ctx: click.Context, param: click.Parameter, value: str) -> DecisionLog:
+        return DecisionLog(value, ctx.meta[_SIZE])
+
+    function = click.option(
+        "--decision-log-size",
+        type=click.IntRange(min=4),
+        default=DEFAULT_SIZE,
+        show_default=True,
+        metavar="MIB",
+        is_eager=True,
+        expose_value=False,
+        callback=keep,
+        help="Mebibytes that the decision log may hold; the oldest records go first.",
+    )(function)
+    return click.option(
+        "--decision-log",
+        default="",
+        metavar="DIR",
+        callback=join,
+        help="Append every decision record to files in this directory; `koord why --decision-log DIR` reads them, also after a crash.",
+    )(function)
