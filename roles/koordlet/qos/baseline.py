@@ -4,35 +4,76 @@ from __future__ import annotations
 
 import bisect
 import math
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-#: A value is out of the ordinary when it is above the mean by this many standard deviations, by this share of the mean, and by
-#: the signal's own floor.
-DEVIATIONS, SHARE = 3.0, 0.5
-#: After so long (seconds) a past value counts half.
-HALF_LIFE = 3600.0
+#: A value is out of the ordinary above this share of all values, and then by this much of it or by the signal's floor.
+QUANTILE, SHARE = 0.995, 0.15
+#: So many values are never enough to raise it.
+IGNORED = 2.5
+#: While little is known the floor counts so many times; from so many values on less, until it counts once.
+CAUTION, EXPERIENCE = 4.0, 1440
+#: After so long (seconds) a past value counts half: a burst an hour is remembered over a quiet day.
+HALF_LIFE = 12 * 3600.0
+#: Buckets of values: the first one reaches to LEAST, every next one to GROWTH times as much.
+LEAST, GROWTH, BUCKETS = 0.01, 1.1, 128
+_LOG_GROWTH = math.log(GROWTH)
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Decayed mean and variance of a signal; ``at`` is the time of the newest value (Unix seconds)."""
+    """Decayed mean, variance and distribution of a signal; ``at`` is the time of the newest value (Unix seconds).
+
+    It learns all values that it is given: a distribution without its upper end would call that end unusual for ever.
+    """
 
     mean: float = 0.0
     variance: float = 0.0
     count: int = 0
     at: float = 0.0
+    weights: array[float] = field(default_factory=lambda: array("f", bytes(4 * BUCKETS)))
 
     def learned(self, value: float, now: float) -> Baseline:
         """With one more value. The first ones weigh alike, later ones by their age."""
-        weight = max(1.0 - 0.5 ** (max(now - self.at, 0.0) / HALF_LIFE), 1.0 / (self.count + 1)) if self.count else 1.0
+        kept = 0.5 ** (max(now - self.at, 0.0) / HALF_LIFE) if self.count else 0.0
+        weight = max(1.0 - kept, 1.0 / (self.count + 1)) if self.count else 1.0
         away = value - self.mean
         variance = (1.0 - weight) * (self.variance + weight * away * away)
-        return Baseline(self.mean + weight * away, variance, self.count + 1, now)
+        weights = array("f", [w * kept for w in self.weights])
+        weights[_bucket(value)] += 1.0
+        return Baseline(self.mean + weight * away, variance, self.count + 1, now, weights)
+
+    def quantile(self, share: float) -> float:
+        """The value that this share of all values does not exceed, between the edges of its bucket."""
+        total = math.fsum(self.weights)
+        if total <= 0:
+            return 0.0
+        above = max((1.0 - share) * total, min(IGNORED, total / 2))
+        for index in range(BUCKETS - 1, -1, -1):
+            weight = self.weights[index]
+            if weight > above:
+                low, high = _edge(index - 1), _edge(index)
+                return high - (high - low) * above / weight
+            above -= weight
+        return 0.0
 
     def limit(self, floor: float) -> float:
         """Above this a value is out of the ordinary."""
-        return self.mean + max(DEVIATIONS * math.sqrt(self.variance), SHARE * self.mean, floor)
+        usual = max(self.quantile(QUANTILE), self.mean)
+        caution = min(max(CAUTION * EXPERIENCE / max(self.count, 1), 1.0), CAUTION)
+        return usual + max(SHARE * usual, caution * floor)
+
+
+def _bucket(value: float) -> int:
+    if not value > LEAST:
+        return 0
+    return min(int(math.log(value / LEAST) / _LOG_GROWTH) + 1, BUCKETS - 1)
+
+
+def _edge(index: int) -> float:
+    """Upper edge of a bucket."""
+    return LEAST * GROWTH**index if index >= 0 else 0.0
 
 
 def covariance(left: Sequence[float], right: Sequence[float]) -> tuple[float, float]:
@@ -45,6 +86,23 @@ def covariance(left: Sequence[float], right: Sequence[float]) -> tuple[float, fl
     spread = math.fsum((a - mean_left) ** 2 for a in left) / n, math.fsum((b - mean_right) ** 2 for b in right) / n
     scale = math.sqrt(spread[0] * spread[1])
     return both, max(-1.0, min(1.0, both / scale)) if scale > 0 else 0.0
+
+
+def smoothed(values: Sequence[float]) -> list[float]:
+    """Medians of three neighbours: no single sample makes or breaks a likeness."""
+    last = len(values) - 1
+    return [sorted((values[max(i - 1, 0)], values[i], values[min(i + 1, last)]))[1] for i in range(len(values))]
+
+
+def chance(points: int, candidates: int, risk: float) -> float:
+    """The correlation that one of so many innocent series reaches by chance with at most this risk.
+
+    Fisher's transformation with a bound of the normal distribution's tail; neighbouring points count half, for they are alike.
+    """
+    free = points / 2 - 3
+    if free <= 0:
+        return 1.0
+    return math.tanh(math.sqrt(2 * math.log(max(candidates, 1) / risk) / free))
 
 
 def aligned(times: Sequence[int], other_times: Sequence[int], other: Sequence[float], before_ms: int) -> list[float | None]:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from koord.api.qos import QoSClass
 from koord.api.times import format_time
 from koord.decisions.record import Record, Subject, Term
-from roles.koordlet.qos.baseline import Baseline, aligned, covariance
+from roles.koordlet.qos.baseline import Baseline, aligned, chance, covariance, smoothed
 from roles.koordlet.qos.interference_files import Held, batches
 from roles.koordlet.qos.interference_measures import NAME, Measures, Ongoing
 from roles.koordlet.qos.outcome import Notice, Outcome, Sample, Strategy
@@ -25,9 +25,14 @@ from roles.koordlet.store import kinds
 from roles.koordlet.store.view import Series
 
 #: Values before anything is called out; values in a row that call it out, or off; values after which the unusual is the new usual.
-WARM_UP, IN_A_ROW, ADAPT_AFTER = 30, 3, 180
+WARM_UP, IN_A_ROW, ADAPT_AFTER = 30, 4, 180
 #: How far back a culprit is looked for (seconds), how many common points that takes, and how closely it must move with the signal.
-LOOK_BACK, LEAST_POINTS, LEAST_CORRELATION = 300.0, 8, 0.5
+LOOK_BACK, LEAST_POINTS, LEAST_CORRELATION = 300.0, 16, 0.6
+#: How long a pod is squeezed before it is asked whether that helped, and the pause when nobody's squeeze did (seconds); to which part of
+#: its value a signal has to fall.
+TRIAL, REST, HELPED = 20.0, 300.0, 0.75
+#: Chance of blaming an innocent pod, of all that are compared.
+FALSE_BLAME = 0.05
 #: Kind of a series and what selects it beside the pod.
 Selection = tuple[str, dict[str, str]]
 _SENSITIVE = frozenset({QoSClass.LSE, QoSClass.LSR, QoSClass.LS})
@@ -70,22 +75,52 @@ SIGNALS = (
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """One signal of one pod. ``high`` and ``low`` count values in a row; ``since`` is when it was called out (0: it is not)."""
+    """One signal of one pod. ``high`` and ``low`` count values in a row; ``since`` is when it was called out (0: it is not).
+    ``limit`` is what the last run of high values began above."""
 
     baseline: Baseline = field(default_factory=Baseline)
     high: int = 0
     low: int = 0
     since: float = 0.0
+    limit: float = 0.0
     culprit: str = ""
-    """uid."""
+    """uid of who is blamed, on trial or ``proven``: squeezed since ``began``, when the signal was at ``level``."""
+    began: float = 0.0
+    level: float = 0.0
+    proven: bool = False
+    tried: tuple[str, ...] = ()
+    """uids of those whose squeeze did not help."""
+    rest: float = 0.0
+    """Until when nobody is tried, after all were (0: not all were)."""
+
+    def over(self) -> Watched:
+        """Nothing is out of the ordinary any more."""
+        return Watched(self.baseline, low=self.low)
+
+    def on_trial(self, culprit: str, value: float, now: float) -> Watched:
+        """With somebody else to blame; empty: nobody is left."""
+        tried = (*self.tried, self.culprit) if self.culprit else self.tried
+        if not culprit:
+            return replace(self, culprit="", tried=(), rest=now + REST, proven=False)
+        return replace(self, culprit=culprit, began=now, level=value, tried=tried, rest=0.0, proven=False)
+
+    def helped(self, value: float) -> bool:
+        """Whether the signal is where it should be, or clearly less than when the trial began."""
+        return value <= max(self.limit, HELPED * self.level)
 
     def taken(self, value: float, at: float, floor: float) -> Watched:
-        """With one more value. What is out of the ordinary is not learned, unless it becomes the rule."""
-        unusual = self.baseline.count >= WARM_UP and value > self.baseline.limit(floor)
-        if not unusual:
-            return replace(self, baseline=self.baseline.learned(value, at), high=0, low=self.low + 1)
-        baseline = self.baseline.learned(value, at) if self.high >= ADAPT_AFTER else replace(self.baseline, at=at)
-        return replace(self, baseline=baseline, high=self.high + 1, low=0)
+        """With one more value.
+
+        A run of high values is judged by the limit that it began above. All values are learned, but for what follows a call-out: a long
+        trouble teaches as much as a short one, unless it lasts so long that it is the new usual.
+        """
+        running = (self.high > 0 or self.since > 0) and self.high < ADAPT_AFTER
+        limit = self.limit if running else self.baseline.limit(floor)
+        if self.baseline.count < WARM_UP or value <= limit:
+            return replace(self, baseline=self.baseline.learned(value, at), high=0, low=self.low + 1, limit=limit)
+        teaches = not self.since or not running
+        baseline = self.baseline.learned(value, at) if teaches else replace(self.baseline, at=at)
+        return replace(self, baseline=baseline, high=self.high + 1, low=0, limit=limit)
 
 
 Key = tuple[str, str]
@@ -152,8 +187,9 @@ def _moving_with(
         pairs = [(a, b) for a, b in zip(seen.values, moved, strict=True) if b is not None]
         if len(pairs) < LEAST_POINTS:
             continue
-        together, correlation = covariance([a for a, _ in pairs], [b for _, b in pairs])
-        if correlation >= LEAST_CORRELATION and (best is None or together > best[0]):
+        together, correlation = covariance(smoothed([a for a, _ in pairs]), smoothed([b for _, b in pairs]))
+        close = max(LEAST_CORRELATION, chance(len(pairs), len(others), FALSE_BLAME))
+        if correlation >= close and (best is None or together > best[0]):
             best = (together, other, correlation)
     return (None if best is None else (best[1], best[2])), any_points
 
@@ -229,7 +265,9 @@ class _Findings:
             after = self._called_out(pod, signal, value, after)
         elif after.since and after.low >= IN_A_ROW:
             self._record("InterferenceOver", pod, signal, value, after, "")
-            after = replace(after, since=0.0, culprit="")
+            after = after.over()
+        elif after.since:
+            after = self._tried(pod, signal, value, at, after)
         self.watched[key] = after
         if after.since:
             self._show(pod, signal, value, after)
@@ -239,7 +277,59 @@ class _Findings:
         who = f"; pod {culprit[0].key} moves with it (correlation {culprit[1]:.2f})" if culprit is not None else "; no pod moves with it"
         text = self._record("Interfered", pod, signal, value, watched, who, culprit)
         self.notices.append(Notice("Warning", "Interference", text, pod.namespace, pod.name, pod.uid, observed=True))
-        return replace(watched, since=self.now, culprit=culprit[0].uid if culprit is not None else "")
+        watched = replace(watched, since=self.now)
+        return watched if culprit is None else watched.on_trial(culprit[0].uid, value, self.now)
+
+    def _tried(self, pod: PodState, signal: Signal, value: float, at: float, watched: Watched) -> Watched:
+        """Blame is checked: who was squeezed and did not help is set free, and the next one is tried, until the pod recovers."""
+        if watched.proven and self._here(watched.culprit):
+            return watched
+        if watched.culprit and self._here(watched.culprit):
+            if at < watched.began + TRIAL:
+                return watched
+            if watched.helped(value):
+                self._judge("Confirmed", pod, signal, watched, value)
+                return replace(watched, proven=True)
+            self._judge("Cleared", pod, signal, watched, value)
+        elif not watched.culprit and not watched.tried and not watched.rest:
+            found = culprit_of(self.snapshot, signal, pod)  # there may be enough to go by now
+            return watched if found is None else watched.on_trial(found[0].uid, value, self.now)
+        elif self.now < watched.rest:
+            return watched
+        return watched.on_trial(self._next(pod, signal, watched), value, self.now)
+
+    def _here(self, uid: str) -> bool:
+        pod = self.snapshot.pod(uid)
+        return pod is not None and pod.active
+
+    def _next(self, pod: PodState, signal: Signal, watched: Watched) -> str:
+        """The most active best-effort pod of those that were not tried; who disturbs need not move with the signal."""
+        tried = {*watched.tried, watched.culprit, pod.uid}
+        kind, properties = signal.culprits[-1]
+        rows = []
+        for other in self.snapshot.pods:
+            if other.uid not in tried and other.active and other.best_effort:
+                seen = self.snapshot.metrics.query(kind, LOOK_BACK, pod_uid=other.uid, **properties).values
+                if seen and (activity := sum(seen) / len(seen)) > 0:
+                    rows.append((activity, other.uid))
+        return max(rows)[1] if rows else ""
+
+    def _judge(self, verdict: str, pod: PodState, signal: Signal, watched: Watched, value: float) -> None:
+        """What became of a trial, on record of the pod that was squeezed."""
+        culprit = self.snapshot.pod(watched.culprit)
+        if culprit is None:
+            return
+        helped = "helped" if verdict == "Confirmed" else "did not help"
+        text = f"squeezing it {helped} pod {pod.key}: {signal.name} was {watched.level:.2f} {signal.unit} and is {value:.2f}"
+        subject = Subject("Pod", culprit.namespace, culprit.name, culprit.uid)
+        numbers: dict[str, float | int | str] = {
+            "signal": signal.name,
+            "victim": pod.key,
+            "before": round(watched.level, 4),
+            "value": round(value, 4),
+        }
+        name, features = self.strategy.name, self.strategy.features
+        self.records.append(Record("koordlet", subject, self.now, verdict, name, text, numbers=numbers, features=features))
 
     def _show(self, pod: PodState, signal: Signal, value: float, watched: Watched) -> None:
         culprit = self.snapshot.pod(watched.culprit) if watched.culprit else None
@@ -249,7 +339,7 @@ class _Findings:
         told = {"signal": signal.name, "times": round(ratio, 2), "since": format_time(watched.since)}
         self._findings.setdefault(pod.uid, []).append(told | ({"antagonist": culprit.key} if culprit is not None else {}))
         if culprit is not None and culprit.active:
-            self.ongoing.append(Ongoing(pod, signal.name, culprit, watched.since))
+            self.ongoing.append(Ongoing(pod, signal.name, culprit, watched.since, watched.proven))
 
     def findings(self) -> dict[str, dict[str, Any]]:
         """What the NodeMetric says of the pods that wait."""
@@ -271,9 +361,7 @@ class _Findings:
         numbers: dict[str, float | int | str] = {"value": round(value, 4), "mean": round(baseline.mean, 4), "signal": signal.name}
         if culprit is not None:
             numbers |= {"antagonist": culprit[0].key, "correlation": round(culprit[1], 3)}
-        terms = (
-            Term("limit", round(baseline.limit(signal.floor), 4), "mean + the largest of 3 deviations, half the mean, floor", signal.unit),
-        )
+        terms = (Term("limit", round(baseline.limit(signal.floor), 4), "99.5 % of all values, and a margin on top", signal.unit),)
         subject = Subject("Pod", pod.namespace, pod.name, pod.uid)
         features = self.strategy.features
         self.records.append(

@@ -1,4 +1,7 @@
-"""How far one goes with a best-effort pod that slows services down: more the longer they suffer (BEY-INT-01). Pure."""
+"""How far one goes with a best-effort pod that slows services down: more the longer they suffer (BEY-INT-01). Pure.
+
+Squeezing and throttling are undone when they do not help; only who was proven so is asked to move or evicted.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,14 @@ _VERDICTS = {SQUEEZE: "Squeezed", THROTTLE: "Throttled"}
 
 @dataclass(frozen=True, slots=True)
 class Ongoing:
-    """A pod that waits because of another one; ``since`` in Unix seconds."""
+    """A pod that waits, and who is squeezed for it; ``since`` in Unix seconds."""
 
     victim: PodState
     signal: str
     culprit: PodState
     since: float
+    proven: bool = False
+    """Squeezing the culprit helped the victim."""
 
 
 class Measures:
@@ -75,7 +80,7 @@ class Measures:
                 )
             if action in held.actions:
                 self.samples.append(Sample("interference_action", 1, (culprit.namespace, culprit.name, action)))
-        if MIGRATE in config.actions and self._lasts(case, config.migrate_after_seconds):
+        if MIGRATE in config.actions and case.proven and self._lasts(case, config.migrate_after_seconds):
             request = {"reason": "Interference", "signal": case.signal, "victim": case.victim.key, "since": format_time(case.since)}
             self.asked.setdefault(culprit.uid, {"migrateOut": request})
             self.samples.append(Sample("interference_action", 1, (culprit.namespace, culprit.name, MIGRATE)))
@@ -94,7 +99,7 @@ class Measures:
             return
         namespace, name = (pod.namespace, pod.name) if pod is not None else (held.namespace, held.name) if held is not None else ("", "")
         if (held is not None and held.files) or uid in self._asked:
-            self._tell(Subject("Pod", namespace, name, uid), "SetFree", "nobody waits because of this pod any more", {})
+            self._tell(Subject("Pod", namespace, name, uid), "SetFree", "nobody waits because of this pod (any more)", {})
 
     def _tell(self, subject: Subject, verdict: str, text: str, numbers: dict[str, Any]) -> None:
         self.records.append(Record("koordlet", subject, self.now, verdict, NAME, text, numbers=numbers, features=FEATURES))
@@ -104,7 +109,7 @@ class Measures:
         if EVICT not in self.config.actions or (cooling is not None and 0 <= self.now - cooling < COOL_DOWN):
             return
         for case in self.ongoing:
-            if self._lasts(case, self.config.evict_after_seconds) and may_evict(case.culprit, NAME):
+            if case.proven and self._lasts(case, self.config.evict_after_seconds) and may_evict(case.culprit, NAME):
                 text = f"pod {case.victim.key} waits for {case.signal} more than usual, and this pod moves with it"
                 one = (victim(self.snapshot, case.culprit),)
                 numbers = {"signal": case.signal, "victim": case.victim.key}
