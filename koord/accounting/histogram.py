@@ -20,6 +20,8 @@ __all__ = [
 EPSILON: Final = 0.0001  # a bucket lighter than this counts as empty at the edges
 MAX_CHECKPOINT_WEIGHT: Final = 10_000
 _MAX_EXPONENT: Final = 100  # half-lives between the reference time and a sample before the reference moves
+#: So many samples in a row that are older than a half-life: not they are late, the newest was early.
+_LATE = 100
 _ZERO_TIME: Final = -62_135_596_800.0  # year 1, where reference times start and from where they are rounded
 
 
@@ -78,7 +80,7 @@ class DecayingHistogram:
     reference moves when that exponent would pass 100.
     """
 
-    __slots__ = ("_total", "_weights", "half_life", "options", "reference")
+    __slots__ = ("_behind", "_newest", "_total", "_weights", "half_life", "options", "reference")
 
     def __init__(self, options: BucketOptions, half_life: float) -> None:
         """Empty. ``half_life`` in seconds must be positive."""
@@ -89,10 +91,17 @@ class DecayingHistogram:
         self.reference = _ZERO_TIME
         self._weights: dict[int, float] = {}
         self._total = 0.0
+        self._newest = _ZERO_TIME
+        self._behind = 0
 
     def add(self, value: float, weight: float, time: float) -> None:
         """Add a sample. Raises ValueError for a weight or value that is negative or no number."""
         decayed = self._decayed(value, weight, time)
+        self._behind = self._behind + 1 if self._newest - time > self.half_life else 0
+        if self._behind > _LATE:
+            self._clock_was_ahead(time)
+            decayed = self._decayed(value, weight, time)
+        self._newest = max(self._newest, time)
         bucket = self.options.index(value)
         self._weights[bucket] = self._weights.get(bucket, 0.0) + decayed
         self._total += decayed
@@ -114,6 +123,13 @@ class DecayingHistogram:
         if time > self.reference + self.half_life * _MAX_EXPONENT:
             self._move_reference(time)
         return float(weight * 2.0 ** ((time - self.reference) / self.half_life))
+
+    def _clock_was_ahead(self, time: float) -> None:
+        """Count what there is as of now: some of it was stamped by a clock that was ahead, and would outweigh all later samples."""
+        self._behind = 0
+        steps = math.floor((self._newest - time) / self.half_life + 0.5)
+        self.reference -= steps * self.half_life
+        self._newest = time
 
     def _move_reference(self, time: float) -> None:
         """Move the reference to ``time``, rounded to a multiple of the half-life since year 1, and rescale."""

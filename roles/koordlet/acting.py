@@ -6,12 +6,14 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from koord import seams
 from koord.api.kinds import NODES, PODS
 from koord.kube.events import EventRecorder, ObjectRef
 from roles.koordlet.actuation.executor import Executor, Mode
 from roles.koordlet.actuation.holds import Holds
 from roles.koordlet.actuation.journal import Journal, JournalError
 from roles.koordlet.actuation.restore import holds_path, journal_path
+from roles.koordlet.actuation.writes import Kind, Write, sequence
 from roles.koordlet.eviction.evictor import Evictor, PodEvictor
 from roles.koordlet.eviction.kill import ContainerKiller, Endpoints
 from roles.koordlet.eviction.runner import EvictionRunner
@@ -87,7 +89,7 @@ class Acting:
         )
         if extensions.evictor is not None:
             evictor = extensions.evictor(client, evictor)
-        mode_of = modes(options)
+        mode_of = self._mode_of = modes(options)
         self._evictions = EvictionRunner(evictor, recorder, mode_of, metrics=metrics)
         self.manager = QOSManager(
             [*make_strategies(options, gate), *extensions.make_strategies(options, gate)],
@@ -135,6 +137,15 @@ class Acting:
         """The kernel reports a stall: run all strategies out of turn."""
         for name in self.manager.names:
             self.manager.run_now(name, snapshot, mono)
+
+    def change(self, name: str, path: str, value: str) -> str:
+        """Set a file of the node that a collector needs; why that cannot be, "" when it says so."""
+        write = Write(name, path, value, kind=Kind.FILE, cached=False, reason="UpdateSystemConfig")
+        mode = self._mode_of("ColdPageCollector")
+        applied = self.executor.apply([sequence(write)], rule="collectors", now=seams.now(), mode=mode)
+        if applied.would:
+            return "koordlet only observes"
+        return str(applied.failed[0]) if applied.failed else ""
 
     async def stop(self) -> None:
         await self._evictions.stop()

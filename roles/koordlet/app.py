@@ -16,7 +16,7 @@ from koord.process.notify import notify, stay_watched
 from roles.koordlet import restoring
 from roles.koordlet.acting import Acting
 from roles.koordlet.audit.http import EventsHandler
-from roles.koordlet.audit.log import AuditLog
+from roles.koordlet.audit.log import FLUSH_AFTER, AuditLog
 from roles.koordlet.audit.reader import Readers
 from roles.koordlet.extensions import load as load_extensions
 from roles.koordlet.host.cgroup import Cgroups, detect_driver
@@ -171,7 +171,7 @@ class App:
         self.informers.start()
         kubelet = make_kubelet(self.parts, self.root)
         pods = PodInformer(self.book, kubelet, lambda: self.state.node, options.kubelet_sync_interval, self._on_pods)
-        self.sensing = make_sensing(self.parts, self.host, self.book, self._on_tick)
+        self.sensing = make_sensing(self.parts, self.host, self.book, self._on_tick, self._change)
         stopping = life.stopping
         life.spawn(pods.run(stopping), "pods")
         pleg = Pleg(cgroups, pods.trigger)
@@ -196,6 +196,7 @@ class App:
             fetch=pods.fetch,
         )
         self.acting.start()
+        life.spawn(self._flush_audit(stopping), "audit log")
         life.spawn(lambda: self.acting.hooks.run(stopping, self._synced), "runtime hooks", restart=True)
         life.on_stop(self.acting.stop, "acting half")
         spawn_reports(
@@ -233,6 +234,12 @@ class App:
             cgroups.use(driver)
             self.book.relocate()
             self._on_pods()
+
+    async def _flush_audit(self, stopping: asyncio.Event) -> None:
+        """The last events of a quiet node reach the disk, too."""
+        while not stopping.is_set():
+            self.audit.flush()
+            await seams.sleep(FLUSH_AFTER)
 
     async def _callbacks_of(self, kind: StateKind) -> None:
         await self._synced.wait()
@@ -320,6 +327,9 @@ class App:
             node_window=max(*policy.durations, policy.aggregate),
             window=max(policy.aggregate, self.options.prediction_training_interval),
         )
+
+    def _change(self, name: str, path: str, value: str) -> str:
+        return self.acting.change(name, path, value)
 
     def _on_pods(self) -> None:
         export_container_resources(self.metrics, self.book.pods)

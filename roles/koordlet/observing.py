@@ -67,7 +67,9 @@ def make_kubelet(parts: Parts, root: HostRoot) -> KubeletClient:
     return KubeletClient(kubelet, parts.metrics, parts.client.config, machine)
 
 
-def make_sensing(parts: Parts, host: HostState, book: PodBook, on_tick: Callable[[Round], None]) -> SensingLoop:
+def make_sensing(
+    parts: Parts, host: HostState, book: PodBook, on_tick: Callable[[Round], None], change: Callable[[str, str, str], str]
+) -> SensingLoop:
     """All collectors and their loop."""
     options, state = parts.options, parts.state
     context = SensingContext(
@@ -84,6 +86,7 @@ def make_sensing(parts: Parts, host: HostState, book: PodBook, on_tick: Callable
         outdated=options.collect_sys_metric_outdated_interval,
         ticks_per_second=clock_ticks(),
         page_size=resource.getpagesize(),
+        change=change,
         page_cache_wanted=options.enable_pagecache_collector,
         resctrl_wanted=options.enable_resctrl_collector,
         skip_terminated=not options.collect_terminated_pods,

@@ -86,6 +86,15 @@ def test_percentiles_rise_and_bound_the_samples(values: list[tuple[float, float]
     assert found[-1] <= AGENT_CPU.end(AGENT_CPU.index(max(value for value, _ in values)))
 
 
+def test_a_clock_that_was_ahead_does_not_outweigh_what_comes_after() -> None:
+    made = histogram()
+    for k in range(10):
+        made.add(0.1, 1.0, NOW + 14 * 24 * HOUR + 60 * k)
+    for k in range(1440):
+        made.add(8.0, 1.0, NOW + 60 * k)
+    assert made.percentile(0.95) > 7
+
+
 @given(samples, samples)
 def test_what_was_added_can_be_taken_back(kept: list[tuple[float, float]], gone: list[tuple[float, float]]) -> None:
     made = filled(kept + gone)

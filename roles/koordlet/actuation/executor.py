@@ -20,7 +20,7 @@ from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.holds import Holds, text_before
 from roles.koordlet.actuation.journal import Entry, Journal, Undo
 from roles.koordlet.actuation.memsw import beside
-from roles.koordlet.actuation.target import Target, key_of, limited_with, reset_by, reset_to, resolve
+from roles.koordlet.actuation.target import REGISTRATION_FILE, Target, key_of, limited_with, reset_by, reset_to, resolve
 from roles.koordlet.actuation.writes import Batch, Hold, Kind, Merge, Write, sequence
 from roles.koordlet.audit.log import AuditEvent
 from roles.koordlet.host.errors import HostError
@@ -38,8 +38,8 @@ CACHE_TTL = 120.0
 SWEEP_EVERY = 60.0
 AUDIT_VERBOSITY = 3
 
-#: One write a thread: a record of each would push out everything else.
-UNTOLD = frozenset({"tasks", "cgroup.procs"})
+#: One write a thread: a record of each would push out everything else. Of the registration the log tells.
+UNTOLD = frozenset({"tasks", "cgroup.procs", REGISTRATION_FILE})
 
 Key = tuple[str, str, str]
 
@@ -80,8 +80,9 @@ class Executor:
     clock: Callable[[], float] = seams.monotonic
     holds: Holds = field(default_factory=Holds)
     _cache: dict[Key, tuple[str, float]] = field(default_factory=dict)
-    _would: dict[Key, str] = field(default_factory=dict)
-    _troubled: dict[Key, str] = field(default_factory=dict)
+    _would: dict[Key, tuple[str, float]] = field(default_factory=dict)
+    """What observe mode kept back, and when it was last wanted."""
+    _troubled: dict[Key, tuple[str, float]] = field(default_factory=dict)
     _owed: dict[Key, tuple[Write, str]] = field(default_factory=dict)
     """Releases that failed, with their rule: tried again once a minute."""
     _swept: float = 0.0
@@ -333,8 +334,11 @@ class Executor:
                 applied.skipped += 1
                 continue
             applied.would.append(target.write)
-            if self._would.get(key) != target.write.value:
-                self._would[key] = target.write.value
+            if target.write.resource in UNTOLD:
+                continue
+            known = self._would.get(key)
+            self._would[key] = target.write.value, self.clock()
+            if known is None or known[0] != target.write.value:
                 self._record(target, target.current, rule, now, "WouldWrite")
 
     def _failed(self, write: Write, error: WriteError, applied: Applied) -> None:
@@ -345,8 +349,9 @@ class Executor:
         if write.hold is Hold.RELEASE and self.holds.holder(write.resource, write.target, write.device):
             self._owed[key] = (write, self.holds.holder(write.resource, write.target, write.device))
         text = str(error)
-        if self._troubled.get(key) != text:
-            self._troubled[key] = text
+        known = self._troubled.get(key)
+        self._troubled[key] = text, self.clock()
+        if known is None or known[0] != text:
             level = logging.INFO if error.trouble in (Trouble.BUSY, Trouble.UNJOURNALLED) else logging.WARNING
             log.log(level, "wanted %s: %s", write, text)
 
@@ -389,7 +394,11 @@ class Executor:
         self.holds.forget_gone()
         for write, rule in list(self._owed.values()):
             self._apply(sequence(write), rule, at, Mode.ENFORCE, Applied())
-        self._cache = {k: v for k, v in self._cache.items() if now - v[1] <= max(CACHE_TTL, 2 * self.force_after)}
+        oldest = now - max(CACHE_TTL, 2 * self.force_after)
+        self._cache = {k: v for k, v in self._cache.items() if v[1] >= oldest}
+        # containers and threads end without a word
+        self._would = {k: v for k, v in self._would.items() if v[1] >= oldest}
+        self._troubled = {k: v for k, v in self._troubled.items() if v[1] >= oldest}
 
 
 def _wish(write: Write) -> str:

@@ -78,6 +78,7 @@ def replace_file(path: str, text: str) -> None:
             data = memoryview(text.encode())
             while data:
                 data = data[os.write(fd, data) :]
+            os.fdatasync(fd)
         finally:
             os.close(fd)
         os.rename(temporary, path)
@@ -96,6 +97,14 @@ def change_own(path: str, wanted: bool, *, directory: bool) -> None:
             os.unlink(path)
     except OSError as error:
         raise from_os_error(path, error, "cannot be made" if wanted else "cannot be removed") from None
+
+
+def others_in(path: str) -> list[str]:
+    """What is in a directory of the agent's own making beside what the kernel, or the agent, puts there."""
+    try:
+        return sorted(set(os.listdir(path)) - set(GROUP_FILES))
+    except OSError:
+        return []
 
 
 def _remove_directory(path: str) -> None:

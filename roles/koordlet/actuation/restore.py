@@ -201,10 +201,18 @@ def _write(entry: Entry, text: str, journal: Journal) -> None:
     kernel.write(entry.path, text)
 
 
+def _a_group(entry: Entry) -> bool:
+    """Whether the kernel fills a directory with files and removes it with them (resctrl)."""
+    return os.path.exists(os.path.join(entry.path, "schemata"))
+
+
 def _other(entry: Entry, result: Restored, journal: Journal) -> None:
     try:
         if entry.undo is Undo.UNMOUNT:
             kernel.unmount(entry.path)
+        elif entry.undo is Undo.REMOVE_DIRECTORY and not _a_group(entry) and (left := kernel.others_in(entry.path)):
+            result.theirs.append(WriteError(Trouble.OTHER, entry.path, f"holds what is not koordlet's: {', '.join(left)[:80]}"))
+            return
         elif entry.undo is Undo.REMOVE_DIRECTORY:
             kernel.change_own(entry.path, False, directory=True)
         elif entry.undo is Undo.REMOVE:

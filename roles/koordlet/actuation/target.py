@@ -23,6 +23,8 @@ from roles.koordlet.states.model import HostState
 _UNDO_BY_RESOURCE = {"schemata": Undo.LINES, "sched_features": Undo.WORDS}
 #: Files that say where a task is: leaving the group is what puts it back.
 _NEVER_JOURNALLED = frozenset({"tasks", "cgroup.procs"})
+#: The file by which the runtime proxy knows this agent; one that is there already was made by a koordlet too.
+REGISTRATION_FILE = "hook registration"
 _REMOVALS = (Kind.ABSENT, Kind.NO_DIRECTORY)
 #: The kernel gives an idle group the least weight and, when it is idle no more, the default one instead of the one it had.
 RESETS = {"cpu.idle": "cpu.shares"}
@@ -78,8 +80,8 @@ class Target:
         if kind is Kind.MOUNT:
             return Entry(self.path, "", Undo.UNMOUNT, ours=())
         if kind is Kind.CREATE:
-            if not os.path.lexists(self.path):
-                return Entry(self.path, "", Undo.REMOVE, ours=())
+            if not os.path.lexists(self.path) or resource == REGISTRATION_FILE:
+                return Entry(self.path, "", Undo.REMOVE, ours=(self.current,) if self.current else ())
             return Entry(self.path, self.current, Undo.REPLACE, ours=(), now=self.current)
         if kind is Kind.DIRECTORY:
             return None if os.path.isdir(self.path) else Entry(self.path, "", Undo.REMOVE_DIRECTORY, ours=())

@@ -113,6 +113,8 @@ class PodEvictor:
         self._evicted = {uid: at for uid, at in self._evicted.items() if now - at < REMEMBER}
         self._evicted[pod.uid] = now
         self._tell(pod, EVENT_SUCCESS, f"{message}: {why}")
+        if self._audit is not None:
+            self._audit.emit(AuditEvent("pod", pod.namespace, pod.name, reason="EvictPod", message=f"{gate}: {why}"), 1)
         if self._metrics is not None:
             self._metrics.pod_eviction.inc(REASON_LABEL)
             self._metrics.pod_eviction_detail.inc(pod.namespace, pod.name, REASON_LABEL)

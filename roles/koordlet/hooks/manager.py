@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from koord import seams
 from roles.koordlet.actuation.executor import Executor, Mode
 from roles.koordlet.hooks.asking import Asking
 from roles.koordlet.hooks.context import Stage
@@ -15,7 +16,7 @@ from roles.koordlet.hooks.delivery import Delivery, Fetch, never
 from roles.koordlet.hooks.ignored import Ignored
 from roles.koordlet.hooks.reconciler import Pass, Reconciler
 from roles.koordlet.hooks.registry import make_hooks
-from roles.koordlet.hooks.server import HookServer, ServerError, register, stages_with_hooks
+from roles.koordlet.hooks.server import HookServer, ServerError, registration, stages_with_hooks
 from roles.koordlet.nri.runner import NRIRunner
 from roles.koordlet.options import Options
 from roles.koordlet.qos.outcome import Notice
@@ -64,7 +65,9 @@ class HooksManager:
         self._wanted = asyncio.Event()
         self._held_back: set[str] = set()
         self._disabled = disabled_stages(options.runtime_hooks_disable_stages)
-        self._server = HookServer(options.runtime_hooks_network, self._address(), self._service)
+        self._metrics = metrics
+        self._registered = ""
+        self._server = HookServer(options.runtime_hooks_network, self._address(), self._service, lost=self._lost)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -107,6 +110,10 @@ class HooksManager:
                 self._wanted.clear()
                 retry = 0.0
             done = await self.once()
+            if listening and not _there(self._registered):
+                log.error("the registration %s was taken away; it is written again", self._registered)
+                await self._server.stop()
+                listening = False
             if not listening and not stopping.is_set() and not self._options.observe_only:
                 try:
                     await self._listen()
@@ -152,12 +159,17 @@ class HooksManager:
         stages = stages_with_hooks(self.asking.hooks, self._disabled)
         options = self._options
         directory = self._executor.host.root.hooks_config
-        try:
-            path = register(directory, options.runtime_hooks_host_endpoint, options.runtime_hooks_failure_policy, stages)
-        except ServerError:
+        batch, path = registration(directory, options.runtime_hooks_host_endpoint, options.runtime_hooks_failure_policy, stages)
+        applied = self._executor.apply([batch], rule="runtime hooks", now=seams.now())
+        if applied.failed or not _there(path):
             await self._server.stop()
-            raise
+            why = applied.failed[0].detail if applied.failed else f"{directory} is no directory"
+            raise ServerError(f"hook registration {path} cannot be written: {why}")
+        self._registered = path
         log.info("registered for %s in %s", ", ".join(stages) or "no stage", path)
+
+    def _lost(self) -> None:
+        self._metrics.hook_socket_lost.inc()
 
     # -- passes --------------------------------------------------------------------------------------------------------------
 
@@ -182,6 +194,10 @@ def disabled_stages(text: str) -> frozenset[Stage]:
     if unknown:
         log.warning("--runtime-hooks-disable-stages: %s: accepted are %s", ", ".join(unknown), ", ".join(Stage))
     return frozenset(Stage(name) for name in names if name not in unknown)
+
+
+def _there(path: str) -> bool:
+    return os.path.exists(path)
 
 
 def _complain(task: asyncio.Task[None]) -> None:

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from koord import seams
+from roles.koordlet.actuation.target import REGISTRATION_FILE
+from roles.koordlet.actuation.writes import Batch, Kind, Write, sequence
 from roles.koordlet.hooks.context import Stage
 from roles.koordlet.hooks.hook import Hook
 
@@ -29,6 +32,8 @@ MAX_MESSAGE = 16 << 20
 MAX_SOCKET_PATH = 107
 _CHUNK = 1 << 16
 _GRACE = 1.0
+#: How often the socket is looked for (seconds).
+LOOK = 3.0
 REGISTRATION = "koordlet.json"
 
 
@@ -42,25 +47,26 @@ def stages_with_hooks(hooks: tuple[Hook[Any], ...], disabled: frozenset[Stage]) 
     return [str(s) for s in Stage if s in used and s not in disabled and s is not Stage.PRE_REMOVE_POD_SANDBOX]
 
 
-def register(directory: str, endpoint: str, policy: str, stages: list[str]) -> str:
-    """Write the registration file; its path. Raises ServerError."""
+def registration(directory: str, endpoint: str, policy: str, stages: list[str]) -> tuple[Batch, str]:
+    """What makes the runtime proxy ask this server, and the file's path."""
     path = os.path.join(directory, REGISTRATION)
-    temporary = f"{path}.{os.getpid()}~"
     document = {"remote-endpoint": endpoint, "failure-policy": policy, "runtime-hooks": stages}
-    try:
-        os.makedirs(directory, exist_ok=True)
-        with open(temporary, "wb") as file:
-            file.write(orjson.dumps(document))
-        os.replace(temporary, path)
-    except OSError as error:
-        raise ServerError(f"hook registration {path} cannot be written: {error.strerror}") from None
-    return path
+    made = Write(REGISTRATION_FILE, path, orjson.dumps(document).decode(), kind=Kind.CREATE, cached=False, reason="RegisterHooks")
+    directories = (Write(REGISTRATION_FILE, directory, "", kind=Kind.DIRECTORY, cached=False, reason="RegisterHooks"),)
+    return sequence(*(() if os.path.isdir(directory) else directories), made, stop_on_error=True), path
 
 
 class HookServer:
     """``network`` is unix (``address`` a path) or tcp (host:port). ``service`` makes the service; it imports protobuf."""
 
-    def __init__(self, network: str, address: str, service: Callable[[], HookService]) -> None:
+    def __init__(
+        self, network: str, address: str, service: Callable[[], HookService], *, lost: Callable[[], None] = lambda: None, look: float = LOOK
+    ) -> None:
+        """``lost`` is called when the socket was gone and is there again; it is looked for every ``look`` seconds."""
+        self._lost = lost
+        self._look = look
+        self._watch: asyncio.Task[None] | None = None
+        self._inode = 0
         self._network = network
         self._address = address
         self._make = service
@@ -87,18 +93,49 @@ class HookServer:
             raise ServerError(f"--runtime-hooks-network: {self._network!r} is not one of unix, tcp")
         if max(len(os.fsencode(self._address)), len(os.fsencode(self._inner))) > MAX_SOCKET_PATH:
             raise ServerError(f"--runtime-hooks-addr: {self._address} is longer than {MAX_SOCKET_PATH} bytes, which no unix socket can be")
+        await self._listen()
+        log.info("hook server listens on %s", self._address)
+        self._watch = asyncio.create_task(self._stay_there(), name="socket of the hook server")
+
+    async def _listen(self) -> None:
         try:
             os.makedirs(os.path.dirname(self._address), mode=0o755, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._address)
             self._front = await asyncio.start_unix_server(self._connected, self._address)
             os.chmod(self._address, 0o600)
+            self._inode = os.stat(self._address).st_ino
         except OSError as error:
             raise ServerError(f"hook server cannot listen on {self._address}: {error.strerror}") from None
-        log.info("hook server listens on %s", self._address)
+
+    async def _stay_there(self) -> None:
+        """A socket whose file was taken away listens to nobody, and nothing tells: look, and make it anew."""
+        complaint = ""
+        while True:
+            await seams.sleep(self._look)
+            try:
+                if self._grpc is not None and _inode(self._inner) < 0:
+                    gone, self._grpc = self._grpc, None  # the next connection starts another one
+                    await gone.stop(_GRACE)
+                if _inode(self._address) == self._inode:
+                    continue
+                log.error("the socket %s was taken away or replaced; it is made again", self._address)
+                if self._front is not None:
+                    self._front.close()
+                await self._listen()
+                complaint = ""
+                self._lost()
+            except ServerError as error:
+                if str(error) != complaint:
+                    log.error("%s; it is tried again", error)
+                complaint = str(error)
 
     async def stop(self) -> None:
         """Take the sockets away, and let running requests end."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+            self._watch = None
         if self._front is not None:
             self._front.close()
         if self._network == "unix":
@@ -150,6 +187,13 @@ class HookServer:
         except RuntimeError as error:
             raise ServerError(f"hook server cannot listen on {address}: {error}") from None
         self._grpc = server
+
+
+def _inode(path: str) -> int:
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return -1
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -28,6 +28,9 @@ class CgroupDriver(StrEnum):
 GUARANTEED, BURSTABLE, BESTEFFORT = "Guaranteed", "Burstable", "BestEffort"
 KUBE_QOS = (GUARANTEED, BURSTABLE, BESTEFFORT)
 
+#: Paths that are kept: more than a full node needs. Containers come and go, and nobody says of each that it went.
+_MAX_KEPT = 16_384
+
 _RUNTIME_PREFIX = {"docker": "docker", "containerd": "cri-containerd", "pouch": "pouch", "cri-o": "crio"}
 RUNTIMES = tuple(_RUNTIME_PREFIX)
 
@@ -205,6 +208,8 @@ class Cgroups:
         key = (subsystem, directory)
         path = self._dirs.get(key)
         if path is None:
+            if len(self._dirs) >= _MAX_KEPT:
+                self._dirs.clear()
             base = self.root.cgroup if self.v2 else os.path.join(self.root.cgroup, subsystem)
             path = self._dirs[key] = confine(base, directory)
         return path
@@ -224,6 +229,8 @@ class Cgroups:
         key = (resource, directory)
         path = self._paths.get(key)
         if path is None:
+            if len(self._paths) >= _MAX_KEPT:
+                self._paths.clear()
             spec = self.spec(resource)
             if self.v2 and not spec.v1_layout:
                 base = self.root.cgroup

@@ -134,7 +134,7 @@ class HostRoot:
     @property
     def machine_directories(self) -> tuple[str, ...]:
         """Where files may lie that the agent changes."""
-        return (self.cgroup, self.proc, self.sys, self.sys_fs, self.root)
+        return (self.cgroup, self.proc, self.sys, self.sys_fs, self.hooks_config, self.root)
 
     def path(self, *parts: str) -> str:
         """A path below the host root itself."""

@@ -105,6 +105,12 @@ class Metrics:
         self.pressure_wakeups = self._in(
             Counter("koordlet_pressure_wakeups", "Ticks that kernel pressure started out of turn, by what could not wait.", ("reason",))
         )
+        self.hook_socket_lost = self._in(
+            Counter("koordlet_hook_socket_lost", "Times that the hook server's socket was gone and had to be made again.")
+        )
+        self.strategy_failures = self._in(
+            Counter("koordlet_strategy_failures", "Turns that a strategy or a hook lost by a mistake of its own, by name.", ("strategy",))
+        )
         self.would_write = self._in(
             Counter("koordlet_strategy_would_write", "Changes that observe mode kept back, by strategy.", ("strategy",))
         )

@@ -30,6 +30,10 @@ def class_key(priority_class: PriorityClass) -> str:
     return f"__node-{priority_class}__"
 
 
+#: A checkpoint without its pod is kept for so long (seconds): the pod list of a node that boots is short.
+ORPHANED = 86_400.0
+_LARGEST = 1 << 20
+
 FIXED_KEYS = frozenset({NODE_KEY, SYSTEM_KEY, *(class_key(c) for c in CLASSES)})
 #: Models whose sum is the peak of Prod by priority.
 PROD_KEYS = (SYSTEM_KEY, class_key(PriorityClass.PROD), class_key(PriorityClass.NONE))
@@ -57,6 +61,16 @@ class Model:
     memory: DecayingHistogram
     updated: float = 0.0
     saved: float = 0.0
+    sampled: float | None = None
+    """Time of the newest sample, which never goes back and never leaps; None before the first one."""
+
+    def time_of_sample(self, now: float, interval: float) -> float:
+        """When a sample of ``now`` counts as taken: a clock that leaps makes no old sample worthless, and no new one."""
+        last, at = self.sampled, now
+        if last is not None and not last <= now <= last + self.cpu.half_life:
+            at = last + interval
+        self.sampled = at
+        return at
 
 
 @dataclass(slots=True)
@@ -77,8 +91,9 @@ class Models:
     def update(self, key: str, cpu: float, memory: float, now: float) -> None:
         """Add a sample: cores and bytes."""
         model = self._model(key)
-        model.cpu.add(cpu, 1.0, now)
-        model.memory.add(memory, 1.0, now)
+        at = model.time_of_sample(now, self.options.training_interval)
+        model.cpu.add(cpu, 1.0, at)
+        model.memory.add(memory, 1.0, at)
         model.updated = now
 
     def train(self, view: MetricsView, pods: Sequence[PodState], now: float) -> None:
@@ -101,7 +116,8 @@ class Models:
             self.update(class_key(priority_class), cpu, memory, now)
         all_cpu = sum(cpu for cpu, _ in sums.values())
         all_memory = sum(memory for _, memory in sums.values())
-        self.update(SYSTEM_KEY, max((node_cpu or 0.0) - all_cpu, 0.0), max((node_memory or 0.0) - all_memory, 0.0), now)
+        if node_cpu is not None and node_memory is not None:
+            self.update(SYSTEM_KEY, max(node_cpu - all_cpu, 0.0), max(node_memory - all_memory, 0.0), now)
 
     def predict(self, key: str) -> Prediction:
         """CPU p95 and memory p98 of a model, truncated to milli-cores and bytes. Raises :class:`UnknownModelError`."""
@@ -135,7 +151,7 @@ class Models:
                     "UID": key,
                     "CPU": model.cpu.to_checkpoint(),
                     "Memory": model.memory.to_checkpoint(),
-                    "LastUpdated": format_time(model.updated),
+                    "LastUpdated": format_time(model.updated if model.sampled is None else model.sampled),
                 }
             )
             path = self._path(key)
@@ -143,6 +159,8 @@ class Models:
                 os.makedirs(self.options.directory, mode=0o755, exist_ok=True)
                 with open(path + ".tmp", "wb") as file:
                     file.write(body)
+                    file.flush()
+                    os.fdatasync(file.fileno())
                 os.replace(path + ".tmp", path)
             except OSError as error:
                 log.error("prediction checkpoint %s cannot be written: %s", path, error.strerror)
@@ -152,7 +170,8 @@ class Models:
         return written
 
     def restore(self, pod_uids: set[str], now: float) -> int:
-        """Load checkpoints of current pods and of the fixed keys; other files of the directory are deleted. Returns the models loaded."""
+        """Load checkpoints of current pods and of the fixed keys; the models loaded. A checkpoint whose pod is not there goes when it is a
+        day old; files that are none of ours stay."""
         if not self.options.directory:
             return 0
         try:
@@ -162,15 +181,19 @@ class Models:
         loaded = 0
         for name in names:
             path = self._path(name)
-            if name.endswith(".tmp") or (name not in FIXED_KEYS and name not in pod_uids):
-                _remove(path)
-                continue
             try:
                 with open(path, "rb") as file:
-                    self.models[name] = self._load(orjson.loads(file.read()), now)
-                loaded += 1
+                    data = orjson.loads(file.read(_LARGEST))
+                model, own = self._load(data, now), data.get("UID") == name
             except (OSError, ValueError, KeyError, TypeError, AttributeError, CheckpointError) as error:
-                log.warning("prediction checkpoint %s is dropped: %s", path, error)
+                if name.removesuffix(".tmp") in FIXED_KEYS or name.removesuffix(".tmp") in pod_uids:
+                    log.warning("prediction checkpoint %s is dropped: %s", path, error)
+                    _remove(path)
+                continue
+            if own and (name in FIXED_KEYS or name in pod_uids):
+                self.models[name] = model
+                loaded += 1
+            elif own and now - model.updated > ORPHANED:
                 _remove(path)
         return loaded
 
@@ -181,7 +204,7 @@ class Models:
             updated = parse_time(data["LastUpdated"])
         except (TimeError, KeyError):
             updated = now
-        return Model(cpu, memory, updated=updated, saved=now)
+        return Model(cpu, memory, updated=min(updated, now), saved=now, sampled=updated)
 
 
 def _remove(path: str) -> None:

@@ -66,7 +66,7 @@ class Tokens:
     period: int
 
     def expired(self, now: float) -> bool:
-        return now - self.at > 2 * self.period
+        return not 0 <= now - self.at <= 2 * self.period
 
     def counted(self, usage_percent: int, now: float) -> Tokens:
         """After the whole seconds that have passed at this use (percent of the limit)."""

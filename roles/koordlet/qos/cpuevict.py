@@ -12,7 +12,7 @@ from koord.decisions.record import Term
 from roles.koordlet.eviction.tasks import REQUEST, USED, EvictionTask, critical_percent
 from roles.koordlet.eviction.victims import be_pods, cpu_used, opted_in, order_by_cpu_ratio, victim
 from roles.koordlet.qos.allowance import capacity_milli
-from roles.koordlet.qos.evict_common import EvictState, Invalid, allocatable_task, told
+from roles.koordlet.qos.evict_common import EvictState, Invalid, allocatable_task, lasts, told
 from roles.koordlet.qos.outcome import Outcome, Strategy
 from roles.koordlet.states.model import PodState, Snapshot
 from roles.koordlet.states.slo import SLO, ThresholdStrategy
@@ -95,7 +95,7 @@ class CPUEvict(Strategy[EvictState]):
         threshold = slo.threshold
         if not threshold.enable or snapshot.node is None or capacity_milli(snapshot.node) <= 0:
             return Outcome(state)
-        if state.cooling_since is not None and now - state.cooling_since < self.options.cpu_evict_cool_time_seconds:
+        if lasts(state.cooling_since, now, self.options.cpu_evict_cool_time_seconds):
             return Outcome(state)
         makers = (
             ("BECPUEvict", self._satisfaction),

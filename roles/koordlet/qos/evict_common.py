@@ -35,6 +35,11 @@ class Invalid:
     detail: str
 
 
+def lasts(since: float | None, now: float, seconds: float) -> bool:
+    """Whether what began at ``since`` goes on for ``seconds``; what began in the future does not: the clock was set."""
+    return since is not None and 0 <= now - since < seconds
+
+
 def told(snapshot: Snapshot, state: EvictState, invalid: list[Invalid], now: float) -> tuple[frozenset[str], tuple[Record, ...]]:
     """A record for each setting that has become invalid."""
     texts = {f"{i.gate}: {i.detail}" for i in invalid}

@@ -60,7 +60,7 @@ class Measures:
             self._set_free(uid)
 
     def _lasts(self, case: Ongoing, seconds: float) -> bool:
-        return self.now - case.since >= seconds
+        return not 0 <= self.now - case.since < seconds
 
     def _take(self, case: Ongoing) -> None:
         culprit, config = case.culprit, self.config

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.executor import Applied, Executor, Mode
 from roles.koordlet.qos.outcome import Notice, Outcome, Strategy
+from roles.koordlet.qos.outcome_check import check_outcome
 
 if TYPE_CHECKING:
     from koord.decisions.recorder import Recorder
@@ -27,6 +28,10 @@ Findings = Mapping[str, Mapping[str, Any]]
 
 #: Running a strategy this much early saves a wake-up of its own (seconds).
 _EARLY = 0.05
+
+
+#: A wall clock that is so far (seconds) from where it should be was set.
+_LEAP = 1.0
 
 
 class Evicting(Protocol):
@@ -70,6 +75,8 @@ class QOSManager:
         self._metrics = metrics
         self._notify = notify
         self._publish = publish
+        self._offset: float | None = None
+        self._now = float("-inf")
         self._running = {s.name: _Running(s, s.initial(), modes(s.name)) for s in strategies if s.enabled and s.interval > 0}
 
     @property
@@ -86,10 +93,11 @@ class QOSManager:
         """Run what is due at this moment. Without a NodeSLO, a Node or a pod list nothing is decided."""
         if snapshot.slo is None or not snapshot.pods_synced:
             return
+        now = self._steady(snapshot.time, mono)
         for running in self._running.values():
             if running.due <= mono + _EARLY:
                 running.due = mono + running.strategy.interval
-                self._run(running, snapshot)
+                self._run(running, snapshot, now)
 
     def run_now(self, name: str, snapshot: Snapshot, mono: float) -> None:
         """Kernel pressure: run a strategy out of turn if it relieves a stall, else only when it is due. One that is off stays off."""
@@ -98,18 +106,30 @@ class QOSManager:
             return
         if running.strategy.urgent or running.due <= mono + _EARLY:
             running.due = mono + running.strategy.interval
-            self._run(running, snapshot)
+            self._run(running, snapshot, self._steady(snapshot.time, mono))
+
+    def _steady(self, wall: float, mono: float) -> float:
+        """Time for strategies (seconds): the wall clock as long as it keeps step with the monotonic one, and no leap of it."""
+        offset = wall - mono
+        if self._offset is None or abs(offset - self._offset) < _LEAP:
+            self._offset = offset
+        self._now = max(self._now, mono + self._offset)
+        return self._now
 
     # -- a strategy ----------------------------------------------------------------------------------------------------------
 
-    def _run(self, running: _Running, snapshot: Snapshot) -> None:
+    def _run(self, running: _Running, snapshot: Snapshot, now: float) -> None:
         name, slo = running.strategy.name, snapshot.slo
         if slo is None or self._evicting.busy(name):
             return
         try:
-            outcome: Outcome[Any] = running.strategy.decide(snapshot, slo, running.state, snapshot.time)
+            outcome: Outcome[Any] = running.strategy.decide(snapshot, slo, running.state, now)
+            check_outcome(outcome, self._metrics)
+            running.state = outcome.state
+            self._carry_out(running, outcome, snapshot.time, now)
         except Exception as error:
             # one strategy's mistake must not take the others' isolation away
+            self._metrics.strategy_failures.inc(name)
             text = f"{type(error).__name__}: {error}"
             if text != running.failed:
                 log.exception("strategy %s failed; it decides nothing until that is over", name)
@@ -118,17 +138,16 @@ class QOSManager:
         if running.failed:
             log.info("strategy %s decides again", name)
             running.failed = ""
-        running.state = outcome.state
-        self._carry_out(running, outcome, snapshot.time)
 
-    def _carry_out(self, running: _Running, outcome: Outcome[Any], now: float) -> None:
+    def _carry_out(self, running: _Running, outcome: Outcome[Any], now: float, steady: float) -> None:
         name, mode = running.strategy.name, running.mode
         applied = self._executor.apply(outcome.batches, rule=name, now=now, mode=mode)
         self._watch_journal(running, applied, now)
         if applied.would:
             self._metrics.would_write.inc(name, amount=len(applied.would))
         for record in outcome.records:
-            self._recorder.record(_would(record) if mode is Mode.OBSERVE else record)
+            verdict = _WOULD.get(record.verdict, record.verdict) if mode is Mode.OBSERVE else record.verdict
+            self._recorder.record(_told(record, verdict, now))
         self._gauge(outcome)
         if outcome.findings is not None:
             asked = outcome.requests if mode is Mode.ENFORCE else {}
@@ -138,7 +157,7 @@ class QOSManager:
             if mode is Mode.ENFORCE or notice.observed:
                 self._notify(notice)
         if outcome.tasks:
-            self._evicting.submit(name, outcome.tasks, mode, lambda fresh: self._evicted(running, fresh, now))
+            self._evicting.submit(name, outcome.tasks, mode, lambda fresh: self._evicted(running, fresh, steady))
 
     def _evicted(self, running: _Running, fresh: int, now: float) -> None:
         if fresh:
@@ -181,13 +200,13 @@ _WOULD = {
 }
 
 
-def _would(record: Record) -> Record:
-    """The record of a decision that was not carried out."""
+def _told(record: Record, verdict: str, now: float) -> Record:
+    """A record with its verdict as it is told, and the time by the wall clock."""
     return Record(
         record.role,
         record.subject,
-        record.time,
-        _WOULD.get(record.verdict, record.verdict),
+        now,
+        verdict,
         record.rule,
         record.message,
         record.numbers,

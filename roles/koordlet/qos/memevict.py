@@ -11,7 +11,7 @@ from koord.api import names
 from koord.api.quantity import QuantityError, parse_value
 from roles.koordlet.eviction.tasks import USED, EvictionTask, critical_percent
 from roles.koordlet.eviction.victims import be_pods, memory_used, opted_in, order_by_memory, victim, willing_first
-from roles.koordlet.qos.evict_common import EvictState, Invalid, allocatable_task, told
+from roles.koordlet.qos.evict_common import EvictState, Invalid, allocatable_task, lasts, told
 from roles.koordlet.qos.outcome import Outcome, Strategy
 from roles.koordlet.states.model import PodState, Snapshot
 from roles.koordlet.states.slo import SLO, ThresholdStrategy
@@ -58,10 +58,10 @@ class MemoryEvict(Strategy[EvictState]):
         threshold = slo.threshold
         if not threshold.enable or capacity_bytes(snapshot) <= 0:
             return Outcome(state)
-        if state.cooling_since is not None and now - state.cooling_since < self.options.memory_evict_cool_time_seconds:
+        if lasts(state.cooling_since, now, self.options.memory_evict_cool_time_seconds):
             return Outcome(state)
         state = replace(state, unsampled_since=self._unsampled(snapshot, state, now))
-        patient = state.unsampled_since is None or now - state.unsampled_since < UNSAMPLED_PATIENCE
+        patient = state.unsampled_since is None or lasts(state.unsampled_since, now, UNSAMPLED_PATIENCE)
         makers = (
             ("BEMemoryEvict", self._patient if patient else self._best_effort),
             ("MemoryAllocatableEvict", self._allocatable),

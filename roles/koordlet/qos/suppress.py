@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from koord.accounting.cpuset import CPUSet
 from koord.api.annotations import AnnotationError, parse_kubelet_cpu_manager_policy, parse_resource_status
+from koord.api.times import TimeError, parse_time
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.writes import Batch, Merge, Write, sequence
 from roles.koordlet.host.cgroup import BESTEFFORT
@@ -20,10 +21,12 @@ from roles.koordlet.qos import view
 from roles.koordlet.qos.allowance import Allowance, allowance
 from roles.koordlet.qos.outcome import Notice, Outcome, Sample, Strategy
 from roles.koordlet.qos.picker import divide, pools
-from roles.koordlet.states.model import Snapshot, TopologyState
+from roles.koordlet.states.model import PodState, Snapshot, TopologyState
 from roles.koordlet.states.slo import SLO
 
 MIN_QUOTA_US = 2000
+#: While a best-effort pod starts, and for how long after its creation that is believed (seconds): an image may never come.
+STARTING_QUOTA_US, STARTING_FOR = 50_000, 120.0
 REASON = "AdjustBEByNodeCPUUsage"
 IDLE = "cpu.idle"
 #: Percent of the node: with the level at ``cpu.idle`` nothing is held back from best-effort pods.
@@ -40,6 +43,24 @@ class SuppressState:
     """When the tier was last given more: growth is so much an interval, however often pressure asks."""
     told: str = ""
     """Verdict and target of the last record, so that only changes are recorded."""
+
+
+def starting_quota(capacity_milli: int) -> int:
+    """The least quota (µs) while a best-effort pod starts: half a core, but no more than a twentieth of the node."""
+    return max(min(STARTING_QUOTA_US, capacity_milli * 100 // 20), MIN_QUOTA_US)
+
+
+def _starting(snapshot: Snapshot) -> list[PodState]:
+    """Pods of the tier that have just come and run nothing yet. At the least quota a sandbox alone would take minutes."""
+    return [p for p in snapshot.pods if p.kube_qos == BESTEFFORT and p.phase == "Pending" and _age(p, snapshot.time) < STARTING_FOR]
+
+
+def _age(pod: PodState, now: float) -> float:
+    """Seconds since a pod's creation; 0 where that is not known."""
+    try:
+        return max(now - parse_time(pod.pod.metadata.creation_timestamp or ""), 0.0)
+    except (TimeError, TypeError):
+        return 0.0
 
 
 def _static(nrt: TopologyState) -> bool:
@@ -115,14 +136,16 @@ class BECPUSuppress(Strategy[SuppressState]):
         if current is None:
             return Outcome(state)
         cores = -(-allow.capacity // 1000)
-        quota = max(allow.milli * 100, MIN_QUOTA_US)
+        starting = _starting(snapshot)
+        least = starting_quota(allow.capacity) if starting else MIN_QUOTA_US
+        quota = max(allow.milli * 100, least)
         # differences below 1 % of the node are noise, unless it is the least there is
-        if current != -1 and abs(quota - current) < cores * 1000 and quota != MIN_QUOTA_US:
+        if current != -1 and abs(quota - current) < cores * 1000 and quota != least:
             return Outcome(state, samples=(Sample("be_suppress_cpu", current / 100_000, (CFS_QUOTA,)),))
         if current != -1 and quota > current:
             if not self._may_grow(state, now):
                 return Outcome(state)
-            quota = min(quota, current + cores * 10_000)
+            quota = max(min(quota, current + cores * 10_000), min(quota, least))
             state = replace(state, grew_at=now)
         # no cache: whatever else changed the quota, the allowance of this second holds
         write = Write("cpu.cfs_quota_us", directory, str(quota), cached=False, reason=REASON)
@@ -130,11 +153,18 @@ class BECPUSuppress(Strategy[SuppressState]):
         told, records = self._record(
             snapshot, state, now, "Suppressed", f"CFS quota {quota} µs", allow, {"quota_us": quota, "old_quota_us": current}
         )
+        notices: tuple[Notice, ...] = ()
+        if quota == least and told != state.told:
+            kept = f"; it is kept there while {len(starting)} of them start" if starting else ""
+            notices = (
+                Notice("Warning", "BECPUExhausted", f"best-effort pods get the least quota there is, {quota / 100_000:g} cores{kept}"),
+            )
         return Outcome(
             replace(state, told=told),
             batches=(sequence(*before, write),),
             records=records,
             samples=(Sample("be_suppress_cpu", quota / 100_000, (CFS_QUOTA,)),),
+            notices=notices,
         )
 
     def _may_grow(self, state: SuppressState, now: float) -> bool:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from roles.koordlet.actuation import kernel
+from roles.koordlet.actuation.errors import WriteError
 from roles.koordlet.host.errors import HostError, HostFileError
 from roles.koordlet.metrics.registry import Metrics
 from roles.koordlet.states.model import HostState, PodState
@@ -21,6 +23,9 @@ log = logging.getLogger(__name__)
 
 #: Memory of a pod, container or host application reading lives this many collect intervals (KLO-COL §7.1).
 FORGET_AFTER_INTERVALS = 20
+
+#: Failing objects that are remembered; pods and disks that are gone make room.
+MAX_TROUBLES = 1024
 
 POLICY_WITH_PAGE_CACHE = "usageWithPageCache"
 
@@ -57,6 +62,15 @@ class Shared:
     """Whether cold memory is being collected, so that there are hot-page series (KLO-COL-09)."""
 
 
+def write_directly(name: str, path: str, value: str) -> str:
+    """Set a file where collectors run without an executor."""
+    try:
+        kernel.write(path, value)
+    except WriteError as error:
+        return str(error)
+    return ""
+
+
 @dataclass(slots=True)
 class SensingContext:
     """Everything that a collector may use. ``interval`` is ``--collect-res-used-interval``, ``outdated`` the staleness bound."""
@@ -74,6 +88,8 @@ class SensingContext:
     outdated: float = 10.0
     ticks_per_second: int = 100
     page_size: int = 4096
+    change: Callable[[str, str, str], str] = write_directly
+    """Have the executor set a file of the node (its name, path, value); why that cannot be, "" when it was done."""
     page_cache_wanted: bool = False
     resctrl_wanted: bool = False
     skip_terminated: bool = True
@@ -118,13 +134,17 @@ class Troubles:
         self._metrics = metrics
         self._open: dict[str, str] = {}
 
-    def failed(self, key: str, error: Exception, *, quiet: bool = False) -> None:
+    def failed(self, key: str, error: Exception, *, quiet: bool = False) -> bool:
+        """Count and report; whether it is news."""
         self._metrics.sensing_errors.inc(self._collector)
         text = str(error)
         if self._open.get(key) == text:
-            return
+            return False
+        if key not in self._open and len(self._open) >= MAX_TROUBLES:
+            del self._open[next(iter(self._open))]
         self._open[key] = text
         log.log(logging.DEBUG if quiet else logging.WARNING, "%s: %s is left out: %s", self._collector, key, text)
+        return True
 
     def ok(self, key: str) -> None:
         if self._open and self._open.pop(key, None) is not None:
@@ -173,6 +193,10 @@ class Collector(ABC):
             self.collect(at)
         except (HostError, ValueError) as error:
             self.troubles.failed("round", error)
+            return False
+        except Exception as error:  # one collector's mistake must not end the agent
+            if self.troubles.failed("round", error):
+                log.exception("collector %s failed", self.name)
             return False
         self.troubles.ok("round")
         self.started = True

@@ -68,11 +68,9 @@ class ColdMemoryCollector(Collector):
         """Let kidled scan; whether the kernel took it."""
         for name, value in SWITCHES:
             path = os.path.join(self._base, name)
-            try:
-                with open(path, "r+") as file:
-                    file.write(value)
-            except OSError as error:
-                self.troubles.failed("the node", HostFileError(path, f"cannot be set to {value}: {error.strerror}; cold memory stays off"))
+            refusal = self.context.change(name, path, value)
+            if refusal:
+                self.troubles.failed("the node", HostFileError(path, f"is not set to {value}: {refusal}; cold memory stays off"))
                 return False
         return True
 

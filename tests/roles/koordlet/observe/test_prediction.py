@@ -79,8 +79,34 @@ class TestCheckpoints:
         (tmp_path / "u-1").write_text("{broken")
         (tmp_path / "u-2").write_text('{"CPU":{"bucketWeights":{"9999":1},"totalWeight":1},"Memory":{}}')
         (tmp_path / f"{NODE_KEY}.tmp").write_text("half")
-        assert models(tmp_path).restore({"u-1", "u-2"}, T0) == 0
-        assert list(tmp_path.iterdir()) == []
+        for name in ("passwd", "notes.tmp"):
+            (tmp_path / name).write_text("precious")
+        assert models(tmp_path).restore({"u-1", "u-2"}, T0 + 86_000) == 0
+        assert {p.name for p in tmp_path.iterdir()} == {"gone", "passwd", "notes.tmp"}, "the pod list of a node that boots is short"
+        assert models(tmp_path).restore({"u-1", "u-2"}, T0 + 86_401) == 0
+        assert {p.name for p in tmp_path.iterdir()} == {"passwd", "notes.tmp"}, "what is not koordlet's stays"
+
+    @pytest.mark.parametrize("leap", [14 * 86400.0, -14 * 86400.0])
+    def test_a_clock_that_leaps_leaves_the_models_as_they_are(self, tmp_path, leap) -> None:
+        m = models(tmp_path)
+        now = T0
+        for _ in range(1440):
+            now += 60
+            m.update("x", 8.0, GIB, now)
+        before = m.predict("x")
+        for k in range(10):
+            m.update("x", 0.1, GIB, now + leap + 60 * k)
+        assert m.predict("x") == before, "ten samples of a day"
+        m.checkpoint(now + leap + 3600)
+        again = models(tmp_path)
+        assert again.restore({"x"}, now) == 1
+        for _ in range(720):
+            now += 60
+            again.update("x", 0.1, GIB, now)
+        for _ in range(2880):
+            now += 60
+            again.update("x", 4.0, GIB, now)
+        assert 3900 < again.predict("x").cpu_p95 < 8500, "it follows what comes after"
 
     def test_bounded_oldest_first_and_expired(self, tmp_path) -> None:
         m = models(tmp_path, checkpoints_per_step=2, checkpoint_interval=600.0)

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation import journal as journal_module
 from roles.koordlet.actuation.executor import Mode
 from roles.koordlet.actuation.writes import Write, sequence
 from roles.koordlet.options import Options
 from roles.koordlet.qos.manager import QOSManager
-from roles.koordlet.qos.outcome import Notice, Outcome, Strategy
+from roles.koordlet.qos.outcome import Notice, Outcome, Sample, Strategy
 from roles.koordlet.qos.registry import NAMES, STRATEGIES, make_strategies
 from roles.koordlet.qos.suppress import BECPUSuppress
 
@@ -186,3 +187,54 @@ def test_without_a_journal_a_strategy_only_observes_and_says_so(world, monkeypat
     manager.tick(world.snapshot(), 3.0)
     assert (manager.held_back, world.machine.get("cpu.cfs_quota_us", QOS)) == ((), "5000")
     assert [r.verdict for r in world.machine.recorder.ring.find("Node")] == ["HeldBack", "Enforcing"]
+
+
+# -- clocks and mistakes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("leap", [3600.0, -3600.0])
+def test_strategies_get_a_time_that_never_leaps_and_records_the_wall_clock(world, leap):
+    seen: list[float] = []
+
+    def decide(state, now):
+        seen.append(now)
+        return Outcome(state, records=(Record("koordlet", Subject("Node", name="node-a"), now, "Seen"),))
+
+    manager, *_ = manage(world, stub(decide=decide))
+    start = world.now
+    for tick in range(6):
+        world.now = start + tick + (leap if tick >= 3 else 0)
+        manager.tick(world.snapshot(), 100.0 + tick)
+    assert seen == [start + tick for tick in range(6)]
+    assert world.now in [record.time for record in world.machine.recorder.ring.find("Node")]
+
+
+MISTAKES = {
+    "no outcome": lambda: None,
+    "a gauge that is not there": lambda: Outcome(0, samples=(Sample("my_gauge", 1.0),)),
+    "a counter": lambda: Outcome(0, cleared=("pod_eviction",), samples=(Sample("pod_eviction", 1.0, ("a",)),)),
+    "other labels": lambda: Outcome(0, samples=(Sample("be_suppress_cpu", 1.0),)),
+    "no number": lambda: Outcome(0, samples=(Sample("be_suppress_cpu", "much", ("x",)),)),
+    "a number as value": lambda: Outcome(0, batches=(sequence(Write("cpu.shares", "kubepods.slice", 5)),)),
+    "no batch": lambda: Outcome(0, batches=("x",)),
+    "no notice": lambda: Outcome(0, notices=("x",)),
+    "no record": lambda: Outcome(0, records=({},)),
+    "findings": lambda: Outcome(0, findings=5),
+}
+
+
+@pytest.mark.feature("KA-PLG-01")
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_of_one_strategy_costs_its_turn_and_nothing_else(world, mistake):
+    world.machine.put("cpu.shares", "kubepods.slice", "1024")
+    good: list[float] = []
+
+    def decide(state, now):
+        good.append(now)
+        return Outcome(state)
+
+    made = manage(world, stub("Bad", decide=lambda state, now: MISTAKES[mistake]()), stub("Good", decide=decide))
+    made[0].tick(world.snapshot(), 1.0)
+    assert len(good) == 1
+    assert world.machine.metrics.strategy_failures.get("Bad") == 1
+    assert world.machine.get("cpu.shares", "kubepods.slice") == "1024"

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.accounting.cpuset import CPUSet
+from koord.api.times import format_time
 from roles.koordlet.options import Options
 from roles.koordlet.qos.allowance import allowance
 from roles.koordlet.qos.picker import Pools, divide, pick
-from roles.koordlet.qos.suppress import BECPUSuppress
+from roles.koordlet.qos.suppress import BECPUSuppress, starting_quota
 
 QOS = "kubepods.slice/kubepods-besteffort.slice"
 RESERVED = "node.koordinator.sh/reservation"
@@ -371,3 +373,39 @@ def test_divide_never_takes_what_is_barred_nor_more_than_there_is(build_topology
     assert new.isdisjoint(held.lse)
     free = 32 - len(lse)
     assert len(new) == min(max(-(-allow // 1000), 2), old + 4 if max(-(-allow // 1000), 2) - old > 4 else 99, free)
+
+
+# -- pods that start ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("age", "expected"), [(5, 50_000), (119, 50_000), (121, 2000)])
+def test_a_pod_that_starts_is_not_starved_and_one_that_never_does_holds_nothing_up(world, suppress, age, expected):
+    threshold(world, cpuSuppressPolicy="cfsQuota")
+    be_tree(world, quota="300000")
+    world.pod("ls", qos="LS")
+    fresh = world.pod("fresh", qos="BE", kube_qos="BestEffort", phase="Pending")
+    created = msgspec.structs.replace(fresh.pod.metadata, creation_timestamp=format_time(world.now - age))
+    world.pods[-1] = replace(fresh, pod=msgspec.structs.replace(fresh.pod, metadata=created))
+    world.load(15.9, ls=15.9)
+    world.run(suppress)
+    assert world.machine.get("cpu.cfs_quota_us", QOS) == str(expected)
+
+
+def test_the_least_quota_is_an_event_told_once_and_is_raised_at_once_for_a_pod_that_comes(world, suppress):
+    threshold(world, cpuSuppressPolicy="cfsQuota")
+    be_tree(world, quota="2000")
+    world.pod("ls", qos="LS")
+    world.load(15.9, ls=15.9)
+    outcome = world.decide(suppress)
+    assert [notice.reason for notice in outcome.notices] == ["BECPUExhausted"]
+    assert world.decide(suppress, outcome.state).notices == ()
+    world.pod("fresh", qos="BE", kube_qos="BestEffort", phase="Pending")
+    world.now += 1
+    world.load(15.9, ls=15.9)
+    world.run(suppress, outcome.state)
+    assert world.machine.get("cpu.cfs_quota_us", QOS) == "50000"
+
+
+@pytest.mark.parametrize(("cores", "quota"), [(1, 5000), (2, 10_000), (16, 50_000), (128, 50_000)])
+def test_what_a_starting_pod_gets_is_a_small_part_of_the_node(cores, quota):
+    assert starting_quota(cores * 1000) == quota
