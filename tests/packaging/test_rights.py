@@ -102,7 +102,7 @@ DANGEROUS = {
     "change what is installed": [(verb, group, kind, "") for verb in ("create", "update", "patch", "delete") for group, kind in
                                  (("apiextensions.k8s.io", "customresourcedefinitions"),
                                   ("admissionregistration.k8s.io", "validatingadmissionpolicies"))],
-    "take nodes away": [("delete", "", "nodes", ""), ("create", "", "nodes", "")],
+    "take nodes away": [("delete", "", "nodes", ""), ("create", "", "nodes", ""), ("update", "", "nodes", "")],
 }  # fmt: skip
 #: What a role holds of that all the same, each with its bound.
 ALLOWED = {
@@ -135,6 +135,17 @@ def test_what_a_stolen_token_may_not_do(role: str, overlay: str) -> None:
                     bound = ALLOWED.get((role, question.verb, question.resource))
                     assert bound is not None, f"{role} could {danger}: {question}"
                     assert (question.name, question.namespace) == (bound, manifests.NAMESPACE), f"{role}: {question}"
+
+
+def test_rights_for_what_is_off_are_not_bound() -> None:
+    patching = {
+        role
+        for role in ACCOUNTS
+        if any(holds(q, ("patch", "", "nodes", "")) for q in questions(manifests.rendered(crds=False), ACCOUNTS[role]))
+    }
+    assert patching == {"manager"}
+    names = {d["metadata"]["name"] for d in manifests.rendered(crds=False) if d["kind"] == "ClusterRole"}
+    assert {"koord-scheduler-device-plugins", "koord-descheduler-cordon"} <= names
 
 
 def test_wildcards_stand_for_one_thing_only() -> None:
