@@ -1,4 +1,4 @@
-"""What is there in every new cluster: namespaces, the system's priority classes, the service of the API server."""
+"""What is there in every new cluster: namespaces, the system's priority classes, a role of the system's, the service of the API server."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ _PRIORITIES = (
     ("system-node-critical", 2_000_001_000, "Used for system critical pods that must not be moved from their current node."),
     ("system-cluster-critical", 2_000_000_000, "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."),  # noqa: E501
 )  # fmt: skip
+# For those that have tokens and access reviewed, as koord's roles.
+_DELEGATOR = [
+    {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
+    {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
+]
 
 
 def _put(core: Core, group: str, plural: str, namespace: str, obj: Obj) -> None:
@@ -39,6 +44,7 @@ def seed(core: Core) -> None:
     for name, value, text in _PRIORITIES:
         obj = {"metadata": {"name": name}, "value": value, "description": text, "preemptionPolicy": "PreemptLowerPriority"}
         _put(core, "scheduling.k8s.io", "priorityclasses", "", obj)
+    _put(core, "rbac.authorization.k8s.io", "clusterroles", "", {"metadata": {"name": "system:auth-delegator"}, "rules": _DELEGATOR})
     labels = {"component": "apiserver", "provider": "kubernetes"}
     ports = [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": 6443}]
     spec: Obj = {

@@ -139,8 +139,12 @@ async def _run(flags: Flags, scratch: Path) -> int:
         if flags.cert_file is not None and flags.key_file is not None:
             pair = certificates.load(flags.cert_file, flags.key_file)
         else:
-            pair = certificates.ensure((flags.data_dir or scratch) / "certs", flags.bind_address)
+            where = (flags.data_dir or scratch) / "certs"
+            pair = certificates.ensure(where, flags.bind_address, certificates.API_SERVER_NAMES)
         context, ca = pair.context(), pair.ca
+        if flags.cert_file is None:
+            renewal = certificates.keep(where, flags.bind_address, context, certificates.API_SERVER_NAMES)
+            server.background(renewal, "certificate")
     await server.start(flags.bind_address, flags.port, context)
     if flags.crds is not None:
         await manifests.install(server.core, manifests.read(flags.crds))

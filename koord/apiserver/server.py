@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -52,6 +53,10 @@ class ApiServer:
         self.host, self.port = "", 0
         self._runner: web.ServerRunner | None = None
         self._tasks: list[asyncio.Task[None]] = []
+
+    def background(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Something that goes on until the server stops."""
+        self._tasks.append(asyncio.create_task(work, name=name))
 
     async def start(self, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None) -> None:
         """Seed the store, start the controllers and listen."""

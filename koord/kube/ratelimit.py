@@ -26,6 +26,9 @@ class Priority(IntEnum):
     """What may come late: events."""
 
 
+_ROUNDING = 1e-6  # of a token: what sums of small times may lose
+
+
 class TokenBucket:
     """At most `qps` tokens a second on average, `burst` at once. Time is an argument, so that it can be tested."""
 
@@ -43,7 +46,7 @@ class TokenBucket:
     def take(self, now: float) -> bool:
         """Take a token if there is one."""
         self._refill(now)
-        if self._tokens < 1.0:
+        if self._tokens < 1.0 - _ROUNDING:
             return False
         self._tokens -= 1.0
         return True

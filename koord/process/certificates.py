@@ -1,4 +1,4 @@
-"""A certificate authority and a server certificate that a process makes for itself."""
+"""A certificate authority and a server certificate that a process makes for itself, and renews while it lives."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ import datetime
 import ipaddress
 import os
 import ssl
+import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from koord import seams
 
-_YEARS = 10
+SERVER_DAYS, CA_DAYS = 90, 365
+#: A server certificate is made anew when less than this is left of it, the authority when it would not outlive one.
+RENEW_DAYS = 30
+CHECK = 3600.0  # seconds between two looks at how much is left
+API_SERVER_NAMES = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.0.0.1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,67 +42,137 @@ def load(cert_file: Path, key_file: Path) -> Certificates:
     return Certificates(cert_file.read_bytes(), cert_file, key_file)
 
 
-def ensure(directory: Path, host: str) -> Certificates:
-    """Certificates under `directory`, made now unless they are there for this host."""
-    ca_file, cert_file, key_file, names_file = (directory / n for n in ("ca.crt", "server.crt", "server.key", "hosts"))
-    names = ",".join(sorted(_names(host)))
-    if all(f.exists() for f in (ca_file, cert_file, key_file, names_file)) and names_file.read_text() == names:
-        return Certificates(ca_file.read_bytes(), cert_file, key_file)
+def ensure(directory: Path, host: str, names: Iterable[str] = ()) -> Certificates:
+    """Certificates under `directory` for `host`, this machine and `names`; made now unless good ones are there.
+
+    The authority stays while it holds, so that who trusts it goes on when the server certificate is renewed. Raises PermissionError for a
+    directory that others may write, and OSError.
+    """
+    hosts = _names(host) | set(names)
+    ca_file, ca_key_file, cert_file, key_file, names_file = (
+        directory / name for name in ("ca.crt", "ca.key", "server.crt", "server.key", "hosts")
+    )
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    ca, cert, key = _make(_names(host))
-    for file, content in ((ca_file, ca), (cert_file, cert), (key_file, key), (names_file, names.encode())):
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(content)
+    check_private(directory)
+    ca, ca_key = (file.read_bytes() if file.is_file() else b"" for file in (ca_file, ca_key_file))
+    listed = ",".join(sorted(hosts))
+    known = names_file.is_file() and names_file.read_text() == listed and key_file.is_file()
+    if known and cert_file.is_file() and days_left(cert_file.read_bytes()) > RENEW_DAYS:
+        return Certificates(ca, cert_file, key_file)
+    if not ca_key or days_left(ca) <= SERVER_DAYS:
+        ca, ca_key = _authority()
+    cert, key = _server(ca, ca_key, hosts)
+    # the certificate last: whoever reads half of this finds no pair that does not fit
+    written = ((ca_file, ca), (ca_key_file, ca_key), (names_file, listed.encode()), (key_file, key), (cert_file, cert))
+    for file, content in written:
+        _write(file, content)
     return Certificates(ca, cert_file, key_file)
 
 
+async def keep(directory: Path, host: str, context: ssl.SSLContext, names: Iterable[str] = ()) -> None:
+    """Renew in time what `ensure` made, for as long as the process lives; new connections see the new certificate."""
+    wanted = tuple(names)
+    while True:
+        await seams.sleep(CHECK)
+        made = await seams.to_thread(ensure, directory, host, wanted)
+        context.load_cert_chain(made.cert_file, made.key_file)
+
+
+def check_private(directory: Path) -> None:
+    """Raises PermissionError for a directory in which others could replace a key."""
+    facts = directory.stat()
+    if facts.st_uid not in (0, os.geteuid()):
+        raise PermissionError(f"{directory} belongs to another user (uid {facts.st_uid}); private keys are not kept there")
+    mode = stat.S_IMODE(facts.st_mode)
+    if mode & 0o022:
+        raise PermissionError(f"{directory} may be written by others (mode {mode:o}); private keys are not kept there: chmod go-w it")
+
+
+def days_left(certificate: bytes) -> float:
+    """Days for which a PEM certificate holds; less than 0 when it does not hold now or cannot be read."""
+    from cryptography import x509
+
+    try:
+        found = x509.load_pem_x509_certificate(certificate)
+    except ValueError:
+        return -1.0
+    now = seams.utcnow()
+    if now < found.not_valid_before_utc:
+        return -1.0
+    return (found.not_valid_after_utc - now) / datetime.timedelta(days=1)
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Whole or not at all, for the owner alone."""
+    new = file.with_name(f".{file.name}.new")
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as out:
+        out.write(content)
+    os.replace(new, file)
+
+
 def _names(host: str) -> set[str]:
-    return {
-        host,
-        "127.0.0.1",
-        "::1",
-        "localhost",
-        seams.hostname(),
-        "kubernetes",
-        "kubernetes.default",
-        "kubernetes.default.svc",
-        "10.0.0.1",
-    }
+    return {name for name in (host, "127.0.0.1", "::1", "localhost", seams.hostname()) if name not in ("", "0.0.0.0", "::")}
 
 
-def _make(hosts: set[str]) -> tuple[bytes, bytes, bytes]:
-    """(authority, server certificate, server key) as PEM: elliptic curve keys, made in a few milliseconds."""
+def _make(hosts: Iterable[str]) -> tuple[bytes, bytes, bytes]:
+    """(authority, server certificate, server key) as PEM, of an authority that signs nothing else."""
+    ca, ca_key = _authority()
+    return ca, *_server(ca, ca_key, hosts)
+
+
+def _life(days: int) -> tuple[datetime.datetime, datetime.datetime]:
+    now = seams.utcnow()
+    return now - datetime.timedelta(minutes=5), now + datetime.timedelta(days=days)
+
+
+def _authority() -> tuple[bytes, bytes]:
+    """(certificate, key) as PEM: elliptic curve keys, made in a few milliseconds."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"koord-ca-{seams.token_hex(4)}")])
+    begin, end = _life(CA_DAYS)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), begin, end)
+    usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), True).add_extension(usage, True)
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+    builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), False)
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), _pem(key)
+
+
+def _server(ca: bytes, ca_key: bytes, hosts: Iterable[str]) -> tuple[bytes, bytes]:
+    """(certificate, key) as PEM, signed by the authority."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-    start = seams.utcnow() - datetime.timedelta(minutes=5)
-    end = start + datetime.timedelta(days=365 * _YEARS)
-    ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "koord-apiserver-ca")])
-
-    def base(subject: x509.Name, public: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(ca_name).public_key(public)
-        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(start).not_valid_after(end)
-        identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
-        return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), False).add_extension(identifier, False)
-
-    usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
-    ca = base(ca_name, ca_key.public_key()).add_extension(x509.BasicConstraints(ca=True, path_length=0), True).add_extension(usage, True)
+    authority, signer = x509.load_pem_x509_certificate(ca), serialization.load_pem_private_key(ca_key, None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
     alternatives: list[x509.GeneralName] = []
-    for host in sorted(h for h in hosts if h):
+    for host in sorted(filter(None, hosts)):
         try:
             alternatives.append(x509.IPAddress(ipaddress.ip_address(host)))
         except ValueError:
             alternatives.append(x509.DNSName(host))
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "koord-apiserver")])
-    server = base(subject, key.public_key()).add_extension(x509.SubjectAlternativeName(alternatives), False)
-    server = server.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
-    pem = serialization.Encoding.PEM
-    return (
-        ca.sign(ca_key, hashes.SHA256()).public_bytes(pem),
-        server.sign(ca_key, hashes.SHA256()).public_bytes(pem),
-        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
-    )
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "koord")])
+    begin, end = _life(SERVER_DAYS)
+    builder = x509.CertificateBuilder(authority.subject, subject, key.public_key(), x509.random_serial_number(), begin, end)
+    builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), False)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+    builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), False)
+    return builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), _pem(key)
+
+
+def _pem(key: Any) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    text: bytes = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return text

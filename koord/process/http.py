@@ -51,7 +51,7 @@ class OpsServer:
         registry: CollectorRegistry | None = None,
         recorder: Recorder | None = None,
         role: str = "koord",
-        ssl_context: ssl.SSLContext | None = None,
+        ssl_context: ssl.SSLContext | TlsSource | None = None,
         middlewares: Sequence[Any] = (),
         tls: TlsSource | None = None,
         gate: Gate | None = None,
@@ -64,7 +64,7 @@ class OpsServer:
         self.registry = registry if registry is not None else metrics.registry(role)
         self.recorder = recorder
         self.slis = Slis(self.health)
-        self._ssl = ssl_context
+        self._ssl: TlsSource | None = (lambda: ssl_context) if isinstance(ssl_context, ssl.SSLContext) else ssl_context
         self.tls = tls
         self.gate = gate or Gate(Serving())
         self._judged = bool(middlewares)
@@ -117,8 +117,7 @@ class OpsServer:
 
     async def start(self) -> None:
         """Listen. Raises ConfigurationError if the address cannot be had."""
-        context = self._ssl
-        listener = Listener(self._app, tls=(lambda: context) if context else None, plain=context is None, limits=self._limits)
+        listener = Listener(self._app, tls=self._ssl, plain=self._ssl is None, limits=self._limits)
         try:
             local = await listener.listen(self.address, self.port)
         except (OSError, OverflowError) as error:
@@ -127,7 +126,7 @@ class OpsServer:
         self._public = not local
         self._gated = self._public and not self._judged
         if self._gated:
-            listener.use_tls((lambda: context) if context else self.tls, plain=True)
+            listener.use_tls(self._ssl or self.tls, plain=True)
         await listener.serve()
         self._listener, self.port = listener, listener.port
         log.info("serving %s on %s", self.role, HostPort(self.address, self.port))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -16,9 +17,10 @@ from aiohttp import web
 
 from koord import seams
 from koord.kube.errors import ApiError
+from koord.process.certificates import CHECK, RENEW_DAYS, SERVER_DAYS
 from koord.process.errors import ConfigurationError
 from koord.process.listener import TlsSource
-from koord.process.tls import tls_context
+from koord.process.tls import load_certificate, tls_context
 
 if TYPE_CHECKING:
     from koord.kube.config import ClientConfig
@@ -34,6 +36,7 @@ REVIEW_QPS, REVIEW_BURST = 10.0, 20
 _REMEMBERED = 1024
 _REVIEWS = 16  # at a time; whoever comes beyond that is told to come again
 _REVIEW_SECONDS = 5.0
+_RELOAD = 60.0  # seconds between two looks at certificate files
 _ANONYMOUS = {"username": "system:anonymous", "groups": ["system:unauthenticated"]}
 _UNAUTHORIZED = {"WWW-Authenticate": "Bearer"}
 _LOOKUP = ("kube-system", "extension-apiserver-authentication")
@@ -216,15 +219,57 @@ def gate_for(stack: AsyncExitStack, options: Serving, target: ClientConfig, acce
 
 
 def tls_source(options: Serving, client_ca: str = "") -> TlsSource:
-    """The certificate of a port that is served to the network. A given one is read now, one of our own is made when the first client
-    wants it: most koordlets never need theirs. Raises ConfigurationError."""
-    made: list[ssl.SSLContext] = []
+    """The certificate of a port, renewed while the process lives: a given one when its file changes, one of our own before it ends.
 
-    def context() -> ssl.SSLContext:
-        if not made:
-            made.append(tls_context(options, client_ca))
-        return made[0]
+    A given one is read now, one of our own is made when the first client wants it: most koordlets never need theirs. Raises
+    ConfigurationError.
+    """
+    source = _Source(options, client_ca)
+    if options.cert_file or options.key_file or options.client_ca_file or options.cipher_suites or options.cert_dir:
+        source()
+    return source
 
-    if options.cert_file or options.key_file or options.client_ca_file or options.cipher_suites:
-        context()
-    return context
+
+class _Source:
+    """One TLS context, loaded anew in time."""
+
+    def __init__(self, options: Serving, client_ca: str) -> None:
+        self._options, self._client_ca = options, client_ca
+        self._context: ssl.SSLContext | None = None
+        self._looked = self._loaded = 0.0
+        self._stamp: object = None
+
+    def __call__(self) -> ssl.SSLContext:
+        now = seams.monotonic()
+        if self._context is None:
+            self._stamp, self._context = self._files(), tls_context(self._options, self._client_ca)
+            self._looked = self._loaded = now
+        elif now - self._looked >= (_RELOAD if self._options.cert_file else CHECK):
+            self._looked = now
+            if self._due(now):
+                self._renew(self._context, now)
+        return self._context
+
+    def _due(self, now: float) -> bool:
+        """Whether there may be another certificate: a given file changed, one of our own is old; what lies in a directory knows itself."""
+        if self._options.cert_file:
+            return self._files() != self._stamp
+        return bool(self._options.cert_dir) or now - self._loaded >= (SERVER_DAYS - RENEW_DAYS) * 86400
+
+    def _files(self) -> object:
+        files = filter(None, (self._options.cert_file, self._options.key_file))
+        try:
+            return tuple((facts.st_mtime_ns, facts.st_ino) for facts in map(os.stat, files))
+        except OSError:
+            return self._stamp
+
+    def _renew(self, context: ssl.SSLContext, now: float) -> None:
+        stamp = self._files()
+        try:
+            if self._options.cert_file:  # a pair that does not fit would leave the context without a key
+                load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._options)
+            load_certificate(context, self._options)
+        except (OSError, ssl.SSLError) as error:  # half of it is written: the next look finds it whole
+            log.warning("the certificate stays as it is: %s", error)
+        else:
+            self._stamp, self._loaded = stamp, now

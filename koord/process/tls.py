@@ -40,10 +40,7 @@ def tls_context(options: Listening, client_ca: str = "") -> ssl.SSLContext:
     try:
         if options.cipher_suites:
             context.set_ciphers(_ciphers(options.cipher_suites))
-        if options.cert_file:
-            context.load_cert_chain(options.cert_file, options.key_file)
-        else:
-            _load_made(context, options)
+        load_certificate(context, options)
         authorities = client_ca + (Path(options.client_ca_file).read_text(encoding="utf-8") if options.client_ca_file else "")
         if authorities:
             context.load_verify_locations(cadata=authorities)
@@ -54,7 +51,11 @@ def tls_context(options: Listening, client_ca: str = "") -> ssl.SSLContext:
     return context
 
 
-def _load_made(context: ssl.SSLContext, options: Listening) -> None:
+def load_certificate(context: ssl.SSLContext, options: Listening) -> None:
+    """Put the certificate of the options, or one made here, into a context; again when it was renewed. Raises OSError, SSLError."""
+    if options.cert_file:
+        context.load_cert_chain(options.cert_file, options.key_file)
+        return
     if options.cert_dir:
         made = ensure(Path(options.cert_dir), options.address)
         context.load_cert_chain(made.cert_file, made.key_file)

@@ -246,7 +246,6 @@ def _servers(options: Options, recorder: Recorder, serving: Serving, gate: Gate)
     from koord.process.flags import parse_host_port
     from koord.process.http import OpsServer
     from koord.process.serving import tls_source
-    from koord.process.tls import tls_context
 
     health, metrics = options.config.healthz_bind_address, options.config.metrics_bind_address
     guarded: dict[str, Any] = {"recorder": recorder, "role": "descheduler", "tls": tls_source(serving), "gate": gate}
@@ -256,5 +255,5 @@ def _servers(options: Options, recorder: Recorder, serving: Serving, gate: Gate)
     if metrics != health:
         servers.append(OpsServer.at(parse_host_port(metrics), **shared, **guarded))
     if serving.port:
-        servers.append(OpsServer(serving.address, serving.port, ssl_context=tls_context(serving), **shared, **guarded))
+        servers.append(OpsServer(serving.address, serving.port, ssl_context=guarded["tls"], **shared, **guarded))
     return servers

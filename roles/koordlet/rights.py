@@ -35,12 +35,12 @@ class Right:
 _SYS = Mount("sys", "/sys", follows=True)
 _CGROUP = Mount("cgroup", "/sys/fs/cgroup", writable=True, follows=True)
 _KUBELET = Mount("kubelet", "/var/lib/kubelet")
-_RUN = Mount("run-koordlet", "/run/koordlet", writable=True, made=True)
+_RUN = Mount("run-koordlet", "/var/run/koordlet", writable=True, made=True)
 _LOG = Mount("log", "/var/log/koordlet", writable=True, made=True)
 _STATE = Mount("state", "/var/lib/koordlet", writable=True, made=True)
-_CONTAINERD = Mount("run-containerd", "/run/containerd", made=True)
-_CRIO = Mount("run-crio", "/run/crio", made=True)
-_NRI = Mount("run-nri", "/run/nri", made=True)
+_CONTAINERD = Mount("run-containerd", "/var/run/containerd", made=True)
+_CRIO = Mount("run-crio", "/var/run/crio", made=True)
+_NRI = Mount("run-nri", "/var/run/nri", made=True)
 _HOOKS = Mount("hooks", "/etc/runtime/hookserver.d", writable=True, made=True)
 
 RIGHTS: tuple[Right, ...] = (
@@ -53,7 +53,7 @@ RIGHTS: tuple[Right, ...] = (
     Right(
         "knowing the kubelet", "to read `/var/lib/kubelet/pki`, or `--kubelet-ca-file`", "its pods are not asked for", mounts=(_KUBELET,)
     ),
-    Right("the lock, the journal, audit", "`/run/koordlet` and `/var/log/koordlet` writable", "it does not start", mounts=(_RUN, _LOG)),
+    Right("the lock, the journal, audit", "`/var/run/koordlet` and `/var/log/koordlet` writable", "it does not start", mounts=(_RUN, _LOG)),
     Right(
         "`BECPUSuppress`, `CPUBurst`, `CgroupReconcile`, `BlkIOReconcile`, `BatchResource`, `CPUSetAllocator`, `GroupIdentity`",
         "root, the cgroup tree writable",

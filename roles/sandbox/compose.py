@@ -97,8 +97,11 @@ class Sandbox:
         # The server decides what runs as root here, so it is never open to everybody on the machine.
         self.server = ApiServer(ServerConfig(token=token, pod_log=self._pod_log))
         # kubectl sends no token without TLS.
-        made = certificates.ensure(self.scratch / "certs", "127.0.0.1")
-        await self.server.start(tls=made.context())
+        where, names = self.scratch / "certs", certificates.API_SERVER_NAMES
+        made = certificates.ensure(where, "127.0.0.1", names)
+        context = made.context()
+        self.server.background(certificates.keep(where, "127.0.0.1", context, names), "certificate")
+        await self.server.start(tls=context)
         self._undo.append(self.server.stop)
         await manifests.install(self.server.core, all_crds())
         kubeconfig.write(self.kubeconfig, kubeconfig.build(self.server.url, token, made.ca))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from koord import seams
 from koord.process.decisionlog import decision_log_options
 from koord.process.flags import IPAddress, bool_option, common_options, duration_option, gates_option, go_command
 from koord.process.inert import inert_given, inert_options
@@ -262,10 +263,10 @@ async def _run(life: Life, options: Options, target: ClientConfig, flags: dict[s
 async def _secure(app: Any, options: Serving, client: Any, gate: Gate) -> Any:
     """The HTTPS listener, started. Raises ConfigurationError."""
     from koord.process.http import OpsServer
-    from koord.process.serving import client_authority
-    from koord.process.tls import tls_context
+    from koord.process.serving import client_authority, tls_source
 
-    context = tls_context(options, await client_authority(client, options))
+    context = tls_source(options, await client_authority(client, options))
+    await seams.to_thread(context)
     plain = app.ops
     server = OpsServer(
         options.address, options.port, health=plain.health, registry=plain.registry, recorder=plain.recorder, role="scheduler",

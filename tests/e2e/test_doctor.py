@@ -128,6 +128,15 @@ def test_a_cluster_that_is_well_and_then_breaks(tmp_path: Path) -> None:
                 left = found.pop("leaders")
                 assert [one["message"] for one in left] == ["koord-descheduler: nobody ever led"]
                 assert (status, found) == (0, {}), (tmp_path / "log").read_text()[-2000:]
+                status, found = await doctor(server.kubeconfig_path, "--security")
+                assert (status, found.keys()) == (0, {"leaders"}), "no token can do more than its role's work"
+                await older_kubelets(client)
+                status, found = await doctor(server.kubeconfig_path)
+                assert "koordlet can run commands in every container" in found["nodes/proxy"][0]["message"]
+                status, found = await doctor(server.kubeconfig_path, "--security")
+                assert "run commands in containers (get nodes/proxy)" in found["token of koordlet"][0]["message"]
+                assert status == 1
+                await client.delete(CLUSTERROLES, "koordlet-older-kubelets")
                 await broken_objects(server, client)
                 manager.kill()
                 await manager.wait()
@@ -136,6 +145,14 @@ def test_a_cluster_that_is_well_and_then_breaks(tmp_path: Path) -> None:
                 assert "could not be tried" in found["webhooks"][0]["message"]
 
     asyncio.run(main())
+
+
+async def older_kubelets(client: Client) -> None:
+    """The component that grants what no role should have."""
+    for document in manifests.documents("optional/older-kubelets"):
+        plural = {"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings"}[document["kind"]]
+        status, raw = await client.raw("POST", f"/apis/rbac.authorization.k8s.io/v1/{plural}", document)
+        assert status == 201, raw
 
 
 async def broken_objects(server: RunningServer, client: Client) -> None:

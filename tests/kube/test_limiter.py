@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from koord.api.kinds import PODS
 from koord.kube.client import Client
 from koord.kube.config import ClientConfig
-from koord.kube.ratelimit import Priority, RateLimiter
+from koord.kube.ratelimit import Priority, RateLimiter, TokenBucket
 
 
 def test_a_cancelled_wait_takes_no_token() -> None:
@@ -87,3 +90,20 @@ def test_requests_that_hang_keep_only_their_own_class_waiting(fault_server: Any)
             never.set()
 
     asyncio.run(main())
+
+
+@given(st.floats(0.1, 1000), st.integers(1, 50), st.floats(0, 1e9), st.lists(st.floats(0, 1e-3), max_size=40))
+def test_whoever_waits_as_long_as_told_gets_a_token(qps: float, burst: int, now: float, steps: list[float]) -> None:
+    """Rounding must not leave a bucket a hair below one token: the wait would be too short to move a clock, and be asked for ever."""
+    bucket = TokenBucket(qps, burst)
+    for step in steps:
+        now += step
+        bucket.take(now)
+    for _ in range(60):
+        wait = bucket.wait(now)
+        if bucket.take(now + wait):
+            break
+        assert now + wait > now
+        now += wait
+    else:
+        raise AssertionError("no token after 60 waits")

@@ -10,6 +10,7 @@ import pytest
 from koord.version import VERSION
 from roles.koordlet import rights
 from roles.tools import manifests
+from roles.tools.doctor.powers import POWERS, covers, judge_powers, judge_workloads
 from roles.tools.doctor.rights import ACCOUNTS, Question, questions
 from tests.support.processes import ROOT
 
@@ -84,26 +85,6 @@ def test_images_are_of_this_release_and_pulled_once() -> None:
 
 # -- tokens --------------------------------------------------------------------------------------------------------------------
 
-#: (verb, group, resource, subresource) that lead to more than the role's own work. "*" is any verb.
-DANGEROUS = {
-    "run commands in containers": [("*", "", "pods", "exec"), ("*", "", "pods", "attach"), ("*", "", "nodes", "proxy")],
-    "reach into pods": [("*", "", "pods", "proxy"), ("*", "", "services", "proxy"), ("*", "", "pods", "portforward"),
-                        ("*", "", "pods", "ephemeralcontainers")],
-    "read secrets of others": [("get", "", "secrets", ""), ("list", "", "secrets", ""), ("watch", "", "secrets", "")],
-    "become somebody else": [("*", "", "serviceaccounts", "token"), ("impersonate", "", "users", ""), ("impersonate", "", "groups", ""),
-                             ("impersonate", "", "serviceaccounts", ""),
-                             ("*", "certificates.k8s.io", "certificatesigningrequests", "approval")],
-    "give themselves rights": [(verb, "rbac.authorization.k8s.io", kind, "") for verb in ("create", "update", "patch", "bind")
-                               for kind in ("roles", "clusterroles", "rolebindings", "clusterrolebindings")],
-    "start programs": [(verb, group, kind, "") for verb in ("create", "update", "patch") for group, kind in
-                       (("apps", "deployments"), ("apps", "daemonsets"), ("apps", "statefulsets"), ("batch", "jobs"),
-                        ("batch", "cronjobs"))]
-    + [("create", "", "pods", ""), ("update", "", "pods", "")],
-    "change what is installed": [(verb, group, kind, "") for verb in ("create", "update", "patch", "delete") for group, kind in
-                                 (("apiextensions.k8s.io", "customresourcedefinitions"),
-                                  ("admissionregistration.k8s.io", "validatingadmissionpolicies"))],
-    "take nodes away": [("delete", "", "nodes", ""), ("create", "", "nodes", "")],
-}  # fmt: skip
 #: What a role holds of that all the same, each with its bound.
 ALLOWED = {
     ("manager", "get", "secrets"): "koordinator-webhook-certs",
@@ -112,29 +93,30 @@ ALLOWED = {
 }
 
 
-def holds(question: Question, wanted: tuple[str, str, str, str]) -> bool:
-    verb, group, resource, subresource = wanted
-    return (
-        verb in ("*", question.verb)
-        and question.group in (group, "*")
-        and question.resource in (resource, "*")
-        and question.subresource in (subresource, "*")
-    )
-
-
 @pytest.mark.parametrize("role", ACCOUNTS)
 @pytest.mark.parametrize("overlay", ["", *manifests.OVERLAYS])
 def test_what_a_stolen_token_may_not_do(role: str, overlay: str) -> None:
     documents = manifests.rendered(crds=False, overlays=tuple(filter(None, [overlay])))
     held = questions(documents, ACCOUNTS[role])
     assert held
-    for danger, rules in DANGEROUS.items():
+    for danger, rules in POWERS.items():
         for wanted in rules:
             for question in held:
-                if holds(question, wanted):
+                if covers(question, wanted):
                     bound = ALLOWED.get((role, question.verb, question.resource))
                     assert bound is not None, f"{role} could {danger}: {question}"
                     assert (question.name, question.namespace) == (bound, manifests.NAMESPACE), f"{role}: {question}"
+
+
+def test_rights_for_what_is_off_are_not_bound() -> None:
+    patching = {
+        role
+        for role in ACCOUNTS
+        if any(covers(q, Question("patch", "", "nodes")) for q in questions(manifests.rendered(crds=False), ACCOUNTS[role]))
+    }
+    assert patching == {"manager"}
+    names = {d["metadata"]["name"] for d in manifests.rendered(crds=False) if d["kind"] == "ClusterRole"}
+    assert {"koord-scheduler-device-plugins", "koord-descheduler-cordon"} <= names
 
 
 def test_wildcards_stand_for_one_thing_only() -> None:
@@ -143,3 +125,31 @@ def test_wildcards_stand_for_one_thing_only() -> None:
             assert "*" not in rule["verbs"]
             assert "*" not in rule.get("resources", ())
             assert "*" not in rule.get("apiGroups", ()) or rule == {"apiGroups": ["*"], "resources": ["*/scale"], "verbs": ["get"]}
+
+
+@pytest.mark.feature("BEY-DOC-01")
+def test_doctor_says_what_a_token_could_do_and_how_roles_run() -> None:
+    [fine] = judge_powers("koordlet", ())
+    assert fine.level == "ok"
+    [bad] = judge_powers("koordlet", [Question("get", "", "nodes", "proxy")])
+    assert (bad.level, "run commands in containers (get nodes/proxy)" in bad.message) == ("fail", True)
+    assert [f.level for f in judge_powers("koordlet", (), "forbidden")] == ["warn"]
+
+    def installed(*overlays: str) -> dict[str, str]:
+        objects = manifests.rendered(crds=False, overlays=overlays)
+        fenced = [d["metadata"]["name"] for d in objects if d["kind"] == "NetworkPolicy"]
+        workloads = [d for d in objects if d["kind"] in ("Deployment", "DaemonSet")]
+        return {f.area: f"{f.level} {f.message}" for f in judge_workloads(workloads, fenced, registered=True)}
+
+    assert all(text.startswith("ok") for text in installed().values())
+    assert "privileged; all of / is mounted; no seccomp profile" in installed("koordlet-privileged")["koordlet as installed"]
+    assert "opens paths to everybody" in installed("open-ports")["koord-manager as installed"]
+    [*_, unregistered] = judge_workloads([], [], registered=False)
+    assert unregistered.level == "fail"
+    moving = {
+        "metadata": {"name": "koord-x"},
+        "spec": {"template": {"spec": {"containers": [{"image": "r/koord:latest", "args": ["--profiling"]}]}}},
+    }
+    [loose] = judge_workloads([moving], [], registered=None)
+    for told in ("a tag that moves", "serves profiling", "no NetworkPolicy", "no seccomp profile"):
+        assert told in loose.message

@@ -16,6 +16,7 @@ from koord import seams
 from koord.api.kinds import SECRETS
 from koord.kube.client import Client
 from koord.kube.errors import AlreadyExists, Conflict, NotFound
+from koord.process.certificates import check_private
 from roles.manager.webhooks.certs import FILES, Certs, problem, renew
 
 log = logging.getLogger("koord.manager.webhooks")
@@ -133,9 +134,7 @@ class CertFolder:
         if self._holds(files):
             return False
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        owner = self.path.stat().st_uid
-        if owner not in (0, os.geteuid()):
-            raise PermissionError(f"{self.path} belongs to another user (uid {owner}); private keys are not kept there")
+        check_private(self.path)
         version = self.path / f"..{seams.utcnow():%Y_%m_%d_%H_%M_%S}.{seams.token_hex(4)}"
         version.mkdir(mode=0o700)
         for name, content in files.items():

@@ -7,6 +7,7 @@ import contextvars
 import heapq
 import socket
 from asyncio import base_events, events
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,20 @@ if TYPE_CHECKING:
 PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("koord.world.process", default=None)
 """The process that a task or callback belongs to; None: the world itself."""
 
-_STUCK = 2_000_000  # callbacks within one instant after which the world is taken for an endless loop
+_STUCK = 300_000  # callbacks within one instant after which the world is taken for an endless loop
 
 
 class Stuck(RuntimeError):
     """Nothing is left to run although somebody waits, or time stands still."""
+
+
+def _name(handle: Any) -> str:
+    """What a callback is, in words."""
+    callback = handle._callback
+    task = getattr(callback, "__self__", None)
+    if isinstance(task, asyncio.Task):
+        return f"task {task.get_name()}: {getattr(task.get_coro(), '__qualname__', '')}"
+    return str(getattr(callback, "__qualname__", callback))
 
 
 class _Task(asyncio.Task[Any]):
@@ -66,6 +76,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._order = 0
         self._timers: list[tuple[float, int, events.TimerHandle]] = []
         self._callbacks = 0
+        self._blame: Counter[str] = Counter()
         self.network: Network | None = None
         self._addresses: dict[int, tuple[str, int]] = {}
         self._clock_resolution = 1e-9
@@ -142,11 +153,14 @@ class VirtualLoop(base_events.BaseEventLoop):
                     process.held.append(handle)
                     continue
             self._callbacks += 1
+            if self._callbacks > _STUCK - 1000:
+                self._blame[f"{process}: {_name(handle)}"] += 1
             handle._run()
             if self._stopping:
                 break
         if self._callbacks > _STUCK:
-            raise Stuck(f"{self._callbacks} callbacks without time passing at {self._virtual:.3f}")
+            who = ", ".join(f"{name} ({times})" for name, times in self._blame.most_common(4))
+            raise Stuck(f"{self._callbacks} callbacks without time passing at {self._virtual:.3f}: {who}")
 
     def stop(self) -> None:
         self._stopping = True

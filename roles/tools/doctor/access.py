@@ -41,6 +41,13 @@ class Access:
         found = await self._self(role, asked, account, impersonate=True)
         return await self._about(role, asked, account) if found.error else found
 
+    async def held(self, role: str, asked: list[Question], facts: ClusterFacts) -> tuple[tuple[Question, ...], str]:
+        """Which of the questions a role's account is allowed, and why that could not be asked."""
+        account = f"system:serviceaccount:{facts.namespace}:{ACCOUNTS[role]}"
+        found = await self._about(role, asked, account)
+        denied = set(found.denied)
+        return tuple(question for question in asked if not found.error and str(question) not in denied), found.error
+
     async def _self(self, role: str, asked: list[Question], who: str, *, impersonate: bool) -> RightsFacts:
         if not impersonate:
             return await self._all(role, asked, who, self._client, "selfsubjectaccessreviews", {})

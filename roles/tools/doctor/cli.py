@@ -29,6 +29,7 @@ _ROLES = ("manager", "scheduler", "descheduler", "koordlet")
 @click.option("--namespace", default=manifests.NAMESPACE, show_default=True, help="Where koord lives.")
 @click.option("--role", "roles", multiple=True, type=click.Choice(_ROLES), help="Whose rights to look at; repeatable (default: all).")
 @click.option("--as", "acting_as", default="", metavar="USER", help="Ask for rights as this user (default: each role's account).")
+@click.option("--security", is_flag=True, help="Also: what a stolen token of each role could do, and how the roles run.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format.")
 def command(
     node: bool,
@@ -40,6 +41,7 @@ def command(
     namespace: str,
     roles: tuple[str, ...],
     acting_as: str,
+    security: bool,
     output: str,
 ) -> None:
     """Say of everything that koord needs whether it is ok, worth a look (warn), or wrong (fail), and what to do.
@@ -61,9 +63,8 @@ def command(
             config = load(kubeconfig, context=context)
         except KubeConfigError as error:
             missing = str(error)
-    findings = asyncio.run(
-        _run(config, "" if cluster else host_root, node_name or os.environ.get("NODE_NAME", ""), namespace, roles or _ROLES, acting_as)
-    )
+    node_name = node_name or os.environ.get("NODE_NAME", "")
+    findings = asyncio.run(_run(config, "" if cluster else host_root, node_name, namespace, roles or _ROLES, acting_as, security))
     if missing:
         findings.append(finding.fail("API server", missing, "say which cluster, or look at this machine only: --node"))
     if output == "json":
@@ -75,7 +76,7 @@ def command(
 
 
 async def _run(
-    config: ClientConfig | None, host_root: str, node_name: str, namespace: str, roles: tuple[str, ...], acting_as: str
+    config: ClientConfig | None, host_root: str, node_name: str, namespace: str, roles: tuple[str, ...], acting_as: str, security: bool
 ) -> list[Finding]:
     """Look, then judge."""
     from contextlib import AsyncExitStack
@@ -94,6 +95,6 @@ async def _run(
                 facts = replace(facts, kubelet_pods=await kubelet.pods(client, config, node_name, HostRoot.at(host_root)))
             findings += judge_host.judge(facts)
         if client is not None:
-            seen = await cluster.gather(client, namespace=namespace, roles=roles, acting_as=acting_as)
+            seen = await cluster.gather(client, namespace=namespace, roles=roles, acting_as=acting_as, security=security)
             findings += judge_cluster.judge(seen)
     return findings

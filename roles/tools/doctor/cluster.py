@@ -29,18 +29,27 @@ from roles.tools import manifests
 from roles.tools.doctor import webhooks
 from roles.tools.doctor.access import Access
 from roles.tools.doctor.facts import ClusterFacts, NodeFacts, Obj
+from roles.tools.doctor.powers import NODES_PROXY, POWERS
 
 LEASE_NAMES = ("koordinator-manager", "koord-scheduler", "koord-descheduler")
 POLICIES = Kind("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", False)
+NETWORK_POLICIES = Kind("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", True)
 MAX_KUBELETS = 20
 """Kubelets that are asked in a big cluster; what differs shows among these."""
 TIMEOUT = 15.0  # seconds for one request
 
 
 async def gather(
-    client: Client, *, namespace: str, roles: Sequence[str], acting_as: str = "", clock: Callable[[], float] = time.time
+    client: Client,
+    *,
+    namespace: str,
+    roles: Sequence[str],
+    acting_as: str = "",
+    security: bool = False,
+    clock: Callable[[], float] = time.time,
 ) -> ClusterFacts:
-    """Everything about a cluster. `roles`: whose rights are looked at; `acting_as`: who is impersonated for that."""
+    """Everything about a cluster. `roles`: whose rights are looked at; `acting_as`: who is impersonated for that; `security`: what stolen
+    tokens could do, and how the roles run."""
     facts = ClusterFacts(server=client.transport.config.server, namespace=namespace, now=clock())
     facts.expected_crds = list(manifests.documents("crds"))
     own = list(manifests.rendered(namespace=namespace, crds=False))
@@ -60,6 +69,8 @@ async def gather(
         _into(facts, "nodemetrics", _node_metrics(client, facts)),
         _into(facts, "policy", _policy(client, facts)),
         _into(facts, "rights", _rights(client, facts, own, roles, acting_as)),
+        _into(facts, "powers", _powers(client, facts, roles, security)),
+        *([_into(facts, "installed", _installed(client, facts))] if security else []),
     )
     facts.nodes = list(await asyncio.gather(*(_kubelet(client, name) for name in facts.node_names[:MAX_KUBELETS])))
     return facts
@@ -108,6 +119,23 @@ async def _workloads(client: Client, facts: ClusterFacts) -> None:
                 int(status.get("desiredNumberScheduled") or 0),
                 int(status.get("numberReady") or 0),
             )
+
+
+async def _powers(client: Client, facts: ClusterFacts, roles: Sequence[str], security: bool) -> None:
+    """All of the table, or only the worst of it."""
+    asked = list(dict.fromkeys(question for wanted in POWERS.values() for question in wanted)) if security else [NODES_PROXY]
+    access = Access(client)
+    for role in roles:
+        facts.powers[role] = await access.held(role, asked, facts)
+
+
+async def _installed(client: Client, facts: ClusterFacts) -> None:
+    found = [*(await client.list(DEPLOYMENTS, facts.namespace)).items, *(await client.list(DAEMONSETS, facts.namespace)).items]
+    facts.installed = [workload for workload in found if workload["metadata"]["name"].startswith("koord")]
+    try:
+        facts.fenced = [policy["metadata"]["name"] for policy in (await client.list(NETWORK_POLICIES, facts.namespace)).items]
+    except NotFound:
+        facts.fenced = []
 
 
 async def _optional(client: Client, kind: Kind, name: str, namespace: str | None = None) -> Obj | None:

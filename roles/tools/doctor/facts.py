@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from roles.tools.doctor.rights import Question
 
 Obj = dict[str, Any]
 
@@ -117,3 +120,9 @@ class ClusterFacts:
     rights: list[RightsFacts] = field(default_factory=list)
     nodes: list[NodeFacts] = field(default_factory=list)
     own_node_policy: bool | None = None
+    powers: dict[str, tuple[tuple[Question, ...], str]] = field(default_factory=dict)
+    """Role -> what its token may do of what it should not, and why that could not be asked."""
+    installed: list[Obj] | None = None
+    """Deployments and the DaemonSet as they are; None: nobody wants to know."""
+    fenced: list[str] = field(default_factory=list)
+    """Names of NetworkPolicies."""

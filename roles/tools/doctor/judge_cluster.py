@@ -10,6 +10,7 @@ from koord.config import slo
 from roles.tools.doctor.crds import drift
 from roles.tools.doctor.facts import ClusterFacts, NodeFacts, RightsFacts, WebhookFacts
 from roles.tools.doctor.finding import Finding, fail, listed, ok, warn
+from roles.tools.doctor.powers import NODES_PROXY, judge_powers, judge_workloads
 
 Obj = dict[str, Any]
 SKEW_WARN, SKEW_FAIL = 2.0, 10.0  # seconds; a lease lives 15, and metrics expire by the clock
@@ -32,6 +33,7 @@ def judge(facts: ClusterFacts) -> Iterator[Finding]:
     yield from _policy(facts)
     for rights in facts.rights:
         yield _rights(rights)
+    yield from _security(facts)
     yield from _slo_config(facts)
     yield from _node_metrics(facts)
     yield from _nodes(facts.nodes)
@@ -197,6 +199,20 @@ def _policy(facts: ClusterFacts) -> Iterator[Finding]:
         yield warn("rights", "ValidatingAdmissionPolicy koordlet-own-node is not there: a koordlet may write other nodes' objects", how)
     elif facts.own_node_policy:
         yield ok("rights", "koordlet may write only its own node's objects")
+
+
+def _security(facts: ClusterFacts) -> Iterator[Finding]:
+    """Asked for, everything; otherwise a word about the right that is worse than all others."""
+    if facts.installed is None:
+        for role, (allowed, _) in facts.powers.items():
+            if NODES_PROXY in allowed:
+                how = "take it away (koord install --print has nodes/pods and nodes/configz instead); koord doctor --security tells more"
+                yield warn("nodes/proxy", f"whoever has a token of {role} can run commands in every container", how)
+        return
+    for role, (allowed, error) in facts.powers.items():
+        yield from judge_powers(role, allowed, error)
+    registered = any(hook.name == "vpodeviction.koordinator.sh" and hook.failure_policy == "Fail" for hook in facts.webhooks)
+    yield from judge_workloads(facts.installed, facts.fenced, None if "webhooks" in facts.problems else registered)
 
 
 def _rights(rights: RightsFacts) -> Finding:

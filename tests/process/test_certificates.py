@@ -1,0 +1,130 @@
+"""Certificates that koord makes: for months, renewed while a process lives, for the names that are served, in nobody else's reach."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import ssl
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from koord import seams
+from koord.process import certificates
+from koord.process.errors import ConfigurationError
+from koord.process.serving import Serving, tls_source
+from koord.process.tls import tls_context
+from roles.manager.webhooks.certs import renew
+from roles.manager.webhooks.certstore import CertFolder
+
+pytestmark = pytest.mark.feature("BEY-SEC-01")
+
+
+class Later(seams.System):
+    """The machine's clocks, some days ahead."""
+
+    days = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.days * 86400
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.days * 86400
+
+
+@pytest.fixture
+def later():  # type: ignore[no-untyped-def]
+    clock = Later()
+    token = seams.use(clock)
+    yield clock
+    seams.leave(token)
+
+
+def read(file: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(file.read_bytes())
+
+
+def loaded(context: ssl.SSLContext) -> int:
+    """The serial number that a client of this context sees."""
+    mine, theirs = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    near = client.wrap_bio(theirs, mine)
+    far = context.wrap_bio(mine, theirs, server_side=True)
+    for _ in range(3):
+        for side in (near, far):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    der = near.getpeercert(binary_form=True)
+    assert der is not None
+    return x509.load_der_x509_certificate(der).serial_number
+
+
+def test_months_names_and_modes(tmp_path: Path) -> None:
+    made = certificates.ensure(tmp_path / "c", "10.1.2.3", ["koord.example"])
+    cert, ca = read(made.cert_file), x509.load_pem_x509_certificate(made.ca)
+    assert cert.not_valid_after_utc - cert.not_valid_before_utc < datetime.timedelta(days=100)
+    assert ca.not_valid_after_utc - ca.not_valid_before_utc < datetime.timedelta(days=400)
+    names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert {"koord.example", "localhost"} <= set(names.get_values_for_type(x509.DNSName))
+    assert not [name for name in names.get_values_for_type(x509.DNSName) if name.startswith("kubernetes")]
+    assert {file.stat().st_mode & 0o777 for file in (tmp_path / "c").iterdir()} == {0o600}
+    cert.verify_directly_issued_by(ca)
+    assert certificates.ensure(tmp_path / "c", "10.1.2.3", ["koord.example"]).cert_file.read_bytes() == made.cert_file.read_bytes()
+    assert read(certificates.ensure(tmp_path / "c", "10.1.2.4").cert_file).serial_number != cert.serial_number, "for another host"
+
+
+def test_they_are_renewed_in_time_and_who_trusts_the_authority_goes_on(tmp_path: Path, later: Later) -> None:
+    first = certificates.ensure(tmp_path, "127.0.0.1")
+    serial = read(first.cert_file).serial_number
+    later.days = certificates.SERVER_DAYS - certificates.RENEW_DAYS - 1
+    assert read(certificates.ensure(tmp_path, "127.0.0.1").cert_file).serial_number == serial
+    later.days += 2
+    second = certificates.ensure(tmp_path, "127.0.0.1")
+    assert read(second.cert_file).serial_number != serial
+    assert second.ca == first.ca
+    read(second.cert_file).verify_directly_issued_by(x509.load_pem_x509_certificate(first.ca))
+    later.days = certificates.CA_DAYS - certificates.SERVER_DAYS + 1
+    third = certificates.ensure(tmp_path, "127.0.0.1")
+    assert third.ca != first.ca, "an authority that ends before the certificate would"
+    second.cert_file.write_bytes(b"half a certif")
+    assert certificates.days_left(certificates.ensure(tmp_path, "127.0.0.1").cert_file.read_bytes()) > 80
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_running_port_renews_its_own(kept: bool, tmp_path: Path, later: Later) -> None:
+    source = tls_source(Serving("127.0.0.1", cert_dir=str(tmp_path / "c") if kept else ""))
+    context = source()
+    serial = loaded(context)
+    later.days = 1
+    assert loaded(source()) == serial
+    later.days = certificates.SERVER_DAYS - certificates.RENEW_DAYS + 1
+    assert source() is context
+    assert loaded(context) != serial
+
+
+def test_a_running_port_takes_a_given_certificate_that_was_renewed(tmp_path: Path, later: Later) -> None:
+    made = certificates.ensure(tmp_path / "c", "127.0.0.1")
+    source = tls_source(Serving(cert_file=str(made.cert_file), key_file=str(made.key_file)))
+    serial = loaded(source())
+    other = certificates.ensure(tmp_path / "d", "127.0.0.1")
+    made.cert_file.write_bytes(other.cert_file.read_bytes())
+    later.days += 0.1
+    assert loaded(source()) == serial, "key and certificate do not fit yet"
+    made.key_file.write_bytes(other.key_file.read_bytes())
+    later.days += 0.1
+    assert loaded(source()) == read(other.cert_file).serial_number
+
+
+def test_a_directory_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    with pytest.raises(PermissionError, match=r"may be written by others \(mode 777\).*chmod go-w"):
+        certificates.ensure(open_to_all, "127.0.0.1")
+    with pytest.raises(ConfigurationError, match="may be written by others"):
+        tls_context(Serving("127.0.0.1", cert_dir=str(open_to_all)))
+    with pytest.raises(PermissionError, match="may be written by others"):
+        CertFolder(str(open_to_all)).write(renew(None, "koord.example", seams.utcnow()))
+    assert list(open_to_all.iterdir()) == []
