@@ -46,21 +46,7 @@ class Policy:
         self.events = events
         self.limiters = ObjectLimiters(self.args)
         self.pace = TokenBucket(self.args.evictions_a_second, self.args.evict_burst)
-        self._world = world
-        self._threshold: int | None = None
-        self._refuse: Callable[[Pod], str] = evictability(self.args, world.priority_of)
-
-    def _evictable(self, pod: Pod) -> str:
-        threshold = self.args.priority_threshold
-        named = threshold is not None and threshold.value is None and threshold.name != ""
-        if threshold is not None and named and not self.args.evict_system_critical_pods:
-            value = self._world.priority_of(threshold.name)
-            if value is None:
-                return f"PriorityClass {threshold.name} of priorityThreshold does not exist"
-            if value != self._threshold:
-                self._threshold = value
-                self._refuse = evictability(self.args, self._world.priority_of)
-        return self._refuse(pod)
+        self._evictable: Callable[[Pod], str] = evictability(self.args, world.priority_of)
 
     def forbidden(self, pod: Pod, ledger: Ledger) -> Refusal | None:
         """Why the pod may not migrate at all (section 4 and expected replicas); time does not change that."""
