@@ -136,6 +136,14 @@ class KnowsArriving(Protocol):
 
 
 @runtime_checkable
+class Asks(Protocol):
+    """A door that has to ask somebody about a pod before it can judge it."""
+
+    async def ask(self, pod: Pod) -> None:
+        """Called for the pods that a plugin wants to leave, right before they are judged for the last time; in dry runs too."""
+
+
+@runtime_checkable
 class Sees(Protocol):
     """A door that asks about nodes."""
 

@@ -17,7 +17,7 @@ from koord.api.objects import Node, Pod
 from koord.config.selectors import LabelSelector
 from koord.decisions.record import Record
 from roles.descheduler.framework.effects import Annotate, Cordon, Evict, Pause, PluginError
-from roles.descheduler.framework.evicting import Assumes, Evicting, EvictOptions, EvictResult, Replaces, Sees
+from roles.descheduler.framework.evicting import Asks, Assumes, Evicting, EvictOptions, EvictResult, Replaces, Sees
 from roles.descheduler.framework.handle import Handle, node_subject, pod_subject
 from roles.descheduler.framework.limits import Counts, Limits
 from roles.descheduler.framework.plugin import BALANCE, DESCHEDULE, Plugin
@@ -223,6 +223,9 @@ class _Turn:
             if self._limited[why] <= _TOLD:
                 self._told(effect, "NotEvicted", why)
             return False
+        for door in self._profile.doors():
+            if isinstance(door, Asks):
+                await self._asked(door, pod)
         # filters are asked again: what this round has decided since the plugin asked counts for them
         if why := self.handle.filter(pod) or self.handle.pre_eviction_filter(pod):
             self._told(effect, "NotEvicted", why)
@@ -248,6 +251,12 @@ class _Turn:
             if effect.dry_run and not self._dry_run:
                 self._put_back.append(put_back)
         return True
+
+    async def _asked(self, door: Asks, pod: Pod) -> None:
+        try:
+            await door.ask(pod)
+        except Exception:  # what it does not know it refuses
+            log.exception("profile %s: nothing could be asked about pod %s", self._profile.name, pod.key)
 
     async def _where(self, effect: Evict) -> str:
         """Where the pod would go: what the plugin reckons, and what the scheduler would do."""

@@ -39,10 +39,10 @@ class MigrationController:
         self._nodes = OtherNodes(setup.world, effective.node_selector) if effective.node_fit else None
 
     async def prepare(self, pods: Iterable[Pod]) -> None:
-        """Know the workloads of the pods, and all jobs."""
+        """Know the kinds of workloads of the pods, and all jobs."""
         await self._migrations.wait_synced()
         self._migrations.ledger.forget_assumed()
-        await self._setup.workloads.refresh(pods)
+        await self._setup.workloads.learn(pods)
         if self._nodes is not None:
             self._nodes.begin()
 
@@ -55,6 +55,10 @@ class MigrationController:
         """Why no job may be made for the pod now, "" when one may."""
         refusal = self._policy.refuse(pod, self._migrations.ledger)
         return refusal.message if refusal is not None else ""
+
+    async def ask(self, pod: Pod) -> None:
+        """Ask how many replicas the pod's workload wants."""
+        await self._setup.workloads.refresh([pod])
 
     def pre_eviction_filter(self, pod: Pod) -> str:
         """With nodeFit, why no other node would take the pod."""

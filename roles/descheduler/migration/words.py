@@ -30,6 +30,7 @@ class Kind(StrEnum):
 
     RESERVATION_CREATED = "ReservationCreated"
     RESERVATION_SCHEDULED = "ReservationScheduled"
+    ARBITRATION = "Arbitration"  # koord's own: which limit a job waits for
     EVICTION = "Eviction"
     POD_SCHEDULED = "PodScheduled"
     POD_BOUND_RESERVATION = "PodBoundReservation"

@@ -19,6 +19,7 @@ from tests.support.migration import NS, Cluster, cluster, condition
 from tests.support.wholecluster import Whole, at_work, descheduling, whole
 
 Obj = dict[str, Any]
+JOB_TEMPLATE = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}
 MANY = {"maxMigratingPerNode": 0, "maxMigratingPerWorkload": "90%", "maxUnavailablePerWorkload": "90%", "skipCheckExpectedReplicas": True}
 
 
@@ -229,6 +230,66 @@ def test_a_workload_whose_migration_failed_waits_also_after_a_restart() -> None:
                 return "a migration has failed (Unschedulable)" in each.refusal("q")
 
             await world.until(waits)
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-WL-01")
+def test_a_round_asks_about_kinds_and_candidates_not_about_pods() -> None:
+    """Batch Jobs are watched; of a kind without scale as many pods are wanted as there are; the kinds are asked for once."""
+
+    async def scenario(world: Cluster) -> None:
+        job = await world.put(kinds.JOBS, "crunch", {"spec": {"parallelism": 3, "template": JOB_TEMPLATE}})
+        owners = {"Job": ("batch/v1", str(job["metadata"]["uid"]), "crunch"), "SparkApplication": ("spark.example.com/v1", "s", "s")}
+        for kind, (version, uid, name) in owners.items():
+            owner = {"apiVersion": version, "kind": kind, "name": name, "uid": uid, "controller": True}
+            for number in range(4):
+                await world.pod(f"{kind.lower()}-{number}", metadata={"ownerReferences": [owner]})
+        life = await world.live(**MANY)
+
+        async def seen() -> bool:
+            return len(life.setup.world.pods.list()) == 8
+
+        await world.until(seen)
+        asked: list[str] = []
+        raw, get = life.client.raw, life.client.get
+
+        async def counting(method: str, path: str, *args: Any, **more: Any) -> Any:
+            asked.append(path)
+            return await raw(method, path, *args, **more)
+
+        async def getting(*args: Any, **more: Any) -> Any:
+            asked.append(str(args))
+            return await get(*args, **more)
+
+        life.client.raw, life.client.get = counting, getting  # type: ignore[method-assign]
+        for _ in range(3):
+            await life.plugin.prepare(life.setup.world.pods.list())
+            await life.setup.workloads.refresh(life.setup.world.pods.list())
+        assert [path for path in asked if path != "/api/v1"] == ["/apis/spark.example.com/v1"]  # that one is asked at the start
+        wanted = {pod.metadata.name: life.setup.workloads.of(pod) for pod in life.setup.world.pods.list()}
+        found = {name: workload.replicas for name, workload in wanted.items() if workload is not None}
+        assert found == {f"job-{n}": 3 for n in range(4)} | {f"sparkapplication-{n}": 4 for n in range(4)}
+        assert not life.refusal("job-0")
+        assert not life.refusal("sparkapplication-0")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-ARB-02")
+def test_what_a_job_waits_for_is_in_a_condition_at_once() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        for name in ("p", "q"):
+            await world.pod(name, owner=owner)
+        await world.live(maxMigratingPerWorkload=1, maxUnavailablePerWorkload="50%")
+        await world.job("first", "p")
+        await world.until_job("first", phase="Running")
+        await world.job("second", "q")
+        job = await world.until_job("second", condition="Arbitration=False/MaxMigratingPerWorkload")
+        assert job["status"]["message"] == "1 pods of ReplicaSet web (8 replicas) migrate already, 1 may"
+        await world.client.delete(kinds.PODMIGRATIONJOBS, "first")
+        await world.until_job("second", phase="Running", condition="Arbitration=True/")
 
     play(scenario)
 
