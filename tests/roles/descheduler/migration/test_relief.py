@@ -12,6 +12,7 @@ from koord.api import kinds, names
 from koord.api.times import format_time
 from koord.kube import errors
 from roles.descheduler.framework.evicting import EvictOptions
+from roles.descheduler.migration import evictors
 from roles.descheduler.migration.backoff import FIRST, LONGEST, Backoff
 from roles.descheduler.relief import Ceiling, Relief
 from tests.roles.descheduler.migration.test_whole import configuration
@@ -290,6 +291,83 @@ def test_what_a_job_waits_for_is_in_a_condition_at_once() -> None:
         assert job["status"]["message"] == "1 pods of ReplicaSet web (8 replicas) migrate already, 1 may"
         await world.client.delete(kinds.PODMIGRATIONJOBS, "first")
         await world.until_job("second", phase="Running", condition="Arbitration=True/")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-08")
+def test_what_leaves_open_whether_a_write_took_place() -> None:
+    def answer(status: int, body: bytes) -> bool:
+        return evictors.ambiguous(errors.from_response(status, body))
+
+    told = b'{"kind": "Status", "status": "Failure", "code": 500, "message": "This pod has more than one PodDisruptionBudget"}'
+    late = b'{"kind": "Status", "status": "Failure", "code": 500, "message": "etcdserver: request timed out"}'
+    assert not answer(500, told)
+    assert answer(500, late)
+    assert answer(500, b"<html>bad gateway")
+    assert answer(503, told)
+    assert evictors.ambiguous(errors.Unreachable("connection lost"))
+    assert not answer(429, b"{}")
+
+
+@pytest.mark.feature("DS-MC-04")
+@pytest.mark.feature("DS-MC-08")
+def test_a_pod_under_two_budgets_is_refused_and_warned_about_once() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        await world.pod("p", owner=owner)
+        await world.pod("q", owner=owner)
+        life = await world.live(**MANY)
+        await world.job("j", "p", mode="EvictDirectly", paused=True)
+        for name in ("one", "two"):
+            await budget(world, name, "web", allowed=1)
+
+        async def known() -> bool:
+            return "more than one disruption budget" in life.refusal("q")
+
+        await world.until(known)
+        await world.client.patch(kinds.PODMIGRATIONJOBS, "j", {"spec": {"paused": None}})
+        await world.until_job("j", condition="Eviction=False/FailedEvict")
+        evict, asked = life.client.evict, 0
+
+        async def counting(*args: Any, **options: Any) -> None:
+            nonlocal asked
+            asked += 1
+            await evict(*args, **options)
+
+        life.client.evict = counting  # type: ignore[method-assign]
+
+        async def tried() -> bool:
+            return asked >= 3
+
+        await world.until(tried)
+        events = [each for each in await world.events("PodMigrationJob", "j") if each["type"] == "Warning"]
+        assert len(events) == 1
+        assert (events[0].get("series") or {}).get("count", 1) == 1
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-04")
+def test_an_eviction_that_waits_for_its_answer_keeps_no_other_job_waiting() -> None:
+    async def scenario(world: Cluster) -> None:
+        for name in ("slow", "fast"):
+            await world.pod(name, metadata={"annotations": {names.ANNOTATION_DESCHEDULER_EVICT: ""}})
+        life = await world.live(maxConcurrentReconciles=1)
+        evict, answered = life.client.evict, asyncio.Event()
+
+        async def slow(namespace: str, pod: str, **options: Any) -> None:
+            if pod == "slow":
+                await answered.wait()
+            await evict(namespace, pod, **options)
+
+        life.client.evict = slow  # type: ignore[method-assign]
+        await world.job("s", "slow", mode="EvictDirectly")
+        await world.until_job("s", condition="Eviction=Unknown/Evicting")
+        await world.job("f", "fast", mode="EvictDirectly")
+        await world.until_job("f", phase="Succeeded")
+        answered.set()
+        await world.until_job("s", phase="Succeeded")
 
     play(scenario)
 
