@@ -82,7 +82,10 @@ class Outcome:
 class Rounds:
     """Runs rounds over pictures. Holds no connection and no clock."""
 
-    def __init__(self, profiles: Sequence[Profile], *, selector: LabelSelector | None, limits: Limits, dry_run: bool) -> None:
+    def __init__(
+        self, profiles: Sequence[Profile], *, selector: LabelSelector | None, limits: Limits, dry_run: bool, grace_period: int | None = None
+    ) -> None:
+        self._grace_period = grace_period
         self.profiles = profiles
         self._selector = selector
         self._limits = limits
@@ -102,7 +105,7 @@ class Rounds:
             for profile in self.profiles:
                 mine = [node for node in chosen if _matches(profile.selector, node)]
                 for plugin in profile.plugins[point]:
-                    turn = _Turn(profile, plugin, chosen, now, self._limits, counts, self._dry_run, acting)
+                    turn = _Turn(profile, plugin, chosen, now, self._limits, counts, self._dry_run, acting, self._grace_period)
                     began = asyncio.get_running_loop().time()
                     error = await turn.run(mine)
                     outcome.turns.append((plugin.name, asyncio.get_running_loop().time() - began))
@@ -140,7 +143,9 @@ class _Turn:
         counts: Counts,
         dry_run: bool,
         acting: Acting,
+        grace_period: int | None = None,
     ) -> None:
+        self._delete_options = None if grace_period is None else {"gracePeriodSeconds": grace_period}
         self.handle = Handle(profile.name, plugin.name, now, profile.filters)
         self._profile, self._plugin, self._acting = profile, plugin, acting
         self._limits, self._counts, self._dry_run = limits, counts, dry_run
@@ -239,7 +244,9 @@ class _Turn:
                 if not self._dry_run:
                     self._put_back.append(take_back)
         else:
-            result = await self._acting.evict(self._profile.door, pod, EvictOptions(self._plugin.name, effect.reason, relief=effect.relief))
+            result = await self._acting.evict(
+                self._profile.door, pod, EvictOptions(self._plugin.name, effect.reason, self._delete_options, effect.relief)
+            )
             if not result.accepted:
                 counts.take_back(node, namespace)
                 self._told(effect, "NotEvicted", f"{effect.reason}, but {result.message}")

@@ -111,7 +111,7 @@ class MigrationController:
         if self._policy.evictor(pod) != EVICTION:
             return ""
         try:
-            await evictors.ask(self._setup.client, pod, options.delete_options or self._policy.args.delete_options)
+            await evictors.ask(self._setup.client, pod, {**(options.delete_options or {}), **self._policy.args.delete_options})
         except errors.ApiError as error:
             return f"its eviction would be refused: {evictors.refusal(error)}"
         return ""
@@ -131,7 +131,7 @@ class MigrationController:
             "mode": mode,
             "ttl": format_duration(args.default_job_ttl),
         }
-        if delete_options := options.delete_options or args.delete_options:
+        if delete_options := {**(options.delete_options or {}), **args.delete_options}:
             spec["deleteOptions"] = delete_options
         annotations = {
             names.ANNOTATION_EVICT_REASON: options.reason,
