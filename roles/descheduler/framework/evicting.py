@@ -144,6 +144,14 @@ class Asks(Protocol):
 
 
 @runtime_checkable
+class Remembers(Protocol):
+    """A door that keeps what has become of the pods that it took away."""
+
+    async def remember(self, pods: Sequence[str], helped: bool, message: str) -> None:
+        """Whether the leaving of these pods (their uids) has helped. An ApiError is logged by the round."""
+
+
+@runtime_checkable
 class Sees(Protocol):
     """A door that asks about nodes."""
 

@@ -16,8 +16,8 @@ from koord import seams
 from koord.api.objects import Node, Pod
 from koord.config.selectors import LabelSelector
 from koord.decisions.record import Record
-from roles.descheduler.framework.effects import Annotate, Cordon, Evict, Pause, PluginError
-from roles.descheduler.framework.evicting import Asks, Assumes, Evicting, EvictOptions, EvictResult, Replaces, Sees
+from roles.descheduler.framework.effects import Annotate, Cordon, Evict, Pause, PluginError, Tell
+from roles.descheduler.framework.evicting import Asks, Assumes, Evicting, EvictOptions, EvictResult, Remembers, Replaces, Sees
 from roles.descheduler.framework.handle import Handle, node_subject, pod_subject
 from roles.descheduler.framework.limits import Counts, Limits
 from roles.descheduler.framework.plugin import BALANCE, DESCHEDULE, Plugin
@@ -182,7 +182,19 @@ class _Turn:
                 put_back()
         return ""
 
-    async def _perform(self, effect: Evict | Cordon | Annotate) -> bool:
+    async def _tell(self, effect: Tell) -> bool:
+        self.handle.record(node_subject(self._nodes[effect.node.metadata.name]), "Measured", effect.message, effect.numbers)
+        door = self._profile.door
+        if isinstance(door, Remembers) and not self._dry_run and self._acting.may_write():
+            try:
+                await door.remember(effect.pods, effect.helped, effect.message)
+            except Exception:  # it stands in the record
+                log.exception("profile %s: what moves have done could not be written", self._profile.name)
+        return True
+
+    async def _perform(self, effect: Evict | Cordon | Annotate | Tell) -> bool:
+        if isinstance(effect, Tell):
+            return await self._tell(effect)
         if self._plugin.name in self._profile.observe:
             effect = replace(effect, dry_run=True)
         if isinstance(effect, Evict):

@@ -18,7 +18,7 @@ from roles.descheduler.migration import evictors, limits, status, template
 from roles.descheduler.migration.args import MigrationControllerArgs
 from roles.descheduler.migration.controller import Migrations
 from roles.descheduler.migration.policy import EVICTION
-from roles.descheduler.migration.words import Mode, Reason
+from roles.descheduler.migration.words import Mode, Phase, Reason
 from roles.descheduler.picture import NodeView, Vector
 from roles.descheduler.relief import Relief
 
@@ -95,6 +95,15 @@ class MigrationController:
             return EvictResult(False, why)
         job = await self._migrations.writing.create_job(self._job(pod, options))
         return EvictResult(True, f"PodMigrationJob {job.metadata.name} is made")
+
+    async def remember(self, pods: Sequence[str], helped: bool, message: str) -> None:
+        """Write on the jobs whether their moves have helped. Raises ApiError."""
+        for job in self._migrations.jobs.list():
+            if status.pod_uid(job) not in pods or job.status.phase != Phase.SUCCEEDED:
+                continue
+            changed = status.with_relief(job, helped, message, self._setup.clock())
+            if changed is not None:
+                await self._migrations.writing.status(job, changed)
 
     def assume(self, pod: Pod) -> Callable[[], None]:
         """Count the job that a dry run would make for the pod."""

@@ -74,13 +74,26 @@ def test_pods_of_hot_nodes_go_to_the_cool_one_though_the_scheduler_likes_it_leas
         use = {"n1": (1.5, 0.7), "n2": (1.5, 0.7), "n3": (0.3, 0.7)}
         await report(world, use)
         text = configuration(migration=MANY, deschedulingInterval="300ms")
-        async with at_work(workers), descheduling(plan.client, text):
+        async with at_work(workers), descheduling(plan.client, text) as (app, _):
 
             async def cool() -> bool:
                 return max((await report(world, use)).values()) <= 6.0
 
             await world.until(cool)
             jobs = await plan.until_ended(4)
+
+            async def measured() -> bool:
+                await report(world, use)
+                return all(condition(job, "Relieved") for job in await plan.jobs())
+
+            await world.until(measured)
+            for job in await plan.jobs():
+                assert (job["status"]["phase"], job["status"]["status"]) == ("Succeeded", "Complete")
+                assert condition(job, "Relieved")["status"] == "True"
+                assert "before" in condition(job, "Relieved")["message"]
+            sample = app.metrics.registry.get_sample_value
+            assert sample("koord_descheduler_moves_measured_total", {"helped": "true"})
+            assert sample("koord_descheduler_relief_total", {"resource": "cpu", "kind": "measured"}) == pytest.approx(2800)
         assert {job["status"]["phase"] for job in jobs} == {"Succeeded"}
         assert {job["status"]["nodeName"] for job in jobs} == {"n3"}
         assert len(jobs) == 4  # 7.1 cores on each, 6 may be used: two pods of 0.7 suffice
