@@ -12,8 +12,10 @@ class ApiError(Exception):
 
     `status` is the HTTP status (0 when no answer came), `reason` the machine-readable word of the Status object
     (`NotFound`), `message` its text, `details` its details object ({} if none). `retry_after` is in seconds, None if
-    the server did not ask for a pause.
+    the server did not ask for a pause. `answered`: the server itself said so in a Status object, and no proxy before it.
     """
+
+    answered = False
 
     def __init__(
         self, status: int, reason: str = "", message: str = "", details: dict[str, Any] | None = None, *, retry_after: float | None = None
@@ -109,13 +111,15 @@ def from_status(status: dict[str, Any], *, code: int = 0, retry_after: float | N
     reason, message, details = status.get("reason"), status.get("message"), status.get("details")
     reason = reason if isinstance(reason, str) else ""
     cls = _BY_REASON.get(reason) or _BY_STATUS.get(code) or (ServerError if code >= 500 else ApiError)
-    return cls(
+    error = cls(
         code,
         reason,
         message if isinstance(message, str) else "",
         details if isinstance(details, dict) else None,
         retry_after=retry_after,
     )
+    error.answered = status.get("kind") == "Status"
+    return error
 
 
 def from_response(code: int, body: bytes, *, retry_after: float | None = None) -> ApiError:

@@ -40,7 +40,7 @@ def expect(view: NodeView, places: Iterable[Expected], brought: Brought) -> None
     for place in places:
         add_into(view.reserved, place.requests)
         _count(view, place.usage, prod=place.prod)
-    reported = _reported_at(view)
+    reported = reported_at(view)
     if reported is None:
         return
     for own in view.pods:
@@ -55,7 +55,8 @@ def _count(view: NodeView, usage: Vector, *, prod: bool) -> None:
         add_into(view.prod_arriving, wanted)
 
 
-def _reported_at(view: NodeView) -> float | None:
+def reported_at(view: NodeView) -> float | None:
+    """When the node last reported its load, in seconds since the epoch; None if it did not."""
     stamp = view.metric.status.update_time if view.metric is not None else None
     try:
         return parse_time(stamp) if stamp else None

@@ -33,7 +33,8 @@ def rounds(options: Options, setup_of: SetupOf) -> Rounds:
         config.max_no_of_pods_to_evict_per_node, config.max_no_of_pods_to_evict_per_namespace, config.max_no_of_pods_to_evict_total
     )
     profiles = [_profile(profile, config.descheduling_interval, setup_of(profile.name)) for profile in options.profiles]
-    return Rounds(profiles, selector=selector, limits=limits, dry_run=config.dry_run)
+    grace = config.grace_period_seconds
+    return Rounds(profiles, selector=selector, limits=limits, dry_run=config.dry_run, grace_period=grace)
 
 
 def _profile(profile: ResolvedProfile, interval: float, setup: Setup) -> Profile:

@@ -174,6 +174,8 @@ class DeschedulerConfiguration(ConfigModel):
     """Evictions of a round from one namespace at most; unset: no limit, 0: none leaves."""
     max_no_of_pods_to_evict_total: int | None = Field(None, ge=0)
     """Evictions of a round at most; unset: no limit, 0: none leaves."""
+    grace_period_seconds: int | None = Field(None, ge=0)
+    """Seconds that evicted pods get to end; unset: what the pod says. MigrationController's defaultDeleteOptions go before it."""
     profiles: list[Profile] = []
     """Sets of plugins; one named koord-descheduler if there is none."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,15 @@ class Metrics:
             ("result", "strategy", "namespace", "node"),
             self.registry,
         )
+        self._moves = Counter(
+            "koord_descheduler_moves_measured", "Moves by whether their node got cooler.", ("helped",), registry=self.registry
+        )
+        self._relief = Counter(
+            "koord_descheduler_relief",
+            "By how much nodes came down after moves, and by how much they were expected to: milli-CPU, bytes.",
+            ("resource", "kind"),
+            registry=self.registry,
+        )
         self._classes = Gauge(
             "koord_descheduler_nodes", "Nodes of the last round as LowNodeLoad classed them.", ("node_class",), registry=self.registry
         )
@@ -45,6 +55,14 @@ class Metrics:
     def evicted(self, result: str, strategy: str, namespace: str, node: str) -> None:
         """One answer of the Eviction API or of what stands in its place (DS-OBS-01): `result` is success, error or a limit's text."""
         self._evicted.inc(result, strategy, namespace, node)
+
+    def _measured(self, numbers: Mapping[str, float | int | str]) -> None:
+        self._moves.labels(str(numbers["helped"])).inc()
+        for key, value in numbers.items():
+            resource, _, kind = key.rpartition(".")
+            if kind == "before" and (expected := numbers.get(f"{resource}.expected")) is not None:
+                self._relief.labels(resource, "expected").inc(max(0.0, float(value) - float(expected)))
+                self._relief.labels(resource, "measured").inc(max(0.0, float(value) - float(numbers[f"{resource}.after"])))
 
     def time_round(self) -> AbstractContextManager[object]:
         return self._seconds.time()
@@ -59,6 +77,8 @@ class Metrics:
                 self._would.labels(record.rule, record.subject.namespace).inc()
             elif record.verdict == "NotEvicted":
                 self._refused.labels(record.rule).inc()
+            elif record.verdict == "Measured":
+                self._measured(record.numbers)
             elif record.verdict == "Classified":
                 node_class = str(record.numbers["class"])
                 classes[node_class] = classes.get(node_class, 0) + 1

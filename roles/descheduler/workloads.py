@@ -1,7 +1,8 @@
 """The workload behind a pod: how many replicas it wants and which pods are its own (DS-WL-01).
 
-Kinds that are common are watched, with nothing kept but their names, uids and replicas; any other kind is asked for its `scale`
-subresource, ahead of time (`refresh`), so that `of` can answer at once.
+Kinds that are common are watched, with nothing kept but their names, uids and replicas (of a batch Job: its parallelism). Any other kind is
+asked for its `scale` subresource ahead of time (`refresh`), so that `of` can answer at once; which kinds have one is asked once in a while
+(`learn`). A workload of a kind that has none wants as many pods as it has now.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from koord.api.objects import Object, OwnerReference, Pod, Projection
 from koord.kube import errors
 from koord.kube.client import Client
 from koord.kube.informers import InformerFactory
+from roles.descheduler.picture import FINISHED
 from roles.descheduler.world import World
 
 log = logging.getLogger(__name__)
@@ -32,14 +34,18 @@ WATCHED = (
     kinds.STATEFULSETS,
     CLONESETS,
     KRUISE_STATEFULSETS,
+    kinds.JOBS,
 )
 SCALE_LIFETIME = 10.0  # seconds for which an answer of a scale subresource is believed
+DISCOVERY_LIFETIME = 600.0  # seconds for which the API server's word about a group is believed
+AT_ONCE = 1000  # pods that are looked at before others get their turn
 
 
 class ReplicasSpec(Projection):
-    """The one field of a workload's spec that counts here; None means 1."""
+    """The fields of a workload's spec that count here; None means 1."""
 
     replicas: int | None = None
+    parallelism: int | None = None
 
 
 class ObservedStatus(Projection):
@@ -72,11 +78,13 @@ class Workload:
 
 
 class WorkloadError(Exception):
-    """The workload of a pod is not known. `missing`: it is gone, or another one has its name now; else it could not be asked for."""
+    """The workload of a pod is not known. `missing`: it is gone, or another one has its name now; else it could not be asked for, or
+    (`unasked`) was not yet."""
 
-    def __init__(self, message: str, *, missing: bool) -> None:
+    def __init__(self, message: str, *, missing: bool, unasked: bool = False) -> None:
         super().__init__(message)
         self.missing = missing
+        self.unasked = unasked
 
 
 def controller_of(pod: Pod) -> OwnerReference | None:
@@ -98,7 +106,7 @@ class Workloads:
         for informer in self._informers.values():
             informer.add_handler(self._changed, self._changed, self._changed)
         self._scales: dict[str, tuple[float, Workload | WorkloadError]] = {}
-        self._plurals: dict[tuple[str, str], str] = {}
+        self._served: dict[str, tuple[float, dict[str, str]]] = {}  # apiVersion -> when it was asked for, plurals of kinds with a scale
 
     async def wait_synced(self) -> None:
         """Wait for the first list of each watched kind."""
@@ -140,13 +148,35 @@ class Workloads:
         pods = {pod.metadata.uid: pod for uid in sorted(workload.owner_uids) for pod in self._world.pods_of_owner(uid, workload.namespace)}
         return list(pods.values())
 
+    async def learn(self, pods: Iterable[Pod]) -> None:
+        """Ask which kinds among the owners of these pods have a scale, where that is not known: one request a group and version."""
+        now = self._clock()
+        seen: set[str] = set()
+        for number, pod in enumerate(pods, 1):
+            if number % AT_ONCE == 0:
+                await seams.sleep(0)
+            owner = controller_of(pod)
+            if owner is not None and (_group(owner.api_version), owner.kind) not in self._informers:
+                seen.add(owner.api_version)
+        for api_version in sorted(seen):
+            known = self._served.get(api_version)
+            if known is not None and now - known[0] < DISCOVERY_LIFETIME:
+                continue
+            try:
+                self._served[api_version] = (now, await self._discover(api_version))
+            except errors.ApiError as error:
+                log.warning("the kinds of %s cannot be read: %s", api_version, error)
+
     async def refresh(self, pods: Iterable[Pod]) -> None:
-        """Ask for the scale of the workloads of these pods that are not watched, where the last answer is too old."""
+        """Ask for the scale of the workloads of these pods that are not watched and have one, where the last answer is too old. One
+        request a workload: only for pods that may be about to leave."""
+        pods = list(pods)
+        await self.learn(pods)
         now = self._clock()
         wanted: dict[str, tuple[OwnerReference, str]] = {}
         for pod in pods:
             owner = controller_of(pod)
-            if owner is None or (_group(owner.api_version), owner.kind) in self._informers:
+            if owner is None or (_group(owner.api_version), owner.kind) in self._informers or self._has_no_scale(owner):
                 continue
             known = self._scales.get(owner.uid)
             if known is None or now - known[0] >= SCALE_LIFETIME:
@@ -168,9 +198,14 @@ class Workloads:
         return frozenset(item.metadata.uid for item in self._replicasets.by_index("owner", uid))
 
     def _scaled(self, owner: OwnerReference, namespace: str) -> Workload:
+        if self._has_no_scale(owner):
+            there = self._world.pods_of_owner(owner.uid, namespace)
+            count = sum(1 for pod in there if pod.status.phase not in FINISHED and pod.metadata.deletion_timestamp is None)
+            return Workload(owner.kind, namespace, owner.name, owner.uid, count, frozenset({owner.uid}))
         known = self._scales.get(owner.uid)
         if known is None:
-            raise WorkloadError(f"{owner.kind} {namespace}/{owner.name} has not been asked for its scale yet", missing=False)
+            why = f"{owner.kind} {namespace}/{owner.name} has not been asked for its scale yet"
+            raise WorkloadError(why, missing=False, unasked=True)
         if isinstance(known[1], WorkloadError):
             raise known[1]
         return known[1]
@@ -178,12 +213,14 @@ class Workloads:
     async def _ask(self, owner: OwnerReference, namespace: str) -> Workload | WorkloadError:
         what = f"{owner.kind} {namespace}/{owner.name}"
         try:
-            plural = await self._plural(owner.api_version, owner.kind)
+            plural = self._served.get(owner.api_version, (0.0, {}))[1].get(owner.kind, "")
+            if not plural:
+                return WorkloadError(f"the kinds of {owner.api_version}, to which {what} belongs, cannot be read", missing=False)
             group, _, version = owner.api_version.rpartition("/")
             kind = Kind(group, version, owner.kind, plural, True)
             scale = await self._client.get(kind, owner.name, namespace, subresource="scale")
         except errors.NotFound:
-            return WorkloadError(f"{what} does not exist, or has no scale", missing=True)
+            return WorkloadError(f"{what} does not exist", missing=True)
         except errors.ApiError as error:
             return WorkloadError(f"the scale of {what} cannot be read: {error}", missing=False)
         uid = (scale.get("metadata") or {}).get("uid", "")
@@ -192,19 +229,20 @@ class Workloads:
         replicas = (scale.get("spec") or {}).get("replicas", 0)
         return Workload(owner.kind, namespace, owner.name, owner.uid, replicas, frozenset({owner.uid}))
 
-    async def _plural(self, api_version: str, kind: str) -> str:
-        """The plural under which a kind with a scale is served. Raises ApiError."""
-        if (api_version, kind) not in self._plurals:
-            path = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
-            status, body = await self._client.raw("GET", path)
-            if status != 200:
-                raise errors.from_response(status, body)
-            names = {item.get("name", ""): item.get("kind") for item in orjson.loads(body).get("resources") or ()}
-            plural = next((name for name, its in names.items() if its == kind and "/" not in name), "")
-            if f"{plural}/scale" not in names:
-                raise errors.ApiError(0, "NoScale", f"{api_version} {kind} has no scale subresource")
-            self._plurals[api_version, kind] = plural
-        return self._plurals[api_version, kind]
+    def _has_no_scale(self, owner: OwnerReference) -> bool:
+        known = self._served.get(owner.api_version)
+        return known is not None and owner.kind not in known[1]
+
+    async def _discover(self, api_version: str) -> dict[str, str]:
+        """Plurals of the kinds that have a scale; none for a group or version that is not served. Raises ApiError."""
+        path = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+        status, body = await self._client.raw("GET", path)
+        if status == 404:
+            return {}
+        if status != 200:
+            raise errors.from_response(status, body)
+        served = {item.get("name", ""): item.get("kind") for item in orjson.loads(body).get("resources") or ()}
+        return {kind: name for name, kind in served.items() if "/" not in name and f"{name}/scale" in served}
 
 
 def _group(api_version: str) -> str:
@@ -212,7 +250,8 @@ def _group(api_version: str) -> str:
 
 
 def _replicas(found: Replicated) -> int:
-    return 1 if found.spec.replicas is None else found.spec.replicas
+    wanted = found.spec.parallelism if found.spec.replicas is None else found.spec.replicas
+    return 1 if wanted is None else wanted
 
 
 def _observed(found: Replicated) -> bool:

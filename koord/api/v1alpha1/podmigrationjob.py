@@ -29,7 +29,7 @@ PHASE_FAILED = "Failed"
 PHASE_ABORTED = "Aborted"
 CONDITION_TYPES = (
     "ReservationCreated", "ReservationScheduled", "Preemption", "Eviction", "PodScheduled", "PodBoundReservation", "BoundPodReady",
-    "ReservationBound",
+    "ReservationBound", "Arbitration", "Relieved",
 )  # fmt: skip
 REASONS = (
     "Timeout", "FailedCreateReservation", "ReservationExpired", "Unschedulable", "ForbiddenMigratePod", "MissingPod",

@@ -54,10 +54,21 @@ class Annotate:
 
 
 @dataclass(frozen=True, slots=True)
+class Tell:
+    """What has become of pods that left (their uids): whether it helped, and in words. Nothing is to be done but to remember it."""
+
+    node: Node
+    pods: tuple[str, ...]
+    helped: bool
+    message: str
+    numbers: dict[str, Number] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """Nothing is to be done: the plugin has worked for a while, and others in the process may have their turn."""
 
 
 PAUSE = Pause()
-Effect = Evict | Cordon | Annotate | Pause
+Effect = Evict | Cordon | Annotate | Tell | Pause
 Turn = Generator[Effect, bool, None]

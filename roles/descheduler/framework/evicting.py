@@ -136,6 +136,22 @@ class KnowsArriving(Protocol):
 
 
 @runtime_checkable
+class Asks(Protocol):
+    """A door that has to ask somebody about a pod before it can judge it."""
+
+    async def ask(self, pod: Pod) -> None:
+        """Called for the pods that a plugin wants to leave, right before they are judged for the last time; in dry runs too."""
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A door that keeps what has become of the pods that it took away."""
+
+    async def remember(self, pods: Sequence[str], helped: bool, message: str) -> None:
+        """Whether the leaving of these pods (their uids) has helped. An ApiError is logged by the round."""
+
+
+@runtime_checkable
 class Sees(Protocol):
     """A door that asks about nodes."""
 

@@ -16,8 +16,8 @@ from koord import seams
 from koord.api.objects import Node, Pod
 from koord.config.selectors import LabelSelector
 from koord.decisions.record import Record
-from roles.descheduler.framework.effects import Annotate, Cordon, Evict, Pause, PluginError
-from roles.descheduler.framework.evicting import Assumes, Evicting, EvictOptions, EvictResult, Replaces, Sees
+from roles.descheduler.framework.effects import Annotate, Cordon, Evict, Pause, PluginError, Tell
+from roles.descheduler.framework.evicting import Asks, Assumes, Evicting, EvictOptions, EvictResult, Remembers, Replaces, Sees
 from roles.descheduler.framework.handle import Handle, node_subject, pod_subject
 from roles.descheduler.framework.limits import Counts, Limits
 from roles.descheduler.framework.plugin import BALANCE, DESCHEDULE, Plugin
@@ -82,7 +82,10 @@ class Outcome:
 class Rounds:
     """Runs rounds over pictures. Holds no connection and no clock."""
 
-    def __init__(self, profiles: Sequence[Profile], *, selector: LabelSelector | None, limits: Limits, dry_run: bool) -> None:
+    def __init__(
+        self, profiles: Sequence[Profile], *, selector: LabelSelector | None, limits: Limits, dry_run: bool, grace_period: int | None = None
+    ) -> None:
+        self._grace_period = grace_period
         self.profiles = profiles
         self._selector = selector
         self._limits = limits
@@ -102,7 +105,7 @@ class Rounds:
             for profile in self.profiles:
                 mine = [node for node in chosen if _matches(profile.selector, node)]
                 for plugin in profile.plugins[point]:
-                    turn = _Turn(profile, plugin, chosen, now, self._limits, counts, self._dry_run, acting)
+                    turn = _Turn(profile, plugin, chosen, now, self._limits, counts, self._dry_run, acting, self._grace_period)
                     began = asyncio.get_running_loop().time()
                     error = await turn.run(mine)
                     outcome.turns.append((plugin.name, asyncio.get_running_loop().time() - began))
@@ -140,7 +143,9 @@ class _Turn:
         counts: Counts,
         dry_run: bool,
         acting: Acting,
+        grace_period: int | None = None,
     ) -> None:
+        self._delete_options = None if grace_period is None else {"gracePeriodSeconds": grace_period}
         self.handle = Handle(profile.name, plugin.name, now, profile.filters)
         self._profile, self._plugin, self._acting = profile, plugin, acting
         self._limits, self._counts, self._dry_run = limits, counts, dry_run
@@ -177,7 +182,19 @@ class _Turn:
                 put_back()
         return ""
 
-    async def _perform(self, effect: Evict | Cordon | Annotate) -> bool:
+    async def _tell(self, effect: Tell) -> bool:
+        self.handle.record(node_subject(self._nodes[effect.node.metadata.name]), "Measured", effect.message, effect.numbers)
+        door = self._profile.door
+        if isinstance(door, Remembers) and not self._dry_run and self._acting.may_write():
+            try:
+                await door.remember(effect.pods, effect.helped, effect.message)
+            except Exception:  # it stands in the record
+                log.exception("profile %s: what moves have done could not be written", self._profile.name)
+        return True
+
+    async def _perform(self, effect: Evict | Cordon | Annotate | Tell) -> bool:
+        if isinstance(effect, Tell):
+            return await self._tell(effect)
         if self._plugin.name in self._profile.observe:
             effect = replace(effect, dry_run=True)
         if isinstance(effect, Evict):
@@ -223,6 +240,9 @@ class _Turn:
             if self._limited[why] <= _TOLD:
                 self._told(effect, "NotEvicted", why)
             return False
+        for door in self._profile.doors():
+            if isinstance(door, Asks):
+                await self._asked(door, pod)
         # filters are asked again: what this round has decided since the plugin asked counts for them
         if why := self.handle.filter(pod) or self.handle.pre_eviction_filter(pod):
             self._told(effect, "NotEvicted", why)
@@ -236,7 +256,9 @@ class _Turn:
                 if not self._dry_run:
                     self._put_back.append(take_back)
         else:
-            result = await self._acting.evict(self._profile.door, pod, EvictOptions(self._plugin.name, effect.reason, relief=effect.relief))
+            result = await self._acting.evict(
+                self._profile.door, pod, EvictOptions(self._plugin.name, effect.reason, self._delete_options, effect.relief)
+            )
             if not result.accepted:
                 counts.take_back(node, namespace)
                 self._told(effect, "NotEvicted", f"{effect.reason}, but {result.message}")
@@ -248,6 +270,12 @@ class _Turn:
             if effect.dry_run and not self._dry_run:
                 self._put_back.append(put_back)
         return True
+
+    async def _asked(self, door: Asks, pod: Pod) -> None:
+        try:
+            await door.ask(pod)
+        except Exception:  # what it does not know it refuses
+            log.exception("profile %s: nothing could be asked about pod %s", self._profile.name, pod.key)
 
     async def _where(self, effect: Evict) -> str:
         """Where the pod would go: what the plugin reckons, and what the scheduler would do."""

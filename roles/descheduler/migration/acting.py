@@ -21,6 +21,7 @@ from roles.descheduler.migration.policy import Policy
 from roles.descheduler.migration.step import Act, Step, View, set_condition
 from roles.descheduler.migration.targets import Targets
 from roles.descheduler.migration.telling import Telling
+from roles.descheduler.migration.turns import Turns
 from roles.descheduler.migration.words import Kind, Mode, Reason
 from roles.descheduler.migration.writing import Writing
 
@@ -48,6 +49,7 @@ class Acting:
         metrics: Metrics,
         policies: Callable[[], Iterable[Policy]],
         targets: Targets,
+        turns: Turns,
         *,
         no_claims: bool,
     ) -> None:
@@ -57,6 +59,7 @@ class Acting:
         self._metrics = metrics
         self._policies = policies
         self._targets = targets
+        self._turns = turns
         self._no_claims = no_claims
         self._counted: set[str] = set()  # jobs whose eviction is counted though its answer is not known yet
 
@@ -267,7 +270,8 @@ class Acting:
         evict = evictors.EVICTORS_BY_NAME[policy.evictor(pod, job)]
         self._writing.check()
         try:
-            await evict(self._writing.client, order)
+            async with self._turns.away():  # a webhook may take its time: other jobs go on meanwhile
+                await evict(self._writing.client, order)
         except errors.ApiError as error:
             self._metrics.evicted("error", trigger, meta.namespace, pod.spec.node_name)
             await self._failed(view, policy, error, undo)

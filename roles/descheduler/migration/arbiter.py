@@ -17,7 +17,7 @@ from roles.descheduler.migration.limits import Migration, Refusal
 from roles.descheduler.migration.policy import Policy
 from roles.descheduler.migration.step import Step
 from roles.descheduler.migration.telling import Telling
-from roles.descheduler.migration.words import Reason
+from roles.descheduler.migration.words import Kind, Reason
 from roles.descheduler.migration.writing import NotLeading, Writing
 from roles.descheduler.workloads import Workloads
 from roles.descheduler.world import World
@@ -101,7 +101,7 @@ class Arbiter:
             elif ruling.outcome is Outcome.FORBID:
                 await self._forbid(ruling)
             else:
-                self._explain(ruling)
+                await self._explain(ruling)
         except errors.NotFound:
             self._ledger.passing.discard(job.metadata.name)
             self._jobs.forget(job.metadata.name)
@@ -135,7 +135,8 @@ class Arbiter:
         step = Step("Failed", message, ended, event=Reason.FORBIDDEN, warning=True)
         self._telling.step(job, step, self._policy_of(job).events, self._clock())
 
-    def _explain(self, ruling: Ruling) -> None:
+    async def _explain(self, ruling: Ruling) -> None:
+        """Say once what a job waits for: in a record whenever that changes, in its status when it is another limit."""
         job, refusal = ruling.waiting.job, ruling.refusal
         if refusal is None or self._said.get(job.metadata.name) == refusal.message:
             return
@@ -143,6 +144,11 @@ class Arbiter:
         self._count(ruling)
         numbers: dict[str, float | int | str] = {"gate": refusal.gate, "count": refusal.count, "limit": refusal.limit}
         self._telling.record(job, "Waiting", f"arbitration: {refusal.message}", self._clock(), numbers)
+        known = status.condition(job, Kind.ARBITRATION)
+        if known is None or (known.status, known.reason) != ("False", refusal.gate):
+            changed = status.with_condition(job.status, Kind.ARBITRATION, "False", refusal.gate, refusal.message, self._clock())
+            if changed is not None:
+                await self._writing.status(job, changed)
 
     def _count(self, ruling: Ruling) -> None:
         if ruling.refusal is not None:

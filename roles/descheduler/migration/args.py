@@ -11,9 +11,9 @@ from koord.config.errors import ConfigError, did_you_mean
 from koord.config.model import ConfigModel, Seconds, wire
 from koord.config.selectors import LabelSelector
 from koord.kube.selectors import SelectorError, parse_label_selector
+from roles.descheduler.protection import CRITICAL_PRIORITY, PriorityThreshold
 from roles.descheduler.selection import Namespaces
 
-CRITICAL_PRIORITY = 2_000_000_000
 EVICTORS = ("Eviction", "Delete", "SoftEviction")
 JOB_MODES = ("ReservationFirst", "EvictDirectly")
 GATES = (
@@ -56,15 +56,6 @@ class ObjectLimiter(ConfigModel):
             raise ConfigError("duration", "must be 0 or more")
         check_share("maxMigrating", self.max_migrating)
         return self
-
-
-class PriorityThreshold(ConfigModel):
-    """Pods at or above it are left alone; by value or by the name of a PriorityClass."""
-
-    value: int | None = None
-    """Priority from which pods are left alone."""
-    name: str = ""
-    """PriorityClass whose value is taken instead."""
 
 
 class Preconditions(ConfigModel):
@@ -154,7 +145,8 @@ class MigrationControllerArgs(ConfigModel):
     default_job_ttl: Seconds = Field(300.0, alias="defaultJobTTL")
     """How long a job may take; 0: for ever."""
     scheduler_names: list[str] = list(DEFAULT_SCHEDULERS)
-    """Schedulers that understand Reservations; pods of others leave without a place."""
+    """Schedulers that understand Reservations; with defaultJobMode ReservationFirst pods of others stay, unless they have ended or have
+    no owner."""
     evict_qps: float | int | str = Field(10, alias="evictQPS")
     """Evictions a second. A number above 0, or its text."""
     evict_burst: int = Field(1, gt=0)

@@ -30,6 +30,7 @@ from roles.descheduler.migration.reconciler import Reconciler
 from roles.descheduler.migration.scavenger import Scavenger
 from roles.descheduler.migration.targets import Targets
 from roles.descheduler.migration.telling import MigrationMetrics, Telling
+from roles.descheduler.migration.turns import Turns
 from roles.descheduler.migration.words import Kind, Phase, Reason
 from roles.descheduler.migration.writing import NotLeading, Writing
 from roles.descheduler.picture import is_ready
@@ -61,9 +62,20 @@ class Migrations:
         self.pools = Pools(self.jobs, self.reservations, setup.world, self.ledger)
         self.expectations = Expectations(self.jobs, self.reservations, self.pools, setup.world, setup.clock)
         targets = Targets(setup.world, self.expectations, self.accepted, setup.clock)
-        acting = Acting(self.writing, self.ledger, self.telling, setup.metrics, self.policies.values, targets, no_claims=no_claims)
+        self._turns = turns = Turns()
+        acting = Acting(self.writing, self.ledger, self.telling, setup.metrics, self.policies.values, targets, turns, no_claims=no_claims)
         self.reconciler = Reconciler(
-            self.jobs, setup.world, self.reservations, self.pools, self.writing, acting, targets, self.telling, self.policy_of, setup.clock
+            self.jobs,
+            setup.world,
+            self.reservations,
+            self.pools,
+            self.writing,
+            acting,
+            targets,
+            turns,
+            self.telling,
+            self.policy_of,
+            setup.clock,
         )
         self.arbiter = Arbiter(
             self.jobs, setup.world, setup.workloads, self.ledger, self.writing, self.telling, self.policy_of, setup.clock
@@ -142,10 +154,10 @@ class Migrations:
 
     async def _work(self) -> None:
         policies = self.policies.values()
-        workers = max(policy.args.max_concurrent_reconciles for policy in policies)
+        self._turns.count = max(policy.args.max_concurrent_reconciles for policy in policies)
         interval = max(0.01, min(policy.args.arbitration_args.interval for policy in policies))
         async with asyncio.TaskGroup() as group:
-            for _ in range(workers):
+            for _ in range(self._turns.workers):
                 group.create_task(self.reconciler.work())
             group.create_task(self.arbiter.run(interval))
             group.create_task(self.scavenger.run())

@@ -82,8 +82,15 @@ def asked_softly(pod: Pod) -> bool:
 
 
 def ambiguous(error: errors.ApiError) -> bool:
-    """Whether the eviction may have taken place in spite of the error."""
-    return isinstance(error, (errors.Unreachable, errors.ServerError))
+    """Whether the write may have taken place in spite of the error: no answer came, or one that leaves it open.
+
+    A 500 in the API server's own words (two disruption budgets on one pod, say) is an answer, unless it tells of a time that ran out."""
+    if isinstance(error, errors.Unreachable):
+        return True
+    if not isinstance(error, errors.ServerError):
+        return False
+    late = error.reason in ("Timeout", "ServerTimeout") or "timed out" in error.message or "deadline exceeded" in error.message
+    return error.status != 500 or late or not error.answered
 
 
 def refusal(error: errors.ApiError) -> str:

@@ -55,6 +55,8 @@ def _begin(view: View) -> Step:
     if chosen and view.replaced:
         return fail(view, Reason.MISSING_POD, f"{view.about_pod} is another pod by now")
     begun = msgspec.structs.replace(job.status, phase=str(Phase.RUNNING))
+    if status.condition(job, Kind.ARBITRATION) is not None:  # it had to wait
+        begun = status.with_condition(begun, Kind.ARBITRATION, "True", Reason.NONE, "", view.now) or begun
     return Step("Running", f"{view.about_pod} begins to migrate", begun, Act.BEGIN)
 
 

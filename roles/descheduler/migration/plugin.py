@@ -18,7 +18,7 @@ from roles.descheduler.migration import evictors, limits, status, template
 from roles.descheduler.migration.args import MigrationControllerArgs
 from roles.descheduler.migration.controller import Migrations
 from roles.descheduler.migration.policy import EVICTION
-from roles.descheduler.migration.words import Mode, Reason
+from roles.descheduler.migration.words import Mode, Phase, Reason
 from roles.descheduler.picture import NodeView, Vector
 from roles.descheduler.relief import Relief
 
@@ -39,10 +39,10 @@ class MigrationController:
         self._nodes = OtherNodes(setup.world, effective.node_selector) if effective.node_fit else None
 
     async def prepare(self, pods: Iterable[Pod]) -> None:
-        """Know the workloads of the pods, and all jobs."""
+        """Know the kinds of workloads of the pods, and all jobs."""
         await self._migrations.wait_synced()
         self._migrations.ledger.forget_assumed()
-        await self._setup.workloads.refresh(pods)
+        await self._setup.workloads.learn(pods)
         if self._nodes is not None:
             self._nodes.begin()
 
@@ -55,6 +55,10 @@ class MigrationController:
         """Why no job may be made for the pod now, "" when one may."""
         refusal = self._policy.refuse(pod, self._migrations.ledger)
         return refusal.message if refusal is not None else ""
+
+    async def ask(self, pod: Pod) -> None:
+        """Ask how many replicas the pod's workload wants."""
+        await self._setup.workloads.refresh([pod])
 
     def pre_eviction_filter(self, pod: Pod) -> str:
         """With nodeFit, why no other node would take the pod."""
@@ -92,6 +96,15 @@ class MigrationController:
         job = await self._migrations.writing.create_job(self._job(pod, options))
         return EvictResult(True, f"PodMigrationJob {job.metadata.name} is made")
 
+    async def remember(self, pods: Sequence[str], helped: bool, message: str) -> None:
+        """Write on the jobs whether their moves have helped. Raises ApiError."""
+        for job in self._migrations.jobs.list():
+            if status.pod_uid(job) not in pods or job.status.phase != Phase.SUCCEEDED:
+                continue
+            changed = status.with_relief(job, helped, message, self._setup.clock())
+            if changed is not None:
+                await self._migrations.writing.status(job, changed)
+
     def assume(self, pod: Pod) -> Callable[[], None]:
         """Count the job that a dry run would make for the pod."""
         return self._migrations.ledger.assume(pod)
@@ -107,7 +120,7 @@ class MigrationController:
         if self._policy.evictor(pod) != EVICTION:
             return ""
         try:
-            await evictors.ask(self._setup.client, pod, options.delete_options or self._policy.args.delete_options)
+            await evictors.ask(self._setup.client, pod, {**(options.delete_options or {}), **self._policy.args.delete_options})
         except errors.ApiError as error:
             return f"its eviction would be refused: {evictors.refusal(error)}"
         return ""
@@ -127,7 +140,7 @@ class MigrationController:
             "mode": mode,
             "ttl": format_duration(args.default_job_ttl),
         }
-        if delete_options := options.delete_options or args.delete_options:
+        if delete_options := {**(options.delete_options or {}), **args.delete_options}:
             spec["deleteOptions"] = delete_options
         annotations = {
             names.ANNOTATION_EVICT_REASON: options.reason,

@@ -46,21 +46,7 @@ class Policy:
         self.events = events
         self.limiters = ObjectLimiters(self.args)
         self.pace = TokenBucket(self.args.evictions_a_second, self.args.evict_burst)
-        self._world = world
-        self._threshold: int | None = None
-        self._refuse: Callable[[Pod], str] = evictability(self.args, world.priority_of)
-
-    def _evictable(self, pod: Pod) -> str:
-        threshold = self.args.priority_threshold
-        named = threshold is not None and threshold.value is None and threshold.name != ""
-        if threshold is not None and named and not self.args.evict_system_critical_pods:
-            value = self._world.priority_of(threshold.name)
-            if value is None:
-                return f"PriorityClass {threshold.name} of priorityThreshold does not exist"
-            if value != self._threshold:
-                self._threshold = value
-                self._refuse = evictability(self.args, self._world.priority_of)
-        return self._refuse(pod)
+        self._evictable: Callable[[Pod], str] = evictability(self.args, world.priority_of)
 
     def forbidden(self, pod: Pod, ledger: Ledger) -> Refusal | None:
         """Why the pod may not migrate at all (section 4 and expected replicas); time does not change that."""
@@ -75,8 +61,8 @@ class Policy:
         except WorkloadError:
             return None  # not known now: `reached` makes it wait
 
-    def reached(self, pod: Pod, ledger: Ledger, book: Book) -> Refusal | None:
-        """Which limit does not let the pod migrate now."""
+    def reached(self, pod: Pod, ledger: Ledger, book: Book, *, asked: bool = True) -> Refusal | None:
+        """Which limit does not let the pod migrate now. `asked` False: a workload that was not asked about yet stands in nobody's way."""
         if forced(pod):
             return None
         if limits.dead(pod):
@@ -85,10 +71,10 @@ class Policy:
             owner = ledger.owner(pod) if limits.asks_about_workloads(self.args) else None
             return limits.reached(self.args, book, pod, owner)
         except WorkloadError as error:
-            return Refusal(UNKNOWN_WORKLOAD, str(error), 0, 0)
+            return None if error.unasked and not asked else Refusal(UNKNOWN_WORKLOAD, str(error), 0, 0)
 
     def refuse(self, pod: Pod, ledger: Ledger) -> Refusal | None:
-        """Why no job may be made for the pod (DS-ARB-02, 11.3)."""
+        """Why no job may be made for the pod (DS-ARB-02, 11.3). Workloads are asked about only for pods that a plugin wants to leave."""
         book = ledger.unfinished()
         if book.has(pod):
             return Refusal("Migrating", "a PodMigrationJob for it has not ended yet", 1, 1)
@@ -97,7 +83,7 @@ class Policy:
             return Refusal(
                 "SchedulerName", f"its scheduler {pod.spec.scheduler_name!r} makes no reservations; accepted: {schedulers}", 0, 0
             )
-        return self.forbidden(pod, ledger) or self.reached(pod, ledger, book) or self._in_vain(pod, ledger)
+        return self.forbidden(pod, ledger) or self.reached(pod, ledger, book, asked=False) or self._in_vain(pod, ledger)
 
     def mode(self, pod: Pod) -> str:
         """How a job that a plugin asks for moves the pod: a place is only reserved where somebody will come into it."""

@@ -19,6 +19,7 @@ from roles.descheduler.migration.pools import Pools
 from roles.descheduler.migration.step import Hold, Step, View
 from roles.descheduler.migration.targets import Targets
 from roles.descheduler.migration.telling import Telling
+from roles.descheduler.migration.turns import Turns
 from roles.descheduler.migration.words import Kind
 from roles.descheduler.migration.writing import NotLeading, Writing
 from roles.descheduler.world import World
@@ -41,6 +42,7 @@ class Reconciler:
         writing: Writing,
         acting: Acting,
         targets: Targets,
+        turns: Turns,
         telling: Telling,
         policy_of: Callable[[PodMigrationJob], Policy],
         clock: Callable[[], float],
@@ -53,6 +55,7 @@ class Reconciler:
         self._writing = writing
         self._acting = acting
         self._targets = targets
+        self._turns = turns
         self._telling = telling
         self._policy_of = policy_of
         self._clock = clock
@@ -63,7 +66,8 @@ class Reconciler:
             name = await self.queue.get()
             pause: float | None
             try:
-                pause = await self.reconcile(name)
+                async with self._turns.turn():
+                    pause = await self.reconcile(name)
             except NotLeading:
                 self.queue.done(name)
                 return

@@ -204,6 +204,14 @@ def with_condition(
     return msgspec.structs.replace(status, conditions=conditions, status=str(kind), reason=str(reason), message=message)
 
 
+def with_relief(job: PodMigrationJob, helped: bool, message: str, now: float) -> PodMigrationJobStatus | None:
+    """The status of a job that has ended, with what its move has done; the rest of it stays. None if it says so already."""
+    changed = with_condition(job.status, Kind.RELIEVED, "True" if helped else "False", "", message, now)
+    if changed is None:
+        return None
+    return msgspec.structs.replace(changed, status=job.status.status, reason=job.status.reason, message=job.status.message)
+
+
 def ended(status: PodMigrationJobStatus, reason: Reason, message: str) -> PodMigrationJobStatus:
     """The status of a job that failed."""
     return msgspec.structs.replace(status, phase=str(Phase.FAILED), reason=str(reason), message=message)

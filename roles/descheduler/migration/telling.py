@@ -52,6 +52,7 @@ class Telling:
         self._recorder = recorder
         self.metrics = metrics
         self._last: dict[str, tuple[str, str]] = {}
+        self._warned: dict[str, tuple[str, str]] = {}  # the last warning about a job: tries that fail alike are one
 
     def step(self, job: PodMigrationJob, step: Step, events: EventRecorder, now: float) -> None:
         """A step of a job: a record where it says something new, an event where it has one and changes the status."""
@@ -60,7 +61,9 @@ class Telling:
             self.record(job, step.verdict, step.message, now)
         if step.status is None:
             return
-        if step.event:
+        if step.event and not (step.warning and self._warned.get(job.metadata.uid) == (step.event, step.message)):
+            if step.warning:
+                self._warned[job.metadata.uid] = (step.event, step.message)
             self.event(job, step.event, step.message, events, warning=step.warning)
         if step.status.phase in ("Succeeded", "Failed"):
             self.metrics.ended.labels(step.status.phase, step.status.reason).inc()
@@ -89,3 +92,4 @@ class Telling:
     def forget(self, job: PodMigrationJob) -> None:
         """The job is gone."""
         self._last.pop(job.metadata.uid, None)
+        self._warned.pop(job.metadata.uid, None)

@@ -30,6 +30,8 @@ class Kind(StrEnum):
 
     RESERVATION_CREATED = "ReservationCreated"
     RESERVATION_SCHEDULED = "ReservationScheduled"
+    RELIEVED = "Relieved"  # koord's own: whether the node that the pod left got cooler
+    ARBITRATION = "Arbitration"  # koord's own: which limit a job waits for
     EVICTION = "Eviction"
     POD_SCHEDULED = "PodScheduled"
     POD_BOUND_RESERVATION = "PodBoundReservation"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
@@ -11,7 +13,7 @@ from koord.api.objects import Pod
 from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel
 from koord.config.selectors import LabelSelector
-from roles.descheduler.framework.effects import Cordon, Evict, Turn
+from roles.descheduler.framework.effects import PAUSE, Cordon, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
 from roles.descheduler.nodefit import Placeable
@@ -19,6 +21,7 @@ from roles.descheduler.picture import NodeView, PodView, Vector, pod_view
 from roles.descheduler.selection import Namespaces, PodChoice, PodSelector, node_selector
 
 MODES = ("BestEffort", "DrainNode")
+PATIENCE = 1800.0  # seconds without progress after which a drain is given up, and for which the node is then left alone
 GIVE_UP_AFTER = 5  # consecutive pods of one node that fit nowhere
 
 
@@ -74,14 +77,29 @@ class CustomPriorityArgs(ConfigModel):
         return self
 
 
+@dataclass(slots=True)
+class Drain:
+    """A drain in progress. `cordoned`: by this plugin. `progress`: when a pod was last told to leave, or was leaving, in seconds since
+    the epoch; `planned` are the uids of the pods that were asked to leave."""
+
+    reason: str
+    cordoned: bool
+    progress: float
+    evicted: int = 0
+    planned: set[str] = field(default_factory=set)
+
+
 class CustomPriority:
-    """A Balance plugin without memory."""
+    """A Balance plugin. Remembers the drains that are in progress, and those that were given up."""
 
     name: ClassVar[str] = "CustomPriority"
     point: ClassVar[str] = BALANCE
 
     def __init__(self, args: CustomPriorityArgs, interval: float) -> None:
         self.args = args
+        self._interval = interval
+        self._drains: dict[str, Drain] = {}
+        self._given_up: dict[str, float] = {}  # node -> until when it is left alone
         self._nodes = node_selector(args.node_selector)
         self._levels = [(level.name, LabelSelector.compile(level.node_selector)) for level in args.eviction_order]
         self._choice = PodChoice(args.evictable_namespaces, args.pod_selectors)
@@ -96,10 +114,14 @@ class CustomPriority:
             handle.note(f"{len(levels)} levels of evictionOrder have nodes, at least two are needed")
             return
         drain = self.args.mode == "DrainNode"
+        present = {node.name for node in nodes}
+        self._drains = {name: found for name, found in self._drains.items() if name in present}
         taken: dict[str, Vector] = {}  # target -> what pods of this round are expected to take there
         for index, (level, sources) in enumerate(levels[:-1]):
             targets = [node for _, later in levels[index + 1 :] for node in later]
             for source in sources:
+                if handle.pause(1 + len(source.everyone)):
+                    yield PAUSE
                 if drain:
                     yield from self._drain(level, source, targets, taken, handle)
                 else:
@@ -129,6 +151,8 @@ class CustomPriority:
         reason = f"evicting from {level} priority resource to lower priority resource"
         misses = 0
         for view in self._candidates(source, handle):
+            if handle.pause(1 + len(targets)):
+                yield PAUSE
             target = self._target(view, targets, taken, drain=False) if self.args.node_fit else None
             if self.args.node_fit and target is None:
                 misses += 1
@@ -142,34 +166,93 @@ class CustomPriority:
                 add_into(taken.setdefault(name, {}), {**view.requests, "pods": 1})
 
     def _drain(self, level: str, source: NodeView, targets: list[NodeView], taken: dict[str, Vector], handle: Handle) -> Turn:
-        """All pods that may leave find a place, or none of them leaves."""
-        candidates = self._candidates(source, handle)
-        if not candidates:
+        """All pods that may leave find a place, or none of them leaves. What limits let leave later leaves in later rounds, and the cordon
+        stays until then."""
+        drain = self._drains.get(source.name)
+        if drain is None and self._given_up.get(source.name, 0.0) > handle.now:
             return
+        candidates = self._candidates(source, handle)
+        where = (yield from self._plan(source, candidates, targets, taken, handle)) if candidates else None
+        if drain is None:
+            if where and (drain := (yield from self._begin(level, source, where, handle))) is not None:
+                yield from self._go_on(drain, source, where, handle)
+            return
+        if where:
+            yield from self._go_on(drain, source, where, handle)
+        elif any(view.leaving for view in source.pods):
+            drain.progress = handle.now
+        elif not candidates and not self._still_here(drain, source):
+            del self._drains[source.name]
+            handle.note(f"node {source.name} is drained")
+            return
+        if handle.now - drain.progress >= PATIENCE:
+            yield from self._give_up(drain, source, f"nothing has left it for {handle.now - drain.progress:.0f} s", handle)
+
+    def _plan(
+        self, source: NodeView, candidates: list[PodView], targets: list[NodeView], taken: dict[str, Vector], handle: Handle
+    ) -> Generator[Effect, bool, list[tuple[PodView, str]] | None]:
+        """A place for every pod, or None and why in a note."""
         plan = {name: dict(vector) for name, vector in taken.items()}
         where: list[tuple[PodView, str]] = []
         for view in candidates:
+            if handle.pause(1 + len(targets)):
+                yield PAUSE
             target = self._target(view, targets, plan, drain=True)
             if target is None:
                 handle.note(f"node {source.name} is not drained: no cheaper node has room for pod {view.key}")
-                return
+                return None
             add_into(plan.setdefault(target.name, {}), {**view.requests, "pods": 1})
             where.append((view, target.name))
         taken.clear()
         taken.update(plan)
-        yield from self._empty(level, source, where)
+        return where
 
-    def _empty(self, level: str, source: NodeView, where: list[tuple[PodView, str]]) -> Turn:
-        """Cordon, evict in order; the first refusal takes the cordon back and leaves the rest."""
+    def _begin(
+        self, level: str, source: NodeView, where: list[tuple[PodView, str]], handle: Handle
+    ) -> Generator[Effect, bool, Drain | None]:
+        """Every pod is asked about before anything is done; then the node is cordoned."""
+        for view, _ in where:
+            if why := handle.pre_eviction_filter(view.pod):
+                handle.note(f"node {source.name} is not drained: pod {view.key} may not leave: {why}")
+                return None
         reason, dry_run = f"drain node {source.name} (sourcePriority={level})", self.args.dry_run
         cordon = self.args.auto_cordon and not source.node.spec.unschedulable
         if cordon and not (yield Cordon(source.node, True, reason, dry_run)):
-            return
+            return None
+        drain = Drain(reason, cordon, handle.now)
+        if not dry_run:
+            self._drains[source.name] = drain
+        return drain
+
+    def _go_on(self, drain: Drain, source: NodeView, where: list[tuple[PodView, str]], handle: Handle) -> Turn:
+        """Evict in order. Pods that are refused stay for a later round; where nothing left at all, or no round follows, the plan is
+        given up."""
+        refused: list[str] = []
         for view, target in where:
-            if not (yield Evict(view.pod, reason, target, dry_run=dry_run)):
-                if cordon:
-                    yield Cordon(source.node, False, f"pod {view.key} could not be evicted", dry_run)
-                return
+            if (yield Evict(view.pod, drain.reason, target, dry_run=self.args.dry_run)):
+                drain.progress = handle.now
+                drain.evicted += 1
+            else:
+                refused.append(view.key)
+            drain.planned.add(view.pod.metadata.uid)
+        if refused and (not drain.evicted or self._interval <= 0):
+            yield from self._give_up(drain, source, f"pod {refused[0]} could not be evicted", handle)
+        elif refused:
+            handle.note(f"node {source.name} is being drained: {drain.evicted} pods were told to leave, {len(refused)} have to wait")
+
+    @staticmethod
+    def _still_here(drain: Drain, source: NodeView) -> bool:
+        return any(view.pod.metadata.uid in drain.planned for view in source.pods)
+
+    def _give_up(self, drain: Drain, source: NodeView, why: str, handle: Handle) -> Turn:
+        """The cordon is taken back, and the node is left alone for a while: it must not be cordoned and uncordoned in turns."""
+        self._drains.pop(source.name, None)
+        if not self.args.dry_run:
+            self._given_up = {name: until for name, until in self._given_up.items() if until > handle.now}
+            self._given_up[source.name] = handle.now + PATIENCE
+        if drain.cordoned:
+            yield Cordon(source.node, False, why, self.args.dry_run)
+        handle.note(f"the drain of node {source.name} is given up: {why}")
 
     def _target(self, view: PodView, targets: list[NodeView], taken: dict[str, Vector], *, drain: bool) -> NodeView | None:
         """The first target that the pod fits, and in a drain has cpu, memory and a slot left for it."""

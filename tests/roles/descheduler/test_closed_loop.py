@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from koord.api.objects import Node, NodeMetric, Pod, convert
 from koord.api.times import format_time
 from roles.descheduler.arrivals import Expected, expect
-from roles.descheduler.framework.effects import Evict
+from roles.descheduler.framework.effects import Evict, Tell
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.picture import NodeView, Pictures
 from roles.descheduler.plugins.lownodeload.args import LowNodeLoadArgs
@@ -157,6 +157,63 @@ def test_pods_that_came_since_the_report_and_places_that_are_held_count_on_a_tar
     turn = sim.plugin.turn([sim.view(0), view, held], Handle("p", "LowNodeLoad", sim.now, [Open()]))  # type: ignore[list-item]
     assert not [effect for effect in turn if isinstance(effect, Evict)]  # either would be hot with one pod more
     assert "none of those that were found to have room" in relief.refuse(view)
+
+
+def told(sim: Sim, *, grow: int = 0) -> list[Any]:
+    """A round in which whoever is told to leave goes to n1 at once, while the system of n0 takes so much more; what was found out."""
+    views = [sim.view(node) for node in range(len(sim.system))]
+    turn = sim.plugin.turn(views, Handle("p", "LowNodeLoad", sim.now, [Open()]))  # type: ignore[list-item]
+    found: list[Any] = []
+    answer: Any = None
+    while True:
+        try:
+            effect = turn.send(answer)
+        except StopIteration:
+            return found
+        answer = True
+        found.append(effect)
+        if isinstance(effect, Evict):
+            name = effect.pod.metadata.name
+            views[0].take(name)
+            sim.pods[name] = (1, sim.pods[name][1])
+            sim.system[0] += grow
+
+
+@pytest.mark.feature("DS-LNL-06")
+def test_what_a_move_has_done_is_measured_by_the_first_report_after_it() -> None:
+    sim = Sim([6_000, 500], {"a": (0, 700), "b": (0, 900)})
+    sim.report(0)
+    sim.report(1)
+    assert [type(effect) for effect in told(sim)] == [Evict, Evict]
+    sim.now += 20
+    assert not told(sim)  # they are gone, but nothing newer is known
+    sim.now += 20
+    sim.report(0)
+    (found,) = [effect for effect in told(sim) if isinstance(effect, Tell)]
+    assert (set(found.pods), found.helped) == ({"a", "b"}, True)
+    assert found.message == "node n0 after 2 pods have left: cpu 7600 before, 6000 expected, 6000 now"
+
+
+@pytest.mark.feature("DS-LNL-06")
+def test_a_node_that_moves_do_not_help_is_left_alone_for_a_while() -> None:
+    """Whatever leaves, something on the node takes its place."""
+    sim = Sim([3_000, 0, 0], {f"p{number}": (0, 300) for number in range(12)})
+    left: list[int] = []
+    for _ in range(16):
+        sim.now += 30
+        for node in range(3):
+            sim.report(node)
+        sim.plugin._detectors[False].reset("n0")
+        found = told(sim, grow=300)
+        left.append(sum(isinstance(effect, Evict) for effect in found))
+        sim.pods = {name: entry for name, entry in sim.pods.items() if entry[0] == 0}  # n1 digests what it gets
+    assert sum(left) < 12
+    assert left[-8:] == [0] * 8
+    handle = Handle("p", "LowNodeLoad", sim.now, [Open()])  # type: ignore[list-item]
+    assert not [*sim.plugin.turn([sim.view(node) for node in range(3)], handle)]
+    (record,) = [record for record in handle.records if record.verdict == "Relieved"]
+    assert "times in a row pods have left, and it did not get cooler" in record.message
+    assert ", hot for " in record.message
 
 
 @pytest.mark.feature("DS-LNL-07")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from koord.api import kinds
 from roles.descheduler.config import parse_configuration
-from tests.roles.descheduler.support import Obj, after_rounds, configuration, node, pod
+from tests.roles.descheduler.support import Obj, after_rounds, configuration, descheduling, metric, node, pod
 
 
 def left(plugin: str, args: Obj, objects: list[Obj], *, point: str = "deschedule", evictor: Obj | None = None, rounds: int = 1, **top: Any):
@@ -178,6 +180,18 @@ def test_topology_spread_moves_as_few_pods_as_needed() -> None:
 
 
 @pytest.mark.feature("DS-K8S-08")
+def test_topology_spread_moves_no_pod_that_min_domains_would_leave_without_a_place() -> None:
+    """With fewer domains than minDomains the scheduler takes one to be empty: zone b, with one pod, may take no second one."""
+    nodes = [node("n1", labels={"zone": "a"}), node("n2", labels={"zone": "b"})]
+    plugin, pods = "RemovePodsViolatingTopologySpreadConstraint", [*(spread(f"w{i}", "n1") for i in range(5)), spread("b0", "n2")]
+    for each in pods:
+        each["spec"]["topologySpreadConstraints"][0]["minDomains"] = 3
+    assert len(left(plugin, {}, [*nodes, *pods], point="balance")[0]) == 6
+    third = node("n3", labels={"zone": "c"})
+    assert len(left(plugin, {}, [*nodes, third, *pods], point="balance")[0]) == 3  # 5:1:0 becomes 2:2:2
+
+
+@pytest.mark.feature("DS-K8S-08")
 def test_topology_spread_leaves_pods_that_fit_nowhere_else() -> None:
     nodes = [node("n1", labels={"zone": "a"}), node("n2", labels={"zone": "b"}, cpu="1")]
     pods = [spread(f"w{i}", "n1", cpu="2") for i in range(4)]
@@ -200,6 +214,40 @@ def test_low_node_utilization_goes_by_requests_until_the_target_is_met() -> None
     assert len(left("LowNodeUtilization", stop, [*nodes, *pods], point="balance")[0]) == 14
     quiet = {**args, "evictableNamespaces": {"exclude": ["default"]}}
     assert len(left("LowNodeUtilization", quiet, [*nodes, *pods], point="balance")[0]) == 14
+
+
+@pytest.mark.feature("DS-K8S-09")
+def test_low_node_utilization_by_what_koordlet_reports() -> None:
+    """By requests no node is full; by usage one is, and its pods leave until it is not."""
+    objects = [node("busy"), node("calm"), node("mute"), *(pod(f"p{i}", "busy", cpu="100m") for i in range(6))]
+    objects += [metric("busy", "2", {f"p{i}": "1" for i in range(6)}), metric("calm", "1")]
+    args = {"thresholds": {"cpu": 20}, "targetThresholds": {"cpu": 60}}
+    assert len(left("LowNodeUtilization", args, objects, point="balance")[0]) == 6
+    for source in ({"source": "KubernetesMetrics"}, {"metricsServer": True}):
+        remaining, done = left("LowNodeUtilization", {**args, "metricsUtilization": source}, objects, point="balance")
+        assert len(remaining) == 4
+        assert "cpu usage(80.00%)>target(60.00%)" in done.records("Evicted")[0].message
+        assert any("node mute is left out" in record.message for record in done.records("Round"))
+
+
+@pytest.mark.feature("DS-CFG-01")
+def test_the_grace_period_of_the_whole_file() -> None:
+    async def scenario(evictor: str, args: Obj) -> Obj:
+        text = configuration(
+            {"deschedule": ["PodLifeTime"]}, {"PodLifeTime": {"states": ["Running"]}, evictor: args}, gracePeriodSeconds=77
+        )
+        slow = pod("p", "n1", terminationGracePeriodSeconds=30)
+        async with descheduling([*two(), slow], text.replace("name: DefaultEvictor", f"name: {evictor}")) as running:
+            await running.wait_rounds(1)
+            if evictor == "MigrationController":
+                (job,) = (await running.client.list(kinds.PODMIGRATIONJOBS)).items
+                return dict(job["spec"]["deleteOptions"])
+            return dict((await running.client.get(kinds.PODS, "p", "default"))["metadata"])
+
+    assert asyncio.run(scenario("DefaultEvictor", {}))["deletionGracePeriodSeconds"] == 77
+    assert asyncio.run(scenario("MigrationController", {})) == {"gracePeriodSeconds": 77}
+    mine = {"defaultDeleteOptions": {"gracePeriodSeconds": 5}}
+    assert asyncio.run(scenario("MigrationController", mine)) == {"gracePeriodSeconds": 5}
 
 
 @pytest.mark.feature("DS-K8S-10")
@@ -226,6 +274,11 @@ def test_high_node_utilization_empties_the_emptiest() -> None:
         ("LowNodeUtilization", {"thresholds": {"cpu": 50}, "targetThresholds": {"cpu": 40}}, "50 must not be above"),
         ("LowNodeUtilization", {"thresholds": {"cpu": 5}, "targetThresholds": {"memory": 40}}, "the same resources"),
         ("LowNodeUtilization", {"thresholds": {"cpu": 5}, "targetThresholds": {"cpu": 9}, "metricsUtilization": {}}, "is not served"),
+        (
+            "LowNodeUtilization",
+            {"thresholds": {"cpu": 5}, "targetThresholds": {"cpu": 9}, "metricsUtilization": {"source": "Prometheus"}},
+            "metricsUtilization.source: 'Prometheus' is not served",
+        ),
         ("HighNodeUtilization", {"thresholds": {"cpu": 101}}, "101 must be from 0 to 100"),
         ("DefaultEvictor", {"priorityThreshold": {"value": 1, "name": "x"}}, "only one of value and name"),
         ("DefaultEvictor", {"podProtections": {"extraEnabled": ["PodsWithPVCs"]}}, "did you mean 'PodsWithPVC'"),

@@ -282,3 +282,30 @@ def test_the_dry_run_of_migration_controller_counts_too() -> None:
     (record,) = done.records("WouldEvict")
     assert "a PodMigrationJob would be made" in record.message
     assert "the scheduler would put it on n2" in record.message
+
+
+SHARED: list[tuple[Obj, Obj]] = [  # the same question in the words of each evictor
+    ({}, {}),
+    ({"priorityThreshold": {"value": 500}}, {"priorityThreshold": {"value": 500}}),
+    ({"priorityThreshold": {"name": "important"}}, {"priorityThreshold": {"name": "important"}}),
+    ({"priorityThreshold": {"name": "imporant"}}, {"priorityThreshold": {"name": "imporant"}}),
+    ({"evictSystemCriticalPods": True}, {"evictSystemCriticalPods": True}),
+    (
+        {"evictSystemCriticalPods": True, "priorityThreshold": {"name": "imporant"}},
+        {"evictSystemCriticalPods": True, "priorityThreshold": {"name": "imporant"}},
+    ),
+    ({"evictLocalStoragePods": True}, {"evictLocalStoragePods": True}),
+    ({"evictFailedBarePods": True}, {"evictFailedBarePods": True}),
+    ({"ignorePvcPods": True}, {"ignorePvcPods": True}),
+]
+
+
+@pytest.mark.feature("DS-FLT-01")
+@pytest.mark.feature("DS-K8S-11")
+@pytest.mark.parametrize(("migration", "default"), SHARED)
+def test_both_evictors_protect_the_same_pods(migration: Obj, default: Obj) -> None:
+    pods = [each for each in PODS if each["metadata"]["name"] != "never"]  # MigrationController's own annotation
+    left = listed("MigrationController", migration, *pods, more=IMPORTANT)
+    assert left == listed("DefaultEvictor", default, *pods, more=IMPORTANT)
+    if migration.get("priorityThreshold") == {"name": "imporant"} and not migration.get("evictSystemCriticalPods"):
+        assert left == {"forced"}  # a class that does not exist must not open the gate

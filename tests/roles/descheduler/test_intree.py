@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 
 from koord.api import kinds, names
+from koord.api.objects import Node, Pod, convert
 from koord.config.errors import InvalidConfig
 from roles.descheduler.build import Options
 from roles.descheduler.config import parse_configuration
+from roles.descheduler.framework.effects import Cordon, Evict
+from roles.descheduler.framework.handle import Handle
+from roles.descheduler.picture import node_view
+from roles.descheduler.plugins.custompriority import PATIENCE, CustomPriority, CustomPriorityArgs
 from tests.roles.descheduler.support import Obj, after_rounds, configuration, descheduling, eventually, node, pod
 
 LEVELS = [
@@ -93,6 +98,57 @@ def test_a_drain_that_is_refused_takes_its_cordon_back() -> None:
             assert [record.verdict for record in running.records("Cordoned", "Uncordoned")] == ["Cordoned", "Uncordoned"]
 
     asyncio.run(scenario())
+
+
+@pytest.mark.feature("DS-CP-02")
+def test_a_drain_that_limits_stretch_keeps_its_cordon_until_it_is_over() -> None:
+    """MigrationController lets two pods of a node migrate at once: the others wait for their turn, on a node that stays cordoned."""
+    objects = [*priced(lo="8"), *(pod(f"p{number}", "x", cpu="1") for number in range(5))]
+    args = {"evictionOrder": LEVELS, "mode": "DrainNode", "autoCordon": True}
+
+    async def scenario() -> None:
+        text = configuration({"balance": ["CustomPriority"]}, {"CustomPriority": args}, deschedulingInterval="100ms")
+        async with descheduling(objects, text.replace("name: DefaultEvictor", "name: MigrationController")) as running:
+            await running.wait_rounds(6)
+            assert [record.verdict for record in running.records("Cordoned", "Uncordoned")] == ["Cordoned"]
+            assert (await running.client.get(kinds.NODES, "x"))["spec"]["unschedulable"]
+            told = [record.message for record in running.records("Round")]
+            assert any("node x is being drained: 2 pods were told to leave, 3 have to wait" in message for message in told)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("DS-CP-02")
+def test_a_drain_in_which_nothing_leaves_is_given_up_and_not_begun_anew_each_round() -> None:
+    plugin = CustomPriority(CustomPriorityArgs.model_validate({"evictionOrder": LEVELS, "mode": "DrainNode", "autoCordon": True}), 60.0)
+    pods = [convert(pod(f"p{number}", "x", meta={"uid": f"p{number}"}), Pod) for number in range(3)]
+
+    def asked(now: float, grant: int, left: int = 3) -> list[str]:
+        """What a round asks for, of which so many evictions are granted."""
+        source, target = (convert(each, Node) for each in priced(lo="8"))
+        views = [node_view(source, pods[3 - left :], None, now=now), node_view(target, [], None, now=now)]
+        turn = plugin.turn(views, Handle("p", "CustomPriority", now, []))
+        answer: Any = None
+        found: list[str] = []
+        while True:
+            try:
+                effect = turn.send(answer)
+            except StopIteration:
+                return found
+            answer = True
+            if isinstance(effect, Cordon):
+                found.append("cordon" if effect.on else "uncordon")
+            elif isinstance(effect, Evict):
+                answer = grant > 0
+                grant -= 1
+                found.append(effect.pod.metadata.name)
+
+    assert asked(0.0, 0) == ["cordon", "p0", "p1", "p2", "uncordon"]
+    assert asked(60.0, 3) == []  # it is left alone for a while
+    assert asked(PATIENCE, 1) == ["cordon", "p0", "p1", "p2"]
+    assert asked(PATIENCE + 60, 1, left=2) == ["p1", "p2"]  # in progress: nobody touches the cordon
+    assert asked(PATIENCE + 120, 0, left=1) == ["p2"]
+    assert asked(2 * PATIENCE + 100, 0, left=1) == ["p2", "uncordon"]  # nothing has left for half an hour
 
 
 @pytest.mark.feature("DS-CP-02")

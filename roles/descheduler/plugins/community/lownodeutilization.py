@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field, model_validator
 
@@ -22,12 +22,32 @@ from roles.descheduler.plugins.community.requested import (
     headroom,
 )
 
+KUBERNETES_METRICS = "KubernetesMetrics"
+METRIC_EXPIRES = 180.0  # seconds after which a NodeMetric says nothing any more
+
 
 class EvictionLimits(LenientModel):
     """How many pods may leave one node in a round."""
 
     node: int | None = Field(None, ge=0)
     """Pods that leave one node in a round at most; unset: no limit."""
+
+
+class MetricsUtilization(LenientModel):
+    """Where real usage comes from."""
+
+    source: str = ""
+    """`KubernetesMetrics`: the NodeMetrics of koordlet. Prometheus is not served."""
+    metrics_server: bool = False
+    """Older form of source KubernetesMetrics."""
+
+    @model_validator(mode="after")
+    def _accepted(self) -> MetricsUtilization:
+        if self.source != KUBERNETES_METRICS and not (self.metrics_server and not self.source):
+            raise ConfigError(
+                "source", f"{self.source!r} is not served; accepted: {KUBERNETES_METRICS}, which reads koordlet's NodeMetrics"
+            )
+        return self
 
 
 class LowNodeUtilizationArgs(LenientModel):
@@ -41,8 +61,8 @@ class LowNodeUtilizationArgs(LenientModel):
     """Percent of allocatable by resource, 0 to 100; pods leave a node that requests more of any."""
     number_of_nodes: int = Field(0, ge=0)
     """Pods leave only if more than so many nodes are below the thresholds."""
-    metrics_utilization: dict[str, Any] | None = None
-    """Real usage instead of requests; refused here: LowNodeLoad does that."""
+    metrics_utilization: MetricsUtilization | None = None
+    """Real usage instead of requests, as koordlet reports it."""
     evictable_namespaces: ExcludedNamespaces | None = None
     """Namespaces whose pods stay."""
     eviction_limits: EvictionLimits | None = None
@@ -50,8 +70,6 @@ class LowNodeUtilizationArgs(LenientModel):
 
     @model_validator(mode="after")
     def _accepted(self) -> LowNodeUtilizationArgs:
-        if self.metrics_utilization is not None:
-            raise ConfigError("metricsUtilization", "is not served: usage is that of requests; LowNodeLoad balances by real usage")
         check_percentages("thresholds", self.thresholds)
         check_percentages("targetThresholds", self.target_thresholds)
         if self.thresholds.keys() != self.target_thresholds.keys():
@@ -72,6 +90,7 @@ class LowNodeUtilization:
 
     def __init__(self, args: LowNodeUtilizationArgs, interval: float) -> None:
         self.args = args
+        self._by_usage = args.metrics_utilization is not None
         self._stay = frozenset(args.evictable_namespaces.exclude if args.evictable_namespaces is not None else ())
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
@@ -80,7 +99,12 @@ class LowNodeUtilization:
         for node in nodes:
             if handle.pause():
                 yield PAUSE
-            measured.append(Requested.of(node, self.args.thresholds))
+            if not self._by_usage:
+                measured.append(Requested.of(node, self.args.thresholds))
+            elif node.usage is not None and node.metric_age < METRIC_EXPIRES:
+                measured.append(Requested.used(node, self.args.thresholds))
+            else:
+                handle.note(f"node {node.name} is left out: it does not report its usage")
         low_limits, high_limits = self._limits(measured)
         low = [node for node in measured if node.under(low_limits) and not node.view.node.spec.unschedulable]
         is_low = {node.view.name for node in low}
@@ -89,12 +113,13 @@ class LowNodeUtilization:
             handle.note(why)
             return
         yield from Leaving(
+            by_usage=self._by_usage,
             sources=sorted(high, key=lambda node: -node.weight),
             targets=low,
             budget=headroom(low, high_limits),
             still=lambda node: bool(node.over(high_limits)),
             allowed=lambda view: view.pod.metadata.namespace not in self._stay and not handle.filter(view.pod),
-            reason=lambda node: _reason(node, high_limits),
+            reason=lambda node: _reason(node, high_limits, "usage" if self._by_usage else "requests"),
             per_node=self.args.eviction_limits.node if self.args.eviction_limits is not None else None,
             pause=handle.pause,
         ).turn()
@@ -124,6 +149,6 @@ class LowNodeUtilization:
         return "" if high else "no node is above its target utilization"
 
 
-def _reason(node: Requested, limits: dict[str, float]) -> str:
-    parts = (f"{name} requests({node.percent(name):.2f}%)>target({limits[name]:.2f}%)" for name in node.over(limits))
+def _reason(node: Requested, limits: dict[str, float], what: str) -> str:
+    parts = (f"{name} {what}({node.percent(name):.2f}%)>target({limits[name]:.2f}%)" for name in node.over(limits))
     return f"node is overutilized, {', '.join(parts)}"

@@ -59,6 +59,16 @@ class Requested:
                 made.give(pod.requests)
         return made
 
+    @classmethod
+    def used(cls, view: NodeView, resources: Iterable[str]) -> Requested:
+        """The same by what the node reports that its pods and its system use, without the pods that are on their way out."""
+        usage = {name: len(view.pods) if name == "pods" else (view.usage or {}).get(name, 0) for name in {*resources, *BASIC}}
+        made = cls(view, usage)
+        for pod in view.pods:
+            if pod.leaving:
+                made.give({"pods": 1} if pod.accepted else pod.usage or {})
+        return made
+
     def percent(self, name: str) -> float:
         """Usage in percent of allocatable; a resource that the node does not have is not used."""
         capacity = self.view.allocatable.get(name, 0)
@@ -107,6 +117,7 @@ class Leaving:
     reason: Callable[[Requested], str]
     per_node: int | None = None
     pause: Callable[[int], bool] = lambda _: False
+    by_usage: bool = False
 
     def turn(self) -> Turn:
         """Source by source, the least important pod first."""
@@ -122,7 +133,7 @@ class Leaving:
                     continue
                 if (yield Evict(view.pod, self.reason(source))):
                     evicted += 1
-                    for name, value in source.give(view.requests).items():
+                    for name, value in source.give((view.usage or {}) if self.by_usage else view.requests).items():
                         self.budget[name] = self.budget.get(name, 0) - value
 
     def _goes_on(self, source: Requested) -> bool:

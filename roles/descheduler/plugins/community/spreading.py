@@ -42,6 +42,7 @@ class Spread:
         self._rule = compiled_affinity(pod)
         self.topology_key = constraint.topology_key
         self.max_skew = constraint.max_skew
+        self.min_domains = constraint.min_domains or 1
         self._by_affinity = (constraint.node_affinity_policy or "Honor") == "Honor"
         self._by_taints = (constraint.node_taints_policy or "Ignore") == "Honor"
         selector = from_label_selector(constraint.label_selector)
@@ -56,7 +57,8 @@ class Spread:
         )
         self.identity = repr(
             (
-                self.topology_key, self.max_skew, constraint.when_unsatisfiable, sorted(map(repr, self.selector.requirements)),
+                self.topology_key, self.max_skew, self.min_domains,
+                constraint.when_unsatisfiable, sorted(map(repr, self.selector.requirements)),
                 self.selector.nothing, nodes_of, spec.tolerations if self._by_taints else (), self._by_affinity, self._by_taints,
             )
         )  # fmt: skip
@@ -66,6 +68,11 @@ class Spread:
         if self._by_affinity and Placeable.affinity_problem(self._pod, node.node, self._rule):
             return False
         return not self._by_taints or untolerated(self._pod, node.node) is None
+
+    def most(self, domains: int) -> int | None:
+        """How many pods a domain may have when there are so many domains: with fewer than minDomains the scheduler takes one to be
+        empty, and would find no place for a pod that makes a domain larger than maxSkew. None: any number."""
+        return self.max_skew if domains < self.min_domains else None
 
     def reason(self) -> str:
         """Why a pod leaves."""
@@ -135,8 +142,10 @@ class DomainMaps:
         return found
 
 
-def moves(domains: list[Domain], average: float, max_skew: int) -> list[PodView]:
-    """Pods that leave, taken from the ends of the lists. `domains` are sorted by size; their lists are changed as if the pods moved."""
+def moves(domains: list[Domain], average: float, max_skew: int, most: int | None = None) -> list[PodView]:
+    """Pods that leave, taken from the ends of the lists. `domains` are sorted by size; their lists are changed as if the pods moved.
+
+    `most` is how many pods a domain may be given up to; None: any number."""
     moved: list[PodView] = []
     small, large = 0, len(domains) - 1
     while small < large:
@@ -146,6 +155,8 @@ def moves(domains: list[Domain], average: float, max_skew: int) -> list[PodView]
             continue
         skew = size_large - size_small
         count = min(ceil(size_large - average), ceil(average - size_small), ceil((skew - max_skew) / 2))
+        if most is not None:
+            count = min(count, most - size_small)
         if skew <= max_skew or count <= 0:
             small += 1
             continue

@@ -115,7 +115,7 @@ class RemovePodsViolatingTopologySpreadConstraint:
                 priority, stays, qos = importance(view.pod)
                 order[view.pod.metadata.uid] = (fit, evictable, not _bound_to_nodes(view.pod), -priority, not stays, -qos)
             domain.pods.sort(key=lambda view: order[view.pod.metadata.uid])
-        moved = moves(domains, average, spread.max_skew)
+        moved = moves(domains, average, spread.max_skew, spread.most(count))
         return [view for view in moved if not self.args.topology_balance_node_fit or fits_below(view)]
 
 

@@ -10,19 +10,11 @@ from koord.config.errors import ConfigError, did_you_mean
 from koord.config.model import ConfigModel, Seconds
 from koord.config.selectors import LabelSelector
 from koord.kube.selectors import SelectorError, parse_label_selector
+from roles.descheduler.protection import PriorityThreshold
 
 EXTRA = ("PodsWithPVC", "PodsWithoutPDB", "PodsWithResourceClaims")
 DEFAULTS = ("PodsWithLocalStorage", "DaemonSetPods", "SystemCriticalPods", "FailedBarePods")
 POLICIES = ("Preferred", "Mandatory")
-
-
-class PriorityThreshold(ConfigModel):
-    """Pods at or above it are protected: by value, or by the name of a PriorityClass."""
-
-    value: int | None = None
-    """Priority from which pods are protected."""
-    name: str = ""
-    """PriorityClass whose value is taken instead."""
 
 
 class StorageClass(ConfigModel):

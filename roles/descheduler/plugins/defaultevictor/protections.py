@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from koord.api import names
-from koord.api.objects import PersistentVolumeClaim, Pod, PodDisruptionBudget
+from koord.api.objects import PersistentVolumeClaim, Pod, PodDisruptionBudget, Volume
 from koord.api.times import parse_time
 from koord.config.selectors import LabelSelector
 from koord.kube.selectors import SelectorError, from_label_selector
 from roles.descheduler.plugins.defaultevictor.args import DefaultEvictorArgs
-
-CRITICAL_PRIORITY = 2_000_000_000
+from roles.descheduler.protection import Protected, forced, refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +39,9 @@ class Protections:
 
     def refuse(self, pod: Pod, around: Surroundings) -> str:
         """Why the pod is protected, "" when it is not."""
-        if names.ANNOTATION_DESCHEDULER_EVICT in pod.metadata.annotations:
+        if forced(pod):
             return ""
-        checks = (self._identity, self._owner, self._priority, self._volumes, self._labels_and_age, self._replicas, self._budget)
+        checks = (self._protected, self._wishes, self._labels_and_age, self._replicas, self._budget)
         return next((reason for check in checks if (reason := check(pod, around))), "")
 
     def refuse_namespace(self, pod: Pod, around: Surroundings) -> str:
@@ -54,56 +53,33 @@ class Protections:
             return f"the labels of namespace {pod.metadata.namespace} do not match namespaceLabelSelector"
         return ""
 
-    def _identity(self, pod: Pod, around: Surroundings) -> str:
-        annotations = pod.metadata.annotations
-        if names.ANNOTATION_CONFIG_MIRROR in annotations:
-            return "it is a mirror pod"
-        if annotations.get(names.ANNOTATION_CONFIG_SOURCE, "api") != "api":
-            return "it is a static pod"
-        if pod.metadata.deletion_timestamp:
-            return "it is terminating"
-        if self.args.no_eviction_policy == "Mandatory" and names.ANNOTATION_DESCHEDULER_PREFER_NO_EVICTION in annotations:
+    def _protected(self, pod: Pod, around: Surroundings) -> str:
+        protected = Protected(
+            daemon_sets="DaemonSetPods" in self.held,
+            bare_failed="FailedBarePods" in self.held,
+            local_storage="PodsWithLocalStorage" in self.held,
+            claim=lambda pod, volume: self._claimed(pod, volume, around),
+            critical="SystemCriticalPods" in self.held,
+            threshold=self.args.priority_threshold,
+        )
+        return refuse(pod, protected, around.priority_of_class)
+
+    def _claimed(self, pod: Pod, volume: Volume, around: Surroundings) -> bool:
+        """Whether a volume is a claim that protects. One that is not known protects: nothing says that it may go."""
+        if "PodsWithPVC" not in self.held:
+            return False
+        name = f"{pod.metadata.name}-{volume.name}" if volume.ephemeral is not None else ""
+        if volume.persistent_volume_claim is not None:
+            name = volume.persistent_volume_claim.claim_name
+        if not name:
+            return False
+        claim = around.claim(f"{pod.metadata.namespace}/{name}") if self._classes else None
+        return claim is None or (claim.spec.storage_class_name or "") in self._classes
+
+    def _wishes(self, pod: Pod, around: Surroundings) -> str:
+        if self.args.no_eviction_policy == "Mandatory" and names.ANNOTATION_DESCHEDULER_PREFER_NO_EVICTION in pod.metadata.annotations:
             return f"its annotation {names.ANNOTATION_DESCHEDULER_PREFER_NO_EVICTION} is mandatory"
-        if "PodsWithResourceClaims" in self.held and pod.spec.resource_claims:
-            return "it has resource claims"
-        return ""
-
-    def _owner(self, pod: Pod, around: Surroundings) -> str:
-        owners = pod.metadata.owner_references
-        if "DaemonSetPods" in self.held and any(owner.kind == "DaemonSet" for owner in owners):
-            return "it belongs to a DaemonSet"
-        if owners or ("FailedBarePods" not in self.held and pod.status.phase == "Failed"):
-            return ""
-        return "it has no owner that would replace it"
-
-    def _priority(self, pod: Pod, around: Surroundings) -> str:
-        priority = pod.spec.priority
-        if "SystemCriticalPods" not in self.held or priority is None:
-            return ""
-        if priority >= CRITICAL_PRIORITY:
-            return "it is system critical"
-        threshold = self.args.priority_threshold
-        if threshold is None:
-            return ""
-        limit = threshold.value if not threshold.name else around.priority_of_class(threshold.name)
-        return f"its priority {priority} is not below the threshold {limit}" if limit is not None and priority >= limit else ""
-
-    def _volumes(self, pod: Pod, around: Surroundings) -> str:
-        for volume in pod.spec.volumes:
-            if "PodsWithLocalStorage" in self.held and (volume.host_path is not None or volume.empty_dir is not None):
-                return f"volume {volume.name} is local storage"
-            if "PodsWithPVC" not in self.held:
-                continue
-            name = f"{pod.metadata.name}-{volume.name}" if volume.ephemeral is not None else ""
-            if volume.persistent_volume_claim is not None:
-                name = volume.persistent_volume_claim.claim_name
-            if name and self._protects(around.claim(f"{pod.metadata.namespace}/{name}")):
-                return f"volume {volume.name} is a persistent volume claim"
-        return ""
-
-    def _protects(self, claim: PersistentVolumeClaim | None) -> bool:
-        """A claim that is not known protects: nothing says that it may go."""
-        return not self._classes or claim is None or (claim.spec.storage_class_name or "") in self._classes
+        return "it has resource claims" if "PodsWithResourceClaims" in self.held and pod.spec.resource_claims else ""
 
     def _labels_and_age(self, pod: Pod, around: Surroundings) -> str:
         if self._labels is not None and not self._labels.matches(pod.metadata.labels):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from koord.decisions.record import Number
+from roles.descheduler.framework.effects import Tell
 from roles.descheduler.framework.handle import Handle, node_subject
 from roles.descheduler.picture import NodeView
 from roles.descheduler.plugins.lownodeload.args import Pool
 from roles.descheduler.plugins.lownodeload.classify import Placed
 
 if TYPE_CHECKING:
+    from roles.descheduler.plugins.lownodeload.effect import Measured
     from roles.descheduler.plugins.lownodeload.select import Pass
 
 
@@ -37,6 +39,14 @@ def classified(handle: Handle, pool: Pool, placed: Placed) -> None:
 def relieved(handle: Handle, pool: Pool, placed: Placed, outcome: str) -> None:
     """What became of a hot node."""
     handle.record(node_subject(placed.view), "Relieved", outcome, {"pool": pool.name})
+
+
+def measured(view: NodeView, effect: Measured) -> Tell:
+    """What pods that left have done for their node."""
+    numbers: dict[str, Number] = {"helped": str(effect.helped).lower()}
+    for kind, vector in (("before", effect.before), ("expected", effect.expected), ("after", effect.after)):
+        numbers |= {f"{name}.{kind}": value for name, value in vector.items()}
+    return Tell(view.node, effect.pods, effect.helped, effect.message(view.name), numbers)
 
 
 def reason(source: Placed, run: Pass, hot: list[str]) -> tuple[str, dict[str, Number]]:

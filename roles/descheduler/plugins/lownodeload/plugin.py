@@ -17,6 +17,7 @@ from roles.descheduler.plugins.lownodeload import explain
 from roles.descheduler.plugins.lownodeload.args import LowNodeLoadArgs, Pool
 from roles.descheduler.plugins.lownodeload.classify import Classifier, NodeClass, Placed
 from roles.descheduler.plugins.lownodeload.detector import Detectors
+from roles.descheduler.plugins.lownodeload.effect import Effects
 from roles.descheduler.plugins.lownodeload.percentile import shift
 from roles.descheduler.plugins.lownodeload.room import headroom
 from roles.descheduler.plugins.lownodeload.select import Outcome, Pass, relieve
@@ -55,6 +56,7 @@ class LowNodeLoad:
                     "LowNodeLoad, pool %s: %s: a low and a high threshold belong together; alone they relieve no node", pool.name, names
                 )
         self._seen = {False: _Seen(), True: _Seen()}
+        self._effects = Effects()
         self._choice = PodChoice(args.evictable_namespaces, args.pod_selectors)
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
@@ -72,6 +74,9 @@ class LowNodeLoad:
             except ValueError as error:
                 handle.note(f"node {node.name} is judged by its average usage: a percentile of its NodeMetric cannot be read: {error}")
                 node.shift_usage({})
+            for measured in self._effects.observe(node, handle.now):
+                yield explain.measured(node, measured)
+        self._effects.only({node.name for node in nodes})
         processed: set[str] = set()
         self._seen = {False: _Seen(), True: _Seen()}
         for pool in self._pools:
@@ -81,6 +86,7 @@ class LowNodeLoad:
                 if pool.selector is None or (node.name not in processed and pool.selector.matches(node.node.metadata.labels))
             ]
             processed |= yield from self._run_pool(pool, chosen, handle)
+        self._effects.not_hot(self._seen[False].measured - self._seen[True].hot)
         for prod, seen in self._seen.items():
             self._detectors[prod].clean_round(seen.measured - seen.hot)
 
@@ -167,9 +173,11 @@ class LowNodeLoad:
             return
         refuse = self._choice.filter_with(handle.filter)
         outcome: dict[str, Outcome] = {}
-        yield from relieve(run, refuse, outcome, handle, node_fit=self.args.node_fit, dry_run=self.args.dry_run)
+        yield from relieve(run, refuse, outcome, handle, self._effects, node_fit=self.args.node_fit, dry_run=self.args.dry_run)
         for node in run.sources:
-            explain.relieved(handle, run.pool, node, outcome[node.view.name].message)
+            minutes = self._effects.hot_for(node.view.name, handle.now) / 60
+            since = f", hot for {minutes:.0f} min" if minutes >= 1 else ""
+            explain.relieved(handle, run.pool, node, outcome[node.view.name].message + since)
             if outcome[node.view.name].cooling:
                 self._detectors[run.prod].reset(node.view.name)
             else:

@@ -14,6 +14,7 @@ from roles.descheduler.picture import PodView, Vector, restrict
 from roles.descheduler.plugins.lownodeload import explain
 from roles.descheduler.plugins.lownodeload.args import Pool
 from roles.descheduler.plugins.lownodeload.classify import Placed, over
+from roles.descheduler.plugins.lownodeload.effect import Effects
 from roles.descheduler.plugins.lownodeload.order import hottest_first, leaving_order
 from roles.descheduler.plugins.lownodeload.room import Room, ceiling
 from roles.descheduler.relief import TARGETS, Relief
@@ -75,7 +76,9 @@ def relief(candidate: PodView, targets: list[Placed], run: Pass) -> Relief:
     return Relief(expected_use(candidate), nodes, candidate.is_prod, run.max_age)
 
 
-def relieve(run: Pass, refuse: Filter, outcome: dict[str, Outcome], handle: Handle, *, node_fit: bool, dry_run: bool) -> Turn:
+def relieve(
+    run: Pass, refuse: Filter, outcome: dict[str, Outcome], handle: Handle, effects: Effects, *, node_fit: bool, dry_run: bool
+) -> Turn:
     """Evict from each source, hottest first, until it is cool or the budget is spent. Says in `outcome` why each source was left."""
     if not run.targets:
         outcome.update({node.view.name: Outcome(False, "no node can take its pods") for node in run.sources})
@@ -84,8 +87,16 @@ def relieve(run: Pass, refuse: Filter, outcome: dict[str, Outcome], handle: Hand
     for view in hottest_first([node.view for node in run.sources], run.pool.weights):
         if handle.pause(1 + len(view.pods)):
             yield PAUSE
-        source = by_name[view.name]
-        yield from _Source(source, run, refuse, node_fit, dry_run).relieve(outcome)
+        if why := effects.why_not(view.name, handle.now):
+            outcome[view.name] = Outcome(False, why)
+            continue
+        source = _Source(by_name[view.name], run, refuse, node_fit, dry_run)
+        before = dict(view.usage or {})
+        yield from source.relieve(outcome)
+        if source.left and not dry_run:
+            hot = over(before, by_name[view.name].bounds.high) or sorted(source.relieved)
+            expected = {name: before.get(name, 0) - source.relieved.get(name, 0) for name in hot if name != "pods"}
+            effects.moved(view.name, source.left, {name: before.get(name, 0) for name in expected}, expected)
 
 
 @dataclass(slots=True)
@@ -101,6 +112,8 @@ class _Source:
     under_way: Vector = field(default_factory=dict)
     kept: Counter[str] = field(default_factory=Counter)  # reasons for which pods stayed
     moving: int = 0
+    left: list[str] = field(default_factory=list)  # uids of the pods that were told to leave
+    relieved: Vector = field(default_factory=dict)  # what they use
     evicted: int = 0
 
     def relieve(self, outcome: dict[str, Outcome]) -> Turn:
@@ -137,6 +150,8 @@ class _Source:
             self.kept["its eviction was refused"] += 1
             return
         self.evicted += 1
+        self.left.append(view.pod.metadata.uid)
+        add_into(self.relieved, restrict(view.usage or {}, run.pool.resources))
         if targets:
             run.room.take(targets[0], view, expected_use(view))
         if view.usage is not None:

@@ -268,9 +268,11 @@ async def _crowd(limits: dict[str, Any], pods: list[tuple[str, bool]], directly:
             _follow(informer, store, watcher)
             await informer.wait_synced()
         watcher.worst.clear()
+        everybody = Workers(world, uid, replicas)
+        await everybody.turn()  # it has seen everybody before anybody leaves
         for number in range(replicas):
             await world.job(f"j{number}", f"p{number}", mode="")
-        async with at_work(Workers(world, uid, replicas)) as workers:
+        async with at_work(everybody) as workers:
             await plan.until_ended(replicas)
         assert len(workers.left) == len(workers.born) <= replicas  # everybody who left was replaced, nobody twice
         return watcher

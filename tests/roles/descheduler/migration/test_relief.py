@@ -12,6 +12,7 @@ from koord.api import kinds, names
 from koord.api.times import format_time
 from koord.kube import errors
 from roles.descheduler.framework.evicting import EvictOptions
+from roles.descheduler.migration import evictors
 from roles.descheduler.migration.backoff import FIRST, LONGEST, Backoff
 from roles.descheduler.relief import Ceiling, Relief
 from tests.roles.descheduler.migration.test_whole import configuration
@@ -19,6 +20,7 @@ from tests.support.migration import NS, Cluster, cluster, condition
 from tests.support.wholecluster import Whole, at_work, descheduling, whole
 
 Obj = dict[str, Any]
+JOB_TEMPLATE = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}
 MANY = {"maxMigratingPerNode": 0, "maxMigratingPerWorkload": "90%", "maxUnavailablePerWorkload": "90%", "skipCheckExpectedReplicas": True}
 
 
@@ -72,13 +74,26 @@ def test_pods_of_hot_nodes_go_to_the_cool_one_though_the_scheduler_likes_it_leas
         use = {"n1": (1.5, 0.7), "n2": (1.5, 0.7), "n3": (0.3, 0.7)}
         await report(world, use)
         text = configuration(migration=MANY, deschedulingInterval="300ms")
-        async with at_work(workers), descheduling(plan.client, text):
+        async with at_work(workers), descheduling(plan.client, text) as (app, _):
 
             async def cool() -> bool:
                 return max((await report(world, use)).values()) <= 6.0
 
             await world.until(cool)
             jobs = await plan.until_ended(4)
+
+            async def measured() -> bool:
+                await report(world, use)
+                return all(condition(job, "Relieved") for job in await plan.jobs())
+
+            await world.until(measured)
+            for job in await plan.jobs():
+                assert (job["status"]["phase"], job["status"]["status"]) == ("Succeeded", "Complete")
+                assert condition(job, "Relieved")["status"] == "True"
+                assert "before" in condition(job, "Relieved")["message"]
+            sample = app.metrics.registry.get_sample_value
+            assert sample("koord_descheduler_moves_measured_total", {"helped": "true"})
+            assert sample("koord_descheduler_relief_total", {"resource": "cpu", "kind": "measured"}) == pytest.approx(2800)
         assert {job["status"]["phase"] for job in jobs} == {"Succeeded"}
         assert {job["status"]["nodeName"] for job in jobs} == {"n3"}
         assert len(jobs) == 4  # 7.1 cores on each, 6 may be used: two pods of 0.7 suffice
@@ -229,6 +244,143 @@ def test_a_workload_whose_migration_failed_waits_also_after_a_restart() -> None:
                 return "a migration has failed (Unschedulable)" in each.refusal("q")
 
             await world.until(waits)
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-WL-01")
+def test_a_round_asks_about_kinds_and_candidates_not_about_pods() -> None:
+    """Batch Jobs are watched; of a kind without scale as many pods are wanted as there are; the kinds are asked for once."""
+
+    async def scenario(world: Cluster) -> None:
+        job = await world.put(kinds.JOBS, "crunch", {"spec": {"parallelism": 3, "template": JOB_TEMPLATE}})
+        owners = {"Job": ("batch/v1", str(job["metadata"]["uid"]), "crunch"), "SparkApplication": ("spark.example.com/v1", "s", "s")}
+        for kind, (version, uid, name) in owners.items():
+            owner = {"apiVersion": version, "kind": kind, "name": name, "uid": uid, "controller": True}
+            for number in range(4):
+                await world.pod(f"{kind.lower()}-{number}", metadata={"ownerReferences": [owner]})
+        life = await world.live(**MANY)
+
+        async def seen() -> bool:
+            return len(life.setup.world.pods.list()) == 8
+
+        await world.until(seen)
+        asked: list[str] = []
+        raw, get = life.client.raw, life.client.get
+
+        async def counting(method: str, path: str, *args: Any, **more: Any) -> Any:
+            asked.append(path)
+            return await raw(method, path, *args, **more)
+
+        async def getting(*args: Any, **more: Any) -> Any:
+            asked.append(str(args))
+            return await get(*args, **more)
+
+        life.client.raw, life.client.get = counting, getting  # type: ignore[method-assign]
+        for _ in range(3):
+            await life.plugin.prepare(life.setup.world.pods.list())
+            await life.setup.workloads.refresh(life.setup.world.pods.list())
+        assert [path for path in asked if path != "/api/v1"] == ["/apis/spark.example.com/v1"]  # that one is asked at the start
+        wanted = {pod.metadata.name: life.setup.workloads.of(pod) for pod in life.setup.world.pods.list()}
+        found = {name: workload.replicas for name, workload in wanted.items() if workload is not None}
+        assert found == {f"job-{n}": 3 for n in range(4)} | {f"sparkapplication-{n}": 4 for n in range(4)}
+        assert not life.refusal("job-0")
+        assert not life.refusal("sparkapplication-0")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-ARB-02")
+def test_what_a_job_waits_for_is_in_a_condition_at_once() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        for name in ("p", "q"):
+            await world.pod(name, owner=owner)
+        await world.live(maxMigratingPerWorkload=1, maxUnavailablePerWorkload="50%")
+        await world.job("first", "p")
+        await world.until_job("first", phase="Running")
+        await world.job("second", "q")
+        job = await world.until_job("second", condition="Arbitration=False/MaxMigratingPerWorkload")
+        assert job["status"]["message"] == "1 pods of ReplicaSet web (8 replicas) migrate already, 1 may"
+        await world.client.delete(kinds.PODMIGRATIONJOBS, "first")
+        await world.until_job("second", phase="Running", condition="Arbitration=True/")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-08")
+def test_what_leaves_open_whether_a_write_took_place() -> None:
+    def answer(status: int, body: bytes) -> bool:
+        return evictors.ambiguous(errors.from_response(status, body))
+
+    told = b'{"kind": "Status", "status": "Failure", "code": 500, "message": "This pod has more than one PodDisruptionBudget"}'
+    late = b'{"kind": "Status", "status": "Failure", "code": 500, "message": "etcdserver: request timed out"}'
+    assert not answer(500, told)
+    assert answer(500, late)
+    assert answer(500, b"<html>bad gateway")
+    assert answer(503, told)
+    assert evictors.ambiguous(errors.Unreachable("connection lost"))
+    assert not answer(429, b"{}")
+
+
+@pytest.mark.feature("DS-MC-04")
+@pytest.mark.feature("DS-MC-08")
+def test_a_pod_under_two_budgets_is_refused_and_warned_about_once() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        await world.pod("p", owner=owner)
+        await world.pod("q", owner=owner)
+        life = await world.live(**MANY)
+        await world.job("j", "p", mode="EvictDirectly", paused=True)
+        for name in ("one", "two"):
+            await budget(world, name, "web", allowed=1)
+
+        async def known() -> bool:
+            return "more than one disruption budget" in life.refusal("q")
+
+        await world.until(known)
+        await world.client.patch(kinds.PODMIGRATIONJOBS, "j", {"spec": {"paused": None}})
+        await world.until_job("j", condition="Eviction=False/FailedEvict")
+        evict, asked = life.client.evict, 0
+
+        async def counting(*args: Any, **options: Any) -> None:
+            nonlocal asked
+            asked += 1
+            await evict(*args, **options)
+
+        life.client.evict = counting  # type: ignore[method-assign]
+
+        async def tried() -> bool:
+            return asked >= 3
+
+        await world.until(tried)
+        events = [each for each in await world.events("PodMigrationJob", "j") if each["type"] == "Warning"]
+        assert len(events) == 1
+        assert (events[0].get("series") or {}).get("count", 1) == 1
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-04")
+def test_an_eviction_that_waits_for_its_answer_keeps_no_other_job_waiting() -> None:
+    async def scenario(world: Cluster) -> None:
+        for name in ("slow", "fast"):
+            await world.pod(name, metadata={"annotations": {names.ANNOTATION_DESCHEDULER_EVICT: ""}})
+        life = await world.live(maxConcurrentReconciles=1)
+        evict, answered = life.client.evict, asyncio.Event()
+
+        async def slow(namespace: str, pod: str, **options: Any) -> None:
+            if pod == "slow":
+                await answered.wait()
+            await evict(namespace, pod, **options)
+
+        life.client.evict = slow  # type: ignore[method-assign]
+        await world.job("s", "slow", mode="EvictDirectly")
+        await world.until_job("s", condition="Eviction=Unknown/Evicting")
+        await world.job("f", "fast", mode="EvictDirectly")
+        await world.until_job("f", phase="Succeeded")
+        answered.set()
+        await world.until_job("s", phase="Succeeded")
 
     play(scenario)
 

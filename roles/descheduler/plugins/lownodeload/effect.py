@@ -1,0 +1,123 @@
+"""Whether moves help: what a node used before pods left, what was expected of their leaving, and what it uses since (DS-LNL-06). Pure.
+
+A node that does not get cooler though pods leave it is left alone for a while: each of them was restarted for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from koord.api.times import format_time
+from roles.descheduler.arrivals import reported_at
+from roles.descheduler.picture import NodeView, Vector
+
+ENOUGH = 0.25  # of what was expected; less than that is no help
+TRIES = 2  # in a row without help, after which the node is left alone
+FIRST, LONGEST = 600.0, 3600.0  # seconds
+
+
+@dataclass(slots=True)
+class Move:
+    """Pods that were told to leave a node in one round. `gone`: when all of them were seen to have left, in seconds since the epoch."""
+
+    pods: tuple[str, ...]
+    before: Vector
+    expected: Vector
+    gone: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a move has done, by the first report after it."""
+
+    pods: tuple[str, ...]
+    before: Vector
+    expected: Vector
+    after: Vector
+
+    @property
+    def helped(self) -> bool:
+        """Whether a resource came down by a fair part of what was expected."""
+        wanted = {name: self.before[name] - value for name, value in self.expected.items() if self.before[name] > value}
+        return any(self.before[name] - self.after.get(name, 0) >= ENOUGH * value for name, value in wanted.items())
+
+    def message(self, node: str) -> str:
+        """In words, with base units."""
+        parts = (
+            f"{name} {self.before[name]} before, {value} expected, {self.after.get(name, 0)} now"
+            for name, value in sorted(self.expected.items())
+        )
+        return f"node {node} after {len(self.pods)} pods have left: {'; '.join(parts)}"
+
+
+@dataclass(slots=True)
+class _Node:
+    moves: list[Move] = field(default_factory=list)
+    in_vain: int = 0
+    until: float = 0.0
+    hot_since: float | None = None
+
+
+class Effects:
+    """Of all nodes, from round to round."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, _Node] = {}
+
+    def observe(self, view: NodeView, now: float) -> list[Measured]:
+        """Look at a node; the moves whose effect can be told now."""
+        node = self._nodes.get(view.name)
+        if node is None or view.usage is None:
+            return []
+        here = {pod.pod.metadata.uid for pod in view.pods}
+        reported = reported_at(view) or 0.0
+        found, left = [], []
+        for move in node.moves:
+            if move.gone is None and not here.intersection(move.pods):
+                move.gone = now
+            if move.gone is None or reported <= move.gone:
+                left.append(move)
+                continue
+            measured = Measured(move.pods, move.before, move.expected, {name: view.usage.get(name, 0) for name in move.expected})
+            found.append(measured)
+            self._judge(node, measured, now)
+        node.moves = left
+        return found
+
+    @staticmethod
+    def _judge(node: _Node, measured: Measured, now: float) -> None:
+        node.in_vain = 0 if measured.helped else node.in_vain + 1
+        if node.in_vain >= TRIES:
+            node.until = now + min(FIRST * 2.0 ** (node.in_vain - TRIES), LONGEST)
+
+    def moved(self, name: str, pods: Sequence[str], before: Vector, expected: Vector) -> None:
+        """Pods were told to leave."""
+        self._nodes.setdefault(name, _Node()).moves.append(Move(tuple(pods), before, expected))
+
+    def why_not(self, name: str, now: float) -> str:
+        """Why the node is left alone, "" when it is not."""
+        node = self._nodes.get(name)
+        if node is None or now >= node.until:
+            return ""
+        return f"left alone until {format_time(node.until)}: {node.in_vain} times in a row pods have left, and it did not get cooler"
+
+    def hot_for(self, name: str, now: float) -> float:
+        """A node is hot; for how many seconds it has been so in every round."""
+        node = self._nodes.setdefault(name, _Node())
+        node.hot_since = now if node.hot_since is None else node.hot_since
+        return now - node.hot_since
+
+    def not_hot(self, names: Mapping[str, object] | set[str]) -> None:
+        """These nodes are not hot: what was before does not count."""
+        for name in names:
+            node = self._nodes.get(name)
+            if node is not None:
+                node.hot_since, node.in_vain, node.until = None, 0, 0.0
+                if not node.moves:
+                    del self._nodes[name]
+
+    def only(self, names: set[str]) -> None:
+        """Forget nodes that are gone."""
+        for name in self._nodes.keys() - names:
+            del self._nodes[name]
