@@ -26,6 +26,7 @@ class Priority(IntEnum):
     """What may come late: events."""
 
 
+_LEAST_WAIT = 1e-4  # seconds: a shorter one may not move a clock
 _ROUNDING = 1e-6  # of a token: what sums of small times may lose
 
 
@@ -54,7 +55,8 @@ class TokenBucket:
     def wait(self, now: float) -> float:
         """Seconds until there is a token; 0 if there is one."""
         self._refill(now)
-        return max(0.0, (1.0 - self._tokens) / self.qps)
+        missing = 1.0 - self._tokens
+        return max(_LEAST_WAIT, missing / self.qps) if missing > _ROUNDING else 0.0
 
     def give_back(self) -> None:
         """A token that was taken was not needed."""
