@@ -182,8 +182,11 @@ class Listener:
         for sock in self._sockets:
             sock.close()
         self._accepting, self._sockets = [], []
-        for held in [held for held in self.open if not held.busy]:
+        idle = [held for held in self.open if not held.busy]
+        arriving = [held.task for held in idle if held.task is not None]
+        for held in idle:
             held.drop()
+        await asyncio.gather(*arriving, return_exceptions=True)  # their sockets are closed then
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
