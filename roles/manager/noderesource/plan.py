@@ -51,6 +51,26 @@ class Plan:
     ratio: float | None = None
 
     @property
+    def unmeasured(self) -> bool:
+        """Whether Batch is taken away because nothing is known of the node."""
+        return any(item.plugin == batch.NAME and item.degraded for item in self.contributions)
+
+    def hold(self) -> None:
+        """Leave Batch and Mid as they stand, on the node and in its zones."""
+        kept = frozenset((*batch.NAMES, *mid.NAMES))
+        status = {
+            section: rest
+            for section, changes in ((self.status_patch or {}).get("status") or {}).items()
+            if (rest := {name: text for name, text in changes.items() if name not in kept})
+        }
+        self.status_patch = {"status": status} if status else None
+        if self.metadata_patch is not None:
+            self.metadata_patch["metadata"].get("annotations", {}).pop(_ORIGIN, None)
+            if not any(self.metadata_patch["metadata"].values()):
+                self.metadata_patch = None
+        self.contributions = [item for item in self.contributions if item.plugin not in (batch.NAME, mid.NAME)]
+
+    @property
     def body(self) -> dict[str, Any]:
         """Both patches as one; empty when nothing is to be written."""
         return {**(self.status_patch or {}), **(self.metadata_patch or {})}
