@@ -61,6 +61,11 @@ class Metrics:
             ("node", "resource", "unit"),
             registry=registry,
         )
+        self.held_nodes = Gauge(
+            "koord_manager_overcommit_held_nodes",
+            "Nodes whose batch and mid stay although nothing is reported of them, because it is so on many at once.",
+            registry=registry,
+        )
         self.webhook_duration = Histogram(
             "koord_manager_webhook_webhook_duration_milliseconds",
             "Milliseconds in a plugin of a webhook.",

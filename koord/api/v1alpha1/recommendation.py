@@ -14,6 +14,7 @@ CONDITION_NO_OBJECTS_MATCHED = "NoObjectsMatched"
 CONDITION_FETCHING_HISTORY = "FetchingHistory"
 CONDITION_CONFIG_DEPRECATED = "ConfigDeprecated"
 CONDITION_CONFIG_UNSUPPORTED = "ConfigUnsupported"
+CONDITION_CHECKPOINT_FAILED = "CheckpointFailed"
 
 
 class CrossVersionObjectReference(Model):

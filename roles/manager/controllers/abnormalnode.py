@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 import orjson
 
-from koord import seams
 from koord.api.annotations import node_penalty
 from koord.api.kinds import NODES
 from koord.api.names import ANNOTATION_NODE_ABNORMAL
@@ -21,6 +21,8 @@ from roles.manager.abnormal.signs import WINDOW, Families, Signs, judge
 from roles.manager.controllers.base import Controller
 from roles.manager.controllers.world import World
 from roles.manager.controllers.writer import Writer
+from roles.manager.noderesource.brake import ALWAYS, SHARE
+from roles.manager.steady import SteadyClock
 
 INTERVAL = 15.0
 _ALL = "all nodes"
@@ -40,11 +42,11 @@ class AbnormalNodeController(Controller):
         events: EventRecorder,
         *,
         interval: float = INTERVAL,
-        clock: Callable[[], float] = seams.now,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         super().__init__()
         self.world, self.writer, self.recorder, self.events = world, writer, recorder, events
-        self.interval, self.clock = interval, clock
+        self.interval, self.clock = interval, clock or SteadyClock()
         self._levels: dict[str, Level] = {}
         self._judged: float | None = None
         self._evictions: dict[str, deque[float]] = {}
@@ -73,12 +75,17 @@ class AbnormalNodeController(Controller):
             families.add(metric)
             await self.turns.pause()
         outliers = families.outliers()
+        judged: list[tuple[Node, Signs]] = []
         for node in self.world.nodes.list():
             await self.turns.pause()
             name = node.metadata.name
-            signs = judge(
-                self.world.node_metrics.get(name), now=now, outliers=outliers.get(name, ()), evictions=self._evicted_lately(name, now)
-            )
+            evicted = self._evicted_lately(name, now)
+            judged.append((node, judge(self.world.node_metrics.get(name), now=now, outliers=outliers.get(name, ()), evictions=evicted)))
+        # Reports that stop on many nodes at once say nothing about each of them.
+        many = sum(signs.stale > 0 for _, signs in judged) > max(float(ALWAYS), SHARE * len(judged))
+        for node, found in judged:
+            await self.turns.pause()
+            name, signs = node.metadata.name, replace(found, stale=0.0) if many else found
             stands = node_penalty(node.metadata.annotations)
             before = self._levels.get(name) or Level(stands / 100, stands > 0)
             level = self._levels[name] = moved(before, signs.score, seconds)

@@ -8,16 +8,16 @@ from typing import Any
 
 import msgspec
 
-from koord import seams
 from koord.api import names
 from koord.api.kinds import NODERESOURCETOPOLOGIES, NODES
 from koord.api.objects import Device, Node, NodeMetric, NodeResourceTopology, Pod
-from koord.api.quantity import QuantityError
+from koord.api.quantity import QuantityError, parse_value
 from koord.config import slo_schema
 from koord.config.gates import FeatureGates
 from koord.decisions.record import Record, Subject
 from koord.decisions.recorder import Recorder
 from koord.kube.errors import ApiError, NotFound
+from koord.kube.events import EventRecorder, ObjectRef
 from koord.kube.workqueue import WorkQueue
 from roles.manager.controllers.base import EVERYTHING, Controller, log
 from roles.manager.controllers.ranked import RankedQueue
@@ -25,12 +25,15 @@ from roles.manager.controllers.world import BY_NODE, World
 from roles.manager.controllers.writer import NotLeading, Writer
 from roles.manager.metrics import Metrics
 from roles.manager.noderesource import amplification, batch, devices, mid, normalization, zones
+from roles.manager.noderesource.brake import Brake
 from roles.manager.noderesource.inputs import pod_input, unix_time
 from roles.manager.noderesource.model import Inputs, PodInput
 from roles.manager.noderesource.plan import Plan, decide, rank
+from roles.manager.steady import SteadyClock
 
 KEYS = frozenset({slo_schema.COLOCATION, slo_schema.NORMALIZATION, slo_schema.AMPLIFICATION})
 RECORD_EVERY = 60.0
+HELD_AGAIN = 30.0  # seconds after which a node whose values are held is looked at again
 WRITERS = 16  # nodes that are written at the same time
 _CHECKS = {
     "NodeStatusCheck": frozenset({mid.NAME, batch.NAME, devices.GPU, devices.RDMA}),
@@ -55,9 +58,12 @@ class NodeResourceController(Controller):
         plugins: tuple[str, ...],
         gates: FeatureGates,
         smoothing: float = 0.0,
-        clock: Callable[[], float] = seams.now,
+        clock: Callable[[], float] | None = None,
+        events: EventRecorder | None = None,
     ) -> None:
         super().__init__()
+        clock = clock or SteadyClock()
+        self.brake, self.events = Brake(), events
         self.world, self.writer, self.metrics, self.recorder = world, writer, metrics, recorder
         self.plugins, self.gates, self.smoothing, self.clock = plugins, gates, smoothing, clock
         self._written: dict[str, float] = {}
@@ -91,6 +97,7 @@ class NodeResourceController(Controller):
         for memory in (self._written, self._recorded):
             memory.pop(node.metadata.name, None)
         self._without_device.discard(node.metadata.name)
+        self.brake.forget(node.metadata.name)
 
     def _on_metric(self, old: NodeMetric, new: NodeMetric) -> None:
         if old.status != new.status:
@@ -166,12 +173,13 @@ class NodeResourceController(Controller):
         self.queue.done(key)
         if inputs is None or plan is None:
             return True
+        held = self._held(inputs, plan, take=False)
         if plan.body or self._zones_change(inputs, plan) is not None:
             self.due.put(key, rank(inputs.node, plan))
             return True
         if plan.status_due:
             self._written[key] = inputs.now
-        again = self._degrades_in(inputs)
+        again = HELD_AGAIN if held else self._degrades_in(inputs)
         if again is not None:
             self.queue.add_after(key, max(again, 0.001))
         return True
@@ -181,6 +189,7 @@ class NodeResourceController(Controller):
         inputs, plan = await self._decided(key)
         if inputs is None or plan is None:
             return None
+        held = self._held(inputs, plan, take=True)
         zones_failed = await self._try(("updateNodeResourceTopology",), self._write_zones, inputs, plan)
         if any(contribution.plugin == batch.NAME for contribution in plan.contributions):
             self.metrics.plugin_ran(batch.NAME, zones_failed is None, "NodePreUpdate")
@@ -189,7 +198,34 @@ class NodeResourceController(Controller):
         for failure in (zones_failed, node_failed):
             if failure is not None:
                 raise failure
-        return self._degrades_in(inputs)
+        return HELD_AGAIN if held else self._degrades_in(inputs)
+
+    def _held(self, inputs: Inputs, plan: Plan, *, take: bool) -> bool:
+        """Whether what stands on the node must not be taken away yet; the plan then leaves it alone."""
+        name, present = inputs.node.metadata.name, self._promised(inputs.node)
+        self.brake.promise(name, present)
+        before = len(self.brake.held)
+        # Without a ConfigMap nobody has said that co-location is off.
+        unmeasured = plan.unmeasured or (not plan.enabled and self.world.config.stale(slo_schema.COLOCATION))
+        held = bool(unmeasured and present) and self.brake.holds(name, present, inputs.now, take=take)
+        if held:
+            plan.hold()
+        else:
+            self.brake.held.discard(name)
+        self.metrics.held_nodes.set(len(self.brake.held))
+        if held and not before and self.events is not None:
+            text = f"reports are missing on many nodes at once, {name} among them: batch and mid stay as they are on those beyond the share"
+            namespace, _, config = self.world.config_key.partition("/")
+            about = ObjectRef("ConfigMap", config, namespace, api_version="v1")
+            self.events.event(about, "Warning", "OvercommitHeld", text)
+        return held
+
+    @staticmethod
+    def _promised(node: Node) -> int:
+        try:
+            return parse_value(node.status.allocatable.get(names.RESOURCE_BATCH_CPU, 0))
+        except QuantityError:
+            return 0
 
     async def _decided(self, key: str) -> tuple[Inputs, Plan] | tuple[None, None]:
         """What one node is to be told now; one decision at a time, so that the tasks together do not hold the loop."""

@@ -10,10 +10,15 @@ from dataclasses import dataclass, field
 from koord import seams
 from koord.api.kinds import CONFIGMAPS, RECOMMENDATIONS
 from koord.api.objects import Pod, Recommendation
-from koord.api.v1alpha1.recommendation import CONDITION_CONFIG_UNSUPPORTED, CONDITION_FETCHING_HISTORY, CONDITION_NO_OBJECTS_MATCHED
+from koord.api.v1alpha1.recommendation import (
+    CONDITION_CHECKPOINT_FAILED,
+    CONDITION_CONFIG_UNSUPPORTED,
+    CONDITION_FETCHING_HISTORY,
+    CONDITION_NO_OBJECTS_MATCHED,
+)
 from koord.decisions.record import Record, Subject
 from koord.decisions.recorder import Recorder
-from koord.kube.errors import AlreadyExists, NotFound
+from koord.kube.errors import AlreadyExists, ApiError, NotFound
 from koord.kube.informers import Informer, InformerFactory
 from roles.manager.controllers.base import Controller, log
 from roles.manager.controllers.world import World
@@ -30,7 +35,7 @@ from roles.manager.recommender.sources import MetricsAPI, NodeMetrics, of_pod_me
 from roles.manager.recommender.status import Finding
 
 BY_NAMESPACE = "namespace"
-CHECKPOINT_EVERY = 60.0
+CHECKPOINT_EVERY = 600.0  # seconds at least between two writes
 _ENDED = frozenset(("Succeeded", "Failed"))
 
 
@@ -99,8 +104,13 @@ class RecommenderController(Controller):
             await self._learn_history(recommendation, learnt, pods)
             await self._feed(recommendation, learnt, pods)
             self._expire(learnt, pods)
+        try:
+            await self._save(recommendation, learnt)
+        except ApiError as error:
+            # What was learnt is in memory and counts; only a restart would lose it.
+            log.warning("recommendation %s: its checkpoint cannot be saved: %s", key, error)
+            learnt.findings.append(Finding(CONDITION_CHECKPOINT_FAILED, "NotSaved", str(error)))
         await self._write(recommendation, learnt, target)
-        await self._save(recommendation, learnt)
         return self.policy.interval
 
     # ---------------------------------------------------------------- observing

@@ -52,6 +52,7 @@ def _noderesource(parts: Parts) -> Controller:
         plugins=plugins,
         gates=options.gates,
         smoothing=options.overcommit_smoothing,
+        events=parts.events,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -13,10 +13,10 @@ from koord.api import names
 from koord.api.annotations import node_penalty
 from koord.api.objects import Node
 from koord.api.priority import PriorityClass
-from koord.api.quantity import QuantityError, format_binary, format_decimal, parse_milli
+from koord.api.quantity import QuantityError, format_binary, format_decimal, parse_milli, parse_value
 from roles.manager.noderesource import amplification, batch, devices, mid, normalization
 from roles.manager.noderesource.model import Contribution, Inputs, PluginError, Term
-from roles.manager.noderesource.trust import lowered, smoothed
+from roles.manager.noderesource.trust import lowered, share_of, smoothed
 from roles.manager.noderesource.zones import differs, scale
 
 # In the order that they run: name, calculator, resources that a status write is about.
@@ -51,6 +51,26 @@ class Plan:
     ratio: float | None = None
 
     @property
+    def unmeasured(self) -> bool:
+        """Whether Batch is taken away because nothing is known of the node."""
+        return any(item.plugin == batch.NAME and item.degraded for item in self.contributions)
+
+    def hold(self) -> None:
+        """Leave Batch and Mid as they stand, on the node and in its zones."""
+        kept = frozenset((*batch.NAMES, *mid.NAMES))
+        status = {
+            section: rest
+            for section, changes in ((self.status_patch or {}).get("status") or {}).items()
+            if (rest := {name: text for name, text in changes.items() if name not in kept})
+        }
+        self.status_patch = {"status": status} if status else None
+        if self.metadata_patch is not None:
+            self.metadata_patch["metadata"].get("annotations", {}).pop(_ORIGIN, None)
+            if not any(self.metadata_patch["metadata"].values()):
+                self.metadata_patch = None
+        self.contributions = [item for item in self.contributions if item.plugin not in (batch.NAME, mid.NAME)]
+
+    @property
     def body(self) -> dict[str, Any]:
         """Both patches as one; empty when nothing is to be written."""
         return {**(self.status_patch or {}), **(self.metadata_patch or {})}
@@ -71,9 +91,8 @@ def decide(inputs: Inputs, *, cluster_enabled: bool, plugins: Collection[str], l
         why = "the cluster's enable is off" if not cluster_enabled else "the node's enable is off"
         _reset(plugins, plan, why)
         _calculate(inputs, [name for name in plugins if name in (devices.GPU, devices.RDMA)] if _reports_devices(inputs) else (), plan)
-    annotations, labels = _collect(inputs, plan)
     since = None if last_write is None else inputs.now - last_write
-    plan.resources = smoothed(plan.resources, inputs.node.status.allocatable, inputs.smoothing, since)
+    annotations, labels = _collect(inputs, plan, since)
     _status(inputs, plan, last_write)
     _metadata(inputs.node, plan, annotations, labels)
     return plan
@@ -108,14 +127,14 @@ def _reset(plugins: Collection[str], plan: Plan, why: str) -> None:
         plan.contributions.append(Contribution(amplification.NAME, why, annotations={_AMPLIFICATION: None}))
 
 
-def _collect(inputs: Inputs, plan: Plan) -> tuple[dict[str, str | None], dict[str, str]]:
+def _collect(inputs: Inputs, plan: Plan, since: float | None) -> tuple[dict[str, str | None], dict[str, str]]:
     annotations: dict[str, str | None] = {}
     labels: dict[str, str] = {}
-    for contribution in plan.contributions:
-        resources = dict(contribution.resources)
+    for number, contribution in enumerate(plan.contributions):
+        resources = smoothed(contribution.resources, inputs.node.status.allocatable, inputs.smoothing, since)
         if contribution.plugin == batch.NAME:
             try:
-                resources = _prepare_batch(inputs, plan, contribution, annotations)
+                resources, plan.contributions[number] = _prepare_batch(inputs, plan, contribution, annotations, since)
             except PluginError as error:
                 plan.errors.append((batch.NAME, str(error)))
                 continue
@@ -126,16 +145,27 @@ def _collect(inputs: Inputs, plan: Plan) -> tuple[dict[str, str | None], dict[st
     return annotations, labels
 
 
-def _prepare_batch(inputs: Inputs, plan: Plan, contribution: Contribution, annotations: dict[str, str | None]) -> dict[str, int]:
-    """Scale by the fresh normalization ratio, note the origin, take away what third parties hold (MGR-NR-BATCH-03)."""
+def _prepare_batch(
+    inputs: Inputs, plan: Plan, contribution: Contribution, annotations: dict[str, str | None], since: float | None
+) -> tuple[dict[str, int], Contribution]:
+    """Scale by the fresh normalization ratio, smooth, note the origin, take away what third parties hold (MGR-NR-BATCH-03).
+
+    One amount everywhere: what the node offers, its origin annotation and its zones are smoothed alike.
+    """
     node, resources = inputs.node, dict(contribution.resources)
     if resources:
         resources[names.RESOURCE_BATCH_CPU] = scale(resources[names.RESOURCE_BATCH_CPU], plan.ratio)
     held = third_party(node.metadata.annotations) if resources else {}
+    if inputs.smoothing > 0 and resources:
+        present = node.status.allocatable
+        stands = {name: parse_value(present[name]) + held.get(name, 0) for name in resources if name in present}
+        eased = smoothed(resources, stands, inputs.smoothing, since)
+        contribution = replace(contribution, zones=share_of(contribution.zones, eased, resources))
+        resources = eased
     if plan.enabled or _ORIGIN in node.metadata.annotations:
         amounts = {name: format_amount(name, resources.get(name, 0)) for name in batch.NAMES}
         annotations[_ORIGIN] = _merge_origin(node.metadata.annotations.get(_ORIGIN), amounts)
-    return {name: max(amount - held.get(name, 0), 0) for name, amount in resources.items()}
+    return {name: max(amount - held.get(name, 0), 0) for name, amount in resources.items()}, contribution
 
 
 def _merge_origin(text: str | None, amounts: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from koord.api.quantity import QuantityError, multiply_base, parse_milli
 from roles.manager.noderesource import batch, mid
-from roles.manager.noderesource.model import Contribution, Term
+from roles.manager.noderesource.model import Contribution, Term, ZoneAmounts
 
 NAMES = frozenset((*batch.NAMES, *mid.NAMES))
 UNKNOWN_AGE = 60.0  # seconds that are taken to have passed since a write that this process did not make
@@ -31,10 +31,10 @@ def lowered(contribution: Contribution, penalty: int) -> Contribution:
 def smoothed(
     amounts: Mapping[str, int], present: Mapping[str, str | int | float], half_life: float, seconds: float | None
 ) -> dict[str, int]:
-    """Batch and Mid on their way from what stands on the node to what was calculated: half of the way in `half_life` seconds.
+    """Batch and Mid on their way from what stands on the node up to what was calculated: half of the way in `half_life` seconds.
 
-    `seconds` is the time since the last write, None when this process made none. 0 as half-life switches smoothing off; a resource that
-    is not on the node yet is taken over at once.
+    What shrinks is taken over at once: it is not there any more. `seconds` is the time since the last write, None when this
+    process made none. 0 as half-life switches smoothing off; a resource that is not on the node yet is taken over at once.
     """
     if half_life <= 0:
         return dict(amounts)
@@ -47,5 +47,13 @@ def smoothed(
                 before = parse_milli(present[name]) / 1000
             except QuantityError:
                 continue
-            found[name] = max(round(amount + (before - amount) * left), 0)
+            found[name] = min(amount, max(round(amount + (before - amount) * left), 0))
     return found
+
+
+def share_of(zones: ZoneAmounts, eased: Mapping[str, int], calculated: Mapping[str, int]) -> ZoneAmounts:
+    """Zones with the share of each amount that the node takes over."""
+    return {
+        zone: {name: amount * eased[name] // calculated[name] if calculated.get(name) else amount for name, amount in amounts.items()}
+        for zone, amounts in zones.items()
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from koord.accounting.histogram import RECOMMENDER_CPU, RECOMMENDER_MEMORY, CheckpointError, DecayingHistogram
@@ -21,6 +21,8 @@ class _Peak:
     begin: float
     value: float
     time: float
+    counted: bool = True
+    """Whether it is in the histogram for this replica; else the highest one of all replicas before a restart stands for it."""
 
 
 class ContainerGroup:
@@ -35,10 +37,13 @@ class ContainerGroup:
         self._newest: dict[str, float] = {}
         self._peaks: dict[str, _Peak] = {}
         self._kills: dict[str, float] = {}
+        # From before a restart, for all replicas together: a checkpoint does not grow with them.
+        self._known_until = 0.0
+        self._open: _Peak | None = None
 
     def add(self, replica: str, time: float, *, cpu: float, memory: float, cpu_request: float) -> bool:
         """A usage sample: CPU and its request in cores, memory in bytes. False when it is not newer than the replica's last one."""
-        if time <= self._newest.get(replica, float("-inf")):
+        if (self._known_until and time <= self._known_until) or time <= self._newest.get(replica, float("-inf")):
             return False
         self._newest[replica] = time
         self.cpu.add(cpu, max(cpu_request, MIN_CPU_WEIGHT), time)
@@ -53,7 +58,7 @@ class ContainerGroup:
 
         False when that kill is known: a pod's status tells of it until the next one.
         """
-        if time <= self._kills.get(replica, 0.0):
+        if time <= self._kills.get(replica, self._known_until):
             return False
         self._kills[replica] = time
         peak = self._peaks.get(replica)
@@ -64,11 +69,14 @@ class ContainerGroup:
 
     def _remember_peak(self, replica: str, value: float, time: float) -> None:
         peak = self._peaks.get(replica)
+        if peak is None and self._open is not None:
+            peak = self._peaks[replica] = replace(self._open, counted=False)
         if peak is None or time >= peak.begin + DAY:
             self._peaks[replica] = _Peak(time, value, time)
         elif value > peak.value:
-            self.memory.subtract(peak.value, 1.0, peak.time)
-            peak.value, peak.time = value, time
+            if peak.counted:
+                self.memory.subtract(peak.value, 1.0, peak.time)
+            peak.value, peak.time, peak.counted = value, time, True
         else:
             return
         self.memory.add(value, 1.0, time)
@@ -98,10 +106,13 @@ class ContainerGroup:
             "first": self.first,
             "last": self.last,
             "samples": self.samples,
-            "newest": dict(self._newest),
-            "kills": dict(self._kills),
-            "peaks": {replica: [peak.begin, peak.value, peak.time] for replica, peak in self._peaks.items()},
+            **({"open": [peak.begin, peak.value, peak.time]} if (peak := self._highest_open()) else {}),
         }
+
+    def _highest_open(self) -> _Peak | None:
+        """The highest peak of a window that is not over."""
+        present = [peak for peak in (*self._peaks.values(), self._open) if peak is not None and self.last < peak.begin + DAY]
+        return max(present, key=lambda peak: peak.value, default=None)
 
     @classmethod
     def from_checkpoint(cls, half_life: float, data: Mapping[str, Any]) -> ContainerGroup:
@@ -111,13 +122,20 @@ class ContainerGroup:
         group.memory = DecayingHistogram.from_checkpoint(RECOMMENDER_MEMORY, half_life, _part(data, "memory"))
         group.first, group.last = _number(data.get("first"), "first"), _number(data.get("last"), "last")
         group.samples = int(_number(data.get("samples"), "samples"))
-        for name, table in (("newest", group._newest), ("kills", group._kills)):
-            table.update({replica: _number(time, f"{name}.{replica}") for replica, time in _part(data, name).items()})
-        for replica, numbers in _part(data, "peaks").items():
-            if not isinstance(numbers, list) or len(numbers) != 3:
-                raise CheckpointError(f"peaks.{replica}: a list of three numbers is wanted")
-            group._peaks[replica] = _Peak(*(_number(number, f"peaks.{replica}") for number in numbers))
+        group._known_until = group.last
+        # Earlier versions wrote the peaks of all replicas.
+        peaks = [_peak(numbers, f"peaks.{replica}") for replica, numbers in _part(data, "peaks").items()]
+        if "open" in data:
+            peaks.append(_peak(data["open"], "open"))
+        group._open = max(peaks, key=lambda peak: peak.value, default=None)
         return group
+
+
+def _peak(numbers: Any, where: str) -> _Peak:
+    if not isinstance(numbers, list) or len(numbers) != 3:
+        raise CheckpointError(f"{where}: a list of three numbers is wanted")
+    begin, value, time = (_number(number, where) for number in numbers)
+    return _Peak(begin, value, time)
 
 
 def _part(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:

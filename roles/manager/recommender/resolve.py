@@ -91,6 +91,8 @@ async def _get(client: Client, path: str, kind: str, name: str) -> dict[str, Any
     if status == 404:
         raise Missing(f"there is no {kind} {name}")
     found = orjson.loads(body) if body else {}
+    if status == 403:
+        raise Unsupported(f"the manager may not read it: {found.get('message', path)}; grant it, or use type podSelector")
     if status >= 300:
         raise ApiError(status, str(found.get("reason", "")), f"GET {path}: {found.get('message', '')}")
     assert isinstance(found, dict)

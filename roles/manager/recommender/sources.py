@@ -50,6 +50,7 @@ class MetricsAPI:
             self._absent_until = now + _RETRY_AFTER
             return None
         found = {item["metadata"]["name"]: item for item in items if isinstance(item, dict) and item.get("metadata", {}).get("name")}
+        self._listed = {name: kept for name, kept in self._listed.items() if now - kept[0] < _FRESH}
         self._listed[namespace] = (now, found)
         return found
 

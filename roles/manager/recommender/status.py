@@ -10,6 +10,7 @@ from koord.api.objects import Condition, Recommendation
 from koord.api.quantity import QuantityError, parse_milli
 from koord.api.times import TimeError, format_time, parse_time
 from koord.api.v1alpha1.recommendation import (
+    CONDITION_CHECKPOINT_FAILED,
     CONDITION_CONFIG_UNSUPPORTED,
     CONDITION_FETCHING_HISTORY,
     CONDITION_LOW_CONFIDENCE,
@@ -30,7 +31,13 @@ class Finding(NamedTuple):
     message: str
 
 
-CONDITIONS = (CONDITION_CONFIG_UNSUPPORTED, CONDITION_NO_OBJECTS_MATCHED, CONDITION_FETCHING_HISTORY, CONDITION_LOW_CONFIDENCE)
+CONDITIONS = (
+    CONDITION_CONFIG_UNSUPPORTED,
+    CONDITION_NO_OBJECTS_MATCHED,
+    CONDITION_FETCHING_HISTORY,
+    CONDITION_CHECKPOINT_FAILED,
+    CONDITION_LOW_CONFIDENCE,
+)
 
 
 def low_confidence(estimates: Mapping[str, Estimate]) -> Finding | None:

@@ -6,7 +6,10 @@ import base64
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import orjson
+
+from koord.api.objects import ElasticQuota, Node, Object, Pod, Reservation, convert
 
 VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 
@@ -140,6 +143,36 @@ def _object(request: dict[str, Any], name: str) -> dict[str, Any] | None:
         if texts is not None and not (isinstance(texts, dict) and all(isinstance(text, str) for text in texts.values())):
             raise BadReview(f"request.{name}.metadata.{key} must be an object of strings")
     return value
+
+
+_PROJECTIONS: dict[str, type[Object]] = {"pods": Pod, "elasticquotas": ElasticQuota, "nodes": Node, "reservations": Reservation}
+
+
+def null_members(request: Request) -> str:
+    """The place of a container that is no object, "" if there is none: a null there passes for an empty struct."""
+    for obj in (request.object, request.old_object) if request.resource == "pods" else ():
+        spec = obj.get("spec") if obj is not None else None
+        if not isinstance(spec, dict):
+            continue
+        for member in ("containers", "initContainers"):
+            found = spec.get(member)
+            for index, item in enumerate(found if isinstance(found, list) else ()):
+                if not isinstance(item, dict):
+                    return f"spec.{member}[{index}]: must be an object"
+    return ""
+
+
+def malformed(request: Request) -> str:
+    """What is wrong with the shape of a request's objects, with the place; "" when they can be read."""
+    projection = _PROJECTIONS.get(request.resource)
+    for obj in (request.object, request.old_object):
+        if projection is None or obj is None:
+            continue
+        try:
+            convert(obj, projection)
+        except msgspec.ValidationError as error:
+            return f"the object cannot be read: {error}"
+    return ""
 
 
 def encode(answer: Answer, *, uid: str, api_version: str = VERSIONS[0]) -> bytes:

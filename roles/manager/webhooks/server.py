@@ -16,7 +16,7 @@ from koord import seams
 from koord.process.listener import Limits, Listener
 from koord.process.serving import Gate, Serving
 from roles.manager.webhooks.registry import WEBHOOKS, Webhook
-from roles.manager.webhooks.review import Answer, BadReview, Refusal, Request, decode, encode
+from roles.manager.webhooks.review import Answer, BadReview, Refusal, Request, decode, encode, malformed, null_members
 from roles.manager.webhooks.view import View
 
 log = logging.getLogger("koord.manager.webhooks")
@@ -128,13 +128,16 @@ class WebhookServer:
                     self._observe(webhook, request.operation, plugin, allowed, (seams.perf_counter() - started) * 1000)
 
         try:
+            wrong = null_members(request)
+            if wrong:
+                raise Refusal(wrong, 400)
             answer = await webhook.handle(request, self.view, timer)
             answer.warnings += request.warnings
         except Refusal as refusal:
             answer = Answer(False, refusal.code or (500 if webhook.mutating else 400), refusal.message)
-        except Exception as error:  # a defect of ours must answer, or the API server waits for its timeout
-            log.exception("%s: %s %s/%s failed", webhook.path, request.operation, request.namespace, request.name)
-            answer = Answer(False, 500, f"internal error: {type(error).__name__}: {error}")
+        except Exception as error:
+            wrong = malformed(request)
+            answer = Answer(False, 400, wrong) if wrong else _defect(webhook, request, error)
         if self._on_answer is not None:
             with contextlib.suppress(Exception):
                 self._on_answer(webhook, request, answer)
@@ -143,6 +146,12 @@ class WebhookServer:
     async def _quotas(self, http: web.Request) -> web.StreamResponse:
         refusal = None if self._local else await self._gate.refusal(http)
         return refusal or _reply(200, orjson.dumps(self.view.quotas.dump()))
+
+
+def _defect(webhook: Webhook, request: Request, error: Exception) -> Answer:
+    """A defect of ours must answer, or the API server waits for its timeout."""
+    log.error("%s: %s %s/%s failed", webhook.path, request.operation, request.namespace, request.name, exc_info=error)
+    return Answer(False, 500, f"internal error: {type(error).__name__}: {error}")
 
 
 def _reply(status: int, body: bytes) -> web.Response:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.kinds import EVENTS, NODEMETRICS, NODES, PODS
-from koord.api.objects import NodeMetric, convert
+from koord.api.objects import Node, NodeMetric, NodeResourceTopology, convert
 from koord.api.quantity import parse_value
 from koord.api.times import format_time
+from koord.config.slo import SLOConfig
 from roles.manager.abnormal.level import FALL, MAX_PENALTY, RISE, Level, moved
 from roles.manager.abnormal.signs import cpi_outliers, judge
+from roles.manager.noderesource.model import Inputs
+from roles.manager.noderesource.plan import PLUGIN_NAMES, decide
 from roles.manager.noderesource.trust import smoothed
 
 pytestmark = pytest.mark.feature("BEY-ABN-01")
@@ -92,6 +97,7 @@ def test_property_smoothing_goes_from_what_stands_to_what_was_calculated(before,
     found = smoothed({BATCH_CPU: after, "gpu": 3}, {BATCH_CPU: str(before), "gpu": "9"}, half_life, seconds)
     assert found["gpu"] == 3
     assert min(before, after) <= found[BATCH_CPU] <= max(before, after)
+    assert found[BATCH_CPU] == after or after > before, "down at once, up slowly"
     assert smoothed({BATCH_CPU: after}, {}, half_life, seconds) == {BATCH_CPU: after}
     assert smoothed({BATCH_CPU: after}, {BATCH_CPU: before}, 0, seconds) == {BATCH_CPU: after}
 
@@ -183,6 +189,36 @@ def test_a_judgement_survives_the_manager_and_a_bad_one_is_no_judgement(bed, mak
         assert json.loads((await bed.client.get(NODES, "n1"))["metadata"]["annotations"][ABNORMAL])["penalty"] == 50
 
     bed(test)
+
+
+@pytest.mark.feature("MGR-NR-BATCH-02")
+@pytest.mark.feature("MGR-NR-BATCH-03")
+def test_smoothing_is_one_amount_on_the_node_in_its_zones_and_its_origin(make):
+    def zone(name):
+        resources = [{"name": n, "capacity": q, "allocatable": q, "available": q} for n, q in (("cpu", "16"), ("memory", "64Gi"))]
+        return {"name": name, "type": "Node", "resources": resources}
+
+    held = {"allocations": [{"name": "hadoop", "priority": "koord-batch", "resources": {BATCH_CPU: "200"}}]}
+    annotations = {"node.koordinator.sh/thirdPartyAllocations": json.dumps(held)}
+    node = make.node("n1", extra={BATCH_CPU: "1000", "kubernetes.io/batch-memory": "900Gi"}, annotations=annotations)
+    topology = {"metadata": {"name": "n1"}, "zones": [zone("node-0"), zone("node-1")]}
+    inputs = Inputs(
+        node=convert(node, Node),
+        strategy=SLOConfig().colocation_for(convert(node, Node)),
+        now=time.time(),
+        metric=convert(make.metric("n1"), NodeMetric),
+        topology=convert(topology, NodeResourceTopology),
+        smoothing=60.0,
+    )
+    inputs = dataclasses.replace(inputs, strategy=dataclasses.replace(inputs.strategy, enable=True))
+    plan = decide(inputs, cluster_enabled=True, plugins=PLUGIN_NAMES, last_write=inputs.now - 60)
+    eased = (19200 + 1200) // 2  # what stands and what others hold, half of the way up
+    assert plan.resources[BATCH_CPU] == eased - 200
+    origin = json.loads(plan.metadata_patch["metadata"]["annotations"]["node.koordinator.sh/originExtendedAllocatable"])["resources"]
+    assert origin[BATCH_CPU] == str(eased)
+    zones = next(item.zones for item in plan.contributions if item.plugin == "BatchResource")
+    assert sum(amounts[BATCH_CPU] for amounts in zones.values()) == eased
+    assert plan.resources["kubernetes.io/batch-memory"] < 128 << 30, "what shrinks is taken over at once"
 
 
 @pytest.mark.feature("MGR-NR-BATCH-01")

@@ -312,3 +312,21 @@ def test_objects_of_a_wrong_shape_are_refused_with_the_place(bed, make):
         assert (await manager.review(MUTATE, {"metadata": None, "spec": {"max": {"cpu": "1"}}}))["allowed"]
 
     bed(test)
+
+
+@pytest.mark.feature("MGR-WH-01")
+@pytest.mark.parametrize(
+    ("spec", "place"),
+    [({"containers": [None]}, "spec.containers[0]"), ({"containers": [{"name": "c", "resources": []}]}, "spec.containers[0].resources")],
+)
+def test_a_pod_of_a_wrong_shape_is_refused_with_the_place(bed, caplog, spec, place):
+    async def test(bed):
+        manager = await bed.start()
+        for path in ("/mutate-pod", "/validate-pod"):
+            answer = await manager.review(path, {"metadata": {"name": "w"}, "spec": spec})
+            assert answer["allowed"] is False
+            assert answer["status"]["code"] == 400
+            assert place in answer["status"]["message"]
+        assert not [record for record in caplog.records if record.exc_info]
+
+    bed(test)

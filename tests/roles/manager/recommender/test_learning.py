@@ -117,7 +117,31 @@ def test_property_bounds_enclose_the_target_and_checkpoints_keep_it(uses: list[t
     assert after_restart.confidence == before.confidence
     assert after_restart.target.cpu == pytest.approx(before.target.cpu, rel=0.06)
     assert after_restart.target.memory == pytest.approx(before.target.memory, rel=0.06)
-    assert again["c"].add("a", START, cpu=1, memory=1, cpu_request=1) is (made._newest.get("a", 0.0) < START)
+    assert again["c"].add("a", START, cpu=1, memory=1, cpu_request=1) is (made.last < START)
+
+
+@pytest.mark.feature("MGR-REC-01")
+def test_a_checkpoint_does_not_grow_with_replicas() -> None:
+    def of(replicas: int) -> ContainerGroup:
+        made = ContainerGroup(DAY)
+        for number in range(replicas):
+            made.add(f"r{number}", START + number % 60, cpu=0.5, memory=1e9 + number, cpu_request=0.5)
+            made.out_of_memory(f"r{number}", START + 60, request=1e9)
+        return made
+
+    sizes = [len(checkpoint.data_of({"c": of(replicas)})["container.c"]) for replicas in (10, 5000)]
+    assert sizes[1] < sizes[0] + 200
+    made = of(10)
+    (again,), errors = checkpoint.groups_of(checkpoint.data_of({"c": made}), DAY)[0].values(), ()
+    assert errors == ()
+    weight = again.memory.total_weight
+    for number in range(10):  # all goes on after the restart: nothing is counted twice
+        assert not again.out_of_memory(f"r{number}", START + 60, request=1e9)
+        assert not again.add(f"r{number}", START + 30, cpu=0.5, memory=1e9, cpu_request=0.5)
+        assert again.add(f"r{number}", START + 90, cpu=0.5, memory=1e9, cpu_request=0.5)
+    assert again.memory.total_weight == weight
+    assert again.add("r3", START + 150, cpu=0.5, memory=9e9, cpu_request=0.5)
+    assert again.memory.percentile(1.0) >= 9e9
 
 
 @pytest.mark.feature("MGR-REC-02")
@@ -127,7 +151,7 @@ def test_property_bounds_enclose_the_target_and_checkpoints_keep_it(uses: list[t
         ({"cpu": []}, "cpu: a map is wanted"),
         ({"samples": -1}, "samples"),
         ({"peaks": {"r": [1]}}, "peaks.r"),
-        ({"newest": {"r": "x"}}, "newest.r"),
+        ({"open": {"r": "x"}}, "open"),
         ({"memory": {"bucketWeights": {"99999": 1}, "totalWeight": 1}}, "bucket"),
     ],
 )

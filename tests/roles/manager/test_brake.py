@@ -1,0 +1,105 @@
+"""Trouble that comes to all nodes at once takes little of the cluster's batch away, and a clock that jumps makes no report old."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord.api.kinds import EVENTS, NODEMETRICS
+from roles.manager.noderesource.brake import ALWAYS, SHARE, WINDOW, Brake
+from roles.manager.steady import SteadyClock
+
+BATCH = "kubernetes.io/batch-cpu"
+
+
+@pytest.mark.feature("MGR-NR-BATCH-01")
+def test_reports_that_stop_on_all_nodes_leave_most_of_the_batch(bed, make):
+    async def test(bed):
+        count = 20
+        await bed.create(make.config(colocation_config={"enable": True, "degradeTimeMinutes": 5}))
+        for number in range(count):
+            await bed.create(make.node(f"n{number}"), make.metric(f"n{number}", system=("1", "1Gi")))
+        manager = await bed.start(qps=0.0)
+
+        async def offering():
+            found = [(await bed.get("Node", f"n{number}"))["status"]["allocatable"] for number in range(count)]
+            return [number for number, amounts in enumerate(found) if BATCH in amounts]
+
+        async def all_offer():
+            return len(await offering()) == count
+
+        await bed.until(all_offer)
+        for number in range(count):
+            await bed.client.patch(NODEMETRICS, f"n{number}", {"status": {"updateTime": make.now(60)}}, subresource="status")
+
+        async def told():
+            return any(event["reason"] == "OvercommitHeld" for event in (await bed.client.list(EVENTS, "koordinator-system")).items)
+
+        async def settled():
+            left = count * (1 - SHARE)
+            return len(await offering()) == left and f"held_nodes {left}" in (await manager.get("/metrics"))[1]
+
+        await bed.until(told)
+        await bed.until(settled)
+        # what is measured counts at once, brake or not
+        busy = next(iter(await offering()))
+        hot = make.metric(f"n{busy}", system=("30", "100Gi"))["status"]
+        await bed.client.patch(NODEMETRICS, f"n{busy}", {"status": hot}, subresource="status")
+
+        async def shrunk():
+            return (await bed.get("Node", f"n{busy}"))["status"]["allocatable"][BATCH] == "0"
+
+        await bed.until(shrunk)
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-CFG-01")
+def test_a_config_that_is_gone_resets_little(bed, make):
+    async def test(bed):
+        stands = {BATCH: "5000", "kubernetes.io/batch-memory": "1Gi"}
+        for number in range(10):
+            await bed.create(make.node(f"n{number}", allocatable=stands, extra=stands))
+        await bed.start(qps=0.0)
+
+        async def told():
+            return any(event["reason"] == "OvercommitHeld" for event in (await bed.client.list(EVENTS, "koordinator-system")).items)
+
+        await bed.until(told)
+        found = [(await bed.get("Node", f"n{number}"))["status"]["allocatable"] for number in range(10)]
+        assert sum(BATCH in amounts for amounts in found) >= 10 - ALWAYS
+
+    bed(test)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.floats(0, 120)), max_size=120))
+def test_property_no_window_loses_more_than_the_share(lost):
+    brake, now, gone = Brake(), 0.0, []
+    for number in range(31):
+        brake.promise(f"n{number}", 1000)
+    for number, passed in lost:
+        now += passed
+        if not brake.holds(f"n{number}", 1000, now, take=True) and f"n{number}" not in {name for at, name in gone if at > now - WINDOW}:
+            gone.append((now, f"n{number}"))
+    for begin, _ in gone:
+        assert len({name for at, name in gone if begin <= at < begin + WINDOW}) <= max(ALWAYS, SHARE * 31)
+
+
+def test_a_clock_that_is_set_is_followed_slowly():
+    class Clocks:
+        wall, mono = 1000.0, 0.0
+
+    clock = SteadyClock(lambda: Clocks.wall, lambda: Clocks.mono)
+    for _ in range(10):
+        Clocks.wall, Clocks.mono = Clocks.wall + 60, Clocks.mono + 60
+        assert clock() == Clocks.wall
+    before = clock()
+    Clocks.wall += 3600  # an hour forward
+    Clocks.mono += 60
+    assert before + 60 <= clock() <= before + 66.1
+    Clocks.wall -= 7200  # two hours back: never backwards
+    Clocks.mono += 60
+    assert before + 60 < clock()
+    for _ in range(2000):
+        Clocks.wall, Clocks.mono = Clocks.wall + 60, Clocks.mono + 60
+        clock()
+    assert clock() == pytest.approx(Clocks.wall)
