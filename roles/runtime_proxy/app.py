@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LAST = 2.0  # seconds of the time to drain in which nobody new is served
+_LAST = 2.0  # seconds at least of the time to drain that are kept for the end, when nobody new is served
 _ENGINE_RETRY = (0.2, 5.0)  # first and longest pause, seconds
 
 
@@ -91,6 +91,7 @@ class App:
             options.hook_directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         self.registrations.refresh()
         tasks: list[asyncio.Task[None]] = []
+        last = min(options.drain, _LAST)
         backend = self.backend = self._backend()
         try:
             if not await _unless_stopping(life, self._greet(backend)):
@@ -108,12 +109,14 @@ class App:
             log.info("shutting down")
             notify("STOPPING=1")
             # New callers are served meanwhile: an image may take minutes to pull, and kubelet must not be without a runtime for it.
+            end = asyncio.get_running_loop().time() + options.drain
             await backend.drain(max(options.drain - _LAST, 0.0))
+            last = max(end - asyncio.get_running_loop().time(), last)
         finally:
             for task in tasks:
                 task.cancel()
             listener.close()
-            await backend.close(min(options.drain, _LAST))
+            await backend.close(last)
             await self._stages.close()
             await self.hooks.close()
 

@@ -37,6 +37,7 @@ def answers() -> dict[str, bytes]:
         "RunPodSandbox": cri.RunPodSandboxResponse(pod_sandbox_id="sandbox").SerializeToString(),
         "CreateContainer": cri.CreateContainerResponse(container_id="container").SerializeToString(),
         "PodSandboxStatus": sandbox.SerializeToString(),
+        "ListImages": b"\x0a\x80\x80\x80\x06" + bytes(12 << 20),
     }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -72,6 +73,7 @@ class Connection:
         self.sending: dict[int, Held] = {}  # held requests that wait for the engine's credit
         self.window = frames.FIRST_WINDOW  # bytes that the engine takes on this connection now
         self.stream_window = frames.FIRST_WINDOW  # the same for a stream that begins
+        self.asked: deque[int | None] = deque()  # windows for streams of the engine's settings that were not acknowledged yet
         self.last_stream = 0
         self.probed = asyncio.Event()  # the caller has seen our farewell
         self._dropped: dict[int, None] = {}
@@ -217,6 +219,17 @@ class Connection:
             self._from_caller(b"")
         return not paid
 
+    def agreed(self) -> None:
+        """The caller acknowledged settings of the engine's. Only now may more be sent on than before: the engine counts from here."""
+        window = self.asked.popleft() if self.asked else None
+        if window is None:
+            return
+        change, self.stream_window = window - self.stream_window, window
+        for stream in self.streams.values():
+            if stream.held is not None:
+                stream.held.window += change
+        asyncio.get_running_loop().call_soon(self.pump)  # after the acknowledgement, which is passing
+
     def pump(self) -> None:
         """Send on what is held and may go."""
         for number in list(self.sending):
@@ -278,6 +291,7 @@ class _End(asyncio.Protocol):
     def __init__(self, connection: Connection, received: Callable[[bytes], None]) -> None:
         self._connection = connection
         self.received = received
+        self.full = False  # whether much waits to be written
         self._reasons: set[str] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -302,10 +316,14 @@ class _End(asyncio.Protocol):
         self._connection.close("CANCELLED" if self is self._connection.caller else "UNAVAILABLE")
 
     def pause_writing(self) -> None:
+        self.full = True
         self._other.stop_reading("buffer")
 
     def resume_writing(self) -> None:
+        self.full = False
         self._other.read_on("buffer")
+        if self is self._connection.engine:
+            self._connection.pump()
 
     @property
     def _other(self) -> _End:
@@ -369,7 +387,9 @@ class _Up(Way):
             found = connection.streams.get(stream)
             connection.end(stream, "CANCELLED")
             return found is None or not connection.dropped(stream)
-        if kind == frames.SETTINGS and not flags & frames.ACK:
+        if kind == frames.SETTINGS and flags & frames.ACK:
+            connection.agreed()
+        elif kind == frames.SETTINGS:
             for number, value in frames.settings(payload):
                 if number == frames.SETTING_TABLE_SIZE:
                     connection._down.heads.allow_table(value)
@@ -449,13 +469,10 @@ class _Down(Way):
         return True
 
     def _settings(self, payload: bytes) -> None:
-        connection = self._connection
+        window = None
         for number, value in frames.settings(payload):
             if number == frames.SETTING_TABLE_SIZE:
-                connection._up.heads.allow_table(value)
+                self._connection._up.heads.allow_table(value)
             elif number == frames.SETTING_WINDOW:
-                change, connection.stream_window = value - connection.stream_window, value
-                for stream in connection.streams.values():
-                    if stream.held is not None:
-                        stream.held.window += change
-                connection.pump()
+                window = value
+        self._connection.asked.append(window)

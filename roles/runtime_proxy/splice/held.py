@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 log.addFilter(Sparing())
 
 MAX_REQUEST = 16 << 20  # bytes of a request with hooks: what kubelet and the runtimes allow
+_COPIES = 3  # of a message that exist until its answer: as it came, read, and as it is sent on
 MAX_ANSWER = 1 << 20  # bytes of an answer that is read along; those of the hooked calls hold an id at most
 
 Handler = Callable[[bytes, Engine, Deadline | None], Awaitable[bytes]]
@@ -52,6 +53,8 @@ class Held:
         self._fixed_length = bool(grpcwords.value_of(headers, b"content-length"))
         self._deadline = Deadline(grpcwords.timeout_of(headers))
         self._frames: list[tuple[int, bytes]] = []
+        self._shape: list[tuple[int, int]] = []  # flags and lengths of the frames that the message came in, where it alone is kept
+        self._forwarded = False
         self._start = b""
         self._uncredited = 0  # bytes of the caller's stream credit that were not given back
         self._ticket: Ticket | None = None
@@ -81,7 +84,8 @@ class Held:
                 self._connection.refuse(self.stream, "RESOURCE_EXHAUSTED", text)
                 return
             if length is not None or self._complete:
-                self._ticket = self._connection.room.ask(length or 0, self._granted)
+                room = self._connection.room
+                self._ticket = room.ask(min((length or 0) * _COPIES, room.size), self._granted)
                 return
         if self._ticket is not None and self._ticket.held:
             self._granted()
@@ -104,6 +108,9 @@ class Held:
                 self._send(self._frames)  # a message cut short: the engine, which can do nothing with it, says so in its own words
                 return
             self._message = grpcwords.only_message(body, self._encoding, MAX_REQUEST)
+            if body[0] == 0 and not any(flags & PADDED for flags, _ in self._frames):  # made again from the message when it is sent on
+                self._shape = [(flags, len(payload)) for flags, payload in self._frames]
+                self._frames = []
             del body
             await self._handle(self._message)
         except MessageFault as fault:
@@ -128,13 +135,16 @@ class Held:
 
     async def _forward(self, message: bytes) -> bytes:
         """Send a message on and wait for the answer to it. Raises Refused."""
-        found = self._frames
-        if message != self._message or any(flags & PADDED for flags, _ in found):
-            if self._fixed_length and message != self._message:
-                raise MessageFault("a request whose headers give its length cannot be changed by hooks", "INVALID_ARGUMENT")
+        same, found = message == self._message, self._frames
+        if self._fixed_length and not same:
+            raise MessageFault("a request whose headers give its length cannot be changed by hooks", "INVALID_ARGUMENT")
+        if not same or self._shape or any(flags & PADDED for flags, _ in found):
             body = grpcwords.envelope(message)
-            found = [(0, body[at : at + SAFE_PAYLOAD]) for at in range(0, len(body), SAFE_PAYLOAD)]
-            found[-1] = (END_STREAM, found[-1][1])
+            shape = self._shape if same and self._shape else _shape_of(len(body))
+            found, at = [], 0
+            for flags, length in shape:
+                found.append((flags, body[at : at + length]))
+                at += length
         self._answer = asyncio.get_running_loop().create_future()
         self._message = None
         self._send(found)
@@ -142,14 +152,20 @@ class Held:
 
     def _send(self, found: list[tuple[int, bytes]]) -> None:
         self._sending = deque(found)
+        self._forwarded = True
         self._frames = []
         self._connection.settle(self, sum(len(payload) for _, payload in found))
         self.pump()
 
     def pump(self) -> None:
         """Send on as much as the engine takes."""
+        if not self._sending:
+            return
         connection = self._connection
         while self._sending:
+            if connection.engine.full:  # what the socket does not take yet stays here, where it is counted
+                connection.sending[self.stream] = self
+                return
             flags, payload = self._sending[0]
             room = min(self.window, connection.window)
             if not payload or len(payload) <= room:
@@ -165,13 +181,11 @@ class Held:
             connection.window -= len(payload)
             connection.to_engine(frame(DATA, flags, self.stream, payload))
         connection.sending.pop(self.stream, None)
-        if self._ticket is not None:
-            self._ticket.close()
 
     @property
     def sent(self) -> bool:
         """Whether the whole request went to the engine."""
-        return self._complete and not self._frames and not self._sending
+        return self._forwarded and not self._sending
 
     # -- the answer ---------------------------------------------------------------------------------------------------------------
 
@@ -207,6 +221,13 @@ class Held:
         except MessageFault as fault:
             log.warning("the engine's answer to a call with hooks cannot be read (%s); what it made is not known to hooks", fault)
             return b""
+
+
+def _shape_of(length: int) -> list[tuple[int, int]]:
+    """Flags and lengths of the frames for a body of so many bytes that every engine takes."""
+    found = [(0, min(SAFE_PAYLOAD, length - at)) for at in range(0, length, SAFE_PAYLOAD)]
+    found[-1] = (END_STREAM, found[-1][1])
+    return found
 
 
 def _current() -> Any:

@@ -9,8 +9,9 @@ from collections.abc import Callable
 class Room:
     """Bytes to be shared. Who finds no room waits, and the smallest request is served first."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, waiting: int = 0) -> None:
         self.size = size
+        self.waiting = waiting or size  # bytes that messages may hold which wait for room: callers may send some before they are told
         self.free = size
         self.loose = 0  # bytes that came of messages which wait for room
         self._waiting: list[tuple[int, int, Ticket]] = []
@@ -54,7 +55,7 @@ class Ticket:
         """Note bytes that came before there is room. False when too many wait in this way."""
         self._loose += size
         self._room.loose += size
-        return self._room.loose <= self._room.size
+        return self._room.loose <= self._room.waiting
 
     def _hold(self) -> None:
         self.held = True

@@ -20,7 +20,9 @@ from roles.runtime_proxy.splice.room import Room
 log = logging.getLogger(__name__)
 log.addFilter(Sparing())
 
-_ROOM = 32 << 20  # bytes of requests that are held for hooks, all together; twice that with what waits for room
+_ROOM = 48 << 20  # bytes of requests that are held for hooks, all together
+_WAITING = 64 << 20  # bytes of those that came before there was room for the whole of them
+_LONG = 1.0  # seconds from which on a call is a long one
 _FAREWELL = 1.0  # seconds that a caller has to see that it should connect anew
 Observe = Callable[[str, str, float], None]
 
@@ -34,7 +36,7 @@ class SpliceServer:
     """Serves callers until closed. `limit` is how many calls may be under way at once, long streams included."""
 
     def __init__(self, engine: str, interceptor: Interceptor, sandbox_status: SandboxStatus, observe: Observe, limit: int) -> None:
-        self.room = Room(_ROOM)
+        self.room = Room(_ROOM, _WAITING)
         self.sandbox_status = sandbox_status
         self._engine = engine
         self._observe = observe
@@ -92,13 +94,21 @@ class SpliceServer:
     # -- the end ------------------------------------------------------------------------------------------------------------------
 
     async def drain(self, seconds: float) -> None:
-        """Let calls with one answer that are under way come to their end, for so many seconds; others are served meanwhile."""
+        """Let calls with one answer that are under way come to their end, for so many seconds; others are served meanwhile.
+
+        Long ones that begin meanwhile, too: once nobody new is served, whoever calls waits for the last that is under way.
+        """
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         waited = {stream for connection in self._connections for stream in connection.busy()}
         if waited:
             log.info("%d calls are under way; they have %.0f s to end", len(waited), seconds)
-        await self._until(lambda: waited.isdisjoint(s for c in self._connections for s in c.busy()), end)
+
+        def ended() -> bool:
+            busy = {stream for connection in self._connections for stream in connection.busy()}
+            return waited.isdisjoint(busy) and not any(stream.started < loop.time() - _LONG for stream in busy)
+
+        await self._until(ended, end)
 
     async def close(self, seconds: float) -> None:
         """Take no more callers, let calls with one answer end, then end what is left with a status."""

@@ -64,8 +64,8 @@ class Puller(Engine):
 
 
 @contextlib.asynccontextmanager
-async def engine_at(path: Path, engine: Engine) -> AsyncIterator[Engine]:
-    server = grpc.aio.server()
+async def engine_at(path: Path, engine: Engine, *options: tuple[str, int]) -> AsyncIterator[Engine]:
+    server = grpc.aio.server(options=options)
     server.add_generic_rpc_handlers((Handlers(engine.handler),))
     server.add_insecure_port(f"unix:{path}")
     await server.start()
@@ -190,6 +190,30 @@ def test_streams_end_with_a_status_and_late_calls_with_unavailable(directory: Pa
 
 
 @pytest.mark.feature("RP-CLI-01")
+def test_others_are_served_while_a_call_comes_to_its_end(directory: Path) -> None:
+    """Short ones, and a long one that begins meanwhile."""
+
+    async def scenario() -> None:
+        puller = Puller()
+        puller.seconds = 2.5
+        async with engine_at(directory / "e.sock", puller), grpc.aio.insecure_channel(f"unix:{directory}/p.sock") as channel:
+            child = start(directory)
+            await channel.unary_unary(RUNTIME + "Version")(b"", wait_for_ready=True, timeout=20)
+            pulls = [asyncio.ensure_future(channel.unary_unary(IMAGES + "PullImage")(b"", timeout=60))]
+            await until(lambda: len(puller.pulls) == 1)
+            child.send_signal(signal.SIGTERM)
+            async with grpc.aio.insecure_channel(f"unix:{directory}/p.sock", options=LOCAL) as other:
+                for _ in range(5):
+                    await other.unary_unary(RUNTIME + "Version")(b"", timeout=10)
+                    await asyncio.sleep(0.1)
+                pulls.append(asyncio.ensure_future(other.unary_unary(IMAGES + "PullImage")(b"", timeout=60)))
+                assert await asyncio.gather(*pulls) == [b"image", b"image"]
+            assert await ended(child) == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-CLI-01")
 def test_of_two_proxies_the_second_ends_and_the_first_keeps_its_socket(directory: Path) -> None:
     """Both begin while the engine is away, so that nobody listens yet."""
 
@@ -256,8 +280,9 @@ def test_what_the_service_manager_says_is_checked(directory: Path, environ: dict
 
 
 @pytest.mark.feature("RP-CRI-01")
-def test_memory_does_not_grow_with_what_passes(directory: Path) -> None:
-    """Thirty lists of 12 MiB at once."""
+@pytest.mark.parametrize(("method", "limit"), [("ListImages", 64), ("CreateContainer", 128)])
+def test_memory_is_bounded_in_bytes(directory: Path, method: str, limit: int) -> None:
+    """Thirty lists of 12 MiB at once, and thirty requests with hooks of 1.5 MiB; `limit` in MiB."""
 
     def memory(child: subprocess.Popen[bytes], which: str) -> int:
         text = Path(f"/proc/{child.pid}/status").read_text()
@@ -265,18 +290,22 @@ def test_memory_does_not_grow_with_what_passes(directory: Path) -> None:
 
     async def scenario() -> None:
         big = b"\x0a\x80\x80\x80\x06" + bytes(12 << 20)
+        request = b"" if method == "ListImages" else b"\xba\x3e\x80\x80\x60" + bytes(3 << 19)  # field 999
         options = (*LOCAL, ("grpc.max_receive_message_length", -1))
         async with (
-            engine_at(directory / "e.sock", Engine(answers={IMAGES + "ListImages": big})),
+            engine_at(
+                directory / "e.sock", Engine(answers={IMAGES + "ListImages": big}), ("grpc.max_receive_message_length", -1)
+            ) as engine,
             grpc.aio.insecure_channel(f"unix:{directory}/p.sock", options=options) as channel,
         ):
             child = start(directory)
             try:
                 await channel.unary_unary(RUNTIME + "Version")(b"", wait_for_ready=True, timeout=30)
                 before = memory(child, "VmRSS")
-                lists = [channel.unary_unary(IMAGES + "ListImages")(b"", timeout=100) for _ in range(30)]
-                assert all(len(answer) == len(big) for answer in await asyncio.gather(*lists))
-                assert memory(child, "VmHWM") - before < 64 << 10  # KiB
+                send = channel.unary_unary((IMAGES if method == "ListImages" else RUNTIME) + method)
+                answers = await asyncio.gather(*(send(request, timeout=100) for _ in range(30)))
+                assert all(answer == big for answer in answers) if method == "ListImages" else engine.of(method) == [request] * 30
+                assert memory(child, "VmHWM") - before < limit << 10  # KiB
             finally:
                 child.terminate()
                 await ended(child)

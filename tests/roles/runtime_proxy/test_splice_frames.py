@@ -258,17 +258,37 @@ class Model:
         self.connection, self.caller, self.engine, self.rng = connection, caller, engine, rng
         self.encoder, self.answers = Encoder(), Encoder()
         self.window, self.windows = frames.FIRST_WINDOW, {}  # what the caller may send
-        self.first = window
+        self.first = frames.FIRST_WINDOW  # a new stream's window, as the caller knows it
+        self.agreed = frames.FIRST_WINDOW  # the same as the engine counts it: once the caller acknowledged it
+        self.asked: list[int] = []  # settings that wait for the caller, and those whose acknowledgement waits for the engine
+        self.acknowledged: list[int] = []
         self.credit, self.credits = frames.FIRST_WINDOW, {}  # what the engine allowed
         self.unsent: dict[int, bytes] = {}
         self.got: dict[int, bytes] = {}
         self.done: set[int] = set()
         self.unread = 0
-        connection.engine.data_received(frame(SETTINGS, 0, 0, b"\0\4" + window.to_bytes(4, "big")))
+        self.ask(window)
+        if rng.random() < 0.5:
+            self.acknowledge()
+
+    def ask(self, window: int) -> None:
+        """The engine wants another window for streams."""
+        self.connection.engine.data_received(frame(SETTINGS, 0, 0, b"\0\4" + window.to_bytes(4, "big")))
+        self.asked.append(window)
         self.look()
 
+    def acknowledge(self) -> None:
+        """The caller does as the engine asked, and says so."""
+        if self.asked:
+            window = self.asked.pop(0)
+            self.windows = {stream: left + window - self.first for stream, left in self.windows.items()}
+            self.first = window
+            self.acknowledged.append(window)
+            self.connection.caller.data_received(frame(SETTINGS, ACK, 0))
+            self.look()
+
     def open(self, stream: int, method: str, message: bytes) -> None:
-        self.windows[stream], self.credits[stream] = self.first, self.first
+        self.windows[stream], self.credits[stream] = self.first, self.agreed
         self.got[stream] = b""
         self.unsent[stream] = grpcwords.envelope(message)
         self.connection.caller.data_received(call(self.encoder, stream, method))
@@ -291,26 +311,34 @@ class Model:
         return True
 
     def repay(self) -> None:
-        """The engine gives credit back for what it read."""
+        """The engine gives credit back for what it read, and to a stream at times more than that."""
+        for stream in self.credits:
+            if stream not in self.done and self.rng.random() < 0.1:
+                self.credits[stream] += 10
+                self.connection.engine.data_received(frame(WINDOW_UPDATE, 0, stream, b"\0\0\0\x0a"))
         if self.unread:
             amount, self.unread = self.unread, 0
             self.credit += amount
             self.connection.engine.data_received(frame(WINDOW_UPDATE, 0, 0, amount.to_bytes(4, "big")))
         for stream, credit in self.credits.items():
-            if stream not in self.done and credit < self.first // 2:
-                self.credits[stream] = self.first
-                self.connection.engine.data_received(frame(WINDOW_UPDATE, 0, stream, (self.first - credit).to_bytes(4, "big")))
+            if stream not in self.done and credit < self.agreed // 2:
+                self.credits[stream] = self.agreed
+                self.connection.engine.data_received(frame(WINDOW_UPDATE, 0, stream, (self.agreed - credit).to_bytes(4, "big")))
         self.look()
 
     def look(self) -> None:
         """Read what came out at both ends."""
         for kind, flags, stream, payload in parsed(self.engine.take()):
-            if kind == DATA:
+            if kind == SETTINGS and flags & ACK:
+                window = self.acknowledged.pop(0)
+                self.credits = {number: left + window - self.agreed for number, left in self.credits.items()}
+                self.agreed = window
+            elif kind == DATA:
                 self.credit -= len(payload)
                 self.credits[stream] -= len(payload)
                 self.unread += len(payload)
                 assert self.credit >= 0, "the connection's credit is overdrawn"
-                assert self.credits[stream] >= 0, "a stream's credit is overdrawn"
+                assert self.credits[stream] >= 0 or not payload, "a stream's credit is overdrawn"
                 self.got[stream] += payload
                 if flags & END_STREAM:
                     self.done.add(stream)
@@ -358,6 +386,10 @@ def test_property_credit_is_never_overdrawn_and_nothing_starves(seed: int) -> No
             moved = [stream for stream in list(model.unsent) if rng.random() < 0.7 and model.send(stream)]
             if rng.random() < 0.3 or not moved:
                 model.repay()
+            if rng.random() < 0.02:
+                model.ask(rng.choice((1000, 65535, window)))
+            if rng.random() < 0.1:
+                model.acknowledge()
             await asyncio.sleep(0)
         assert len(model.done) == len(messages), "a call starves"
         for number, message in messages.items():
@@ -461,3 +493,60 @@ def test_timeouts_are_read_as_grpc_writes_them(text: bytes, seconds: float | Non
 def test_status_texts_are_percent_encoded_and_not_too_long() -> None:
     assert grpcwords.percent_encoded("50% ü\n") == b"50%25 %C3%BC%0A"
     assert len(grpcwords.percent_encoded("x" * 100_000)) == 4096
+
+
+@pytest.mark.feature("RP-CRI-03")
+def test_a_request_that_waits_for_memory_gets_it_whatever_the_engine_credits() -> None:
+    async def scenario() -> None:
+        hold = asyncio.Event()
+
+        async def handler(message: bytes, engine: Any, deadline: Any) -> bytes:
+            await hold.wait()
+            found: bytes = await engine.forward(message)
+            return found
+
+        service = Service(handler, room=150)
+        connection, _, engine = connected(service)
+        encoder = Encoder()
+        for number in (1, 3):
+            connection.caller.data_received(call(encoder, number, "Held") + frame(DATA, END_STREAM, number, grpcwords.envelope(b"m" * 100)))
+        await asyncio.sleep(0.01)
+        for number in (1, 3):
+            connection.engine.data_received(frame(WINDOW_UPDATE, 0, number, b"\0\0\1\0"))
+        assert (service.room.free, service.room.loose) == (0, 0)
+        engine.take()
+        hold.set()
+        await asyncio.sleep(0.01)
+        assert [(kind, stream) for kind, _, stream, _ in parsed(engine.take())] == [(DATA, 1)]
+        connection.engine.data_received(frame(HEADERS, END_HEADERS | END_STREAM, 1, Encoder().encode([("grpc-status", "5")])))
+        await asyncio.sleep(0.01)
+        assert [(kind, stream) for kind, _, stream, _ in parsed(engine.take())] == [(DATA, 3)]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-CRI-01")
+def test_a_larger_window_is_used_once_the_caller_acknowledged_it() -> None:
+    """The engine counts by its settings from then on; a byte before would be one too many."""
+
+    async def scenario() -> None:
+        async def handler(message: bytes, engine: Any, deadline: Any) -> bytes:
+            found: bytes = await engine.forward(message * 2)
+            return found
+
+        connection, _, engine = connected(Service(handler))
+        connection.caller.data_received(call(Encoder(), 1, "Held"))
+        connection.engine.data_received(frame(SETTINGS, 0, 0, b"\0\4\0\2\0\0") + frame(WINDOW_UPDATE, 0, 0, b"\0\2\0\0"))
+        message = grpcwords.envelope(b"m" * 40_000)
+        for at in range(0, len(message), 10_000):
+            part = message[at : at + 10_000]
+            connection.caller.data_received(frame(DATA, END_STREAM if at + 10_000 >= len(message) else 0, 1, part))
+        await asyncio.sleep(0.01)
+        assert sum(len(payload) for kind, _, _, payload in parsed(engine.take()) if kind == DATA) == 65_535
+        connection.caller.data_received(frame(SETTINGS, ACK, 0))
+        await asyncio.sleep(0.01)
+        passed = parsed(engine.take())
+        assert passed[0][:2] == (SETTINGS, ACK)
+        assert sum(len(payload) for kind, _, _, payload in passed if kind == DATA) == 80_005 - 65_535
+
+    asyncio.run(scenario())
