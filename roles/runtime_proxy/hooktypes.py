@@ -48,8 +48,7 @@ STREAM_METHODS: frozenset[str] = frozenset(
     )
 )
 
-# Server-streaming methods need no list (every call that is not known to be unary is carried as a stream);
-# these unary ones take the quicker unary path.
+# Methods with one answer: for metrics, and because a proxy that ends waits for them and not for streams.
 UNARY_METHODS: frozenset[str] = frozenset(
     f"/runtime.v1.{service}/{method}"
     for service, methods in (

@@ -7,7 +7,6 @@ own affair. Header blocks are read along, to know methods and results. A request
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -15,14 +14,13 @@ from typing import Any, Protocol
 
 from koord.protocols import cri_pb2 as cri
 from roles.runtime_proxy.splice import frames, grpcwords
+from roles.runtime_proxy.splice.ends import HIGH, Down, End, Up
 from roles.runtime_proxy.splice.frames import END_STREAM, PREFACE, Headers, ProtocolFault, reset, window_update
 from roles.runtime_proxy.splice.held import Handler, Held
 from roles.runtime_proxy.splice.room import Room
-from roles.runtime_proxy.splice.way import Fate, Way
 
 log = logging.getLogger(__name__)
 
-_HIGH = 256 << 10  # bytes that wait for one end before the other is not read any more
 _EARLY = 24 << 10  # bytes of held requests after which the caller's connection gets its credit back before they are sent on
 _DROPPED = 256  # streams that ended here and whose late frames are kept from the engine and the caller
 _CLOCKS = 0.01  # seconds by which the caller's clock may be ahead
@@ -81,9 +79,9 @@ class Connection:
         self._debt = 0  # bytes sent to the engine that the caller did not pay for: so much of its credit is not told to the caller
         self._time = asyncio.get_running_loop().time
         self._closed = False
-        self._up, self._down = _Up(self), _Down(self)
-        self.caller = _End(self, self._first_bytes)
-        self.engine = _End(self, self._from_engine)
+        self.up, self.down = Up(self), Down(self)
+        self.caller = End(self, self._first_bytes)
+        self.engine = End(self, self._from_engine)
         self._preface = b""
 
     # -- bytes --------------------------------------------------------------------------------------------------------------------
@@ -97,13 +95,13 @@ class Connection:
         if self._closed:
             self.engine.transport.close()
             return
-        self._up.sink, self._down.sink = self.engine.transport, self.caller.transport
+        self.up.sink, self.down.sink = self.engine.transport, self.caller.transport
         self.caller.read_on("engine")
         self._first_bytes(b"")
 
     def _first_bytes(self, data: bytes) -> None:
         self._preface += data
-        if self._up.sink is None and len(self._preface) < _HIGH:
+        if self.up.sink is None and len(self._preface) < HIGH:
             return  # what the event loop read before it could be told not to
         if not self._preface.startswith(PREFACE[: len(self._preface)]):
             raise ProtocolFault("this is no HTTP/2 with prior knowledge")
@@ -114,20 +112,20 @@ class Connection:
             self._from_caller(rest)
 
     def _from_caller(self, data: bytes) -> None:
-        self._up.feed(data)
-        if self._up.waiting:
+        self.up.feed(data)
+        if self.up.waiting:
             self.caller.stop_reading("credit")
 
     def _from_engine(self, data: bytes) -> None:
-        self._down.feed(data)
+        self.down.feed(data)
 
     def to_caller(self, data: bytes) -> None:
         """Frames of our own for the caller."""
-        self._down.write(data)
+        self.down.write(data)
 
     def to_engine(self, data: bytes) -> None:
         """Frames of our own for the engine."""
-        self._up.write(data)
+        self.up.write(data)
 
     # -- calls --------------------------------------------------------------------------------------------------------------------
 
@@ -214,7 +212,7 @@ class Connection:
         self.pump()
         if paid and count > paid:
             self.to_caller(window_update(0, count - paid))
-        if self._up.waiting:
+        if self.up.waiting:
             self.caller.read_on("credit")
             self._from_caller(b"")
         return not paid
@@ -243,14 +241,14 @@ class Connection:
 
     def farewell(self) -> None:
         """Ask the caller to make its next call on another connection. `probed` is set once it has seen that."""
-        if self._down.sink is None or self._closed:
+        if self.down.sink is None or self._closed:
             self.probed.set()
             return
         self.to_caller(frames.goaway(frames.ANY_STREAM, frames.NO_ERROR) + frames.frame(frames.PING, 0, 0, _PROBE))
 
     def finish(self) -> None:
         """End every call that is under way with a status, and the connection."""
-        if self._down.sink is not None and not self._closed:
+        if self.down.sink is not None and not self._closed:
             for number in list(self.streams):
                 self.refuse(number, "UNAVAILABLE", "koord runtime-proxy ends; connect again")
             self.to_caller(frames.goaway(self.last_stream, frames.NO_ERROR))
@@ -259,7 +257,7 @@ class Connection:
     def fault(self, error: ProtocolFault) -> None:
         """An end that does not keep to the protocol ends the connection."""
         log.warning("a connection is ended: %s", error)
-        if self._down.sink is not None:
+        if self.down.sink is not None:
             self.to_caller(frames.goaway(self.last_stream, error.code, str(error)))
         self.close("UNAVAILABLE")
 
@@ -281,198 +279,3 @@ class Connection:
         if payload == _PROBE:
             self.probed.set()
         return payload == _PROBE
-
-
-class _End(asyncio.Protocol):
-    """One socket."""
-
-    transport: Any = None
-
-    def __init__(self, connection: Connection, received: Callable[[bytes], None]) -> None:
-        self._connection = connection
-        self.received = received
-        self.full = False  # whether much waits to be written
-        self._reasons: set[str] = set()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
-        self.transport.set_write_buffer_limits(high=_HIGH)
-        if self is self._connection.caller:  # not read until the engine is connected
-            self.stop_reading("engine")
-            self._connection.service.accepted(self._connection, transport)
-        else:
-            try:
-                self._connection.connected()
-            except ProtocolFault as error:
-                self._connection.fault(error)
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            self.received(data)
-        except ProtocolFault as error:
-            self._connection.fault(error)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._connection.close("CANCELLED" if self is self._connection.caller else "UNAVAILABLE")
-
-    def pause_writing(self) -> None:
-        self.full = True
-        self._other.stop_reading("buffer")
-
-    def resume_writing(self) -> None:
-        self.full = False
-        self._other.read_on("buffer")
-        if self is self._connection.engine:
-            self._connection.pump()
-
-    @property
-    def _other(self) -> _End:
-        return self._connection.engine if self is self._connection.caller else self._connection.caller
-
-    def stop_reading(self, reason: str) -> None:
-        """Read no more until the reason is gone."""
-        if not self._reasons and self.transport is not None:
-            self.transport.pause_reading()
-        self._reasons.add(reason)
-
-    def read_on(self, reason: str) -> None:
-        """A reason not to read is gone."""
-        self._reasons.discard(reason)
-        if not self._reasons and self.transport is not None and not self.transport.is_closing():
-            with contextlib.suppress(RuntimeError):
-                self.transport.resume_reading()
-
-
-class _Up(Way):
-    """What the caller sends."""
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__()
-        self._connection = connection
-
-    def data(self, flags: int, stream: int, length: int) -> Fate:
-        connection = self._connection
-        found = connection.streams.get(stream)
-        if (found is not None and found.held is not None) or connection.dropped(stream):
-            return Fate.WHOLE
-        if length > connection.window:  # only where held requests took of it: the engine gives it back
-            return Fate.WAIT
-        connection.window -= length
-        return Fate.PASS
-
-    def whole_data(self, flags: int, stream: int, payload: bytes) -> bool:
-        connection = self._connection
-        found = connection.streams.get(stream)
-        if found is None or found.held is None:  # late: the call was ended here
-            if payload:
-                connection.to_caller(window_update(0, len(payload)))
-            return False
-        connection.owe(found.held, len(payload))
-        found.held.take(flags, payload)
-        return False
-
-    def head(self, flags: int, stream: int, headers: Headers) -> bool:
-        connection = self._connection
-        if stream > connection.last_stream:
-            connection.begin(stream, flags, headers)
-        elif connection.dropped(stream) or ((found := connection.streams.get(stream)) is not None and found.held is not None):
-            raise ProtocolFault("a gRPC request has no trailers")
-        return True
-
-    def control(self, kind: int, flags: int, stream: int, payload: bytes) -> bool:
-        connection = self._connection
-        if kind == frames.RST_STREAM:
-            if connection.dropped(stream):
-                return False
-            found = connection.streams.get(stream)
-            connection.end(stream, "CANCELLED")
-            return found is None or not connection.dropped(stream)
-        if kind == frames.SETTINGS and flags & frames.ACK:
-            connection.agreed()
-        elif kind == frames.SETTINGS:
-            for number, value in frames.settings(payload):
-                if number == frames.SETTING_TABLE_SIZE:
-                    connection._down.heads.allow_table(value)
-        elif kind == frames.PING and flags & frames.ACK:
-            return not connection.swallow_probe(payload)
-        elif kind == frames.WINDOW_UPDATE:
-            return not connection.dropped(stream)
-        return True
-
-
-class _Down(Way):
-    """What the engine sends."""
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__()
-        self._connection = connection
-
-    def data(self, flags: int, stream: int, length: int) -> Fate:
-        found = self._connection.streams.get(stream)
-        if found is None:
-            return Fate.WHOLE if self._connection.dropped(stream) else Fate.PASS
-        if found.held is not None:
-            return Fate.WHOLE
-        if flags & END_STREAM:  # an answer without a status
-            self._connection.end(stream, "UNKNOWN")
-        return Fate.PASS
-
-    def whole_data(self, flags: int, stream: int, payload: bytes) -> bool:
-        connection = self._connection
-        found = connection.streams.get(stream)
-        if found is None or found.held is None:
-            if payload:
-                connection.to_engine(window_update(0, len(payload)))
-            return False
-        found.held.answer_data(flags, payload)
-        if flags & END_STREAM:
-            connection.end(stream, "UNKNOWN")
-        return True
-
-    def head(self, flags: int, stream: int, headers: Headers) -> bool:
-        connection = self._connection
-        found = connection.streams.get(stream)
-        if found is None:
-            # Of a call that was ended here. The caller's table must follow the engine's: a block that changes it passes, and
-            # clients read and forget it.
-            return not connection.dropped(stream) or self.heads.changed
-        if flags & END_STREAM:
-            connection.end(stream, grpcwords.code_name(grpcwords.value_of(headers, b"grpc-status")))
-        elif not grpcwords.value_of(headers, b":status").startswith(b"1"):
-            found.answered = True
-            if found.held is not None:
-                found.held.answer_head(headers)
-        return True
-
-    def control(self, kind: int, flags: int, stream: int, payload: bytes) -> bool:
-        connection = self._connection
-        if kind == frames.WINDOW_UPDATE:
-            count = int.from_bytes(payload[:4], "big") & 0x7FFFFFFF
-            if stream == 0:
-                return connection.credit(count)
-            found = connection.streams.get(stream)
-            if found is not None and found.held is not None:
-                found.held.window += count
-                found.held.pump()
-                return False
-            return not connection.dropped(stream)
-        if kind == frames.SETTINGS and not flags & frames.ACK:
-            self._settings(payload)
-        elif kind == frames.RST_STREAM:
-            if connection.dropped(stream):
-                return False
-            connection.end(stream, "CANCELLED" if payload[-1:] == b"\x08" else "UNAVAILABLE")
-        elif kind == frames.GOAWAY:
-            last = int.from_bytes(payload[:4], "big") & 0x7FFFFFFF
-            for number in [number for number in connection.streams if number > last]:
-                connection.end(number, "UNAVAILABLE")
-        return True
-
-    def _settings(self, payload: bytes) -> None:
-        window = None
-        for number, value in frames.settings(payload):
-            if number == frames.SETTING_TABLE_SIZE:
-                self._connection._up.heads.allow_table(value)
-            elif number == frames.SETTING_WINDOW:
-                window = value
-        self._connection.asked.append(window)
