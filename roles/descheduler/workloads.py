@@ -7,6 +7,7 @@ asked for its `scale` subresource ahead of time (`refresh`), so that `of` can an
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ WATCHED = (
 )
 SCALE_LIFETIME = 10.0  # seconds for which an answer of a scale subresource is believed
 DISCOVERY_LIFETIME = 600.0  # seconds for which the API server's word about a group is believed
+PATIENCE = 5.0  # seconds
 AT_ONCE = 1000  # pods that are looked at before others get their turn
 
 
@@ -101,6 +103,8 @@ class Workloads:
         self._clock = clock
         self._informers = {(kind.group, kind.kind): informers.informer(kind, Replicated, optional=True) for kind in WATCHED}
         self._replicasets = self._informers["apps", "ReplicaSet"]
+        self._waited = False
+        self._batch_jobs = self._informers[kinds.JOBS.group, kinds.JOBS.kind]
         self._replicasets.index("owner", lambda item: [owner.uid for owner in item.metadata.owner_references if owner.controller])
         self._found: dict[str, Workload] = {}  # by the uid of the pods' controller; filters ask for every pod of a cluster
         for informer in self._informers.values():
@@ -109,9 +113,18 @@ class Workloads:
         self._served: dict[str, tuple[float, dict[str, str]]] = {}  # apiVersion -> when it was asked for, plurals of kinds with a scale
 
     async def wait_synced(self) -> None:
-        """Wait for the first list of each watched kind."""
+        """Wait for the first list of each watched kind. Batch Jobs are waited for only a moment: a ClusterRole of before they were watched
+        keeps their pods where they are, and nobody else's."""
         for informer in self._informers.values():
-            await informer.wait_synced()
+            if informer is not self._batch_jobs:
+                await informer.wait_synced()
+        if self._waited:
+            return
+        self._waited = True
+        try:
+            await asyncio.wait_for(self._batch_jobs.wait_synced(), PATIENCE)
+        except TimeoutError:
+            log.warning("batch Jobs cannot be listed (is list and watch of jobs.batch allowed?): their pods are not moved")
 
     def of(self, pod: Pod) -> Workload | None:
         """The pod's workload, None for a pod without a controller. Raises WorkloadError."""
@@ -134,6 +147,8 @@ class Workloads:
         if informer is None:
             return self._scaled(owner, namespace)
         found = informer.get(f"{namespace}/{owner.name}")
+        if found is None and informer is self._batch_jobs and not informer.synced:
+            raise WorkloadError(f"{owner.kind} {namespace}/{owner.name} is not known: batch Jobs cannot be listed", missing=False)
         if found is None or found.metadata.uid != owner.uid:
             raise _missing(owner, namespace, found is not None)
         if informer is self._replicasets:

@@ -1,14 +1,21 @@
-"""One LowNodeLoad pass of the descheduler over many nodes: seconds and memory (API server stubbed; evictions are made without waiting)."""
+"""One LowNodeLoad pass of the descheduler over many nodes, and a turn of each other plugin: seconds, and for how long at most a turn keeps
+the event loop (API server stubbed; evictions are made without waiting)."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import random
 import time
+from typing import Any
+
+import msgspec
 
 from koord.api.objects import Node, NodeMetric, Pod, convert
 from koord.api.times import format_time
 from roles.descheduler import registry
 from roles.descheduler.framework.evicting import Evicting, EvictOptions, EvictResult, NoController
+from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.limits import Limits
 from roles.descheduler.framework.round import Outcome, Profile, Rounds
 from roles.descheduler.picture import Pictures
@@ -90,6 +97,80 @@ async def a_pass(machines: list[tuple[Node, list[Pod], NodeMetric]], pictures: P
     return seen - began, time.perf_counter() - seen, outcome
 
 
+PLUGIN_ARGS: dict[str, dict[str, Any]] = {
+    "LowNodeLoad": ARGS,
+    "PodLifeTime": {"maxPodLifeTimeSeconds": 1},
+    "RemovePodsHavingTooManyRestarts": {"podRestartThreshold": 1},
+    "RemovePodsViolatingNodeAffinity": {"nodeAffinityType": ["requiredDuringSchedulingIgnoredDuringExecution"]},
+    "LowNodeUtilization": {"thresholds": {"cpu": 1}, "targetThresholds": {"cpu": 2}},
+    "HighNodeUtilization": {"thresholds": {"cpu": 1}},
+    "CustomPriority": {"evictionOrder": [{"name": f"z{each}", "nodeSelector": {"matchLabels": {"zone": f"z{each}"}}} for each in (0, 1)]},
+}
+REPLICAS = 10  # pods of a workload, which spread over zones and exclude one another on a host
+
+
+def spread_out(count: int, pods_a_node: int, now: float) -> list[tuple[Node, list[Pod], NodeMetric]]:
+    """Nodes in three zones, and workloads with the usual rules about where their pods may be."""
+    names = [f"n{number:05}" for number in range(count)]
+    on: dict[str, list[Pod]] = {name: [] for name in names}
+    draw = random.Random(1)
+    for workload in range(count * pods_a_node // REPLICAS):
+        match = {"labelSelector": {"matchLabels": {"app": f"a{workload}"}}}
+        apart = [match | {"topologyKey": "kubernetes.io/hostname"}]
+        spec = {
+            "containers": [{"name": "c", "image": f"i{workload}", "resources": {"requests": {"cpu": "100m"}}}],
+            "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": apart}},
+            "topologySpreadConstraints": [match | {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
+        }
+        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"r{workload}", "uid": f"r{workload}", "controller": True}
+        for replica in range(REPLICAS):
+            where = names[draw.randrange(count)]
+            meta = {"name": f"p{workload}-{replica}", "namespace": "d", "uid": f"{workload}-{replica}", "ownerReferences": [owner]}
+            meta |= {"labels": {"app": f"a{workload}", "team": f"t{workload % 7}"}, "creationTimestamp": "2026-01-01T00:00:00Z"}
+            on[where].append(convert({"metadata": meta, "spec": {"nodeName": where, **spec}, "status": {"phase": "Running"}}, Pod))
+    made = []
+    for number, name in enumerate(names):
+        node, _, metric = machine(number, now)
+        labels = {"kubernetes.io/hostname": name, "zone": f"z{number % 3}"}
+        made.append((msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, labels=labels)), on[name], metric))
+    return made
+
+
+def a_turn(name: str, machines: list[tuple[Node, list[Pod], NodeMetric]], now: float) -> tuple[float, float]:
+    """Seconds of a plugin's turn in which whatever it asks for is granted, and the longest time between two things that it asks for."""
+    pictures = Pictures()
+    views = [pictures.node(*entry, now=now) for entry in machines]
+    row = registry.PLUGIN_TYPES[name]
+    plugin = row.make(row.args.model_validate(PLUGIN_ARGS.get(name, {})), 60.0)
+    turn = plugin.turn(views, Handle("bench", name, now, [Accepting()]))
+    began = last = time.perf_counter()
+    longest, answer = 0.0, None
+    while True:
+        try:
+            turn.send(answer)
+        except StopIteration:
+            break
+        finally:
+            longest, last = max(longest, time.perf_counter() - last), time.perf_counter()
+        answer = True
+    return time.perf_counter() - began, longest
+
+
+def turns(quick: bool) -> list[Row]:
+    """A row for each plugin."""
+    count, pods, now = (500, 10, time.time()) if quick else (5000, 10, time.time())
+    machines = spread_out(count, pods, now)
+    found = []
+    for name in registry.PLUGIN_TYPES:
+        gc.collect()
+        gc.freeze()  # as the role does after its first lists
+        seconds, longest = a_turn(name, machines, now)
+        what = f"descheduler: a turn of {name}, {count} nodes × {pods} pods"
+        found.append(Row(what, seconds, "s", note=f"the loop is kept for {longest * 1000:.0f} ms at most"))
+    gc.unfreeze()
+    return found
+
+
 async def measure(quick: bool) -> list[Row]:
     count = 500 if quick else 5000
     before, now = current_rss_mib(), time.time()
@@ -107,7 +188,7 @@ async def measure(quick: bool) -> list[Row]:
 
 
 def rows(quick: bool) -> list[Row]:
-    return asyncio.run(measure(quick))
+    return [*asyncio.run(measure(quick)), *turns(quick)]
 
 
 if __name__ == "__main__":

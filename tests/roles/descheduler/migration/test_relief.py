@@ -11,6 +11,7 @@ import pytest
 from koord.api import kinds, names
 from koord.api.times import format_time
 from koord.kube import errors
+from roles.descheduler import workloads
 from roles.descheduler.framework.evicting import EvictOptions
 from roles.descheduler.migration import evictors
 from roles.descheduler.migration.backoff import FIRST, LONGEST, Backoff
@@ -286,6 +287,30 @@ def test_a_round_asks_about_kinds_and_candidates_not_about_pods() -> None:
         assert found == {f"job-{n}": 3 for n in range(4)} | {f"sparkapplication-{n}": 4 for n in range(4)}
         assert not life.refusal("job-0")
         assert not life.refusal("sparkapplication-0")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-WL-01")
+def test_jobs_that_may_not_be_listed_stop_nothing_but_their_own_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ClusterRole of before batch Jobs were watched."""
+
+    async def scenario(world: Cluster) -> None:
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "crunch", "uid": "c", "controller": True}
+        await world.pod("batch", metadata={"ownerReferences": [owner]})
+        await world.pod("p", owner=await world.replicaset())
+        monkeypatch.setattr(workloads, "PATIENCE", 0.05)
+        watching = world.client.__class__.watch_batches
+
+        def refused(self: Any, kind: kinds.Kind, *args: Any, **more: Any) -> Any:
+            if kind.kind == "Job":
+                raise errors.Forbidden(403, "Forbidden", "jobs.batch is forbidden")
+            return watching(self, kind, *args, **more)
+
+        monkeypatch.setattr(world.client.__class__, "watch_batches", refused)
+        life = await world.live(**MANY)
+        assert "batch Jobs cannot be listed" in life.refusal("batch")
+        assert not life.refusal("p")
 
     play(scenario)
 
