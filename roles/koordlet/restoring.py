@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+from functools import partial
 
 from koord.process.errors import ConfigurationError
 from roles.koordlet.actuation.journal import JournalError
 from roles.koordlet.actuation.restore import Restored, journal_path, restore
+from roles.koordlet.host.namespaces import NETWORK, foreign
 from roles.koordlet.host.root import PATH_FLAGS, HostRoot
 from roles.koordlet.lock import NodeLock
 
@@ -72,7 +75,7 @@ def run(root: HostRoot, *, asked: bool, lock_file: str = "") -> int:
     lock = NodeLock(lock_file or os.path.join(root.var_run, "koordlet", "koordlet.lock"))
     try:
         lock.acquire()
-        result = restore(root)
+        result = restore(root, partial(_undo_network, root))
     except (ConfigurationError, JournalError) as error:
         return _error(str(error))
     finally:
@@ -87,6 +90,18 @@ def run(root: HostRoot, *, asked: bool, lock_file: str = "") -> int:
     reported = _report("\n".join([str(result), *result.lines]))
     incomplete = bool(result.failed or result.lost or result.not_understood)
     return int(incomplete and not reported)
+
+
+def _undo_network(root: HostRoot, device: str, before: str) -> str:
+    from roles.koordlet.hooks.tcapply import CommandError, NetworkApplier, run_command
+
+    if why := foreign(root, NETWORK):
+        return why
+    try:
+        asyncio.run(NetworkApplier(partial(run_command, root=root)).undo(device, before))
+    except CommandError as error:
+        return str(error)
+    return ""
 
 
 def _error(text: str) -> int:

@@ -102,6 +102,12 @@ class Executor:
         self.holds.settle()
         return applied
 
+    def note(self, entry: Entry, rule: str) -> bool:
+        """Put something on record that is changed by other means than a file; whether it is there, and may be changed."""
+        if self.observe_only:
+            return False
+        return self.journal is None or self.journal.remember([entry], owner=rule)
+
     def needed(self, write: Write) -> bool:
         """Whether the cache does not already vouch for the value."""
         if not write.cached or write.hold is Hold.RELEASE:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from roles.koordlet.actuation import kernel
@@ -22,6 +22,9 @@ from roles.koordlet.actuation.values import MERGE_OF, merged
 from roles.koordlet.host.root import HostRoot
 
 log = logging.getLogger(__name__)
+
+#: Takes the shaping of a NIC (name, what its root qdisc was) away; what stood against it, "" for nothing.
+UndoNetwork = Callable[[str, str], str]
 
 _PASSES = 5
 _OWN = (Undo.REMOVE, Undo.REMOVE_DIRECTORY, Undo.UNMOUNT)
@@ -74,14 +77,14 @@ def holds_path(root: HostRoot) -> str:
     return f"{journal_path(root)}.holds"
 
 
-def restore(root: HostRoot) -> Restored:
+def restore(root: HostRoot, network: UndoNetwork | None = None) -> Restored:
     """Put back what the journal of this machine says; what could not be put back stays in it. Raises JournalError."""
     journal = Journal(journal_path(root), root)
     if not os.path.exists(journal.path):
         return Restored()
     journal.load()
     entries = list(journal)
-    result = put_back(entries, allowed=root.machine_directories, journal=journal)
+    result = put_back(entries, allowed=root.machine_directories, journal=journal, network=network)
     left = {error.path for error in (*result.failed, *result.lost)}
     journal.keep_only(e for e in entries if e.path in left)
     result.not_understood = len(journal.not_understood)
@@ -92,9 +95,15 @@ def restore(root: HostRoot) -> Restored:
     return result
 
 
-def put_back(entries: Iterable[Entry], *, allowed: Iterable[str] = ("/",), journal: Journal | None = None) -> Restored:
+def put_back(
+    entries: Iterable[Entry],
+    *,
+    allowed: Iterable[str] = ("/",),
+    journal: Journal | None = None,
+    network: UndoNetwork | None = None,
+) -> Restored:
     """Put the old values of ``entries`` back; only files below one of the ``allowed`` directories are touched. ``journal`` knows which
-    files are still the same, and is told what is written."""
+    files are still the same, and is told what is written; ``network`` takes the shaping of a NIC away."""
     result = Restored()
     journal = Journal("") if journal is None else journal
     roots = tuple(a.rstrip("/") + "/" for a in allowed)
@@ -115,7 +124,12 @@ def put_back(entries: Iterable[Entry], *, allowed: Iterable[str] = ("/",), journ
             others.append(entry)
     _values(values, result, journal)
     for entry in sorted(others, key=lambda e: (_OWN.index(e.undo) if e.undo in _OWN else -1, -e.path.count("/"))):
-        _other(entry, result, journal)
+        if entry.undo is not Undo.NETWORK:
+            _other(entry, result, journal)
+        elif why := network(os.path.basename(entry.path), entry.value) if network is not None else "needs koord koordlet --restore":
+            result.failed.append(WriteError(Trouble.OTHER, entry.path, why))
+        else:
+            result.restored.append(entry.path)
     return result
 
 

@@ -32,6 +32,8 @@ class Undo(StrEnum):
     """The agent made the file."""
     REMOVE_DIRECTORY = "rmdir"
     """The agent made the directory (a resctrl group: its tasks fall back to the root group)."""
+    NETWORK = "network"
+    """The agent shapes a NIC; the value is what its root qdisc was."""
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 from roles.koordlet.hooks.context import Answer, ContainerContext, HostAppContext, PodContext, Stage
 
 if TYPE_CHECKING:
+    from roles.koordlet.actuation.journal import Entry
     from roles.koordlet.actuation.writes import Write
     from roles.koordlet.metrics.registry import Metrics
     from roles.koordlet.options import Options
@@ -63,6 +64,8 @@ class Hook(ABC, Generic[R]):
     def __init__(self, options: Options, gate: Callable[[str], bool]) -> None:
         self.options = options
         self.gate = gate
+        self.note: Callable[[Entry], bool] = lambda entry: True
+        """Puts what :meth:`act` is about to change on record; whether it may."""
 
     @property
     def enabled(self) -> bool:

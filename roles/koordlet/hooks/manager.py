@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from koord import seams
@@ -65,6 +66,8 @@ class HooksManager:
         self._wanted = asyncio.Event()
         self._held_back: set[str] = set()
         self._disabled = disabled_stages(options.runtime_hooks_disable_stages)
+        for hook in self.asking.hooks:
+            hook.note = partial(executor.note, rule=hook.name)
         self._metrics = metrics
         self._registered = ""
         self._server = HookServer(options.runtime_hooks_network, self._address(), self._service, lost=self._lost)
@@ -110,7 +113,7 @@ class HooksManager:
                 self._wanted.clear()
                 retry = 0.0
             done = await self.once()
-            if listening and not _there(self._registered):
+            if listening and self._registered and not _there(self._registered):
                 log.error("the registration %s was taken away; it is written again", self._registered)
                 await self._server.stop()
                 listening = False
@@ -160,6 +163,9 @@ class HooksManager:
         options = self._options
         directory = self._executor.host.root.hooks_config
         batch, path = registration(directory, options.runtime_hooks_host_endpoint, options.runtime_hooks_failure_policy, stages)
+        if all(self._modes(name) is Mode.OBSERVE for name in self.names):
+            log.info("not registered with the runtime proxy: every hook only observes")
+            return
         applied = self._executor.apply([batch], rule="runtime hooks", now=seams.now())
         if applied.failed or not _there(path):
             await self._server.stop()

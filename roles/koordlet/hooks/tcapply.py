@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -64,7 +65,14 @@ async def run_command(command: Command, root: HostRoot | None = None) -> Result:
 class NetworkApplier:
     """One change at a time; the newest wanted plan wins. A failed one is tried again when it is wanted again."""
 
-    def __init__(self, runner: Runner = run_command, clock: Callable[[], float] = seams.monotonic) -> None:
+    def __init__(
+        self,
+        runner: Runner = run_command,
+        clock: Callable[[], float] = seams.monotonic,
+        before: Callable[[str, str], bool] = lambda device, qdisc: True,
+    ) -> None:
+        """``before`` puts (device, its root qdisc) on record before that is replaced; False: it may not be."""
+        self._before = before
         self._run = runner
         self._clock = clock
         self._wanted: NetworkPlan | None = None
@@ -111,7 +119,10 @@ class NetworkApplier:
         return result.output
 
     async def _set_up(self, wanted: NetworkPlan) -> None:
-        if not await self._ours(wanted.device):
+        ours, shown = await self._ours(wanted.device), await self._root(wanted.device)
+        if not self._before(wanted.device, "" if ours else shown):
+            raise CommandError(f"the root qdisc of {wanted.device} cannot be put on record; it is left alone")
+        if not ours:
             await self._must(tcplan.qdisc(wanted))
         for command in tcplan.classes(wanted):
             await self._must(command)
@@ -149,7 +160,17 @@ class NetworkApplier:
                 if (await self._run(("ipset", "list", "-name", tcplan.SETS[name]))).status == 0:
                     await self._must(("ipset", "destroy", tcplan.SETS[name]))
 
+    async def undo(self, device: str, before: str) -> None:
+        """Take down what was set up, and give a NIC the kind of root qdisc back that somebody had chosen. Raises CommandError."""
+        await self._take_down(device)
+        chosen = re.match(r"qdisc (\w+) ([1-9a-f][0-9a-f]*): root", before)  # what the kernel chose has the handle 0:
+        if chosen is not None:
+            await self._must(("tc", "qdisc", "replace", "dev", device, "root", "handle", f"{chosen[2]}:", chosen[1]))
+
+    async def _root(self, device: str) -> str:
+        return await self._must(("tc", "qdisc", "show", "dev", device, "root"))
+
     async def _ours(self, device: str) -> bool:
         """Whether the root qdisc is the tree's."""
-        shown = await self._must(("tc", "qdisc", "show", "dev", device, "root"))
+        shown = await self._root(device)
         return "qdisc htb 1: root" in shown and "default 0x2" in shown

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
+from roles.koordlet.actuation.journal import Entry, Undo
 from roles.koordlet.hooks.context import Answer, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook, Pods
 from roles.koordlet.hooks.network import NET_CLASSES, NetworkRule, network_rule, pod_limits
@@ -82,7 +83,7 @@ class TCNetworkQoS(Hook[TCRule]):
             if why := foreign(root, NETWORK):
                 self._complain(f"nothing is shaped: {why}")
                 return
-            self._applier = NetworkApplier(partial(run_command, root=root))
+            self._applier = NetworkApplier(partial(run_command, root=root), before=partial(self._noted, root.sys))
         device = default_device(snapshot)
         if device is None:
             self._complain("there is no IPv4 default route, so no NIC to shape")
@@ -90,6 +91,10 @@ class TCNetworkQoS(Hook[TCRule]):
         addresses = {pod.uid: (pod, _address(pod)) for pod, _ in pods.values()}
         wanted: NetworkPlan = plan(device, rule.network, addresses)
         self._applier.want(wanted)
+
+    def _noted(self, sys: str, device: str, qdisc: str) -> bool:
+        """Put the root qdisc of a NIC on record before it is replaced."""
+        return self.note(Entry(f"{sys}/class/net/{device}", qdisc, Undo.NETWORK, "qdisc"))
 
     def _complain(self, text: str) -> None:
         if text != self._complaint:

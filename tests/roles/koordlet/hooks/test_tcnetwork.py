@@ -8,12 +8,14 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from roles.koordlet.hooks.tcapply import CommandError, NetworkApplier, Result, run_command
+from roles.koordlet.hooks.tcnetwork import default_device
 from roles.koordlet.hooks.tcplan import minors
 
 ROUTES = (
@@ -250,3 +252,41 @@ def test_the_running_kernel(hooked, namespace) -> None:
     network.run()
     assert "htb" not in tc("qdisc", "show", "dev", "lo")
     assert (network.tools.sets, network.tools.rules) == ({}, [])
+
+
+@pytest.mark.feature("BEY-JRN-01")
+@pytest.mark.parametrize(("before", "after"), [("qdisc fq 8005: root refcnt 2", "fq"), ("qdisc noqueue 0: root refcnt 2", "")])
+def test_the_root_qdisc_is_on_record_before_it_is_replaced_and_given_back(hooked, before: str, after: str) -> None:
+    from roles.koordlet.actuation.restore import restore
+
+    node = hooked("TCNetworkQoS")
+    network = Network(node, Tools())
+    device = default_device(node.world.snapshot())
+    node.machine.file(f"sys/class/net/{device}/operstate", "up")
+    shown, ran = [before], []
+
+    async def tools(command: tuple[str, ...]) -> Result:
+        ran.append(" ".join(command))
+        if command[:3] == ("tc", "qdisc", "show"):
+            return Result(0, shown[0], "")
+        if command[:2] == ("tc", "qdisc") and "htb" in command:
+            assert '"undo":"network"' in Path(node.machine.journal.path).read_text(), "first on record"
+            shown[0] = "qdisc htb 1: root refcnt 2 r2q 10 default 0x2"
+        if command[:3] == ("tc", "qdisc", "del"):
+            shown[0] = "qdisc noqueue 0: root"
+        return Result(0, "", "")
+
+    node.asking.hooks[0].note = lambda entry: node.machine.executor.note(entry, "TCNetworkQoS")
+    network.hook._applier = NetworkApplier(tools, before=lambda *seen: network.hook._noted(str(node.machine.root.sys), *seen))
+    node.world.spec = spec()
+    network.run()
+    assert shown[0].startswith("qdisc htb")
+    node.machine.journal.close()
+    ran.clear()
+    result = restore(
+        node.machine.root, lambda name, was: asyncio.run(NetworkApplier(tools).undo(name, was)) or ("" if name == device else "which?")
+    )
+    assert (result.failed, len(result.restored) >= 1) == ([], True)
+    assert f"tc qdisc del dev {device} root" in ran
+    replaced = [f"tc qdisc replace dev {device} root handle 8005: fq"] if after else []
+    assert [command for command in ran if "qdisc replace" in command] == replaced
