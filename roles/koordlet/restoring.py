@@ -47,6 +47,8 @@ def choose(root: HostRoot, *, asked: bool) -> HostRoot:
     layouts = _layouts(root)
     for flags, other in layouts:
         journal = journal_path(other)
+        if os.path.exists(journal) and root.root == other.root != "/" and flags.startswith("--host-root="):
+            return root.with_dirs(var_run=other.var_run)  # the same machine: /var/run is no link to /run there
         if os.path.exists(journal) and not asked and flags == "--host-root=/":
             return other
         if os.path.exists(journal) and os.path.getsize(journal):
