@@ -61,6 +61,15 @@ def test_a_failing_sink_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert len(caplog.records) == 5
 
 
+def test_a_kind_pushes_no_other_out() -> None:
+    ring = RingSink(total=10)
+    ring.write(record("n", kind="Node"))
+    for number in range(100):
+        ring.write(record(f"p{number}"))
+    assert len(ring) == 11
+    assert [item.subject.name for item in ring.find("Node")] == ["n"]
+
+
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 9)), max_size=60), st.integers(1, 5), st.integers(1, 12))
 def test_the_ring_is_bounded_and_keeps_the_newest(stream: list[tuple[str, int]], per_subject: int, total: int) -> None:
     ring = RingSink(per_subject, total)
