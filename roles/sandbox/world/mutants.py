@@ -197,50 +197,30 @@ def _no_deletions() -> None:
 
 @_mutant("a-stalled-watch-is-believed", "nobody looks whether a silent watch is alive")
 def _stalled() -> None:
-    from koord.kube import client
-
-    client.SILENCE = 1e9
-    for name in ("PROGRESS", "QUIET", "PROBE_AFTER"):
-        if hasattr(client, name):
-            setattr(client, name, 1e9)
+    _replace("koord.kube.reflector:QUIET", (1e9, 1e9))
 
 
 @_mutant("expired-versions-are-kept", "410 Gone does not lead to a new list")
 def _no_relist() -> None:
-    _replace("koord.kube.reflector:_must_list", lambda error: False)
+    _replace("koord.kube.reflector:must_list", lambda error: False)
 
 
-@_mutant("a-lease-is-taken-at-once", "a standby does not wait for the lease to run out")
-def _impatient() -> None:
-    async def attempt(self: Any) -> bool:
-        from koord.api.kinds import LEASES
-        from koord.kube import errors
+def _observed_at(moment: float) -> Callable[[Any], Any]:
+    def make(old: Any) -> Any:
+        def observe(self: Any, lease: Any) -> None:
+            old(self, lease)
+            if self._holder(lease) != self.who.name:
+                self._observed_at = self._clock() + moment
 
-        try:
-            lease = await self.client.get(LEASES, self.name, self.namespace)
-        except errors.NotFound:
-            return bool(await self._write(None, {"leaseTransitions": 0, "acquireTime": self._now()}))
-        self._observe(lease)
-        if self._holder(lease) == self.identity:
-            return bool(await self._write(lease, {}))
-        return bool(await self._write(lease, {"leaseTransitions": 1, "acquireTime": self._now()}))
+        return observe
 
-    _replace("koord.kube.leases:LeaderElector._try", attempt)
+    return make
 
 
-@_mutant("a-lease-is-never-taken-over", "a standby waits for ever")
-def _patient() -> None:
-    _wrap("koord.kube.leases:LeaderElector._observe", _always_fresh)
-
-
-def _always_fresh(old: Any) -> Any:
-    def observe(self: Any, lease: Any) -> None:
-        old(self, lease)
-        if self._holder(lease) != self.identity:
-            self._observed_at = self._clock() + 1e9
-
-    return observe
-
+_simple(
+    "a-lease-is-taken-at-once", "a standby does not wait for the lease to run out", "koord.kube.leases:_Lease._observe", _observed_at(-1e9)
+)
+_simple("a-lease-is-never-taken-over", "a standby waits for ever", "koord.kube.leases:_Lease._observe", _observed_at(1e9))
 
 # -- manager and descheduler ---------------------------------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ class Roles:
         self._tls = made.context()
         self.servers: dict[str, OpsServer] = {}
         self.shown: list[str] = []
+        self._started: list[OpsServer] = []
 
     async def start(self, pod: str, role: str, *records: Record) -> None:
         recorder = Recorder(role)
@@ -65,6 +66,11 @@ class Roles:
         server = OpsServer(role=role, recorder=recorder, ssl_context=self._tls, middlewares=[note])
         await server.start()
         self.servers[pod] = server
+        self._started.append(server)
+
+    async def stop(self) -> None:
+        for server in self._started:
+            await server.stop()
 
 
 @asynccontextmanager
@@ -161,6 +167,7 @@ def test_the_kubeconfig_is_enough(tmp_path: Path) -> None:
             assert result.exit_code == 1
             assert "no role answered" in result.output
             assert '"answered": 0' in result.output
+            await roles.stop()
 
     asyncio.run(story())
 
