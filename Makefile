@@ -57,6 +57,9 @@ policies: $(STAMP) ## generate the admission policies of configs/install from th
 crds: $(STAMP) ## generate configs/crds from the models
 	$(BIN)/python -m koord.api.crdgen configs/crds
 
+world: $(STAMP) ## histories of a whole cluster in one process on virtual time, hurt and checked: make world [SEED=n] [SEEDS=n]
+	$(BIN)/koord sandbox world --seed $(or $(SEED),0) --seeds $(or $(SEEDS),60) --jobs $$(nproc)
+
 features: $(STAMP) ## feature IDs, the tests that cover each, and those with none
 	$(BIN)/python tests/features.py $(FEATURES_ARGS)
 
