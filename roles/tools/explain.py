@@ -109,7 +109,8 @@ def _scheduled(record: Record) -> Section:
         if "score" in numbers:
             line += f"; this one won with {amount('', numbers['score'])} points"
             ties = numbers.get("ties")
-            line += f" (equal to {ties} others)" if isinstance(ties, int) and ties > 1 else ""
+            others = ties - 1 if isinstance(ties, int) else 0  # the winner is one of its equals
+            line += f" (equal to {others} {'other' if others == 1 else 'others'})" if others > 0 else ""
         lines.append(line + ".")
     shown = frozenset({"evaluated", "feasible", "score", "ties", "node"})
     scores = tuple(sorted(record.terms, key=lambda term: -term.value if isinstance(term.value, (int, float)) else 0))

@@ -18,19 +18,24 @@ Obj = dict[str, Any]
 _HOOK_KEYS = ("remote-endpoint", "failure-policy", "runtime-hooks", "partial-answers")
 
 
-async def lint(sources: Sequence[Source], skipped: Sequence[str] = ()) -> Report:
-    """Check every document of the sources, each on its own and all together."""
+async def lint(sources: Sequence[Source | Finding], skipped: Sequence[str] = ()) -> Report:
+    """Check every document of the sources, each on its own and all together. A Finding stands for a source that cannot be read."""
     found: list[Finding] = []
     read: list[Document] = []
     for source in sources:
-        for item in documents(source):
+        for item in (source,) if isinstance(source, Finding) else documents(source):
             found.append(item) if isinstance(item, Finding) else read.append(item)
     run = _Run([document.data for document in read if isinstance(document.data, dict)])
     await run.prepare()
     for document in read:
         found += await run.document(document)
     found += await run.together()
-    return report(_without_echoes(found), run.checked, [*skipped, *run.skipped], [source.name for source in sources])
+    return report(
+        _without_echoes(found),
+        run.checked,
+        [*skipped, *run.skipped],
+        [one.source if isinstance(one, Finding) else one.name for one in sources],
+    )
 
 
 def _without_echoes(found: Iterable[Finding]) -> Iterator[Finding]:

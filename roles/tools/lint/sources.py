@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ import orjson
 import yaml
 
 from koord.config.positions import START, Inner, Position, Positions, keys_twice
-from koord.process.errors import ConfigurationError
 from roles.tools.lint.finding import Finding, Level
 
 STDIN = "<stdin>"
@@ -77,42 +77,69 @@ def join(base: str, path: str) -> str:
     return f"{base}{path}" if path.startswith("[") else f"{base}.{path}"
 
 
-def read(names: Iterable[str]) -> tuple[list[Source], list[str]]:
-    """The texts of files, folders and `-`, and what was passed over. Raises ConfigurationError for what cannot be read."""
-    found: dict[str, Source] = {}
+def read(names: Iterable[str]) -> tuple[list[Source | Finding], list[str]]:
+    """The texts of files, folders and `-`, and what was passed over. What cannot be read is a Finding in its place."""
+    found: dict[str, Source | Finding] = {}
     skipped: list[str] = []
     for name in names:
         if name == "-":
-            found[STDIN] = Source(STDIN, sys.stdin.read())
-        elif Path(name).is_dir():
-            for file in sorted(Path(name).rglob("*")):
-                if file.suffix in _SUFFIXES and file.is_file():
-                    if _chart_template(file, Path(name)):
-                        skipped.append(f"{file} (a Helm template: render it first)")
-                    else:
-                        found.setdefault(str(file), Source(str(file), _text(file), asked=False))
+            found[STDIN] = _source(STDIN)
+        elif os.path.isdir(name):  # no answer, for want of rights, is an answer here: reading tells why
+            for file in _below(name):
+                if isinstance(file, Finding):
+                    found.setdefault(file.source, file)
+                elif _chart_template(file, Path(name)):
+                    skipped.append(f"{file} (a Helm template: render it first)")
+                else:
+                    found.setdefault(str(file), _source(str(file), asked=False))
         else:
-            found[name] = Source(name, _text(Path(name)))
+            found[name] = _source(name)
     return list(found.values()), skipped
+
+
+def _below(folder: str) -> list[Path | Finding]:
+    """The files of a folder that may be for us, links that lead nowhere among them, and the folders in it that cannot be read."""
+    closed: list[Path | Finding] = []
+
+    def refused(error: OSError) -> None:
+        closed.append(_unread(str(Path(error.filename)), f"cannot be read: {error.strerror or error}"))
+
+    files = [Path(parent, name) for parent, _, names in os.walk(folder, onerror=refused) for name in names]
+    wanted = [file for file in files if file.suffix in _SUFFIXES and (os.path.isfile(file) or _leads_nowhere(file))]
+    return sorted([*wanted, *closed], key=lambda one: Path(one.source) if isinstance(one, Finding) else one)
+
+
+def _leads_nowhere(file: Path) -> bool:
+    return os.path.islink(file) and not os.path.exists(file)
 
 
 def _chart_template(file: Path, top: Path) -> bool:
     return any(
-        parent.name == "templates" and (parent.parent / "Chart.yaml").is_file()
+        parent.name == "templates" and os.path.isfile(parent.parent / "Chart.yaml")
         for parent in file.parents
         if parent == top or top in parent.parents
     )
 
 
-def _text(file: Path) -> str:
+def _source(name: str, *, asked: bool = True) -> Source | Finding:
     try:
-        if file.stat().st_size > MAX_BYTES:
-            raise ConfigurationError(f"{file}: is larger than {MAX_BYTES >> 20} MiB")
-        return file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{file}: is not UTF-8 text") from None
+        if name == STDIN:
+            raw = sys.stdin.buffer.read(MAX_BYTES + 1)
+        else:
+            with open(name, "rb") as file:
+                raw = file.read(MAX_BYTES + 1)  # the size that a device or a pipe tells says nothing
     except OSError as error:
-        raise ConfigurationError(f"{file}: cannot be read: {error.strerror or error}") from None
+        return _unread(name, f"cannot be read: {error.strerror or error}")
+    if len(raw) > MAX_BYTES:
+        return _unread(name, f"is larger than {MAX_BYTES >> 20} MiB")
+    try:
+        return Source(name, raw.decode("utf-8-sig"), asked)
+    except UnicodeDecodeError as error:
+        return _unread(name, f"is not UTF-8 text: byte {error.start + 1} is 0x{raw[error.start]:02x}")
+
+
+def _unread(name: str, message: str) -> Finding:
+    return Finding(name, START, Level.ERROR, message)
 
 
 def documents(source: Source) -> Iterator[Document | Finding]:

@@ -550,6 +550,40 @@ def test_standard_input_folders_and_what_is_passed_over(tmp_path: Path) -> None:
     assert CliRunner().invoke(command, []).exit_code == 1
 
 
+def test_what_cannot_be_read_is_one_finding_among_the_others(tmp_path: Path) -> None:
+    kind = "apiVersion: slo.koordinator.sh/v1alpha1\nkind: NodeSLO\n"
+    wrong = kind + "metadata: {name: n}\nspec: {resourceUsedThresholdWithBE: {enabel: true}}\n"
+    (tmp_path / "b.yaml").write_text(wrong)
+    (tmp_path / "c.yaml").write_bytes(b"kind: \xff\n")
+    (tmp_path / "d.yaml").symlink_to("d.yaml")
+    (tmp_path / "e.yaml").symlink_to("nowhere.yaml")
+    (tmp_path / "f.yaml").write_bytes(b" " * ((32 << 20) + 1))
+    told = {
+        "a.yaml": "cannot be read: No such file",
+        "b.yaml": "unknown field",
+        "c.yaml": "is not UTF-8 text: byte 7 is 0xff",
+        "d.yaml": "cannot be read: Too many levels of symbolic links",
+        "e.yaml": "cannot be read: No such file",
+        "f.yaml": "is larger than 32 MiB",
+        "/dev/zero": "is larger than 32 MiB",
+    }
+    named = [str(tmp_path / name) for name in told]  # /dev/zero stays what it is
+    for arguments, wanted in (named, list(told)), ([str(tmp_path)], list(told)[1:-1]):
+        done = CliRunner().invoke(command, [*arguments, "--output=json"])
+        assert done.exit_code == 1, done.output
+        found = orjson.loads(done.output)["findings"]
+        assert [one["file"] for one in found] == [str(tmp_path / name) for name in wanted]
+        for one, name in zip(found, wanted, strict=True):
+            assert told[name] in one["message"]
+    text = CliRunner().invoke(command, named).output.splitlines()
+    assert text[0].startswith(f"{named[0]}:1:1: error: cannot be read")
+    assert text[-1] == "1 checked, 7 errors, 0 warnings"
+    done = CliRunner().invoke(command, [str(tmp_path / "b.yaml"), "-"], input=b"\xff")
+    assert done.exit_code == 1
+    assert "enabel" in done.output
+    assert "<stdin>:1:1: error: is not UTF-8 text" in done.output
+
+
 @pytest.mark.parametrize(
     ("role", "arguments", "environ", "wrong", "told"),
     [

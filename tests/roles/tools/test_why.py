@@ -85,6 +85,19 @@ def test_a_pending_pod_from_records_alone() -> None:
 
 
 @pytest.mark.feature("BEY-WHY-01")
+@pytest.mark.parametrize(("ties", "told"), [(1, ""), (2, " (equal to 1 other)"), (6, " (equal to 5 others)")])
+def test_the_winner_is_not_one_of_those_it_equals(ties: int, told: str) -> None:
+    async def story() -> None:
+        numbers = {"evaluated": 6, "feasible": 6, "score": 497, "ties": ties, "node": "n2"}
+        server = await serve("scheduler", Record("scheduler", POD, time.time(), "Scheduled", "LoadAware", "placed on n2", numbers))
+        output = (await why("pod", "api-1", "-n", "web", "--endpoint", server.url)).output
+        assert f"Of 6 nodes looked at, 6 fitted; this one won with 497 points{told}." in output
+        await server.stop()
+
+    asyncio.run(story())
+
+
+@pytest.mark.feature("BEY-WHY-01")
 def test_placed_suppressed_and_evicted() -> None:
     async def story() -> None:
         now = time.time()
