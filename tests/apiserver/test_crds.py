@@ -100,3 +100,18 @@ def test_a_pattern_takes_linear_time_and_one_that_cannot_is_refused() -> None:
         check_schema({"type": "string", "pattern": pattern}, "schema", causes)
         assert [cause.field for cause in causes] == ["schema.pattern"], pattern
         assert "must be a valid regular expression" in causes[0].message
+
+
+def test_what_is_not_enforced_is_said() -> None:
+    """A policy, a quota or a CEL rule that is stored and not enforced comes back with a Warning (F-LIB-12)."""
+    from koord.apiserver.rest.unenforced import warnings
+
+    rule = {"type": "object", "properties": {"a": {"type": "integer", "x-kubernetes-validations": [{"rule": "self > 1"}]}}}
+    crd = {"spec": {"versions": [{"name": "v1", "schema": {"openAPIV3Schema": rule}}]}}
+    assert warnings("CustomResourceDefinition", crd) == [
+        "this API server does not evaluate x-kubernetes-validations (1 in this definition)"
+    ]
+    assert warnings("ResourceQuota", {}) == ["this API server does not enforce ResourceQuotas"]
+    assert "ValidatingAdmissionPolicies" in warnings("ValidatingAdmissionPolicy", {})[0]
+    assert warnings("CustomResourceDefinition", {"spec": {"versions": [{"name": "v1"}]}}) == []
+    assert warnings("Pod", {}) == []

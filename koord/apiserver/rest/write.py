@@ -19,6 +19,7 @@ from koord.apiserver.errors import (
     not_found,
 )
 from koord.apiserver.rest.meta import check_identity, check_version, expected_version, generated_name, prepare_create, prepare_update
+from koord.apiserver.rest.unenforced import warnings as unenforced
 from koord.apiserver.schema.builtin import clean, schemas
 from koord.apiserver.store import Entry, make_key
 from koord.apiserver.strategies import strategy
@@ -99,6 +100,7 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     """Create an object. `name` is set where the path names it (a PUT or an apply that creates)."""
     check_identity(resource, obj, namespace, name)
     decode(resource, obj, options)
+    options.warnings.extend(unenforced(resource.kind, obj))
     meta = obj["metadata"]
     if meta.get("resourceVersion"):
         raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
