@@ -21,7 +21,7 @@ Models = Mapping[tuple[str, str], type[M]]
 _TYPE_WORDS = {
     "int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number", "bool_type": "true or false",
     "string_type": "a string", "list_type": "a list", "dict_type": "a mapping", "model_type": "a mapping",
-    "model_attributes_type": "a mapping", "tuple_type": "a list",
+    "model_attributes_type": "a mapping", "tuple_type": "a list", "set_type": "a list", "frozen_set_type": "a list",
 }  # fmt: skip
 
 

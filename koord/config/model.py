@@ -6,8 +6,9 @@ import os
 import stat
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, PlainSerializer, model_validator
 from pydantic.alias_generators import to_camel
+from pydantic_core import CoreSchema
 
 from koord.config.durations import format_duration, parse_duration
 from koord.config.redact import redacted
@@ -26,6 +27,18 @@ Seconds = Annotated[float, BeforeValidator(_duration), PlainSerializer(format_du
 """A duration in seconds, written in files as a Go duration text ("15s")."""
 
 
+def _take_lists(part: Any) -> None:
+    if isinstance(part, dict):
+        if part.get("type") in ("tuple", "set", "frozenset"):
+            part["strict"] = False
+        for key, value in part.items():
+            if key not in ("metadata", "serialization", "default"):
+                _take_lists(value)
+    elif isinstance(part, list):
+        for one in part:
+            _take_lists(one)
+
+
 class ConfigModel(BaseModel):
     """A part of a component config file. Python names are snake_case, wire names camelCase.
 
@@ -34,6 +47,13 @@ class ConfigModel(BaseModel):
     """
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Files know one kind of list, so a list is what a tuple or a set is written as; their items stay strict."""
+        schema = handler(source)
+        _take_lists(handler.resolve_ref_schema(schema))
+        return schema
 
     @model_validator(mode="before")
     @classmethod

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 
 class ConfigurationError(Exception):
     """The process cannot run as it was told to: a flag, a file, an address, an environment variable.
@@ -12,3 +14,16 @@ class ConfigurationError(Exception):
 
 class FatalError(Exception):
     """The process must end with status 1 although it was configured well: a lost lease, a supervised task that crashed."""
+
+
+def told(error: BaseException, file: str = "") -> str:
+    """An exception of somebody else's code in one line: file, line, type and text. `file` is preferred to what it has called."""
+    text = str(error)
+    if isinstance(error, SyntaxError) and error.filename:
+        where, line, text = error.filename, error.lineno or 0, error.msg
+    else:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+        last = next((frame for frame in reversed(frames) if frame.filename == file), frames[-1] if frames else None)
+        where, line = (last.filename, last.lineno or 0) if last is not None else (file, 0)
+    place = f"{where}:{line}: " if where and line else ""
+    return f"{place}{type(error).__name__}: {' '.join(text.split())}"

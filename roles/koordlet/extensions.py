@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from koord.api.names import ANNOTATION_CPU_BURST, ANNOTATION_MEMORY_QOS
-from koord.process.errors import ConfigurationError
+from koord.process.errors import ConfigurationError, told
 from roles.koordlet.qos.outcome import Strategy
 from roles.koordlet.states.model import PodState
 
@@ -157,8 +157,9 @@ def _register_of(path: str) -> Any:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise ConfigurationError(f"--plugin-path: {path} cannot be loaded: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # a file that calls exit() must not end koordlet without a word
+        del sys.modules[name]
+        raise ConfigurationError(f"--plugin-path: {path} cannot be loaded: {told(error, path)}") from error
     return getattr(module, "register", None)
 
 
@@ -170,5 +171,5 @@ def _call(register: Any, extensions: Extensions, source: str) -> None:
     except ConfigurationError:
         raise
     except Exception as error:
-        raise ConfigurationError(f"{source}: register failed: {type(error).__name__}: {error}") from error
+        raise ConfigurationError(f"{source}: register failed: {told(error, source)}") from error
     log.info("extension %s is loaded", source)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from koord.process.errors import told
 from roles.scheduler.framework.interfaces import Plugin
 
 ENTRY_POINT_GROUP = "koord.scheduler.plugins"
@@ -59,8 +60,8 @@ def load_entry_points(registry: Registry) -> None:
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         try:
             found = entry.load()
-        except Exception as error:
-            raise PluginError(f"plugin entry point {entry.name!r} ({entry.value}) cannot be loaded: {error}") from error
+        except (Exception, SystemExit) as error:
+            raise PluginError(f"plugin entry point {entry.name!r} ({entry.value}) cannot be loaded: {told(error)}") from error
         if not (inspect.isclass(found) and issubclass(found, Plugin)):
             raise PluginError(f"plugin entry point {entry.name!r} ({entry.value}) is no Plugin class")
         registry.add(found, f"entry point {entry.name!r}")
@@ -81,8 +82,9 @@ def load_path(registry: Registry, path: str) -> None:
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
-            raise PluginError(f"plugin file {str(file)!r} cannot be loaded: {error}") from error
+        except (Exception, SystemExit) as error:  # a file that calls exit() must not end the scheduler without a word
+            del sys.modules[name]
+            raise PluginError(f"plugin file {str(file)!r} cannot be loaded: {told(error, str(file))}") from error
         for found in vars(module).values():
             if inspect.isclass(found) and issubclass(found, Plugin) and found.__module__ == name and hasattr(found, "name"):
                 registry.add(found, str(file))

@@ -10,12 +10,41 @@ from typing import Any
 
 import pytest
 
+from koord.config.errors import InvalidConfig
 from koord.config.scheduler import KubeSchedulerConfiguration
 from roles.scheduler import testing
 from roles.scheduler.engine import Engine, registry
 from roles.scheduler.framework.interfaces import Point
 from roles.scheduler.framework.registry import PluginError
 from roles.scheduler.whatif import Simulation, Snapshot
+
+LISTED = """
+import numpy as np
+from koord.config.model import ConfigModel
+from roles.scheduler.cluster.changes import NODE
+from roles.scheduler.framework.interfaces import Filter, Rejection
+
+
+class ListedArgs(ConfigModel):
+    labels: tuple[str, ...] = ()
+    pair: tuple[str, int] = ("", 0)
+    kinds: set[str] = set()
+    zones: frozenset[str] = frozenset()
+    per_pool: dict[str, tuple[str, ...]] = {}
+    maybe: tuple[str, ...] | None = None
+
+
+class Listed(Filter):
+    name = "Listed"
+    Args = ListedArgs
+    reads = NODE
+
+    def filter(self, ctx, rows):
+        return np.ones(len(ctx.cluster.labels.column("x").ids[rows]), dtype=bool)
+
+    def rejection(self, ctx, code):
+        return Rejection((str(tuple(dict(self.args).values())),), resolvable=False)
+"""
 
 DOC = Path(__file__).resolve().parents[3] / "docs" / "scheduler.md"
 
@@ -128,6 +157,53 @@ def test_the_worked_example_of_the_guide(tmp_path: Path) -> None:
     (tmp_path / "quiet_hours.py").write_text("import nothing_of_that_name")
     with pytest.raises(PluginError, match="cannot be loaded"):
         registry([str(tmp_path)])
+
+
+@pytest.mark.feature("SCH-FW-07")
+@pytest.mark.parametrize(
+    ("code", "wanted"),
+    [
+        ("import os\nimport nothing_of_that_name\n", "mine.py:2: ModuleNotFoundError: No module named 'nothing_of_that_name'"),
+        ("import json\n\njson.loads('{')\n", "mine.py:3: JSONDecodeError: "),
+        ("x = 1\ndef f(:\n    pass\n", "mine.py:2: SyntaxError: invalid syntax"),
+        ("assert False\n", "mine.py:1: AssertionError"),
+        ("raise SystemExit(0)\n", "mine.py:1: SystemExit: 0"),
+        ("import beside\n", "mine.py:1: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_plugin_that_fails_at_import_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, wanted: str) -> None:
+    (tmp_path / "mine.py").write_text(code)
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "beside.py").write_text("\n\n1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path / "lib")
+    for path in (tmp_path, tmp_path / "mine.py"):
+        with pytest.raises(PluginError) as caught:
+            registry([str(path)])
+        assert f"cannot be loaded: {tmp_path}/{wanted}" in str(caught.value)
+        assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.feature("SCH-FW-07")
+def test_arguments_of_a_plugin_may_be_lists(tmp_path: Path) -> None:
+    (tmp_path / "listed.py").write_text(LISTED)
+    plugins = registry([str(tmp_path)])
+
+    def simulation(args: dict[str, Any]) -> Simulation:
+        profile = {"plugins": {"filter": {"enabled": [{"name": "Listed"}]}}, "pluginConfig": [{"name": "Listed", "args": args}]}
+        return Simulation(Snapshot(nodes=[testing.node("n1")]), config=config(**profile), now=0.0, plugins=plugins)
+
+    args = {"labels": ["a", "b"], "pair": ["x", 1], "kinds": ["k", "k"], "zones": ["z"], "perPool": {"p": ["q"]}, "maybe": ["m"]}
+    told = simulation(args).fits(testing.pod()).message
+    assert "(('a', 'b'), ('x', 1), {'k'}, frozenset({'z'}), {'p': ('q',)}, ('m',))" in told
+    for wrong, place in (
+        ({"labels": "a"}, "args.labels: must be a list, got 'a'"),
+        ({"labels": {"a": "b"}}, "args.labels: must be a list, got a mapping"),
+        ({"labels": ["a", 1]}, "args.labels[1]: must be a string, got 1"),
+        ({"kinds": "k"}, "args.kinds: must be a list, got 'k'"),
+        ({"zones": 3}, "args.zones: must be a list, got 3"),
+    ):
+        with pytest.raises(InvalidConfig, match=re.escape(place)):
+            simulation(wrong)
 
 
 @pytest.mark.feature("SCH-FW-06")

@@ -121,8 +121,10 @@ def test_an_extension_of_every_kind(tmp_path: Path) -> None:
     ("code", "gates", "said"),
     [
         ("register = 1", "", "no function register"),
-        ("def register(e): raise KeyError('x')", "", "register failed: KeyError"),
-        ("import nowhere_to_be_found", "", "cannot be loaded"),
+        ("def register(e): raise KeyError('x')", "", r"register failed: .*/mine\.py:1: KeyError"),
+        ("import os\nimport nowhere_to_be_found", "", r"cannot be loaded: .*/mine\.py:2: ModuleNotFoundError: No module"),
+        ("def f(:\n  pass", "", r"cannot be loaded: .*/mine\.py:1: SyntaxError: invalid syntax"),
+        ("\nraise SystemExit(0)", "", r"cannot be loaded: .*/mine\.py:2: SystemExit: 0"),
         ("def register(e): pass", "Other=true", "Other: extension strategies that were loaded: none"),
         ("def register(e): pass", "Other", "is not Name=true"),
         ("def register(e):\n  e.replace_evictor(None)\n  e.replace_evictor(print)\n  e.replace_evictor(print)", "", "two extensions"),
