@@ -28,7 +28,14 @@ if TYPE_CHECKING:
 @duration_option("--interval", default="10s", help="Pause between looks.")
 @click.option("--kubeconfig", metavar="FILE", help="Which cluster (default: KUBECONFIG, a running sandbox, in-cluster).")
 @click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "wide", "json"]),
+    default="text",
+    show_default=True,
+    help="Output format; wide: all columns, however narrow the terminal.",
+)
 def command(
     nodes: tuple[str, ...],
     selector: str,
@@ -88,8 +95,8 @@ async def _run(config: Any, look: Look, output: str, interval: float | None) -> 
     from koord.kube.errors import ApiError
 
     async with Client(config, role="top") as client:
-        if interval is not None and output == "text" and sys.stdout.isatty():
-            await _live(client, look, interval)
+        if interval is not None and output != "json" and sys.stdout.isatty():
+            await _live(client, look, interval, wide=output == "wide")
             return
         while True:
             try:
@@ -102,7 +109,7 @@ async def _run(config: Any, look: Look, output: str, interval: float | None) -> 
             if interval is None:
                 return
             await asyncio.sleep(interval)
-            if output == "text":
+            if output != "json":
                 click.echo()
 
 
@@ -117,7 +124,9 @@ def _print(rows: list[Row], hidden: int, output: str) -> None:
     if sys.stdout.isatty():
         from rich.console import Console
 
-        Console().print(table.rich(rows, _note(hidden)))
+        console = Console()
+        drawn = table.rich(rows, _note(hidden), None if output == "wide" else console.width)
+        console.print(drawn, soft_wrap=True)
         return
     for line in table.plain(rows):
         click.echo(line)
@@ -129,7 +138,7 @@ def _note(hidden: int) -> str:
     return f"{hidden} more nodes: --limit=0 shows all" if hidden else ""
 
 
-async def _live(client: Client, look: Look, interval: float) -> None:
+async def _live(client: Client, look: Look, interval: float, *, wide: bool) -> None:
     """A table that is drawn over itself. A look that fails leaves the last one standing, with the reason below."""
     from rich.live import Live
 
@@ -145,5 +154,6 @@ async def _live(client: Client, look: Look, interval: float) -> None:
                 note = _note(hidden)
             except ApiError as error:
                 note = f"cannot be asked: {error}"
-            live.update(table.rich(rows, f"{time.strftime('%H:%M:%S')}  {note}"), refresh=True)
+            width = None if wide else live.console.width
+            live.update(table.rich(rows, f"{time.strftime('%H:%M:%S')}  {note}", width), refresh=True)
             await asyncio.sleep(interval)

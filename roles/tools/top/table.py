@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from roles.tools.top.rows import Row, Use
 
 HEADINGS = (
-    "NODE", "CPU", "USED", "PROD", "MID", "BATCH", "SYSTEM", "BATCH ASKED/OFFERED", "BE MAY", "MEMORY", "USED", "BATCH ASKED/OFFERED",
-    "AGE", "MARKS",
+    "NODE", "CPU", "USED", "PROD", "MID", "BATCH", "SYSTEM", "BATCH CPU", "BE MAY", "MEMORY", "MEM USED", "BATCH MEM", "AGE", "MARKS",
 )  # fmt: skip
+_GAP = "  "
+_FIRST_TO_GO = (6, 4, 11, 12, 3, 9, 1, 8, 5, 7, 13, 10)
+"""Columns by rank, the least important first: what remains at the end is the node and its use of CPU."""
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -60,23 +62,54 @@ def age(seconds: float | None) -> str:
 
 
 def plain(rows: Sequence[Row]) -> list[str]:
-    """Lines aligned by blanks."""
-    grid = [HEADINGS, *(cells(row) for row in rows)]
-    widths = [max(len(line[column]) for line in grid) for column in range(len(HEADINGS))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in grid]
+    """Lines aligned by blanks, with all columns."""
+    grid = _grid(rows)
+    return [_line(line, _widths(grid), range(len(HEADINGS))) for line in grid]
 
 
-def rich(rows: Sequence[Row], note: str) -> Any:
-    """A table for a terminal: hot nodes red, squeezed and stale ones yellow."""
-    from rich.table import Table
+def fitting(rows: Sequence[Row], width: int) -> tuple[int, ...]:
+    """The columns that `width` characters have room for, from left to right: the least important go first, node and use stay."""
+    widths = _widths(_grid(rows))
+    shown = set(range(len(HEADINGS)))
+    for column in _FIRST_TO_GO:
+        if sum(widths[one] for one in shown) + len(_GAP) * (len(shown) - 1) <= width:
+            break
+        shown.discard(column)
+    return tuple(sorted(shown))
 
-    drawn = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", caption=note, caption_justify="left")
-    for number, heading in enumerate(HEADINGS):
-        drawn.add_column(heading, justify="left" if number in (0, len(HEADINGS) - 1) else "right", no_wrap=number == 0)
-    for row in rows:
-        marks = " ".join(row.marks)
-        drawn.add_row(*cells(row), style="red" if "hot" in marks else "yellow" if row.marks else "")
+
+def rich(rows: Sequence[Row], note: str, width: int | None = None) -> Any:
+    """A table for a terminal of `width` characters (None: all columns): hot nodes red, squeezed and stale ones yellow.
+
+    No cell is cut: columns without room are left out and named below. The sum's marks are counts of nodes, so it has no colour.
+    """
+    from rich.text import Text
+
+    shown = range(len(HEADINGS)) if width is None else fitting(rows, width)
+    grid = _grid(rows)
+    widths = _widths(grid)
+    drawn = Text(overflow="fold")
+    for number, line in enumerate(grid):
+        marks = " ".join(rows[number - 1].marks) if number > 1 else ""
+        style = "dim" if number == 0 else "red" if "hot" in marks else "yellow" if marks else ""
+        drawn.append(_line(line, widths, shown) + "\n", style=style)
+    missing = len(HEADINGS) - len(shown)
+    hint = f"{missing} {'column' if missing == 1 else 'columns'} more: -o wide" if missing else ""
+    drawn.append("  ".join(part for part in (note, hint) if part), style="dim")
+    drawn.rstrip()
     return drawn
+
+
+def _grid(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    return [HEADINGS, *(cells(row) for row in rows)]
+
+
+def _widths(grid: Sequence[tuple[str, ...]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*grid, strict=True)]
+
+
+def _line(line: Sequence[str], widths: Sequence[int], shown: Iterable[int]) -> str:
+    return _GAP.join(line[column].ljust(widths[column]) for column in shown).rstrip()
 
 
 def wire(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -84,7 +117,7 @@ def wire(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [
         {
             "name": row.name,
-            **{name: _amount(getattr(row, name)) for name in _AMOUNTS},
+            **{key: _amount(getattr(row, name)) for key, name in _AMOUNTS.items()},
             "bestEffortMilliCPU": row.best_effort,
             "allowanceMilliCPU": row.allowance,
             "ageSeconds": None if row.age is None else round(row.age, 1),
@@ -94,7 +127,11 @@ def wire(rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-_AMOUNTS = ("capacity", "used", "prod", "mid", "batch", "system", "batch_allocatable", "batch_requested")
+_AMOUNTS = {
+    **{name: name for name in ("capacity", "used", "prod", "mid", "batch", "system")},
+    "batchAllocatable": "batch_allocatable",
+    "batchRequested": "batch_requested",
+}
 
 
 def _amount(use: Use) -> dict[str, int]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pty
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ from koord.apiserver.testing import RunningServer, running_server
 from koord.kube.client import Client
 from roles.tools.top.cli import command
 from roles.tools.top.rows import Row, Use, ordered, row, total
-from roles.tools.top.table import cells, plain
+from roles.tools.top.table import HEADINGS, cells, fitting, plain, rich, wire
 
 pytestmark = pytest.mark.feature("BEY-TOP-01")
 NOW = 1_800_000_000.0
@@ -161,6 +164,54 @@ def test_the_sum_is_of_all_nodes_and_no_row_is_lost(rows: list[Row]) -> None:
     assert len({line.index("CPU") for line in plain([whole, *rows])[:1]}) == 1
 
 
+BUSY = Row(
+    name="worker-0",
+    capacity=Use(128_000, 512 * GIB),
+    used=Use(97_300, 300 * GIB),
+    prod=Use(60_000, GIB),
+    batch=Use(20_000, GIB),
+    system=Use(1000, GIB),
+    batch_allocatable=Use(28_500, 180 * GIB),
+    batch_requested=Use(2500, 18 * GIB),
+    allowance=21_300,
+    age=20,
+    marks=("hot cpu",),
+)
+
+
+@pytest.mark.parametrize("width", [80, 90, 100, 120, 140, 200])
+def test_a_terminal_shows_whole_cells_or_none(width: int) -> None:
+    rows = [total([BUSY, BUSY]), BUSY, Row("worker-1", capacity=BUSY.capacity)]
+    shown = rich(rows, "", width).plain.splitlines()
+    columns = fitting(rows, width)
+    assert max(map(len, shown)) <= width
+    for line, whole in zip(shown, (HEADINGS, *map(cells, rows)), strict=False):
+        assert line.split() == [word for column in columns for word in whole[column].split()]
+    assert len(set(HEADINGS)) == len(HEADINGS), "a heading must be clear when its neighbours are left out"
+    assert {"NODE", "USED", "MEM USED", "MARKS"} <= {HEADINGS[column] for column in columns}
+    missing = len(HEADINGS) - len(columns)
+    assert (f"{missing} column" in shown[-1] and "-o wide" in shown[-1]) == bool(missing)
+    assert set(columns) <= set(fitting(rows, width + 20)), "more room never hides a column"
+    assert rich(rows, "").plain.splitlines() == plain(rows)
+
+
+def test_a_row_has_the_colour_of_its_own_state() -> None:
+    drawn = rich([total([BUSY, Row("calm")]), BUSY, Row("late", marks=("stale",)), Row("calm")], "")
+    assert [str(span.style) for span in drawn.spans] == ["dim", "red", "yellow"]
+    texts = [drawn.plain[span.start : span.end].split()[0] for span in drawn.spans]
+    assert texts == ["NODE", "worker-0", "late"]
+
+
+def test_keys_in_json_are_spelt_alike() -> None:
+    def keys(value: Any) -> set[str]:
+        return set(value) | {inner for one in value.values() if isinstance(one, dict) for inner in keys(one)}
+
+    (one,) = wire([BUSY])
+    assert one["batchAllocatable"] == {"milliCPU": 28_500, "memoryBytes": 180 * GIB}
+    assert one["batchRequested"]["milliCPU"] == 2500
+    assert [key for key in keys(one) if not key.isalnum() or not key[0].islower()] == []
+
+
 async def seed(client: Client) -> None:
     for name, cpu in (("n1", "7"), ("n2", "1")):
         node = {**NODE, "metadata": {"name": name, "labels": {"pool": name}}}
@@ -204,6 +255,31 @@ def test_the_table_of_a_cluster(tmp_path: Path) -> None:
             assert [node["name"] for node in chosen["nodes"]] == ["n1"]
             missing = await top(server, "n9")
             assert (missing.exit_code, "no such node: n9" in missing.output) == (1, True)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("arguments", [(), ("-o", "wide")])
+def test_a_terminal_of_80_columns(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    from tests.support.processes import KOORD
+
+    async def main() -> None:
+        async with running_server(crds=True) as server, server.client() as client:
+            await seed(client)
+            ours, theirs = pty.openpty()
+            process = await asyncio.create_subprocess_exec(
+                KOORD, "top", f"--kubeconfig={server.kubeconfig_path}", *arguments,
+                stdout=theirs, env={**os.environ, "COLUMNS": "80", "TERM": "xterm"},
+            )  # fmt: skip
+            os.close(theirs)
+            assert await process.wait() == 0
+            text = re.sub(r"\x1b\[[0-9;]*m", "", os.read(ours, 1 << 16).decode())
+            os.close(ours)
+            lines = text.splitlines()
+            assert "…" not in text
+            assert lines[2].split()[0] == "n1"
+            assert (max(map(len, lines)) <= 80) == (not arguments)
+            assert all(heading in lines[0] for heading in HEADINGS) == bool(arguments)
 
     asyncio.run(main())
 
