@@ -72,7 +72,7 @@ class Sandbox:
         self.scratch = scratch
         self.local = local
         self.processes = processes
-        self.kubeconfig = scratch.parent / state.KUBECONFIG
+        self.kubeconfig = scratch / state.KUBECONFIG
         self.endpoints: dict[str, str] = {}
         self.recorders: dict[str, Recorder] = {}
         self.ops: dict[str, OpsServer] = {}

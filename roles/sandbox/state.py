@@ -1,11 +1,13 @@
 """What a run leaves on disk while it lives: endpoints for users and tools, and enough to clean up after a run that was killed.
 
+Each run keeps its files in `run-<id>`; `current` is a link to one of them, the oldest, so that runs do not disturb each other.
 The directory is `$XDG_RUNTIME_DIR/koord-sandbox`, or `/tmp/koord-sandbox-<uid>`; it must be ours alone, because what is read here decides
 which processes get killed.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import secrets
@@ -25,6 +27,8 @@ from roles.sandbox.process_kubelet.cgroups import RunGroups
 RUN_FILE = re.compile(r"run-([0-9a-f]{8})\.json")
 ENDPOINTS = "endpoints.json"
 KUBECONFIG = "kubeconfig"
+CURRENT = "current"
+"""The run whose files tools find when nobody names one."""
 
 
 class StateError(Exception):
@@ -131,16 +135,38 @@ class State:
         return found
 
     def publish(self, run: Run, endpoints: Mapping[str, str]) -> None:
-        """Tell tools where each role's debug address is: `endpoints.json`, role to URL."""
-        _write(self.path / ENDPOINTS, {"run": run.id, "pid": run.pid, **endpoints})
+        """Tell tools where each role's debug address is: `endpoints.json` of the run, role to URL."""
+        _write(self.register(run) / ENDPOINTS, {"run": run.id, "pid": run.pid, **endpoints})
+        self._point()
 
     def unpublish(self, run: Run) -> None:
-        """Take the endpoints and the kubeconfig away, if they are still this run's."""
-        with suppress(OSError, orjson.JSONDecodeError):
-            if orjson.loads((self.path / ENDPOINTS).read_bytes()).get("run") != run.id:
+        """Take the run's endpoints and kubeconfig away; the oldest of the others is what tools find then."""
+        for name in (ENDPOINTS, KUBECONFIG):
+            (self.scratch(run.id) / name).unlink(missing_ok=True)
+        self._point()
+
+    def reachable(self) -> list[Run]:
+        """Runs that live and have said how they are reached, the oldest first."""
+        found = [one for one in self.runs() if one.alive and (self.scratch(one.id) / ENDPOINTS).exists()]
+        return sorted(found, key=lambda one: (one.started, one.pid, one.id))
+
+    def _point(self) -> None:
+        """Let `current` be the run that it is while that can be reached, else the oldest that can; without one, nothing is left."""
+        links = {name: f"{CURRENT}/{name}" for name in (KUBECONFIG, ENDPOINTS)}
+        lock = os.open(self.path, os.O_RDONLY)  # two runs may start or end at once
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            reachable = [self.scratch(one.id).name for one in self.reachable()]
+            if not reachable:
+                for name in (*links, CURRENT):
+                    (self.path / name).unlink(missing_ok=True)
                 return
-            (self.path / ENDPOINTS).unlink()
-            (self.path / KUBECONFIG).unlink(missing_ok=True)
+            now = os.readlink(self.path / CURRENT) if (self.path / CURRENT).is_symlink() else ""
+            _link(self.path / CURRENT, now if now in reachable else reachable[0])
+            for name, target in links.items():
+                _link(self.path / name, target)
+        finally:
+            os.close(lock)
 
     def clean(self, hierarchies: layout.Hierarchies | None) -> tuple[list[str], list[Path]]:
         """Remove what dead runs left. Returns (ids cleaned, directories that would not go).
@@ -170,6 +196,14 @@ def strangers(hierarchies: layout.Hierarchies, known: set[str]) -> list[Path]:
             if path.name.removeprefix(layout.PREFIX) not in known:
                 found.append(path)
     return found
+
+
+def _link(path: Path, target: str) -> None:
+    """A symbolic link, in one step."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    os.replace(temporary, path)
 
 
 def _write(path: Path, value: Any) -> None:

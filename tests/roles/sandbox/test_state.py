@@ -6,14 +6,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
+from koord.apiserver import kubeconfig
+from koord.kube.config import load
 from roles.sandbox import state
+from roles.sandbox.main import beside
 from roles.sandbox.process_kubelet import layout
 from roles.sandbox.process_kubelet.cgroups import RunGroups
 from roles.sandbox.state import Run, State, StateError
+from roles.tools.gather import find_endpoints
 
 
 def test_directory_follows_xdg() -> None:
@@ -58,6 +63,62 @@ def test_endpoints_belong_to_the_run_that_wrote_them(tmp_path: Path) -> None:
     assert (store.path / state.ENDPOINTS).stat().st_mode & 0o777 == 0o600
     store.unpublish(second)
     assert not (store.path / state.ENDPOINTS).exists()
+
+
+def test_runs_side_by_side_do_not_disturb_each_other(tmp_path: Path) -> None:
+    def run_of(process: subprocess.Popen[bytes]) -> Run:
+        return Run(state.new_id(), process.pid, state.process_start(process.pid) or 0, state.boot_id())
+
+    def current() -> Any:
+        kubeconfig = (store.path / state.KUBECONFIG).read_text()
+        data = orjson.loads((store.path / state.ENDPOINTS).read_bytes())
+        assert kubeconfig == data["run"], "kubeconfig and endpoints are of one run"
+        return kubeconfig
+
+    store = State(tmp_path / "s")
+    processes = [subprocess.Popen(["sleep", "300"]) for _ in range(3)]
+    try:
+        first, second, third = (run_of(process) for process in processes)
+        for run in (first, second, third):
+            (store.register(run) / state.KUBECONFIG).write_text(run.id)
+            store.publish(run, {"manager": "http://127.0.0.1:1"})
+            assert current() == first.id
+        assert beside(store, third) == [
+            *(
+                f"a sandbox runs already (pid {one.pid}): --kubeconfig {store.scratch(one.id) / 'kubeconfig'}"
+                for one in store.reachable()[:2]
+            ),
+            f"this one (pid {third.pid}): --kubeconfig {store.scratch(third.id) / 'kubeconfig'}",
+        ]
+        for name in ("kubeconfig", "endpoints.json"):
+            assert (store.scratch(second.id) / name).is_file()
+        store.unpublish(third)
+        store.forget(third.id)
+        assert current() == first.id
+        processes[0].kill()
+        processes[0].wait()
+        assert store.clean(None) == ([first.id], [])
+        assert current() == second.id
+        assert beside(store, second) == []
+        store.unpublish(second)
+        assert not any(os.path.lexists(store.path / name) for name in (state.KUBECONFIG, state.ENDPOINTS, state.CURRENT))
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_why_asks_the_sandbox_of_the_kubeconfig(tmp_path: Path) -> None:
+    environ = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    store = State(state.directory(environ))
+    runs = [Run.new(), Run.new()]
+    for number, run in enumerate(runs):
+        made = kubeconfig.build(f"http://127.0.0.1:{number + 1}", "token")
+        kubeconfig.write(store.register(run) / state.KUBECONFIG, made)
+        store.publish(run, {"manager": f"http://127.0.0.1:1{number}"})
+    for number, run in enumerate(runs):
+        server = load(str(store.scratch(run.id) / state.KUBECONFIG))
+        assert [one.url for one in find_endpoints((), environ, server)] == [f"http://127.0.0.1:1{number}"]
 
 
 def test_a_living_run_is_not_cleaned(tmp_path: Path) -> None:
