@@ -68,5 +68,5 @@ def decision_log_options(function: F) -> F:
         default="",
         metavar="DIR",
         callback=join,
-        help="Append every decision record to files in this directory; `koord why --decision-log DIR` reads them, also after a crash.",
+        help="Append every decision record to files here; `koord why pod NAME --decision-log DIR` reads them, also after a crash.",
     )(function)
