@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,9 @@ def starts(directory: Path, kubeconfig: Path, runtime: Path) -> dict[str, tuple[
         for name, arguments, url, environment in roles(directory, kubeconfig)
         if name != "koordlet"
     }
+    start, url = out["manager"]  # a directory of its own below the emptyDir, as the manifest has it
+    environment = {**start.environment, "WEBHOOK_CERT_DIR": f"{certificates}/webhook-certs"}
+    out["manager"] = (replace(start, environment=environment), url)
     machine = Cluster(host, None)
     machine.machine()
     machine.counters()

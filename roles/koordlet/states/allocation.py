@@ -107,11 +107,13 @@ class Claimant:
     """Effective requests in base units; None where they are not known."""
     unlisted: bool = False
     """The kubelet was asked and has no such pod: only its runtime speaks for it."""
+    guaranteed: bool = False
+    """The kubelet says that its Kubernetes class is Guaranteed, which no owner can write."""
 
 
 def claimant(pod: PodState) -> Claimant:
     """Of a pod that the kubelet lists."""
-    return Claimant(pod.uid, pod.qos, requests_of(pod))
+    return Claimant(pod.uid, pod.qos, requests_of(pod), guaranteed=pod.pod.status.qos_class == "Guaranteed")
 
 
 def requests_of(pod: PodState) -> dict[str, int] | None:
@@ -166,10 +168,11 @@ def _not_allocated(cpus: CPUSet, who: Claimant, node: NodeCPUs) -> str:
     if who.requests is None:
         return "what the pod requests is not known"
     milli = who.requests.get(names.RESOURCE_CPU, 0)
-    if milli <= 0 or milli % 1000:
-        return f"the pod requests {milli}m CPU, no whole CPUs"
-    if len(cpus) * 1000 > milli:
-        return f"the pod requests {milli // 1000} CPUs"
+    if milli or not who.guaranteed:  # of a Guaranteed pod without amounts the kubelet knows more than it shows
+        if milli <= 0 or milli % 1000:
+            return f"the pod requests {milli}m CPU, no whole CPUs"
+        if len(cpus) * 1000 > milli:
+            return f"the pod requests {milli // 1000} CPUs"
     if node.present and not cpus <= node.present:
         return f"the node has no CPUs {cpus - node.present}"
     taken = cpus & node.pinned_to_others(who.uid)

@@ -127,6 +127,7 @@ class Cluster:
             recorder=recorder,
             ops=ops,
         )
+        app.queue._initial_backoff, app.queue._max_backoff = 0.005, 0.02  # rests are exact, and nobody wants to wait for them here
         running = asyncio.get_running_loop().create_task(app.run(life))
         try:
             yield app
