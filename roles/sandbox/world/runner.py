@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import itertools
 import os
+import select
 import shutil
 import signal
 import sys
@@ -12,7 +14,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ from roles.sandbox.world.invariants import Checker
 from roles.sandbox.world.story import tell
 from roles.sandbox.world.workloads import Workload
 from roles.sandbox.world.world import Spec, World, quiet
+
+LIMIT = 600.0  # seconds after which a world is given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +86,17 @@ def _live(spec: Spec, mutate: Callable[[], None] | None, with_story: bool) -> di
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def run(
-    spec: Spec, *, mutate: Callable[[], None] | None = None, story: bool = False, limit: float = 600.0, verbose: bool = False
-) -> Result:
-    """Live one world in a child process. `mutate` is called there before it begins."""
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """A world that is being lived."""
+
+    spec: Spec
+    pid: int
+    pipe: int
+    until: float
+
+
+def _begin(spec: Spec, mutate: Callable[[], None] | None, *, story: bool = False, verbose: bool = False, limit: float = LIMIT) -> _Child:
     reading, writing = os.pipe()
     sys.stdout.flush()
     pid = os.fork()
@@ -96,8 +107,7 @@ def run(
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             faulthandler.disable()
             if not verbose:
-                null = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(null, 2)
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             with contextlib.nullcontext() if verbose else quiet():
                 body = orjson.dumps(_live(spec, mutate, story))
             with os.fdopen(writing, "wb") as out:
@@ -106,30 +116,57 @@ def run(
         finally:
             os._exit(code)
     os.close(writing)
-    with os.fdopen(reading, "rb") as source:
-        body = source.read()
-    os.waitpid(pid, 0)
-    if not body:
-        return Result(spec.seed, "", 0, 0.0, (), (), 0.0, "the process of this world died")
-    found = orjson.loads(body)
+    return _Child(spec, pid, reading, time.monotonic() + limit)
+
+
+def _end(child: _Child) -> Result:
+    """What a child has to say; it is ended if its time is over."""
+    chunks: list[bytes] = []
+    while select.select([child.pipe], [], [], max(0.0, child.until - time.monotonic()))[0]:
+        chunk = os.read(child.pipe, 1 << 20)
+        if not chunk:
+            break
+        chunks.append(chunk)
+    else:
+        os.kill(child.pid, signal.SIGKILL)
+    os.close(child.pipe)
+    _, status = os.waitpid(child.pid, 0)
+    if status:
+        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        why = "it took too long" if killed else f"its process ended with status {os.waitstatus_to_exitcode(status)}"
+        return Result(child.spec.seed, "", 0, 0.0, (), (), 0.0, why)
+    found = orjson.loads(b"".join(chunks))
     for name in ("violations", "faults", "story"):
         found[name] = tuple(tuple(one) if isinstance(one, list) else one for one in found[name])
     return Result(**found)
 
 
-def many(specs: Iterator[Spec], workers: int, mutate: Callable[[], None] | None = None) -> Iterator[Result]:
-    """Live worlds side by side, `workers` at a time; results as they come."""
-    from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+def run(
+    spec: Spec, *, mutate: Callable[[], None] | None = None, story: bool = False, verbose: bool = False, limit: float = LIMIT
+) -> Result:
+    """Live one world in a child process. `mutate` is called there before it begins; after `limit` seconds it is given up."""
+    return _end(_begin(spec, mutate, story=story, verbose=verbose, limit=limit))
 
-    with ThreadPoolExecutor(workers) as pool:
-        running: set[Future[Result]] = set()
-        for spec in specs:
-            running.add(pool.submit(run, spec, mutate=mutate))
-            if len(running) >= workers:
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                yield from (future.result() for future in done)
-        for future in running:
-            yield future.result()
+
+def many(specs: Iterator[Spec], workers: int, mutate: Callable[[], None] | None = None) -> Iterator[Result]:
+    """Live worlds side by side, `workers` at a time; results as they come. No thread: forking beside threads may hang."""
+    running: list[_Child] = []
+    try:
+        while True:
+            for spec in itertools.islice(specs, workers - len(running)):
+                running.append(_begin(spec, mutate))
+            if not running:
+                return
+            first = min(child.until for child in running)
+            ready = select.select([child.pipe for child in running], [], [], max(0.0, first - time.monotonic()))[0]
+            for child in [child for child in running if child.pipe in ready or child.until <= time.monotonic()]:
+                running.remove(child)
+                yield _end(child)
+    finally:
+        for child in running:
+            os.kill(child.pid, signal.SIGKILL)
+            os.close(child.pipe)
+            os.waitpid(child.pid, 0)
 
 
 def shrink(spec: Spec, mutate: Callable[[], None] | None = None, say: Callable[[str], None] = lambda text: None) -> tuple[Spec, Result]:
@@ -160,8 +197,6 @@ def shrink(spec: Spec, mutate: Callable[[], None] | None = None, say: Callable[[
 
 
 def _with(spec: Spec, works: list[Workload], plan: list[Fault]) -> Spec:
-    from dataclasses import replace
-
     return replace(spec, workloads=tuple(works), plan=tuple(plan))
 
 

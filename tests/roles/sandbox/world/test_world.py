@@ -6,66 +6,77 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from roles.sandbox.cli import command
-from roles.sandbox.world import runner
-from roles.sandbox.world.mutants import MUTANTS
-from roles.sandbox.world.world import Spec
 
 ROOT = Path(__file__).resolve().parents[4]
 SMALL = ["--nodes=2", "--pods=8", "--minutes=0.5", "--faults=4"]
+_PLANT = """
+import os
+from roles.sandbox.world.mutants import MUTANTS
+for mutant in MUTANTS.values():
+    pid = os.fork()
+    if pid == 0:
+        try:
+            mutant.plant()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    if os.waitpid(pid, 0)[1]:
+        print(mutant.name)
+"""
 
 
-def lived(seed: int, hash_seed: str) -> str:
-    line = [sys.executable, "-m", "koord.cli", "sandbox", "world", f"--seed={seed}", *SMALL]
+def python(*arguments: str, hash_seed: str = "0", timeout: float = 110) -> subprocess.CompletedProcess[str]:
+    """A process of its own: worlds are forked, and a test process has threads."""
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-    done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return done.stdout
+    line = [sys.executable, *arguments]
+    return subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def world(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return python("-m", "koord.cli", "sandbox", "world", *arguments, **options)
 
 
 @pytest.mark.slow
-def test_a_seed_tells_the_same_history_byte_for_byte() -> None:
-    assert lived(3, "1") == lived(3, "2")
+def test_a_seed_tells_the_same_history_byte_for_byte_and_seeds_differ() -> None:
+    first, again, other = world("--seed=3", *SMALL, hash_seed="1"), world("--seed=3", *SMALL, hash_seed="2"), world("--seed=4", *SMALL)
+    assert [first.returncode, again.returncode, other.returncode] == [0, 0, 0], first.stdout[-2000:] + other.stdout[-2000:]
+    assert first.stdout == again.stdout
+    assert first.stdout.splitlines()[-1] != other.stdout.splitlines()[-1]
 
 
-@pytest.mark.skipif("KOORD_WORLD" not in os.environ, reason="forks inside the test process: set KOORD_WORLD=1; make world does the same")
-def test_seeds_differ_and_hold() -> None:
-    runner.prepare()
-    results = [runner.run(Spec(seed=seed, nodes=2, pods=8, minutes=0.5, faults=4)) for seed in (1, 2)]
-    assert [result.violations for result in results] == [(), ()]
-    assert [result.failure for result in results] == ["", ""]
-    assert results[0].digest != results[1].digest
+def test_every_planted_defect_can_be_planted() -> None:
+    done = python("-c", _PLANT)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("name", sorted(MUTANTS))
-def test_every_planted_defect_can_be_planted(name: str) -> None:
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            MUTANTS[name].plant()
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-
-@pytest.mark.skipif("KOORD_WORLD" not in os.environ, reason="forks inside the test process: set KOORD_WORLD=1; make world does the same")
+@pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_planted_defect_is_betrayed_and_shrunk() -> None:
-    """Pods that do not fit are bound: the checker names the rule, and fewer faults show it as well."""
-    runner.prepare()
-    spec = Spec(seed=5, nodes=2, pods=24, minutes=0.5, faults=3, calm=30)
-    mutate = MUTANTS["requests-are-not-checked"].plant
-    result = runner.run(spec, mutate=mutate)
-    assert "NodeNotOvercommitted" in {name for _, name, _ in result.violations}
-    smaller, again = runner.shrink(spec, mutate)
-    assert not again.held
-    assert smaller.plan == ()
-    assert 0 < len(smaller.workloads) < 10
+    """Pods that do not fit are bound: the checker names the rule, and without any fault a few workloads show it as well."""
+    flags = ["--seed=5", "--nodes=2", "--pods=24", "--minutes=0.5", "--faults=3", "--mutant=requests-are-not-checked"]
+    done = world(*flags, "--shrink", timeout=380)
+    assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-2000:]
+    assert "NodeNotOvercommitted" in done.stdout
+    lines = done.stdout.splitlines()
+    assert "0 faults are needed" in lines
+    needed = next(int(line.split()[0]) for line in lines if line.endswith("workloads are needed"))
+    assert 0 < needed < 10
+
+
+def test_a_world_that_takes_too_long_is_given_up() -> None:
+    code = """
+import time
+from roles.sandbox.world import runner
+from roles.sandbox.world.world import Spec
+print(runner.run(Spec(), mutate=lambda: time.sleep(60), limit=0.5).failure)
+"""
+    assert python("-c", code).stdout.strip() == "it took too long"
 
 
 def test_bad_flags_are_said() -> None:
