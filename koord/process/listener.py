@@ -22,6 +22,7 @@ from koord import seams
 log = logging.getLogger("koord.process")
 
 _BACKLOG = 128
+_AT_ONCE = 16  # connections taken in one turn of the loop
 _TLS_HANDSHAKE = b"\x16"  # the first byte of a TLS connection; no HTTP request begins with it
 _REST = 0.2  # seconds without accepting when the process is out of file descriptors
 
@@ -138,7 +139,7 @@ class Listener:
         self._where = ("", 0)
         self._server: asyncio.Server | None = None
         self._sockets: list[socket.socket] = []
-        self._accepting: list[asyncio.Task[None]] = []
+        self._resting: list[asyncio.TimerHandle] = []
 
     async def listen(self, address: str, port: int) -> bool:
         """Take the address ("" for all); True when only this machine reaches it. Raises OSError, OverflowError."""
@@ -166,7 +167,8 @@ class Listener:
             loop, context = asyncio.get_running_loop(), self._tls() if self._tls is not None else None
             self._server = await loop.create_server(lambda: self._connection(self._place()), *self._where, ssl=context)
             self.port = self._server.sockets[0].getsockname()[1]
-        self._accepting = [asyncio.create_task(self._accept(sock), name=f"accept on {self.port}") for sock in self._sockets]
+        for sock in self._sockets:
+            self._watch(sock)
 
     def use_tls(self, source: TlsSource | None, *, plain: bool) -> None:
         """Choose anew between HTTP, HTTPS and both; before `serve`."""
@@ -176,12 +178,12 @@ class Listener:
         """Stop listening, and wait for requests in flight."""
         if self._server is not None:
             self._server.close()
-        for task in self._accepting:
-            task.cancel()
-        await asyncio.gather(*self._accepting, return_exceptions=True)
+        for timer in self._resting:
+            timer.cancel()
         for sock in self._sockets:
+            asyncio.get_running_loop().remove_reader(sock.fileno())
             sock.close()
-        self._accepting, self._sockets = [], []
+        self._resting, self._sockets = [], []
         idle = [held for held in self.open if not held.busy]
         arriving = [held.task for held in idle if held.task is not None]
         for held in idle:
@@ -191,15 +193,24 @@ class Listener:
         if runner is not None:
             await runner.cleanup()
 
-    async def _accept(self, sock: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
+    def _watch(self, sock: socket.socket) -> None:
+        asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, sock)
+
+    def _accept(self, sock: socket.socket) -> None:
+        """Take those that wait. No task and no await: a connection taken from the kernel always has its place, also when all stops."""
+        for _ in range(_AT_ONCE):
             try:
-                near, _ = await loop.sock_accept(sock)
+                near, _ = sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
             except OSError as error:
                 log.warning("port %d: a connection cannot be accepted: %s", self.port, error)
-                await seams.sleep(_REST)
-                continue
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(sock.fileno())
+                self._resting = [timer for timer in self._resting if timer.when() > loop.time()]
+                self._resting.append(loop.call_later(_REST, self._watch, sock))
+                return
+            near.setblocking(False)
             self._admit(near)
 
     def _place(self, sock: socket.socket | None = None) -> _Held:

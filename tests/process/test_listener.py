@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
+import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -167,3 +169,22 @@ def test_the_port_of_all_interfaces_is_the_same_one_everywhere(address: str) -> 
         await server.stop()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_who_comes_while_the_server_stops_is_closed_as_well(turns: int) -> None:
+    async def main() -> None:
+        async with served(Limits()) as server:
+            assert await health(server) == 200
+            with socket.create_connection(("127.0.0.1", server.port), timeout=5) as late:
+                for _ in range(turns):  # into each moment between the kernel's queue and HTTP
+                    await asyncio.sleep(0)
+                await server.stop()
+                with contextlib.suppress(ConnectionResetError):
+                    assert late.recv(1) == b""
+        gc.collect()
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        asyncio.run(main())
+    assert [str(one.message) for one in said] == []
