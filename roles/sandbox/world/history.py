@@ -63,7 +63,7 @@ class History:
     entries: list[Entry] = field(default_factory=list)
     objects: dict[str, dict[str, Obj]] = field(default_factory=dict)
     watchers: list[Callable[[Entry], None]] = field(default_factory=list)
-    seats: list[str] = field(default_factory=list)  # names of the programs that were started
+    programs: list[str] = field(default_factory=list)  # names of the programs that were started
     _digest: Any = field(default_factory=hashlib.sha256)
 
     def of(self, bucket: str) -> dict[str, Obj]:

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from roles.sandbox.world import faults, runner
-from roles.sandbox.world.mutants import MUTANTS
+from roles.sandbox.world import faults, hunting, runner
+from roles.sandbox.world.mutants.registry import MUTANTS
 from roles.sandbox.world.runner import Result
 from roles.sandbox.world.world import Spec
 
@@ -53,7 +53,7 @@ def run(settings: Settings) -> int:
     """The exit status: 0 when every rule held, 1 when one was broken, 2 for flags that make no sense."""
     if settings.list_mutants:
         for mutant in MUTANTS.values():
-            print(f"{mutant.name:32} {mutant.text}")
+            print(f"{mutant.name:40} {mutant.text}")
         return 0
     unknown = sorted(set(filter(None, settings.kinds.split(","))) - set(faults.NETWORK + faults.PROCESS))
     if unknown:
@@ -132,19 +132,7 @@ def _many(settings: Settings) -> int:
 
 def _hunt(settings: Settings) -> int:
     """Each planted defect must be betrayed by some history."""
-    caught = 0
     chosen = [MUTANTS[settings.mutant]] if settings.mutant else list(MUTANTS.values())
-    for mutant in chosen:
-        found = ""
-        lived = 0
-        for result in runner.many(
-            (settings.spec(seed) for seed in range(settings.seed, settings.seed + (settings.seeds or 100))), settings.jobs, mutant.plant
-        ):
-            lived += 1
-            if not result.held:
-                found = f"seed {result.seed}: " + ", ".join(sorted({name for _, name, _ in result.violations} or {"failure"}))
-                break
-        caught += bool(found)
-        print(f"{mutant.name:32} {'caught by ' + found if found else f'not caught by {lived} histories'}", flush=True)
-    print(f"{caught} of {len(chosen)} planted defects are caught ({caught / len(chosen):.0%})")
-    return 0 if caught >= 0.95 * len(chosen) else 1
+    seeds = range(settings.seed, settings.seed + (settings.seeds or 40))
+    reached = hunting.hunt(chosen, lambda: (settings.spec(seed) for seed in seeds), settings.jobs, lambda text: print(text, flush=True))
+    return 0 if reached else 1

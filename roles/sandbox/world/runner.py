@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 
 from roles.sandbox.world.faults import Fault
-from roles.sandbox.world.invariants import Checker
+from roles.sandbox.world.invariants.checker import Checker
 from roles.sandbox.world.story import tell
 from roles.sandbox.world.workloads import Workload
 from roles.sandbox.world.world import Spec, World, quiet

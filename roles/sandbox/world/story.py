@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from roles.sandbox.world.invariants import node_of, role_of
+from roles.sandbox.world.invariants.base import node_of, role_of
 
 if TYPE_CHECKING:
     from roles.sandbox.world.history import Entry
-    from roles.sandbox.world.invariants import Violation
+    from roles.sandbox.world.invariants.base import Violation
     from roles.sandbox.world.world import World
 
 

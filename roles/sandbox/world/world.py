@@ -30,6 +30,7 @@ from roles.sandbox.world import faults as fault_plans
 from roles.sandbox.world import kubelet, programs, workloads
 from roles.sandbox.world.faults import Fault, FaultRules
 from roles.sandbox.world.history import AUTHOR, HEADER, History
+from roles.sandbox.world.injection import Injector
 from roles.sandbox.world.loop import VirtualLoop, run
 from roles.sandbox.world.network import Network
 from roles.sandbox.world.process import EPOCH, Clock, Process
@@ -74,11 +75,11 @@ class Spec:
 
 
 @dataclass(slots=True)
-class Seat:
+class Program:
     """A program and its present process. `number` counts its lives."""
 
     name: str
-    make: Callable[[Seat], Callable[[], Awaitable[None]]]
+    make: Callable[[Program], Callable[[], Awaitable[None]]]
     process: Process | None = None
     number: int = 0
     wanted: bool = True
@@ -110,12 +111,12 @@ class World:
         self.network = Network(self.loop, self.rules)
         self.addresses: dict[str, str] = {"apiserver": API_SERVER[0]}
         self.clocks: dict[str, Clock] = {}
-        self.seats: dict[str, Seat] = {}
+        self.programs: dict[str, Program] = {}
         self.records: list[tuple[float, str, Record]] = []
         self.server: ApiServer
         self.silent: set[str] = set()  # kubelets whose agent reports nothing
         self.graveyard: list[Process] = []
-        self.faulty_until = 0.0
+        self.injector = Injector(self)
 
     # -- names ---------------------------------------------------------------------------------------------------------------
 
@@ -125,7 +126,7 @@ class World:
 
     def number(self, name: str) -> int:
         """A number of its own for each life of a program."""
-        return random.Random(f"{self.seed}/{name}/{self.seats[name].number}").getrandbits(32)
+        return random.Random(f"{self.seed}/{name}/{self.programs[name].number}").getrandbits(32)
 
     def clock(self, host: str) -> Clock:
         """The clocks of a host."""
@@ -133,35 +134,35 @@ class World:
 
     # -- processes -----------------------------------------------------------------------------------------------------------
 
-    def add(self, name: str, make: Callable[[Seat], Callable[[], Awaitable[None]]], host: str = "") -> None:
+    def add(self, name: str, make: Callable[[Program], Callable[[], Awaitable[None]]], host: str = "") -> None:
         """A program that runs from now on, whatever ends it."""
         self.addresses.setdefault(name, f"10.0.{len(self.addresses) // 200}.{len(self.addresses) % 200 + 10}")
         self.clocks.setdefault(name, self.clock(host or name))
-        self.seats[name] = Seat(name, make)
-        self.history.seats.append(name)
+        self.programs[name] = Program(name, make)
+        self.history.programs.append(name)
         self.start(name)
 
     def start(self, name: str) -> None:
         """Start the next life of a program."""
-        seat = self.seats[name]
-        seat.number += 1
-        seat.life = Life()
-        seat.process = Process(self.loop, name, seat.number, self.clocks[name], self.seed, self.addresses[name])
-        seat.process.start(seat.make(seat))
+        program = self.programs[name]
+        program.number += 1
+        program.life = Life()
+        program.process = Process(self.loop, name, program.number, self.clocks[name], self.seed, self.addresses[name])
+        program.process.start(program.make(program))
 
     async def _keep_running(self) -> None:
         """What a kubelet does for the pods of the roles: who ended is started again after a second."""
         while True:
             await asyncio.sleep(1.0)
-            for seat in self.seats.values():
-                process = seat.process
+            for program in self.programs.values():
+                process = program.process
                 if process is not None and process.ended and not process.dead:
-                    seat.ends.append(process.ended)
-                    self.history.tell("ended", seat.name, process.ended)
+                    program.ends.append(process.ended)
+                    self.history.tell("ended", program.name, process.ended)
                     self.graveyard.append(process)
-                    seat.process = None
-                    if seat.wanted:
-                        self.start(seat.name)
+                    program.process = None
+                    if program.wanted:
+                        self.start(program.name)
 
     # -- the API server ------------------------------------------------------------------------------------------------------
 
@@ -182,7 +183,7 @@ class World:
 
     def _manager(self) -> tuple[str, int] | None:
         """The manager behind the webhooks' Service: any that listens."""
-        ready = [(self.addresses[name], 9876) for name in self.seats if name.startswith("manager-")]
+        ready = [(self.addresses[name], 9876) for name in self.programs if name.startswith("manager-")]
         ready = [address for address in ready if self.network.serves(address)]
         return ready[self.rules.rng.randrange(len(ready))] if ready else None
 
@@ -206,59 +207,6 @@ class World:
                     await ensure(client, DEVICES, _device(name, self.spec.gpus))
             for name, most in QUOTAS.items():
                 await ensure(client, ELASTICQUOTAS, _quota(name, most), NAMESPACE)
-
-    # -- faults --------------------------------------------------------------------------------------------------------------
-
-    async def _hurt(self, plan: list[Fault]) -> None:
-        begun = self.loop.time()
-        for fault in plan:
-            await asyncio.sleep(max(0.0, begun + fault.at - self.loop.time()))
-            self.apply(fault)
-
-    def apply(self, fault: Fault) -> None:
-        """Let one fault happen now."""
-        self.history.tell("fault", fault.kind, str(fault))
-        if fault.kind != "silence":
-            self.faulty_until = max(self.faulty_until, self.loop.time() + fault.seconds)
-        seat = self.seats.get(fault.target)
-        later = self.network.at
-        if fault.kind in fault_plans.NETWORK:
-            self.rules.active.append(fault)
-
-            def over() -> None:
-                self.rules.active.remove(fault)
-
-            later(fault.seconds, over)
-            if fault.kind == "stall" and seat is not None and seat.process is not None:
-                ends = [end for end in seat.process.connections if not end.stalled]
-                for end in ends:
-                    end.stalled = end.other.stalled = True
-            return
-        if fault.kind == "compact":
-            self.server.core.store.compact()
-        elif fault.kind == "cut":
-            for other in self.seats.values():
-                if other.process is not None and fault.target in ("", other.name):
-                    for end in list(other.process.connections):
-                        end.abort()
-        if seat is None or seat.process is None:
-            return
-        process = seat.process
-        if fault.kind == "kill":
-            process.kill()
-            self.graveyard.append(process)
-            later(fault.seconds, self.start, fault.target)
-        elif fault.kind == "freeze":
-            process.freeze()
-            later(fault.seconds, process.thaw)
-        elif fault.kind == "terminate":
-            assert seat.life is not None
-            process.context.run(self.loop.call_soon, seat.life.begin_end)
-        elif fault.kind == "silence":
-            self.silent.add(fault.target)
-            later(fault.seconds, self.silent.discard, fault.target)
-        elif fault.kind == "clock":
-            self.clocks[fault.target].offset += fault.amount
 
     # -- the run -------------------------------------------------------------------------------------------------------------
 
@@ -290,22 +238,22 @@ class World:
             node = fleet.node_name(index)
             self.add(f"kubelet-{node}", partial(_kubelet, self, node), host=node)
         for letter in "ab"[: spec.managers]:
-            self.add(f"manager-{letter}", lambda seat: programs.manager(self, seat.name, _life(seat), certificates / seat.name))
+            self.add(f"manager-{letter}", lambda program: programs.manager(self, program.name, _life(program), certificates / program.name))
         for letter in "ab"[: spec.schedulers]:
-            self.add(f"scheduler-{letter}", lambda seat: programs.scheduler(self, seat.name, _life(seat), first))
+            self.add(f"scheduler-{letter}", lambda program: programs.scheduler(self, program.name, _life(program), first))
         for letter in "ab"[: spec.deschedulers]:
-            self.add(f"descheduler-{letter}", lambda seat: programs.descheduler(self, seat.name, _life(seat), second))
-        self.add("controllers", lambda seat: workloads.Controllers(self).main)
+            self.add(f"descheduler-{letter}", lambda program: programs.descheduler(self, program.name, _life(program), second))
+        self.add("controllers", lambda program: workloads.Controllers(self).main)
         keeper = asyncio.ensure_future(self._keep_running())
         await asyncio.sleep(5.0)
         self.history.tell("phase", "begin")
         users = workloads.Users(self, works)
-        self.add("users", lambda seat: users.main)
-        self.seats["users"].wanted = False
-        hurting = asyncio.ensure_future(self._hurt(plan))
+        self.add("users", lambda program: users.main)
+        self.programs["users"].wanted = False
+        hurting = asyncio.ensure_future(self.injector.run(plan))
         await asyncio.sleep(spec.minutes * 60)
         await hurting
-        await asyncio.sleep(max(0.0, self.faulty_until - self.loop.time()))
+        await asyncio.sleep(max(0.0, self.injector.until - self.loop.time()))
         self.history.tell("phase", "calm")
         await asyncio.sleep(spec.calm)
         self.history.tell("phase", "end")
@@ -318,18 +266,18 @@ class World:
 
     def bury(self) -> None:
         """End everything without running anything again; the world cannot be used after it."""
-        for seat in self.seats.values():
-            if seat.process is not None:
-                seat.process.dead = True
+        for program in self.programs.values():
+            if program.process is not None:
+                program.process.dead = True
 
 
-def _kubelet(world: World, node: str, seat: Seat) -> Callable[[], Awaitable[None]]:
+def _kubelet(world: World, node: str, program: Program) -> Callable[[], Awaitable[None]]:
     return kubelet.program(world, node)
 
 
-def _life(seat: Seat) -> Life:
-    assert seat.life is not None
-    return seat.life
+def _life(program: Program) -> Life:
+    assert program.life is not None
+    return program.life
 
 
 def warm() -> None:

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[4]
 SMALL = ["--nodes=2", "--pods=8", "--minutes=0.5", "--faults=4"]
 _PLANT = """
 import os
-from roles.sandbox.world.mutants import MUTANTS
+from roles.sandbox.world.mutants.registry import MUTANTS
 for mutant in MUTANTS.values():
     pid = os.fork()
     if pid == 0:

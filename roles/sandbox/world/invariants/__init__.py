@@ -1,0 +1,1 @@
+"""What must hold in every history, whatever goes wrong: each a class with the rule that it stands for."""

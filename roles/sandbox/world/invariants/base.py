@@ -1,0 +1,113 @@
+"""What an invariant is, and what invariants look at in objects."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from koord.api.quantity import parse_milli, parse_value
+
+if TYPE_CHECKING:
+    from roles.sandbox.world.history import Entry, History
+
+Obj = dict[str, Any]
+
+NODE_METRIC = "nodemetric.slo.koordinator.sh"
+LEASE = "lease.coordination.k8s.io"
+RESERVATION = "reservation.scheduling.koordinator.sh"
+QUOTA = "elasticquota.scheduling.sigs.k8s.io"
+DEVICE_ALLOCATED = "scheduling.koordinator.sh/device-allocated"
+RESOURCE_STATUS = "scheduling.koordinator.sh/resource-status"
+GANG = "gang.scheduling.koordinator.sh/name"
+GANG_MIN = "gang.scheduling.koordinator.sh/min-available"
+QUOTA_LABEL = "quota.scheduling.koordinator.sh/name"
+
+# the lease of each role, and what a replica that does not lead may write
+LEASES = {"scheduler": "koord-scheduler", "manager": "koordinator-manager", "descheduler": "koord-descheduler"}
+ANYBODYS = frozenset(
+    {
+        LEASE,
+        "event",
+        "event.events.k8s.io",
+        "secret",
+        "mutatingwebhookconfiguration.admissionregistration.k8s.io",
+        "validatingwebhookconfiguration.admissionregistration.k8s.io",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A rule that was broken: when, by which entry of the history, and how."""
+
+    time: float
+    entry: int
+    invariant: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.time:.3f}s {self.invariant}: {self.text}"
+
+
+def role_of(author: str) -> str:
+    """scheduler, manager, descheduler, kubelet …: what a process runs."""
+    return author.rpartition("-")[0] if author.rpartition("-")[2] in ("a", "b") else author.split("-", 1)[0]
+
+
+def finished(pod: Obj) -> bool:
+    """Whether a pod has ended."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def node_of(pod: Obj | None) -> str:
+    """The node that a pod is assigned to, or ""."""
+    return str(((pod or {}).get("spec") or {}).get("nodeName") or "")
+
+
+def requests(pod: Obj) -> dict[str, int]:
+    """What a pod's containers request: cpu in milli-CPU, all else in units."""
+    total: dict[str, int] = defaultdict(int)
+    for container in pod["spec"].get("containers") or ():
+        for name, amount in ((container.get("resources") or {}).get("requests") or {}).items():
+            total[name] += parse_milli(amount) if name == "cpu" else parse_value(amount)
+    return total
+
+
+def annotations_of(obj: Obj | None) -> dict[str, str]:
+    """The annotations of an object."""
+    return ((obj or {}).get("metadata") or {}).get("annotations") or {}
+
+
+def bound_by(entry: Entry) -> bool:
+    """Whether this entry assigned a pod to a node."""
+    return entry.bucket == "pod" and bool(node_of(entry.new)) and not node_of(entry.old)
+
+
+class Invariant:
+    """One rule. `see` is told each entry after the objects of the history follow it; `end` is asked in the end."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+
+    @property
+    def name(self) -> str:
+        """The name of the rule."""
+        return type(self).__name__
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        """What this entry breaks."""
+        return iter(())
+
+    def end(self) -> Iterator[str]:
+        """What is broken when everything should be well again."""
+        return iter(())
+
+    def pods(self) -> Iterator[Obj]:
+        """Pods that hold what they request on a node."""
+        return (pod for pod in self.history.of("pod").values() if node_of(pod) and not finished(pod))
+
+    def pods_of(self, node: str) -> Iterator[Obj]:
+        """Those of one node."""
+        return (pod for pod in self.pods() if node_of(pod) == node)

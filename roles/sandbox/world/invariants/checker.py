@@ -1,0 +1,33 @@
+"""All invariants held against one history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from roles.sandbox.world.invariants.base import Violation
+from roles.sandbox.world.invariants.registry import INVARIANTS
+
+if TYPE_CHECKING:
+    from roles.sandbox.world.history import Entry, History
+
+
+class Checker:
+    """Holds all invariants against a history while it happens."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.invariants = [kind(history) for kind in INVARIANTS]
+        self.violations: list[Violation] = []
+        history.watchers.append(self.see)
+
+    def see(self, entry: Entry) -> None:
+        """One entry."""
+        for invariant in self.invariants:
+            for text in invariant.see(entry):
+                self.violations.append(Violation(entry.time, entry.number, invariant.name, text))
+
+    def end(self) -> None:
+        """The world is calm: everything must be well."""
+        for invariant in self.invariants:
+            for text in invariant.end():
+                self.violations.append(Violation(self.history.clock(), len(self.history.entries), invariant.name, text))

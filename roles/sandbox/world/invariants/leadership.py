@@ -1,0 +1,48 @@
+"""Leader election: one writes, and somebody does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from roles.sandbox.world.invariants.base import ANYBODYS, LEASE, LEASES, Invariant, role_of
+
+if TYPE_CHECKING:
+    from roles.sandbox.world.history import Entry, History
+
+
+class OneLeaderWrites(Invariant):
+    """A process writes nothing for its role once another one holds the lease."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._holder: dict[str, str] = {}
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        role = role_of(entry.author)
+        if entry.bucket == LEASE and entry.new is not None:
+            name = entry.new["metadata"]["name"]
+            if name in LEASES.values():
+                holder = (entry.new.get("spec") or {}).get("holderIdentity") or ""
+                self._holder[name] = entry.author if holder else ""
+            return
+        lease = LEASES.get(role)
+        if lease is None or entry.bucket in ANYBODYS:
+            return
+        holder = self._holder.get(lease)
+        if holder and holder != entry.author:
+            yield f"{entry.author} wrote {entry.request} while {holder} leads"
+
+
+class LeadersLead(Invariant):
+    """When all is calm each role has a leader."""
+
+    def end(self) -> Iterator[str]:
+        for role, name in LEASES.items():
+            if not any(role_of(program) == role for program in self.history.programs):
+                continue
+            lease = self.history.of(LEASE).get(f"koordinator-system/{name}")
+            renewals = [e.time for e in self.history.entries if e.bucket == LEASE and e.key.endswith(f"/{name}")]
+            holder = ((lease or {}).get("spec") or {}).get("holderIdentity")
+            if not holder or not renewals or self.history.clock() - renewals[-1] > 20:
+                yield f"nobody renews {name}; the holder is {holder!r}"

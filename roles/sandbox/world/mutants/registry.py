@@ -1,0 +1,8 @@
+"""The mutants there are."""
+
+from __future__ import annotations
+
+from roles.sandbox.world.mutants import descheduler, library, manager, scheduler
+from roles.sandbox.world.mutants.planting import Mutant
+
+MUTANTS: dict[str, Mutant] = {mutant.name: mutant for part in (scheduler, library, manager, descheduler) for mutant in part.MUTANTS}
