@@ -22,6 +22,8 @@ class ServerConfig:
     enabled_controllers: frozenset[str] = frozenset()
     # the state is kept here, if set
     data_dir: Path | None = None
+    # seconds between the bookmarks of a watch that asked for them
+    bookmark_seconds: float = 60.0
     # seconds that events live
     event_ttl: float = 3600.0
     # what a webhook that names a Service meets when nothing resolves it: "ignore" lets the request pass, "fail" obeys failurePolicy

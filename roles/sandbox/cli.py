@@ -105,7 +105,7 @@ def hotspot(nodes: int, roles_as_processes: bool, verbosity: int, out: Path, tim
 @click.option("--shrink", is_flag=True, help="Find the fewest faults and workloads that still break the rule, and tell that history.")
 @click.option("--nodes", type=click.IntRange(1, 5000), default=3, show_default=True, help="Nodes.")
 @click.option("--pods", type=click.IntRange(1, 100_000), default=26, show_default=True, help="Pods that users ask for, about.")
-@click.option("--minutes", type=click.FloatRange(0.2, 10_000), default=2.0, show_default=True, help="Virtual minutes with faults.")
+@click.option("--minutes", type=click.FloatRange(0.2, 10_000), default=1.0, show_default=True, help="Virtual minutes with faults.")
 @click.option("--faults", type=click.IntRange(0, 10_000), default=10, show_default=True, help="How many things go wrong.")
 @click.option("--kinds", default="", help="Only these kinds of faults, separated by commas.")
 @click.option("--mutant", default="", help="Put this planted defect in (see --list-mutants).")

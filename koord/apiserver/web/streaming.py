@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 # seconds: kube-apiserver ends watches without a time-out of their own after 30 to 60 minutes
 _MIN_LIFE = 1800
-_BOOKMARK_EVERY = 60.0
 _BOOKMARK_BEFORE_END = 2.0
 _HEADERS = {"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
 
@@ -114,7 +113,8 @@ class WatchStreams:
     async def _pump(self, response: web.StreamResponse, watcher: Watcher, query: ListQuery) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + (query.timeout_seconds or seams.rng().randint(_MIN_LIFE, 2 * _MIN_LIFE))
-        mark = min(loop.time() + _BOOKMARK_EVERY, max(loop.time(), end - _BOOKMARK_BEFORE_END)) if query.allow_bookmarks else end
+        every = self.core.config.bookmark_seconds
+        mark = min(loop.time() + every, max(loop.time(), end - _BOOKMARK_BEFORE_END)) if query.allow_bookmarks else end
         while not self._stopping:
             chunk = watcher.take()
             if chunk:
@@ -127,7 +127,7 @@ class WatchStreams:
                 return
             if moment >= mark:
                 watcher.bookmark(self.core.store.rv)
-                mark = end if mark >= end - _BOOKMARK_BEFORE_END else min(moment + _BOOKMARK_EVERY, end - _BOOKMARK_BEFORE_END)
+                mark = end if mark >= end - _BOOKMARK_BEFORE_END else min(moment + every, end - _BOOKMARK_BEFORE_END)
                 continue
             try:
                 async with asyncio.timeout_at(min(end, mark)):

@@ -118,6 +118,10 @@ class CertFolder:
     def ca_file(self) -> str:
         return str(self.path / "ca-cert.pem")
 
+    def authorities(self) -> str:
+        """The certificates of the CAs, in PEM. Raises OSError."""
+        return (self.path / "ca-cert.pem").read_text(encoding="ascii")
+
     def read(self) -> Certs | None:
         """The certificates on disk with the key of their CA, None unless all six files are there."""
         files = {}

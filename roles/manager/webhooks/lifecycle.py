@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from functools import lru_cache
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 
@@ -98,7 +99,7 @@ class WebhookLifecycle:
 
     async def _get_health(self) -> None:
         # Read anew each time: the CA file is replaced when certificates are renewed.
-        context = ssl.create_default_context(cafile=self.folder.ca_file)
+        context = _trusting(self.folder.authorities())
         async with (
             ClientSession(connector=TCPConnector(ssl=context), timeout=ClientTimeout(total=3)) as session,
             # By address: a bare container has no /etc/hosts that knows "localhost". The certificate is for the name.
@@ -116,3 +117,9 @@ class WebhookLifecycle:
         while (now := seams.monotonic()) - began < seconds and now - max(began, self.server.asked) < seconds * QUIET:
             await seams.sleep(min(0.05, seconds))
         await self.server.stop()
+
+
+@lru_cache(maxsize=4)
+def _trusting(authorities: str) -> ssl.SSLContext:
+    """A client's context that trusts these certificates only. Raises ssl.SSLError."""
+    return ssl.create_default_context(cadata=authorities)

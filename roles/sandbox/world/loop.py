@@ -35,32 +35,66 @@ def _name(handle: Any) -> str:
 
 
 class _Task(asyncio.Task[Any]):
-    """A task that sets and dicts keep in the order of creation, not of addresses."""
+    """A task that sets and dicts keep in the order of their first use, not of addresses."""
 
-    _made = 0
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        _Task._made += 1
-        self._order = _Task._made
-        super().__init__(*args, **kwargs)
-        self._log_destroy_pending = False  # killed processes leave theirs behind
+    _hashed = 0
+    _order = 0
 
     def __hash__(self) -> int:
+        if not self._order:
+            _Task._hashed += 1
+            self._order = _Task._hashed
         return self._order
 
 
 class _Future(asyncio.Future[Any]):
     """As _Task."""
 
-    _made = 0
-
-    def __init__(self, *, loop: asyncio.AbstractEventLoop) -> None:
-        _Future._made += 1
-        self._order = _Future._made
-        super().__init__(loop=loop)
+    _hashed = 0
+    _order = 0
 
     def __hash__(self) -> int:
+        if not self._order:
+            _Future._hashed += 1
+            self._order = _Future._hashed
         return self._order
+
+
+class _Handle(events.Handle):
+    """A callback of this loop: as asyncio's without its debugging, which asks the loop three times a callback."""
+
+    __slots__ = ()
+
+    def __init__(self, callback: Any, args: Any, loop: Any, context: contextvars.Context | None) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None  # type: ignore[assignment]
+
+
+class _Timer(_Handle):
+    """A callback at a time."""
+
+    __slots__ = ("_when",)
+
+    def __init__(self, when: float, callback: Any, args: Any, loop: Any, context: contextvars.Context | None) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._when = when
+
+    def when(self) -> float:
+        """The time at which it is called."""
+        return self._when
 
 
 class VirtualLoop(base_events.BaseEventLoop):
@@ -74,14 +108,13 @@ class VirtualLoop(base_events.BaseEventLoop):
         super().__init__()
         self._virtual = 0.0
         self._order = 0
-        self._timers: list[tuple[float, int, events.TimerHandle]] = []
+        self._timers: list[tuple[float, int, _Timer]] = []
         self._callbacks = 0
         self._blame: Counter[str] = Counter()
         self.network: Network | None = None
         self._addresses: dict[int, tuple[str, int]] = {}
         self._clock_resolution = 1e-9
-        _Task._made = _Future._made = 0
-        self.set_task_factory(lambda loop, work, **options: _Task(work, loop=loop, **options))
+        _Task._hashed = _Future._hashed = 0
 
     def __del__(self) -> None:
         """Nothing was opened."""
@@ -89,22 +122,29 @@ class VirtualLoop(base_events.BaseEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return _Future(loop=self)
 
+    def create_task(self, coro: Any, *, name: Any = None, context: contextvars.Context | None = None) -> Any:
+        task = _Task(coro, loop=self, name=name, context=context)
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # killed processes leave theirs behind
+        return task
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
+        handle = _Handle(callback, args, self, context)
+        self._ready.append(handle)  # type: ignore[attr-defined]
+        return handle
+
     # -- time ----------------------------------------------------------------------------------------------------------------
 
     def time(self) -> float:
         return self._virtual
 
     def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
-        timer = events.TimerHandle(when, callback, args, self, context)
+        timer = _Timer(when, callback, args, self, context)
         self._order += 1
-        heapq.heappush(self._timers, (max(when, self._virtual), self._order, timer))
+        heapq.heappush(self._timers, (when if when > self._virtual else self._virtual, self._order, timer))
         return timer
 
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
         return self.call_at(self._virtual + delay, callback, *args, context=context)
-
-    def _timer_handle_cancelled(self, handle: Any) -> None:
-        """Cancelled timers stay in the heap until their time has come."""
 
     def run_forever(self) -> None:
         if self.is_running():
@@ -140,8 +180,11 @@ class VirtualLoop(base_events.BaseEventLoop):
             timer = heapq.heappop(timers)[2]
             if not timer._cancelled:  # type: ignore[attr-defined]
                 ready.append(timer)
+        take = ready.popleft
+        watched = self._callbacks > _STUCK - 1000
+        self._callbacks += len(ready)
         for _ in range(len(ready)):
-            handle = ready.popleft()
+            handle = take()
             if handle._cancelled:
                 continue
             process = handle._context.get(PROCESS)
@@ -152,10 +195,14 @@ class VirtualLoop(base_events.BaseEventLoop):
                 if process.frozen:
                     process.held.append(handle)
                     continue
-            self._callbacks += 1
-            if self._callbacks > _STUCK - 1000:
+            if watched:
                 self._blame[f"{process}: {_name(handle)}"] += 1
-            handle._run()
+            try:
+                handle._context.run(handle._callback, *handle._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self.call_exception_handler({"message": f"Exception in callback {_name(handle)}", "exception": error, "handle": handle})
             if self._stopping:
                 break
         if self._callbacks > _STUCK:

@@ -42,7 +42,7 @@ class Settings:
     def line(self, seed: int) -> str:
         """The command that lives this seed again."""
         flags = [f"--seed={seed}"]
-        for name, usual in (("nodes", 3), ("pods", 26), ("minutes", 2.0), ("faults", 10), ("kinds", ""), ("mutant", "")):
+        for name, usual in (("nodes", 3), ("pods", 26), ("minutes", 1.0), ("faults", 10), ("kinds", ""), ("mutant", "")):
             value = getattr(self, name)
             if value != usual:
                 flags.append(f"--{name}={value:g}" if isinstance(value, float) else f"--{name}={value}")

@@ -82,7 +82,7 @@ def manager(world: World, name: str, life: Life, certificates: Path) -> Main:
                 burst=50,
                 lease_duration=15,
                 renew_deadline=10,
-                retry_period=2,
+                retry_period=world.retry,
             )
             app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
             life.on_stop(informers.stop, "informers")

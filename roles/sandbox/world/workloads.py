@@ -109,7 +109,7 @@ class Controllers:
                         name = await self._create(client, owner)
                         if name:
                             expected[name] = seams.monotonic()
-                await seams.sleep(0.5)
+                await seams.sleep(1.0)
 
     async def _create(self, client: Client, owner: Obj) -> str:
         self._made += 1

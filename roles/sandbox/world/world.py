@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import gc
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from koord.api.kinds import CLUSTERCOLOCATIONPROFILES, CONFIGMAPS, DEVICES, ELASTICQUOTAS, NAMESPACES, NODES, PRIORITYCLASSES, SECRETS
+from koord.api.objects_meta import Projection, decoder
 from koord.apiserver import manifests
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.server import ApiServer
@@ -58,9 +60,9 @@ class Spec:
     seed: int = 0
     nodes: int = 3
     pods: int = 20
-    minutes: float = 2.0
+    minutes: float = 1.0
     faults: int = 6
-    calm: float = 90.0
+    calm: float = 60.0
     cpus: int = 6
     memory_gib: int = 16
     gpu_nodes: int = 2
@@ -117,6 +119,7 @@ class World:
         self.silent: set[str] = set()  # kubelets whose agent reports nothing
         self.graveyard: list[Process] = []
         self.injector = Injector(self)
+        self.retry = random.Random(f"{self.seed}/retry").choice((2.0, 5.0, 5.0))  # seconds between looks at a lease
 
     # -- names ---------------------------------------------------------------------------------------------------------------
 
@@ -169,7 +172,9 @@ class World:
     async def _api(self) -> None:
         service = f"{objects.SYSTEM_NAMESPACE}/koordinator-webhook-service"
         self.network.services[WEBHOOKS] = self._manager
-        self.server = ApiServer(ServerConfig(webhook_services={service: f"{WEBHOOKS[0]}:{WEBHOOKS[1]}"}))
+        # kube-apiserver's minute, or often: a client asks of a watch that says nothing for long
+        bookmarks = random.Random(f"{self.seed}/bookmarks").choice((12.0, 12.0, 12.0, 60.0))
+        self.server = ApiServer(ServerConfig(webhook_services={service: f"{WEBHOOKS[0]}:{WEBHOOKS[1]}"}, bookmark_seconds=bookmarks))
         handle = self.server.front.handle
 
         async def named(request: web.BaseRequest) -> web.StreamResponse:
@@ -231,7 +236,7 @@ class World:
         api = Process(self.loop, "apiserver", 1, self.clock("apiserver"), self.seed, API_SERVER[0])
         await self.loop.create_task(self._api(), context=api.context)
         await self._bootstrap()
-        scheduler_config, descheduler_config = configurations()
+        scheduler_config, descheduler_config = configurations(self.retry)
         first, second = programs.write_configurations(self.scratch, scheduler_config, descheduler_config)
         certificates = self.scratch / "certificates"
         for index in range(spec.nodes):
@@ -288,6 +293,12 @@ def warm() -> None:
 
     _crds()
     _secret()
+    kinds = [Projection]
+    for kind in kinds:  # grows meanwhile
+        decoder(kind)
+        kinds.extend(kind.__subclasses__())
+    gc.collect()
+    gc.freeze()
 
 
 def _crds() -> list[dict[str, Any]]:
@@ -328,14 +339,15 @@ def _secret() -> dict[str, Any]:
     return _SECRETS[0]
 
 
-def configurations() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The scheduler's and the descheduler's configuration: what koord is installed with, leader election on."""
+def configurations(retry: float = 2.0) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The scheduler's and the descheduler's configuration: what koord is installed with, and a look at the lease each `retry` seconds."""
+    election = {"leaderElect": True, "retryPeriod": f"{retry:g}s", "resourceNamespace": objects.SYSTEM_NAMESPACE}
     scheduler = profile.configuration(profile.plugin_config())
-    scheduler["leaderElection"] = {"leaderElect": True, "resourceName": "koord-scheduler", "resourceNamespace": objects.SYSTEM_NAMESPACE}
+    scheduler["leaderElection"] = {**election, "resourceName": "koord-scheduler"}
     descheduler = {
         "apiVersion": "descheduler/v1alpha2",
         "kind": "DeschedulerConfiguration",
-        "leaderElection": {"leaderElect": True, "resourceName": "koord-descheduler", "resourceNamespace": objects.SYSTEM_NAMESPACE},
+        "leaderElection": {**election, "resourceName": "koord-descheduler"},
         "deschedulingInterval": "20s",
         "profiles": [
             {

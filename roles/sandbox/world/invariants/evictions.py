@@ -38,7 +38,7 @@ class EvictedOnce(Invariant):
 
 
 class OneNodeMakesRoom(Invariant):
-    """For one pod that needs room, pods of one node are asked to leave, and the gangs of these."""
+    """For one pod that needs room, pods of one node are asked to leave, and the gangs of these; for a gang, of a node a member at most."""
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
@@ -57,7 +57,13 @@ class OneNodeMakesRoom(Invariant):
         if not preemptor.startswith("pod ") or not node:
             return
         nodes, gangs = self._nodes[preemptor], self._gangs[preemptor]
-        if nodes and node not in nodes and not (gang and gang in gangs):
+        if node not in nodes and len(nodes) >= self._members(preemptor.removeprefix("pod ")) and not (gang and gang in gangs):
             yield f"for {preemptor} pods of {', '.join(sorted(nodes | {node}))} were removed (last {regarding.get('name')})"
         nodes.add(node)
         gangs.add(gang)
+
+    def _members(self, uid: str) -> int:
+        """How many pods make room for themselves together with this one."""
+        pods = self.history.of("pod").values()
+        gang = next((annotations_of(pod).get(GANG, "") for pod in pods if pod["metadata"]["uid"] == uid), "")
+        return sum(annotations_of(pod).get(GANG) == gang for pod in pods) if gang else 1
