@@ -20,7 +20,7 @@ $(STAMP): requirements-dev.lock pyproject.toml packaging/venv.sh
 	@packaging/venv.sh $(VENV) requirements-dev.lock
 	@touch $@
 
-demo: $(STAMP) ## co-location at work on this machine, within three minutes; writes demo-out/report.md
+demo: $(STAMP) ## co-location at work on this machine, within three minutes; ends with a verdict, writes demo-out/report.html
 	$(BIN)/koord sandbox demo --out $(OUT)
 
 # A worker a core: most tests wait for processes and servers. In the order written, so that the longest files do not come last.

@@ -49,7 +49,7 @@ def up(scenario: str | None, nodes: int | None, local_node: bool, roles_as_proce
 @click.option(
     "--duration", type=click.FloatRange(15, 36_000), help="Seconds of load in all phases together (default: as the scenario says)."
 )
-@click.option("--force", is_flag=True, help="Measure on this machine even if others use its CPUs; else only the simulated part runs then.")
+@click.option("--force", is_flag=True, help="Measure on this machine even if others use its CPUs, and fail if that cannot be done.")
 def demo(
     scenario: str | None,
     nodes: int | None,
@@ -60,10 +60,15 @@ def demo(
     duration: float | None,
     force: bool,
 ) -> None:
-    """A service and batch jobs on one node: alone, unmanaged, and under koord; writes report.md and latency.svg."""
+    """A service and batch jobs on one node: alone, unmanaged, and under koord; ends with a verdict and writes report.html.
+
+    Measures this machine; where that cannot be done (no root, no cgroups, CPUs in use) it says why and calculates the same phases.
+    """
     from roles.sandbox import main
 
-    sys.exit(main.demo(main.Settings(scenario, nodes, local_node, roles_as_processes, verbosity, force), out, duration))
+    sys.exit(
+        main.demo(main.Settings(scenario, nodes, local_node, roles_as_processes, verbosity, measuring=True, force=force), out, duration)
+    )
 
 
 @command.command("training")

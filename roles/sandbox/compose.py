@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 import socket
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,9 @@ log = logging.getLogger(__name__)
 
 QPS, BURST = 500.0, 1000
 ROLE_SECONDS = 1.0
+OFFER_TERMS = (
+    ("cpu.total", "CPUs"), ("cpu.margin", "kept free"), ("cpu.system", "used outside pods"), ("cpu.hpUsed", "used by services"),
+)  # fmt: skip
 
 
 def free_port(address: str = "127.0.0.1") -> int:
@@ -179,10 +183,20 @@ class Sandbox:
         return None if value is None else parse_value(value)
 
     def offer_terms(self, node: str) -> str:
-        """The terms of the manager's last decision on what a node offers; "" where it has decided nothing yet."""
+        """The CPU terms of the manager's last decision on what a node offers; "" where it has decided nothing yet."""
         recorder = self.recorders.get("manager")
         records = recorder.ring.find("Node", "", node, limit=1) if recorder is not None else []
-        return "; ".join(f"{term.name} {amount(term.name, term.value, term.unit)}" for term in records[-1].terms) if records else ""
+        terms = {term.name: term for term in records[-1].terms} if records else {}
+        return ", ".join(f"{word} {amount(name, terms[name].value, terms[name].unit)}" for name, word in OFFER_TERMS if name in terms)
+
+    def decisions(self, began: float) -> list[str]:
+        """What the node agent decided on this machine, oldest first, with the seconds since `began` (monotonic)."""
+        recorder = self.recorders.get("koordlet")
+        if recorder is None or self.kubelet is None:
+            return []
+        start = time.time() - (time.monotonic() - began)
+        records = recorder.ring.find("Node", "", self.kubelet.name, limit=100)
+        return [f"{record.time - start:.0f} s: {record.message}" for record in sorted(records, key=lambda record: record.time)]
 
     async def submit_simulated_batch(self) -> None:
         """Create the scenario's batch pods for the simulated nodes. Raises ApiError."""

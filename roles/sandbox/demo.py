@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform
+import shutil
+import textwrap
 import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roles.sandbox.modelled.phases import CPUS, Modelled
 from roles.sandbox.phases import DemoError, Phases
 from roles.sandbox.polling import until
-from roles.sandbox.report import plot, text
+from roles.sandbox.report import page, plot, text
 from roles.sandbox.report.text import TITLES, Facts
 from roles.sandbox.view.frame import Frame, SimulatedNode
 from roles.sandbox.view.terminal import View, open_view
@@ -23,13 +26,15 @@ if TYPE_CHECKING:
     from roles.sandbox.compose import Sandbox
     from roles.sandbox.main import Session
     from roles.sandbox.measure import PhaseResult
+    from roles.sandbox.scenario import Scenario
 
 log = logging.getLogger(__name__)
 
 FRAME_SECONDS = 0.25
-SIMULATED_SECONDS = 30.0
-REPORT = "report.md"
+SIMULATED_SECONDS = 120.0
+REPORT, PAGE = "report.md", "report.html"
 PLOT = "latency.svg"
+MOST_DECISIONS = 20
 
 
 _BAR = 24
@@ -57,6 +62,9 @@ class Demo:
         self.phases: Phases | None = None
         self.results: list[PhaseResult] = []
         self.notes: list[str] = []
+        self.decisions: list[str] = []
+        self.why = ""
+        """Why the figures are calculated; empty when they are measured."""
         self.simulated = (0, 0, 0)
         self.rows: list[SimulatedNode] = []
         self.cpus = 0
@@ -67,7 +75,7 @@ class Demo:
         view = open_view()
         self.ran = True
         if sandbox.kubelet is not None:
-            self.phases = Phases(sandbox, session.scenario)
+            self.phases = Phases(sandbox, session.scenario, session.look.quiet if session.look is not None else 0.0)
             self.cpus, self.memory = sandbox.kubelet.machine.cpus, sandbox.kubelet.machine.memory
         work = asyncio.create_task(self._work(sandbox, session), name="demo")
         stop = asyncio.create_task(life.stopping.wait(), name="stopping")
@@ -82,6 +90,7 @@ class Demo:
                 task.cancel()
             await asyncio.gather(work, stop, return_exceptions=True)
             self.results = self.phases.results if self.phases is not None else []
+            self.decisions = sandbox.decisions(session.began) if self.phases is not None else []
             self.notes = [*(self.phases.notes if self.phases is not None else []), *self.notes]
             view.close()
 
@@ -96,14 +105,12 @@ class Demo:
             raise error
         self.notes.append(f"The run ended early: {error}.")
         session.errors.append(str(error))
-        view.say(f"koord sandbox: {error}")
 
     async def _work(self, sandbox: Sandbox, session: Session) -> None:
         await sandbox.submit_simulated_batch()
         if self.phases is not None:
             await self.phases.run()
             return
-        self.notes.append(f"This machine was not used as a node: {session.without}.")
         if not await until(sandbox.simulated_batch_done, SIMULATED_SECONDS):
             self.notes.append(f"Not all simulated batch pods were placed within {SIMULATED_SECONDS:.0f} s.")
 
@@ -119,22 +126,29 @@ class Demo:
             return sandbox.frame(elapsed, "simulated nodes")
         return self.phases.frame(sandbox.frame(elapsed, TITLES.get(self.phases.doing, self.phases.doing)))
 
+    def calculate(self, scenario: Scenario, why: str) -> None:
+        """Tell the phases on a node that is calculated, where this machine could not be measured: for the reason `why`."""
+        self.why = why
+        modelled = Modelled(scenario)
+        self.results = modelled.run()
+        self.cpus, self.decisions = CPUS, modelled.decisions
+
     def write(self, out: Path, session: Session) -> Path:
-        """Write the report and the chart; returns the report's path. Raises OSError."""
-        chart: str | None = None
-        if self.results:
-            chart = PLOT
-            (out / PLOT).write_text(plot.svg(self.results, self.cpus))
-        path = out / REPORT
-        path.write_text(text.render(self._facts(session), self.results, chart))
-        return path
+        """Write the report: one HTML file, and as Markdown with its chart beside it. Returns the first one's path. Raises OSError."""
+        facts = self._facts(session)
+        chart = plot.svg(self.results, self.cpus) if self.results else None
+        if chart is not None:
+            (out / PLOT).write_text(chart)
+        told = text.render(facts, self.results, PLOT if chart is not None else None)
+        (out / REPORT).write_text(told)
+        (out / PAGE).write_text(page.page(facts.title, told, chart))
+        return out / PAGE
 
     def verdict(self, session: Session) -> list[str]:
-        """What came of it, for the terminal: the figures, or the nodes that were simulated and why nothing was measured."""
-        if self.results:
-            return text.verdict(self._facts(session), self.results)
-        lines = [*drawn(self.rows), text.simulated(self._facts(session))]
-        return [*lines, f"Nothing was measured on this machine: {session.without}."] if session.without else lines
+        """What came of it, for the terminal: simulated nodes as bars where this machine was not measured, and one paragraph."""
+        lines = [*drawn(self.rows), text.simulated(self._facts(session)), ""] if self.why and self.rows else []
+        width = min(shutil.get_terminal_size().columns, 100)
+        return [*lines, *textwrap.wrap(text.verdict(self._facts(session), text.ordered(self.results)), width, break_on_hyphens=False)]
 
     def _facts(self, session: Session) -> Facts:
         nodes, bound, offered = self.simulated
@@ -153,4 +167,7 @@ class Demo:
             iterations=self.phases.iterations if self.phases is not None else 0,
             restored=session.restored,
             notes=tuple(self.notes),
+            modelled=self.why,
+            others_at_start=session.look.used if session.look is not None else 0.0,
+            decisions=tuple(self.decisions[-MOST_DECISIONS:]),
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koord.config.errors import InvalidConfig
-from roles.sandbox import localnode, mounts, others, scenario, state
+from roles.sandbox import localnode, mounts, others, scenario, sizing, state
 from roles.sandbox.guardian import guarded
 from roles.sandbox.localnode import LocalNode
 from roles.sandbox.process_kubelet.layout import LayoutError
@@ -36,8 +36,10 @@ class Settings:
     local_node: bool
     roles_as_processes: bool
     verbosity: int
-    force: bool = True
-    """Measure on this machine however much others use it."""
+    measuring: bool = False
+    """Look at the machine first: how much of it is free, and whether anything can be measured."""
+    force: bool = False
+    """Measure on this machine all the same, and fail if that cannot be done."""
 
 
 @dataclass(slots=True)
@@ -53,6 +55,8 @@ class Session:
     began: float
     without: str = ""
     """Why this machine is not a node; empty when it is."""
+    look: others.Look | None = None
+    """What was seen of the machine before the start; None when nobody looked."""
     restored: bool | None = None
     errors: list[str] = field(default_factory=list)
 
@@ -70,7 +74,10 @@ def up(settings: Settings) -> int:
 
 
 def demo(settings: Settings, out: Path, duration: float | None) -> int:
-    """Run the phases and write the report. Returns the exit code: 0 when every phase has run."""
+    """Run the phases and write the report. Returns the exit code: 0 when every phase was told, measured or calculated.
+
+    With `settings.force` only what is measured counts.
+    """
     try:
         chosen = _scenario(settings)
         out.mkdir(parents=True, exist_ok=True)
@@ -81,13 +88,28 @@ def demo(settings: Settings, out: Path, duration: float | None) -> int:
     if duration is not None:
         chosen = chosen.stretched(duration)
 
-    def write(show: Demo, session: Session) -> None:
+    def body(run_id: str) -> int:
+        from roles.sandbox.demo import Demo
+
+        show = Demo()
+        code, session = _session(settings, chosen, show.run, run_id)
+        if session is None:
+            return code
+        why = session.without or "; ".join(session.errors)
+        if code != 0 and not why:
+            why = "koord could not be started here, the message above says why"
+        if why and settings.force:
+            code = _complain(why)
+        elif why:
+            show.calculate(chosen, why)
+            code = 0 if show.ran and session.restored is not False else 1
         path = show.write(out, session)
         for line in show.verdict(session):
             print(line)
         print(f"report: {path}", flush=True)
+        return code
 
-    return phases(settings, chosen, write)
+    return _guarded(body)
 
 
 def hotspot(settings: Settings, out: Path, seconds: float) -> int:
@@ -207,19 +229,35 @@ def _prepare(session: Session) -> None:
     if not session.settings.local_node:
         session.without = "switched off by --no-local-node"
         return
-    if not session.settings.force:
-        try:
-            session.without = others.too_busy(others.busy_cores(), others.cpus())
-        except OSError as error:
-            log.info("how busy the machine is cannot be seen: %s", error)
+    if session.settings.measuring:
+        _look(session)
         if session.without:
-            print(f"this machine is not used as a node: {session.without}; running the simulated part only", flush=True)
             return
     try:
         session.local = localnode.prepare(session.run.id, session.scratch)
     except (LayoutError, OSError) as error:
-        session.without = str(error)
-        print(f"this machine is not used as a node: {error}; running the simulated part only", flush=True)
+        _without(session, str(error))
+
+
+def _without(session: Session, why: str) -> None:
+    session.without = why
+    print(f"this machine is not used as a node: {why}; running the simulated part only", flush=True)
+
+
+def _look(session: Session) -> None:
+    """See how much of the machine is free, and fit the built-in scenario to it."""
+    try:
+        session.look = others.look()
+    except OSError as error:
+        log.info("how busy the machine is cannot be seen: %s", error)
+        return
+    why = session.look.why_not()
+    if why and not session.settings.force:
+        _without(session, why)
+        return
+    if session.settings.scenario is None:
+        session.scenario = sizing.fitted(session.scenario, session.look.cpus, max(session.look.free, others.MOST_SHARE * session.look.cpus))
+    print(f"{session.look.free:.1f} of {session.look.cpus} CPUs free: the load is fitted to that", flush=True)
 
 
 def _run(session: Session, body: Body) -> int:

@@ -15,6 +15,11 @@ REACTION_HOLD = 1.0
 # a mean after the step above this share of the mean before it is no fall
 LEAST_FALL = 0.9
 BASELINE_SECONDS = 3.0
+NOISE_WINDOW = 1.0
+MOST_NOISY_SHARE = 0.05
+"""Of the seconds of a phase: one in twenty with somebody else's work decides a 99th percentile."""
+CONTRADICTION = 1.25
+"""A service alone that is slower by this than the same service among batch jobs: something else made it so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,8 @@ class Sample:
     be_memory: int | None = None
     batch_cpu: int | None = None
     """`kubernetes.io/batch-cpu` allocatable of the node, milli-CPU."""
+    own_ns: int | None = None
+    """CPU of the sandbox itself: API server and roles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,39 @@ class PhaseResult:
     work_units: int = 0
     batch_pods: int = 0
     evictions: int = 0
+    request_milli: int = 0
+    """What each CPU burner requests, milli-CPU; 0 for nothing."""
+    quiet_cores: float = 0.0
+    """Of the CPU that neither pods nor the sandbox use, what is no disturbance; 0 where nobody looked."""
+    attempts: int = 1
+    """How often the phase was measured; this is the quietest."""
+
+    def others(self) -> list[float]:
+        """CPU that neither pods nor the sandbox used, in cores, second by second."""
+        seen = [s for s in self.samples if s.pods_ns is not None and s.own_ns is not None]
+        found: list[float] = []
+        last = seen[0] if seen else None
+        for one in seen:
+            assert last is not None
+            if one.time - last.time < NOISE_WINDOW:
+                continue
+            known = ((one.pods_ns or 0) - (last.pods_ns or 0) + (one.own_ns or 0) - (last.own_ns or 0)) / 1e9
+            found.append(max(0.0, (one.node_busy - last.node_busy - known) / (one.time - last.time)))
+            last = one
+        return found
+
+    def noisy_seconds(self) -> int:
+        """Seconds in which others used more than is quiet."""
+        return sum(level > self.quiet_cores for level in self.others()) if self.quiet_cores else 0
+
+    def disturbed(self) -> bool:
+        """Whether others used so much, for so long, that it shows in a 99th percentile."""
+        return self.noisy_seconds() > MOST_NOISY_SHARE * len(self.others())
+
+    def peak(self) -> StepResult | None:
+        """The highest rate of the load, None when the load did not come to its end."""
+        rows = merge_steps(self.steps)
+        return rows[-1] if rows else None
 
     def node_utilisation(self, cpus: int) -> float:
         """Mean CPU utilisation of the machine in percent."""
@@ -186,6 +226,20 @@ def load_lines(lines: Iterable[dict[str, Any]], result: PhaseResult) -> bool:
             result.steps = [StepResult(**step) for step in line["steps"]]
             ended = True
     return ended
+
+
+def quieter(one: PhaseResult | None, other: PhaseResult) -> PhaseResult:
+    """Of two measurements of a phase the one that is to be believed."""
+    if one is None:
+        return other
+    return min((one, other), key=lambda result: (not result.steps, result.noisy_seconds(), sum(result.others())))
+
+
+def contradiction(phases: Iterable[PhaseResult]) -> bool:
+    """Whether the service was slower alone than with batch jobs under koord: then the figures say something about others only."""
+    by_kind = {phase.kind: phase.peak() for phase in phases}
+    alone, koord = by_kind.get("alone"), by_kind.get("koord")
+    return alone is not None and koord is not None and alone.p99 > CONTRADICTION * koord.p99
 
 
 def merge_steps(steps: Sequence[StepResult]) -> list[StepResult]:

@@ -12,6 +12,7 @@ from roles.sandbox.nodes.fleet import CURVE_ANNOTATION, RUN_SECONDS_ANNOTATION
 from roles.sandbox.process_kubelet.node import SANDBOX_LABEL
 from roles.sandbox.process_kubelet.status import PROCESS_ANNOTATION
 from roles.sandbox.scenario import PhaseKind, Scenario
+from roles.sandbox.sizing import MEMORY_BURNER_REQUEST
 
 SYSTEM_NAMESPACE = "koordinator-system"
 SLO_CONFIG = "slo-controller-config"
@@ -144,11 +145,11 @@ def service_pod(scenario: Scenario, port: int, iterations: int) -> dict[str, Any
     )
 
 
-def load_pod(scenario: Scenario, phase: str, port: int, node: str) -> dict[str, Any]:
-    """The load generator of one phase. It is the instrument, not the subject: it is put on the node directly, full or not."""
+def load_pod(scenario: Scenario, name: str, port: int, node: str) -> dict[str, Any]:
+    """A load generator. It is the instrument, not the subject: it is put on the node directly, full or not."""
     steps = [f"--step={step.rate:g}:{step.seconds:g}" for step in scenario.load.steps]
     return process_pod(
-        f"load-{phase}",
+        name,
         scenario.service.namespace,
         [*self_command(), "sandbox", "workload", "load", f"--port={port}", *steps],
         app="load",
@@ -160,29 +161,25 @@ def load_pod(scenario: Scenario, phase: str, port: int, node: str) -> dict[str, 
     )
 
 
-def batch_pods(scenario: Scenario, kind: PhaseKind, node: str) -> list[dict[str, Any]]:
-    """CPU and memory burners: under koord in the labelled namespace, else put on the node directly; with `shares` they ask for nothing,
-    so that Kubernetes makes them BestEffort pods, which have the least CPU weight and no limit."""
+def batch_pods(scenario: Scenario, kind: PhaseKind, node: str, each: int) -> list[dict[str, Any]]:
+    """CPU burners that request `each` milli-CPU, and memory burners; no limits. Under koord in the labelled namespace, else put on the
+    node directly; with `shares` they request nothing: Kubernetes then makes them BestEffort pods, which have the least CPU weight."""
     batch = scenario.batch
     managed = kind == "koord"
-    where = batch.namespace if managed else batch.unmanaged_namespace
-    cpu = batch.cpu_request if managed else batch.unmanaged_cpu_request
-    target = None if managed else node
 
     def burner(name: str, command: list[str], requests: dict[str, str]) -> dict[str, Any]:
         return process_pod(
             name,
-            where,
+            batch.namespace if managed else batch.unmanaged_namespace,
             [*self_command(), "sandbox", "workload", *command],
             app="burner",
             requests={} if kind == "shares" else requests,
-            limits=requests if managed else None,
             env=python_env(),
-            node=target,
+            node=None if managed else node,
         )
 
-    pods = [burner(f"cpu-{i}", ["burn-cpu"], {"cpu": cpu, "memory": "64Mi"}) for i in range(batch.cpu_burners)]
-    memory = {"cpu": "30m", "memory": batch.memory_request}
+    pods = [burner(f"cpu-{i}", ["burn-cpu"], {"cpu": f"{each}m", "memory": "64Mi"}) for i in range(batch.cpu_burners)]
+    memory = {"cpu": f"{MEMORY_BURNER_REQUEST}m", "memory": batch.memory_request}
     pods += [burner(f"memory-{i}", ["burn-memory", f"--mib={batch.memory_mib}"], memory) for i in range(batch.memory_burners)]
     return pods
 

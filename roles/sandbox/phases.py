@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from koord.api.kinds import PODS
 from koord.kube.errors import ApiError, NotFound
-from roles.sandbox import bootstrap, objects
+from roles.sandbox import bootstrap, measure, objects
 from roles.sandbox.compose import free_port
 from roles.sandbox.logtail import JsonTail
 from roles.sandbox.measure import PhaseResult, load_lines
@@ -19,6 +19,7 @@ from roles.sandbox.polling import POLL, until
 from roles.sandbox.process_kubelet.worker import PodWorker
 from roles.sandbox.sampler import BEST_EFFORT, Sampler
 from roles.sandbox.scenario import PhaseKind, Scenario
+from roles.sandbox.sizing import request_of_each
 from roles.sandbox.view.frame import Frame
 from roles.sandbox.workload.work import calibrate
 
@@ -27,12 +28,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-READY_SECONDS = 30.0
-OFFER_SECONDS = 60.0
-PLACE_SECONDS = 10.0
+# What ends a wait is that the thing happens; these only bound how long a slow machine may take.
+READY_SECONDS = 60.0
+OFFER_SECONDS = 90.0
+PLACE_SECONDS = 20.0
 SETTLE_SECONDS = 4.0
-GONE_SECONDS = 15.0
-LATE_SECONDS = 20.0
+GONE_SECONDS = 60.0
+LATE_SECONDS = 30.0
+REPEAT_SECONDS = 180.0
+"""Later than so long after the start of the phases none is measured again: a demo is watched."""
 
 
 class DemoError(Exception):
@@ -42,7 +46,7 @@ class DemoError(Exception):
 class Phases:
     """Runs the phases of a scenario. `notes` gathers what a reader of the report must know."""
 
-    def __init__(self, sandbox: Sandbox, scenario: Scenario) -> None:
+    def __init__(self, sandbox: Sandbox, scenario: Scenario, quiet_cores: float = 0.0) -> None:
         assert sandbox.kubelet is not None
         self.sandbox = sandbox
         self.kubelet = sandbox.kubelet
@@ -53,7 +57,17 @@ class Phases:
         self.until: float | None = None
         self.port = 0
         self.iterations = 0
-        self.sampler = Sampler(sandbox.kubelet.groups, self._service_directory, self._batch_directories, sandbox.batch_cpu)
+        self.quiet_cores = quiet_cores
+        self.each: int | None = None
+        self._attempt = 0
+        self._began = time.monotonic()
+        self.sampler = Sampler(
+            sandbox.kubelet.groups,
+            self._service_directory,
+            self._batch_directories,
+            sandbox.batch_cpu,
+            lambda: [child.pid for child in sandbox.children],
+        )
         self._load: JsonTail | None = None
         self._placed_now: list[str] = []
 
@@ -70,7 +84,10 @@ class Phases:
         try:
             await self._start_service()
             for phase in self.scenario.phases:
-                await self._phase(phase.kind)
+                await self._measure(phase.kind)
+            if measure.contradiction(self.results) and self._may_repeat(1):
+                self.notes.append("The service alone was slower than under koord: that phase was measured again.")
+                await self._again("alone")
         finally:
             sampling.cancel()
             await asyncio.gather(sampling, return_exceptions=True)
@@ -84,7 +101,31 @@ class Phases:
         await bootstrap.ensure(self.sandbox.client, PODS, pod, self.scenario.service.namespace)
         await self._wait(lambda: self._ready(self.scenario.service.namespace, "shop"), READY_SECONDS, "the service did not become ready")
 
+    async def _measure(self, kind: PhaseKind) -> None:
+        """A phase, again as long as others disturb it, and of all tries the quietest."""
+        await self._phase(kind)
+        while self.results[-1].disturbed() and self._may_repeat(self.results[-1].attempts):
+            await self._again(kind)
+
+    def _may_repeat(self, attempts: int) -> bool:
+        return attempts <= self.scenario.repeats and time.monotonic() - self._began < REPEAT_SECONDS
+
+    async def _again(self, kind: PhaseKind) -> None:
+        """Measure a phase once more; the quieter result takes its place. A try that fails leaves what was measured before."""
+        before = next(result for result in self.results if result.kind == kind)
+        known = list(self.results)
+        self.results.clear()
+        try:
+            await self._phase(kind)
+        except DemoError as error:
+            self.notes.append(f"Phase {kind} could not be measured again: {error}.")
+        finally:
+            best = measure.quieter(before, self.results[0]) if self.results else before
+            best.attempts = before.attempts + 1
+            self.results[:] = [best if result is before else result for result in known]
+
     async def _phase(self, kind: PhaseKind) -> None:
+        self._attempt += 1
         pods: list[dict[str, Any]] = []
         if kind == "koord":
             await self._switch(True)
@@ -95,7 +136,8 @@ class Phases:
             await self._switch(False)
             pods = await self._create_batch(kind)
         placed = await self._placed(pods) if pods else []
-        result = PhaseResult(kind, begin=time.monotonic(), batch_pods=len(placed))
+        result = PhaseResult(kind, begin=time.monotonic(), batch_pods=len(placed), quiet_cores=self.quiet_cores)
+        result.request_milli = 0 if kind in ("alone", "shares") else self.each or 0
         try:
             await self._run_load(result, placed)
         finally:
@@ -134,8 +176,8 @@ class Phases:
 
     async def _run_load(self, result: PhaseResult, placed: list[str]) -> None:
         self.doing = f"{result.kind}: starting the load"
-        name, where = f"load-{result.kind}", self.scenario.service.namespace
-        await self.sandbox.client.create(PODS, objects.load_pod(self.scenario, result.kind, self.port, self.kubelet.name), where)
+        name, where = f"load-{result.kind}-{self._attempt}", self.scenario.service.namespace
+        await self.sandbox.client.create(PODS, objects.load_pod(self.scenario, name, self.port, self.kubelet.name), where)
         worker = await self._worker(where, name)
         self._load = JsonTail(worker.log_path("load"))
         work = [JsonTail(w.log_path("burner")) for w in self.kubelet.workers.values() if w.name in placed and "/cpu-" in w.name]
@@ -175,7 +217,9 @@ class Phases:
 
     async def _create_batch(self, kind: PhaseKind) -> list[dict[str, Any]]:
         self.doing = "creating batch pods"
-        pods = objects.batch_pods(self.scenario, kind, node=self.kubelet.name)
+        if self.each is None:
+            self.each = request_of_each(self.scenario.batch, self.sandbox.batch_cpu() if kind == "koord" else None)
+        pods = objects.batch_pods(self.scenario, kind, self.kubelet.name, self.each)
         for pod in pods:
             await self.sandbox.client.create(PODS, pod, pod["metadata"]["namespace"])
         return pods

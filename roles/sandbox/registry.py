@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 END_SECONDS = 2.0
-READY_SECONDS = 30.0
+READY_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)

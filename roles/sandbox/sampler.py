@@ -35,6 +35,15 @@ def busy_seconds(proc: Path = Path("/proc"), accounting: Path = Path("/sys/fs/cg
     return sum(int(fields[i]) for i in (1, 2, 3, 6, 7)) * TICK
 
 
+def process_ns(pid: int, proc: Path = Path("/proc")) -> int:
+    """CPU time of a process in nanoseconds; 0 when it is gone."""
+    try:
+        words = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int((int(words[11]) + int(words[12])) * TICK * 1e9)
+
+
 class Sampler:
     """Samples every 50 ms into `keep`, the list of the running phase; `recent` holds the last second for the view."""
 
@@ -44,11 +53,13 @@ class Sampler:
         service_directory: Callable[[], str | None],
         batch_directories: Callable[[], list[str]],
         batch_cpu: Callable[[], int | None],
+        children: Callable[[], list[int]] = list,
     ) -> None:
         self.groups = groups
         self._service_directory = service_directory
         self._batch_directories = batch_directories
         self._batch_cpu = batch_cpu
+        self._children = children
         self.keep: list[Sample] | None = None
         self.recent: deque[Sample] = deque()
 
@@ -66,6 +77,7 @@ class Sampler:
             be_quota_us=self.groups.cfs_quota_us(BEST_EFFORT),
             be_memory=self.groups.memory_usage(BEST_EFFORT),
             batch_cpu=self._batch_cpu(),
+            own_ns=time.process_time_ns() + sum(process_ns(pid) for pid in self._children()),
         )
 
     async def run(self) -> None:

@@ -9,8 +9,9 @@ import os
 from typing import Any, Literal
 
 import orjson
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from koord.api.quantity import parse_milli
 from koord.config import slo
 from koord.config.loader import load_component_config
 from koord.config.model import ConfigModel
@@ -88,16 +89,21 @@ class Batch(ConfigModel):
     """Namespace without the label: the same jobs as ordinary pods."""
     cpu_burners: int = Field(3, ge=0, le=256)
     """Pods that burn CPU."""
-    cpu_request: str = "100m"
-    """CPU request and limit of a burner as its author writes it; the profile turns it into batch-cpu."""
-    unmanaged_cpu_request: str = "500m"
-    """CPU request of the same burner as an ordinary pod (no limit)."""
+    cpu_request: str = ""
+    """CPU request of a burner, the same in every phase; the profile turns it into batch-cpu. Empty: what fits into koord's offer."""
     memory_burners: int = Field(1, ge=0, le=64)
     """Pods that hold memory."""
     memory_mib: int = Field(192, ge=1, le=65536)
     """Memory that each of those holds, in MiB."""
     memory_request: str = "256Mi"
     """Memory request of each batch pod."""
+
+    @field_validator("cpu_request")
+    @classmethod
+    def _check_request(cls, value: str) -> str:
+        if value and parse_milli(value) < 1:
+            raise ValueError("must be a CPU quantity above 0, for example 100m, or empty")
+        return value
 
 
 class Phase(ConfigModel):
@@ -169,6 +175,8 @@ class Scenario(ConfigModel):
     """The node agent's settings."""
     phases: list[Phase] = Field(default_factory=lambda: [Phase(kind="alone"), Phase(kind="koord"), Phase(kind="unmanaged")], min_length=1)
     """In the order in which they run. `koord` needs a NodeMetric report, which the agent first makes after 30 s."""
+    repeats: int = Field(2, ge=0, le=10)
+    """How often a phase is measured again that something else on this machine disturbed."""
     slo_controller_config: dict[str, dict[str, Any]] = Field(default_factory=_default_slo)
     """The keys of the ConfigMap slo-controller-config, as mappings."""
     descheduler_configuration: dict[str, Any] = Field(default_factory=_default_descheduler)

@@ -187,7 +187,8 @@ def _read(directory: str, kind: str, namespace: str, name: str, found: Gathered)
         found.problems.append(f"decision log {directory}: {error}")
 
 
-async def _fetch(endpoint: Endpoint, query: dict[str, str]) -> list[Record]:
+async def fetch(endpoint: Endpoint, query: dict[str, str]) -> list[Record]:
+    """The records of a role that match the query. Raises ApiError, TimeoutError or msgspec.DecodeError."""
     async with Client(endpoint.connection(), role="why") as client:
         async with asyncio.timeout(TIMEOUT):
             path = f"{endpoint.prefix}/debug/decisions"
@@ -205,7 +206,7 @@ async def _ask(endpoint: Endpoint, kind: str, namespace: str, name: str, found: 
         query["namespace"] = namespace
     found.asked.append(str(endpoint))
     try:
-        found.records += await _fetch(endpoint, query)
+        found.records += await fetch(endpoint, query)
         found.answered += 1
     except (errors.ApiError, TimeoutError, msgspec.DecodeError) as error:
         found.problems.append(f"{endpoint}: {str(error) or 'no answer in time'}")
@@ -214,7 +215,7 @@ async def _ask(endpoint: Endpoint, kind: str, namespace: str, name: str, found: 
 async def _ask_files(endpoint: Endpoint, uid: str, found: Gathered) -> None:
     """What the node agent wrote into the pod's control groups, which are named after its uid."""
     try:
-        records = await _fetch(endpoint, {"kind": "CgroupFile"})
+        records = await fetch(endpoint, {"kind": "CgroupFile"})
     except (errors.ApiError, TimeoutError, msgspec.DecodeError):
         return  # the first question to this endpoint said what is wrong with it
     names = (uid, uid.replace("-", "_"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 import msgspec
 import orjson
@@ -38,6 +38,12 @@ def as_json(explanation: Explanation, found: Gathered) -> str:
         "problems": found.problems,
     }
     return orjson.dumps(orjson.loads(msgspec.json.encode(document)), option=orjson.OPT_INDENT_2).decode()
+
+
+def document(explanation: Explanation) -> dict[str, Any]:
+    """Subject, summary and sections as plain data."""
+    made: dict[str, Any] = msgspec.to_builtins(explanation)
+    return made
 
 
 def as_text(explanation: Explanation, found: Gathered) -> str:

@@ -72,6 +72,8 @@ def chosen(variant: str, rates: Sequence[float], seconds: float, phases: Sequenc
     return scenario.Scenario(
         title="co-location benchmark",
         nodes=scenario.Nodes(count=0, batch_pods=0),
+        batch=scenario.Batch(cpu_request="100m"),
+        repeats=0,
         load=scenario.Load(steps=[scenario.LoadStep(rate=rate, seconds=seconds) for rate in rates]),
         phases=[scenario.Phase(kind=kind) for kind in phases],
         node_agent=scenario.NodeAgent(feature_gates="CoreSched=true" if hot else "", pressure_triggers=hot),

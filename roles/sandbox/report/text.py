@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from roles.sandbox.measure import PhaseResult, StepResult, merge_steps
+from roles.sandbox.measure import PhaseResult, contradiction, merge_steps
+from roles.sandbox.others import too_busy
 
 TITLES: Mapping[str, str] = {
     "alone": "service alone",
@@ -13,8 +14,6 @@ TITLES: Mapping[str, str] = {
     "shares": "with batch, BestEffort",
     "koord": "with batch under koord",
 }
-DISTURBED_CORES = 0.5
-"""The sandbox's own control plane stays well below this; more than that comes from elsewhere and shows in every figure."""
 ORDER = ("alone", "unmanaged", "shares", "koord")
 
 
@@ -37,6 +36,12 @@ class Facts:
     iterations: int
     restored: bool | None = None
     notes: Sequence[str] = field(default_factory=tuple)
+    modelled: str = ""
+    """Why the figures are calculated and not measured; empty when they are measured."""
+    others_at_start: float = 0.0
+    """CPU that others used before anything ran, in cores."""
+    decisions: Sequence[str] = field(default_factory=tuple)
+    """What koord decided on the node, in its own words, oldest first."""
 
 
 def ordered(phases: Sequence[PhaseResult]) -> list[PhaseResult]:
@@ -47,7 +52,7 @@ def ordered(phases: Sequence[PhaseResult]) -> list[PhaseResult]:
 def render(facts: Facts, phases: Sequence[PhaseResult], plot: str | None) -> str:
     """The whole report as Markdown. `plot` is the file name of the chart beside it."""
     shown = ordered(phases)
-    parts = [f"# {facts.title}", "", _machine(facts), ""]
+    parts = [f"# {facts.title}", "", verdict(facts, shown), "", _machine(facts), ""]
     if shown:
         parts += [_summary(facts, shown), ""]
         if plot:
@@ -55,18 +60,81 @@ def render(facts: Facts, phases: Sequence[PhaseResult], plot: str | None) -> str
         parts += ["## Service latency", "", _latency_table(shown), ""]
         parts += ["## The machine", "", _machine_table(facts, shown), ""]
         parts += ["## Reaction to a load step", "", _reactions(shown), ""]
+    if facts.decisions:
+        parts += ["## What koord decided", "", *(f"* {line}" for line in facts.decisions), ""]
     parts += ["## Simulated nodes", "", simulated(facts), ""]
     parts += ["## After the run", "", _restored(facts), ""]
     if facts.notes:
         parts += ["## Notes", "", *(f"* {note}" for note in facts.notes), ""]
     if shown:
-        parts += ["## How it was measured", "", _method(facts, shown), ""]
+        parts += ["## How it was measured" if not facts.modelled else "## How it was calculated", "", _method(facts, shown), ""]
     return "\n".join(parts)
 
 
+def verdict(facts: Facts, phases: Sequence[PhaseResult]) -> str:
+    """What came of it, in one paragraph: whether it was measured, what batch jobs cost the service, and whether to believe it."""
+    by_kind = _by_kind(phases)
+    parts = []
+    if facts.modelled:
+        parts.append(f"Calculated, not measured: {facts.modelled}.")
+    elif phases:
+        machine = f"{facts.cpus} {'CPU' if facts.cpus == 1 else 'CPUs'}"
+        parts.append(f"Measured on this machine ({machine}, {facts.others_at_start:.1f} of them used by others at the start).")
+    doubts = distrust(facts, phases) if not facts.modelled else []
+    if doubts:
+        parts.append(f"Do not trust these figures: {'; '.join(doubts)}. Run it again when the machine is quiet.")
+    parts += _comparison(by_kind, facts.cpus)
+    return " ".join(parts) or "Nothing was measured; the notes say why."
+
+
+def _comparison(by_kind: Mapping[str, PhaseResult], cpus: int) -> list[str]:
+    """The service's p99 at its highest rate through the phases, as sentences."""
+    alone, without, koord = (by_kind.get(kind) for kind in ("alone", "unmanaged", "koord"))
+    if without is None:
+        without = by_kind.get("shares")
+    base = alone.peak() if alone is not None else None
+    said = []
+    if base is not None:
+        said.append(f"Alone, the service answered {base.rate:g} requests/s with a p99 of {base.p99:.1f} ms.")
+    if without is not None and (peak := without.peak()) is not None:
+        beside = f"{without.batch_pods} batch {'pod' if without.batch_pods == 1 else 'pods'}{_requesting(without)}"
+        said.append(f"Beside {beside}, unmanaged, it was {peak.p99:.1f} ms.")
+    if koord is not None and (peak := koord.peak()) is not None:
+        same = without is not None and (koord.batch_pods, koord.request_milli) == (without.batch_pods, without.request_milli)
+        who = "the same jobs with the same requests" if same else f"{koord.batch_pods} batch pods{_requesting(koord)}"
+        work = f", and they did {100 * koord.work_units / without.work_units:.0f} % of that work" if without and without.work_units else ""
+        said.append(f"Under koord, beside {who}, it was {peak.p99:.1f} ms{work}.")
+        if alone is not None:
+            said.append(f"The CPUs were {koord.node_utilisation(cpus):.0f} % busy instead of {alone.node_utilisation(cpus):.0f} %.")
+    return said
+
+
+def _requesting(phase: PhaseResult) -> str:
+    return f" that request {phase.request_milli}m of CPU each" if phase.request_milli else " that request nothing"
+
+
+def distrust(facts: Facts, phases: Sequence[PhaseResult]) -> list[str]:
+    """Why the figures are not to be believed, one reason each; empty when nothing speaks against them."""
+    found = []
+    if phases and too_busy(facts.others_at_start, facts.cpus):
+        found.append(f"others used {facts.others_at_start:.1f} of {facts.cpus} CPUs before the start")
+    for phase in phases:
+        if phase.disturbed():
+            tries = f", after {phase.attempts} tries" if phase.attempts > 1 else ""
+            found.append(
+                f"others used the CPUs in {phase.noisy_seconds()} of {len(phase.others())} seconds of the phase "
+                f"“{TITLES[phase.kind]}”{tries}"
+            )
+    if contradiction(phases):
+        found.append("the service was slower alone than beside batch jobs, which only something else can have caused")
+    return found
+
+
 def _machine(facts: Facts) -> str:
+    if facts.modelled:
+        return f"{facts.date}; Linux {facts.kernel}. The node of these figures has {facts.cpus} CPUs and exists on paper only."
     if not facts.cpus:
-        return f"{facts.date}; Linux {facts.kernel}. This machine was not used as a node: what follows is simulated, and the notes say why."
+        return f"{facts.date}; Linux {facts.kernel}. This machine was not used as a node."
     return (
         f"{facts.date}; Linux {facts.kernel}, {facts.cpus} CPUs, {facts.memory / 2**30:.1f} GiB, "
         f"cgroup v{facts.cgroup_version}. All roles of koord ran in one process beside the workloads."
@@ -77,16 +145,11 @@ def _by_kind(phases: Sequence[PhaseResult]) -> dict[str, PhaseResult]:
     return {p.kind: p for p in phases}
 
 
-def _peak(phase: PhaseResult) -> StepResult | None:
-    rows = merge_steps(phase.steps)
-    return rows[-1] if rows else None
-
-
 def _summary(facts: Facts, phases: Sequence[PhaseResult]) -> str:
     by_kind = _by_kind(phases)
     lines = []
     for phase in phases:
-        peak = _peak(phase)
+        peak = phase.peak()
         latency = f"p99 {peak.p99:.1f} ms at {peak.rate:g} requests/s" if peak else "the load did not come to its end"
         busy = phase.node_utilisation(facts.cpus)
         work = f", {phase.work_units:,} units of batch work" if phase.kind != "alone" else ""
@@ -141,20 +204,12 @@ def _machine_table(facts: Facts, phases: Sequence[PhaseResult]) -> str:
             ]
         )
     head = ["Phase", "CPU busy", "other CPU", "batch work", "batch pods", "batch CPU", "batch-cpu offered", "evictions"]
+    unit = "milliseconds of CPU" if facts.modelled else "10,000 loop iterations"
     return (
         _table(head, rows)
         + "\n\nOther CPU is what ran outside the pods, in cores: koord itself, the API server and whatever else this machine does. "
-        + _disturbed(phases)
-        + "Batch work counts units of 10,000 loop iterations; batch CPU is the mean in cores; batch-cpu is in milli-CPU."
+        + f"Batch work counts units of {unit}; batch CPU is the mean in cores; batch-cpu is in milli-CPU."
     )
-
-
-def _disturbed(phases: Sequence[PhaseResult]) -> str:
-    """A warning when other processes used enough to explain the figures by themselves."""
-    loud = [f"{TITLES[p.kind]} ({p.rest_cores():.2f})" for p in phases if p.rest_cores() > DISTURBED_CORES]
-    if not loud:
-        return ""
-    return f"**Other processes disturbed the measurement**: {', '.join(loud)}; repeat it on a quiet machine. "
 
 
 def _reactions(phases: Sequence[PhaseResult]) -> str:
@@ -172,12 +227,6 @@ def _reactions(phases: Sequence[PhaseResult]) -> str:
         _table(head, rows) + "\n\nCPU in cores: the mean of the 3 s before the step, and of 1–8 s after it. "
         "Half of the fall is the middle of both, reached over 0.2 s and held for a second."
     )
-
-
-def verdict(facts: Facts, phases: Sequence[PhaseResult]) -> list[str]:
-    """The summary as lines for a terminal."""
-    plain = _summary(facts, ordered(phases)).replace("**", "").replace("`", "")
-    return [line.removeprefix("* ") for line in plain.splitlines() if line.strip()]
 
 
 def simulated(facts: Facts) -> str:
@@ -200,12 +249,21 @@ def _restored(facts: Facts) -> str:
 
 def _method(facts: Facts, phases: Sequence[PhaseResult]) -> str:
     order = ", ".join(TITLES[p.kind] for p in sorted(phases, key=lambda p: p.begin))
+    if facts.modelled:
+        source = (
+            "The CPUs are a model of Linux' fair scheduler (weights, ticks, the best-effort tier's quota; no caches, no memory bandwidth), "
+            "the same at every run. The node's batch-cpu comes from the manager's formula, the quota from koordlet's strategy. "
+        )
+    else:
+        source = (
+            "The load generator is open-loop: requests leave at fixed times, and latency counts from the planned time, so waiting is never "
+            f"hidden. Each request costs the service {facts.iterations:,} loop iterations. CPU busy is the whole machine, the sandbox's "
+            "own control plane and others included. A phase in which others use more than at the start, for more than one "
+            "second in twenty, is measured again. "
+        )
     return (
-        f"The phases ran in this order: {order}. The load generator is open-loop: requests leave at fixed times, and latency counts "
-        f"from the planned time, so waiting is never hidden. Each request costs the service {facts.iterations:,} loop iterations. "
-        "Unmanaged means the same jobs as ordinary pods with a CPU request and no limit, put on the node directly, with co-location and "
-        "suppression switched off; BestEffort means that they ask for nothing. Under koord they come from a namespace that a "
-        "ClusterColocationProfile selects. BE is held to what the rest leaves below "
-        f"{facts.suppress_threshold} % of the node. CPU busy is the whole machine, this sandbox's own control plane "
-        "and whatever else runs here included."
+        f"The phases ran in this order: {order}. {source}Unmanaged means the same jobs with the same requests as ordinary pods, put on "
+        "the node directly, with co-location and suppression switched off; BestEffort means that they request nothing. Under koord they "
+        f"come from a namespace that a ClusterColocationProfile selects. BE is held to what the rest leaves below "
+        f"{facts.suppress_threshold} % of the node."
     )

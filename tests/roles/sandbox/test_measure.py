@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from roles.sandbox import measure
 from roles.sandbox.measure import PhaseResult, Sample, StepResult
-from roles.sandbox.report import plot, svg, text
+from roles.sandbox.report import page, plot, svg, text
 
 
 def samples(levels: list[tuple[float, float]], *, quota: list[tuple[float, int]] | None = None) -> list[Sample]:
@@ -98,14 +99,81 @@ def test_batch_cpu_counts_growth_only() -> None:
     assert made.batch_cores() == pytest.approx(3 / 4)
 
 
-def test_a_loud_neighbour_is_told() -> None:
-    quiet, loud = phase("alone", 0), phase("koord", 100)
-    quiet.samples = [Sample(t, node_busy=0.3 * t, pods_ns=0) for t in range(5)]
-    loud.samples = [Sample(t, node_busy=1.5 * t, pods_ns=int(t * 0.2e9)) for t in range(5)]
-    assert loud.rest_cores() == pytest.approx(1.3)
-    out = text.render(FACTS, [quiet, loud], None)
-    assert "disturbed the measurement**: with batch under koord (1.30)" in out
-    assert "disturbed" not in text.render(FACTS, [quiet], None)
+def noisy(kind: str, begin: float, levels: list[float], *, quiet: float = 0.5) -> PhaseResult:
+    """A phase in which others used so many cores in each second, beside pods that use a fifth and a sandbox that uses a tenth."""
+    made = phase(kind, begin)
+    made.quiet_cores, made.samples, busy = quiet, [], 0.0
+    for second in range(len(levels) + 1):
+        made.samples.append(Sample(begin + second, busy, pods_ns=int(second * 0.2e9), own_ns=int(second * 0.1e9)))
+        busy += 0.3 + (levels[second] if second < len(levels) else 0.0)
+    return made
+
+
+def test_noise_is_judged_by_the_second() -> None:
+    """A mean over the phase hides two seconds of somebody else's work, and a 99th percentile does not."""
+    loud = noisy("koord", 100, [0.1] * 18 + [1.6, 1.6])
+    assert loud.others() == pytest.approx([0.1] * 18 + [1.6, 1.6])
+    assert sum(loud.others()) / 20 < 0.5
+    assert loud.noisy_seconds() == 2
+    assert loud.disturbed()
+    assert not noisy("koord", 0, [0.1] * 20).disturbed()
+    assert not noisy("koord", 0, [0.1] * 18 + [1.6, 1.6], quiet=0).disturbed(), "nobody looked what is quiet here"
+
+
+def test_of_two_tries_the_quieter_one_counts() -> None:
+    loud, quiet, cut = noisy("koord", 0, [1.6] * 5 + [0.1] * 15), noisy("koord", 100, [0.1] * 20), noisy("koord", 200, [0.0] * 20)
+    cut.steps = []
+    assert measure.quieter(None, loud) is loud
+    assert measure.quieter(loud, quiet) is quiet
+    assert measure.quieter(quiet, loud) is quiet
+    assert measure.quieter(loud, cut) is loud, "a try that did not come to its end says nothing"
+
+
+def test_disturbed_phases_are_not_to_be_trusted() -> None:
+    quiet, loud = noisy("alone", 0, [0.1] * 20), noisy("koord", 100, [1.6] * 4 + [0.1] * 16)
+    loud.attempts = 3
+    told = text.verdict(FACTS, [quiet, loud])
+    assert (
+        "Do not trust these figures: others used the CPUs in 4 of 20 seconds of the phase “with batch under koord”, after 3 tries" in told
+    )
+    assert "Do not trust" not in text.verdict(FACTS, [quiet])
+    busy = replace(FACTS, others_at_start=1.9)
+    assert "Do not trust these figures: others used 1.9 of 2 CPUs before the start" in text.verdict(busy, [quiet])
+
+
+def test_slower_alone_than_under_koord_is_no_result() -> None:
+    alone, koord = phase("alone", 0), phase("koord", 100)
+    alone.steps = [step(300, 311.7)]
+    koord.steps = [step(300, 35.1)]
+    assert measure.contradiction([alone, koord])
+    assert "Do not trust these figures: the service was slower alone" in text.verdict(FACTS, [alone, koord])
+    koord.steps = [step(300, 400.0)]
+    assert not measure.contradiction([alone, koord])
+
+
+def test_the_verdict_names_figures_and_requests() -> None:
+    alone, koord, without = phase("alone", 0), phase("koord", 100), phase("unmanaged", 200)
+    alone.steps, koord.steps, without.steps = [step(300, 4.0)], [step(300, 5.0)], [step(300, 80.0)]
+    koord.request_milli = without.request_milli = 320
+    koord.work_units, without.work_units = 600, 1200
+    told = text.verdict(FACTS, [alone, without, koord])
+    assert "Alone, the service answered 300 requests/s with a p99 of 4.0 ms." in told
+    assert "Beside 3 batch pods that request 320m of CPU each, unmanaged, it was 80.0 ms." in told
+    assert "Under koord, beside the same jobs with the same requests, it was 5.0 ms, and they did 50 % of that work." in told
+    without.request_milli = 500
+    assert "the same jobs" not in text.verdict(FACTS, [alone, without, koord]), "other requests are other jobs"
+
+
+def test_the_page_is_one_file() -> None:
+    phases = [phase("alone", 0), phase("koord", 100)]
+    told = text.render(FACTS, phases, "latency.svg")
+    made = page.page("A <title>", told, plot.svg(phases, 2))
+    root = ET.fromstring(made.removeprefix("<!doctype html>"))
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}svg"))) == 1
+    assert len(list(root.iter("table"))) == 3
+    assert not re.search(r"(src|href)=|<script|url\(|@import", made), "nothing is fetched from anywhere"
+    assert "A &lt;title&gt;" in made
+    assert root.find(".//p[@class='verdict']") is not None
 
 
 def test_report_without_a_local_node() -> None:

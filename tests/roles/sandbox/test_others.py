@@ -21,7 +21,9 @@ def test_only_cpus_of_ours_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert others.busy_cores() == 1.25
 
 
-@pytest.mark.parametrize(("used", "cpus", "refused"), [(0.1, 2, False), (0.7, 2, False), (1.9, 2, True), (0.6, 1, True), (5.0, 16, False)])
+@pytest.mark.parametrize(
+    ("used", "cpus", "refused"), [(0.1, 2, False), (0.7, 2, False), (1.9, 2, True), (0.6, 1, True), (1.0, 2, False), (5.0, 16, False)]
+)
 def test_a_busy_machine_is_no_node(used: float, cpus: int, refused: bool) -> None:
     why = others.too_busy(used, cpus)
     assert bool(why) is refused
@@ -33,7 +35,8 @@ def test_a_busy_machine_is_no_node(used: float, cpus: int, refused: bool) -> Non
 def test_the_demo_says_why_it_measures_nothing_and_shows_the_rest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(others, "busy_cores", lambda: 1.9)
     monkeypatch.setattr(others, "cpus", lambda: 2)
-    session = main.Session(main.Settings(None, 3, True, False, 0, force=False), None, None, None, tmp_path, None, 0.0)  # type: ignore[arg-type]
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    session = main.Session(main.Settings(None, 3, True, False, 0, measuring=True), None, None, None, tmp_path, None, 0.0)  # type: ignore[arg-type]
     main._prepare(session)
     assert session.local is None
     assert session.without.startswith("1.9 of 2 CPUs are used by others")

@@ -102,11 +102,13 @@ def test_the_scheduler_as_a_process_gets_the_configuration_of_the_scenario(tmp_p
 )
 def test_batch_pods_by_phase(kind: str, namespace: str, asks: bool) -> None:
     """What asks for nothing is BestEffort to Kubernetes: the least weight, no limit."""
-    pods = objects.batch_pods(Scenario(), kind, "local")
+    pods = objects.batch_pods(Scenario(), kind, "local", 250)
     assert {p["metadata"]["namespace"] for p in pods} == {namespace}
     resources = [c["resources"] for p in pods for c in p["spec"]["containers"]]
     assert [bool(r["requests"]) for r in resources] == [asks] * len(pods)
-    assert [bool(r.get("limits")) for r in resources] == [kind == "koord"] * len(pods)
+    assert not any(r.get("limits") for r in resources), "limits would make other jobs of them"
+    if asks:
+        assert [r["requests"]["cpu"] for r in resources] == ["250m"] * 3 + ["30m"], "the same in every phase"
     assert all(("nodeName" in p["spec"]) is (kind != "koord") for p in pods)
 
 
