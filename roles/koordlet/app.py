@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from koord import seams
@@ -13,21 +14,21 @@ from koord.config.gates import KOORDLET, FeatureGates
 from koord.process.errors import ConfigurationError
 from koord.process.flags import HostPort, parse_host_port
 from koord.process.notify import notify, stay_watched
-from roles.koordlet import restoring
+from roles.koordlet import owned, restoring
 from roles.koordlet.acting import Acting
 from roles.koordlet.audit.http import EventsHandler
 from roles.koordlet.audit.log import FLUSH_AFTER, AuditLog
 from roles.koordlet.audit.reader import Readers
 from roles.koordlet.extensions import load as load_extensions
-from roles.koordlet.host.cgroup import Cgroups, detect_driver
+from roles.koordlet.host.cgroup import Cgroups, detect_layout
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.files import HostFiles, raise_descriptor_limit
-from roles.koordlet.host.root import PATH_FLAGS, HostRoot
+from roles.koordlet.host.root import PATH_FLAGS
 from roles.koordlet.lock import NodeLock
 from roles.koordlet.metrics.bridge import attach
 from roles.koordlet.metrics.registry import Metrics
 from roles.koordlet.observing import Parts, make_kubelet, make_sensing, spawn_reports
-from roles.koordlet.options import Options, settled
+from roles.koordlet.options import Options, host_root, settled
 from roles.koordlet.permissions import unreadable
 from roles.koordlet.qos.urgency import RISEN
 from roles.koordlet.report.contention import FINDINGS
@@ -36,7 +37,7 @@ from roles.koordlet.sensing.nodeinfo import CPU_INFO
 from roles.koordlet.sensing.pressure import PressureWatch
 from roles.koordlet.sensing.storage import STORAGE
 from roles.koordlet.states.callbacks import Callbacks, StateKind
-from roles.koordlet.states.driver import kubelet_driver
+from roles.koordlet.states.driver import kubelet_layout
 from roles.koordlet.states.model import HostState, Snapshot
 from roles.koordlet.states.nodestate import NodeState
 from roles.koordlet.states.pleg import Pleg
@@ -65,14 +66,6 @@ _NEEDED_FOR_TRAINING = frozenset({"node", "pods", "system"})
 _STALE_TICK = 60.0
 #: How often, and how far apart (seconds), the cgroup driver is looked for.
 _DRIVER_ATTEMPTS, _DRIVER_PAUSE = 6, 10.0
-
-
-def host_root(options: Options, environ: dict[str, str] | None = None) -> HostRoot:
-    """The machine's directories by ``--host-root``, the path flags, and ``agent_mode``."""
-    environ = dict(os.environ) if environ is None else environ
-    overrides = {flag: str(getattr(options, flag.replace("-", "_"))) for flag, *_ in PATH_FLAGS}
-    daemonset = not options.host_root and environ.get("agent_mode") != "hostMode"
-    return HostRoot.at(options.host_root or "/", {k: v for k, v in overrides.items() if v}, daemonset=daemonset)
 
 
 def parse_address(flag: str, text: str) -> HostPort:
@@ -177,7 +170,7 @@ class App:
         pleg = Pleg(cgroups, pods.trigger)
         pleg.start(asyncio.get_running_loop())
         life.spawn(self._watch_sync(stopping), "sync")
-        if detect_driver(self.root, cgroups.version) is None:
+        if detect_layout(self.root, cgroups.version) is None:
             life.spawn(self._find_driver(stopping), "cgroup driver")
         for kind in StateKind:
             life.spawn(self._callbacks_of(kind), f"callbacks of {kind}")
@@ -223,15 +216,15 @@ class App:
         for attempt in range(_DRIVER_ATTEMPTS + 1):
             node = self.state.node
             port = node.status.daemon_endpoints.kubelet_endpoint.port if node is not None else 0
-            driver = detect_driver(self.root, cgroups.version) or (kubelet_driver(self.root, port) if port else None)
-            if driver is not None or stopping.is_set():
+            layout = detect_layout(self.root, cgroups.version) or (kubelet_layout(self.root, port) if port else None)
+            if layout is not None or stopping.is_set():
                 break
             if attempt == _DRIVER_ATTEMPTS:
                 log.warning("the cgroup driver is not known: neither kubepods directories nor the kubelet tell it; systemd is taken")
             await seams.sleep(_DRIVER_PAUSE)
-        if driver is not None and driver is not cgroups.driver:
-            log.info("the cgroup driver is %s", driver)
-            cgroups.use(driver)
+        if layout is not None and layout != cgroups.layout:
+            cgroups.use(layout)
+            log.info("the cgroup driver is %s, kubepods is %s", layout.driver, cgroups.kubepods)
             self.book.relocate()
             self._on_pods()
 
@@ -392,4 +385,5 @@ def _text(body: str) -> web.Response:
 def restore(options: Options) -> int:
     """Put back what koordlet changed on this machine, from its journal; the exit status."""
     asked = bool(options.host_root or "agent_mode" in os.environ or any(getattr(options, f.replace("-", "_")) for f, *_ in PATH_FLAGS))
-    return restoring.run(host_root(options), asked=asked, lock_file=options.lock_file)
+    clean = partial(owned.remove, options) if options.clean or os.environ.get(owned.CLEAN) else None
+    return restoring.run(host_root(options), asked=asked, lock_file=options.lock_file, clean=clean)

@@ -12,7 +12,7 @@ import click
 
 from koord.process.decisionlog import DecisionLog, decision_log_options
 from koord.process.flags import FlagError, bool_option, common_options, duration_option, gates_option, go_command
-from roles.koordlet.options import DURATION, FLAGS, GATES, Flag, OptionError, Options, check
+from roles.koordlet.options import DURATION, FLAGS, GATES, Flag, OptionError, Options, check, host_root
 
 if TYPE_CHECKING:
     from koord.kube.config import ClientConfig
@@ -76,6 +76,10 @@ def command(
         from roles.koordlet.app import restore
 
         sys.exit(restore(options))
+    if options.guard:
+        from roles.koordlet import guard
+
+        sys.exit(life.run(lambda running: guard.run(running, options, host_root(options)), name="koord koordlet --guard"))
     from koord.kube.config import load
 
     def main(running: Life) -> Any:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import select
 
+from koord import seams
 from koord.process.errors import ConfigurationError
+
+#: A guard (``--guard``) has it for moments (seconds).
+PATIENCE = 0.5
 
 
 class NodeLock:
@@ -16,15 +21,15 @@ class NodeLock:
         self.path = path
         self._fd: int | None = None
 
-    def acquire(self) -> None:
-        """Raises ConfigurationError when another process holds it or the file cannot be made."""
+    def acquire(self, patience: float = PATIENCE) -> None:
+        """Raises ConfigurationError when another process holds it for ``patience`` seconds or the file cannot be made."""
         try:
             os.makedirs(os.path.dirname(self.path), mode=0o755, exist_ok=True)
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise ConfigurationError(f"lock file {self.path} cannot be made: {error.strerror}; see --lock-file") from error
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._flock(fd, patience)
         except OSError as error:
             holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(fd)
@@ -36,6 +41,18 @@ class NodeLock:
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         self._fd = fd
+
+    @staticmethod
+    def _flock(fd: int, patience: float) -> None:
+        end = seams.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if seams.monotonic() >= end:
+                    raise
+            select.select([], [], [], 0.05)
 
     def release(self) -> None:
         if self._fd is not None:

@@ -110,6 +110,7 @@ def make_sensing(
         interval=options.collect_res_used_interval,
         least_distance=options.pressure_tick_distance,
         on_tick=on_tick,
+        sweep=host.cgroups.age,
     )
 
 

@@ -6,8 +6,11 @@ and have nothing to act on here; each says why.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
+
+from roles.koordlet.host.root import PATH_FLAGS, HostRoot
 
 DURATION, GATES = "duration", "gates"
 
@@ -107,6 +110,18 @@ class Options:
         False, "Only look and report: everything observes, and nothing of the machine is written, mounted or listened on. Needs no root."
     )
     restore: bool = _option(False, "Put back every value that koordlet changed on this node, from its journal, and exit.")
+    clean: bool = _option(
+        False, "With --restore: remove koordlet's own files too, once everything is put back (journal, lock, series, checkpoints)."
+    )
+    guard: bool = _option(
+        False,
+        "Run as the guard of this node's koordlet instead: --guard-action for best-effort pods when it is gone for --guard-timeout.",
+    )
+    guard_timeout: float = _option(120.0, "How long koordlet may be gone before its guard acts.", DURATION)
+    guard_action: str = _option(
+        "release", "What the guard does: release (give best-effort pods back what suppression took) or hold (at --guard-cpu-percent)."
+    )
+    guard_cpu_percent: int = _option(10, "Share of the node's CPU at which the guard holds best-effort pods, percent.")
     reconcile_interval_seconds: int = _option(1, "Period of the reconciling strategies; 0 turns them off.")
     cpu_suppress_interval_seconds: int = _option(1, "Period of CPU suppress; 0 turns it off.")
     cpu_evict_interval_seconds: int = _option(1, "Period of CPU eviction; 0 turns it off.")
@@ -155,6 +170,14 @@ class Options:
     tsdb_head_chunks_write_buffer_size: int = _option(1 << 20, "Accepted for old manifests: the store has no chunk files.")
 
 
+def host_root(options: Options, environ: dict[str, str] | None = None) -> HostRoot:
+    """The machine's directories by ``--host-root``, the path flags, and ``agent_mode``."""
+    environ = dict(os.environ) if environ is None else environ
+    overrides = {flag: str(getattr(options, flag.replace("-", "_"))) for flag, *_ in PATH_FLAGS}
+    daemonset = not options.host_root and environ.get("agent_mode") != "hostMode"
+    return HostRoot.at(options.host_root or "/", {k: v for k, v in overrides.items() if v}, daemonset=daemonset)
+
+
 @dataclass(frozen=True, slots=True)
 class Flag:
     """One row of the command line."""
@@ -175,6 +198,7 @@ FLAGS: tuple[Flag, ...] = tuple(
 MODES = ("enforce", "observe")
 FAILURE_POLICIES = ("Ignore", "Fail")
 _MAX_PORT = 65_535
+_WHOLE = 100
 
 
 class OptionError(ValueError):
@@ -197,11 +221,21 @@ def parse_modes(text: str) -> dict[str, str]:
 
 def check(options: Options) -> None:
     """What a single flag's type cannot say. Raises :class:`OptionError`."""
-    if not options.node_name and not options.restore:  # the journal is the machine's, whatever its Node is called
+    if not options.node_name and not (options.restore or options.guard):  # the journal is the machine's, whatever its Node is called
         raise OptionError("node-name", "the name of this node is needed: set the environment variable NODE_NAME or this flag")
     if options.mode not in MODES:
         raise OptionError("mode", f"{options.mode!r} is not one of {', '.join(MODES)}")
     parse_modes(options.strategy_modes)
+    if options.guard and (options.restore or options.observe_only):
+        raise OptionError("guard", "cannot be had with --restore or --observe-only")
+    if options.guard_action not in ("release", "hold"):
+        raise OptionError("guard-action", f"{options.guard_action!r} is not one of release, hold")
+    if not 1 <= options.guard_cpu_percent <= _WHOLE:
+        raise OptionError("guard-cpu-percent", f"{options.guard_cpu_percent} is no share: 1 to {_WHOLE}")
+    if options.guard_timeout <= 0:
+        raise OptionError("guard-timeout", "must be positive")
+    if options.clean and not options.restore:
+        raise OptionError("clean", "goes with --restore: only what nobody needs any more for putting values back is removed")
     if options.observe_only and options.restore:
         raise OptionError("observe-only", "cannot be had with --restore, which writes")
     if options.observe_only and (enforced := [n for n, mode in parse_modes(options.strategy_modes).items() if mode == "enforce"]):

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
 
 from koord.process.errors import ConfigurationError
 from roles.koordlet.actuation.journal import JournalError
 from roles.koordlet.actuation.restore import Restored, journal_path, restore
-from roles.koordlet.host.namespaces import NETWORK, foreign
+from roles.koordlet.hooks.cookies import Prctl
+from roles.koordlet.host.errors import HostError
+from roles.koordlet.host.namespaces import NETWORK, PROCESSES, foreign
+from roles.koordlet.host.parse import ids
 from roles.koordlet.host.root import PATH_FLAGS, HostRoot
 from roles.koordlet.lock import NodeLock
 
@@ -64,8 +68,11 @@ def choose(root: HostRoot, *, asked: bool) -> HostRoot:
     return root
 
 
-def run(root: HostRoot, *, asked: bool, lock_file: str = "") -> int:
-    """Put back and report on standard output; the exit status: 0 when everything that is on record is as it was or belongs to others."""
+def run(root: HostRoot, *, asked: bool, lock_file: str = "", clean: Callable[[HostRoot], list[str]] | None = None) -> int:
+    """Put back and report on standard output; the exit status: 0 when everything that is on record is as it was or belongs to others.
+
+    ``clean`` removes koordlet's own files once nothing is left to put back, and says which it could not remove.
+    """
     try:
         root = choose(root, asked=asked)
     except NoMachineError as error:
@@ -73,11 +80,14 @@ def run(root: HostRoot, *, asked: bool, lock_file: str = "") -> int:
     if not os.path.exists(journal_path(root)):
         print(f"no journal at {journal_path(root)}: koordlet changed nothing on this machine since it was started")
         print(Restored())
-        return 0
+        return _cleaned(clean(root) if clean is not None else [])
     lock = NodeLock(lock_file or os.path.join(root.var_run, "koordlet", "koordlet.lock"))
+    left: list[str] = []
     try:
         lock.acquire()
-        result = restore(root, partial(_undo_network, root))
+        result = restore(root, partial(_undo_network, root), partial(_undo_cookies, root))
+        if clean is not None and not (result.failed or result.lost or result.not_understood):
+            left = clean(root)
     except (ConfigurationError, JournalError) as error:
         return _error(str(error))
     finally:
@@ -89,9 +99,39 @@ def run(root: HostRoot, *, asked: bool, lock_file: str = "") -> int:
     print(result)
     if result.missed:
         return _error(f"nothing of what the journal {journal_path(root)} names was found; it stays. Is this the right --host-root?")
-    reported = _report("\n".join([str(result), *result.lines]))
+    reported = _report("\n".join([str(result), *result.lines, *left]))
     incomplete = bool(result.failed or result.lost or result.not_understood)
-    return int(incomplete and not reported)
+    return int(incomplete and not reported) or _cleaned(left)
+
+
+def _cleaned(left: list[str]) -> int:
+    """The exit status: a file of koordlet's own that stays is told and holds nobody up."""
+    for line in left:
+        print(f"koord koordlet: {line}", file=sys.stderr)
+    return 0
+
+
+def _undo_cookies(root: HostRoot, path: str) -> str:
+    """Take the cookies of a group's processes away."""
+    if why := foreign(root, PROCESSES):
+        return why
+    try:
+        with open(path, "rb") as file:
+            pids = ids(path, file.read())
+        kernel = Prctl()
+        if kernel.get(0):
+            return "koord itself carries a cookie, and cannot take another one away"
+        kernel.clear([pid for pid in pids if _carries(kernel, pid)])
+    except (OSError, HostError) as error:
+        return str(error)
+    return ""
+
+
+def _carries(kernel: Prctl, pid: int) -> bool:
+    try:
+        return kernel.get(pid) != 0
+    except OSError:
+        return False  # it has ended
 
 
 def _undo_network(root: HostRoot, device: str, before: str) -> str:

@@ -29,6 +29,7 @@ _ORDER = (
 )
 # Without it the manager cannot make its webhook configurations again, and goes on answering what they still ask.
 _RIGHTS = ("ClusterRoleBinding", "", "koord-manager")
+_LEASES = ("koordinator-manager", "koord-scheduler", "koord-descheduler")
 _SETTLED, _TRIES, _PAUSE = 3, 20, 0.5
 _VARIANTS = (*manifests.OVERLAYS, *manifests.OPTIONAL)
 _WEBHOOKS = (
@@ -137,7 +138,8 @@ def plan(namespace: str, *, crds: bool) -> list[tuple[str, str, str]]:
     last = len(_ORDER)
     ordered = sorted(kept, key=lambda entry: (entry[0] == "CustomResourceDefinition", rank.get(entry[0], last)))
     secret = [("Secret", namespace, "koordinator-webhook-certs")]
-    return [*first(), *(entry for entry in ordered if entry != _RIGHTS), *secret]
+    leases = [("Lease", namespace, name) for name in _LEASES]
+    return [*first(), *(entry for entry in ordered if entry != _RIGHTS), *secret, *leases]
 
 
 async def _uninstall(

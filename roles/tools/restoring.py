@@ -7,6 +7,7 @@ koordlet leaves what it wrote when it ends, so that an upgrade changes nothing; 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,10 @@ from koord.kube.errors import ApiError, NotFound
 NAME, INIT = "koordlet", "restore"
 #: Where the init container leaves its report, which the kubelet shows as its message. Named by koordlet too: tools import no role.
 _REPORT = {"name": "KOORD_RESTORE_REPORT", "value": "/dev/termination-log"}
+#: Has that container remove koordlet's own files of the node, too; versions that do not know it take no notice.
+_CLEAN = {"name": "KOORD_RESTORE_CLEAN", "value": "true"}
+#: After that nothing is written on the node any more.
+_WATCHING = ("--observe-only", "--tsdb-path=", "--prediction-checkpoint-filepath=", "--mode=observe", "--strategy-modes=")
 _PAUSE = 1.0
 #: Reports are read this often (seconds), and whenever a node is done.
 _LISTEN = 5.0
@@ -25,6 +30,14 @@ _SHOWN = 10
 # Of a container that runs once: what only one that serves can have.
 _SERVING = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "ports")
 _UNPRIVILEGED = "--observe-only"
+#: Annotations that the manager writes on Nodes.
+_ANNOTATED = (
+    names.ANNOTATION_NODE_CPU_NORMALIZATION_RATIO,
+    names.ANNOTATION_NODE_RESOURCE_AMPLIFICATION_RATIO,
+    names.ANNOTATION_NODE_RAW_ALLOCATABLE,
+    names.ANNOTATION_NODE_ORIGIN_EXTENDED_ALLOCATABLE,
+    names.ANNOTATION_NODE_ABNORMAL,
+)
 _OFFERED = (names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY, names.RESOURCE_MID_CPU, names.RESOURCE_MID_MEMORY)
 
 Obj = dict[str, Any]
@@ -38,8 +51,8 @@ def restoring(daemonset: Obj) -> Obj | None:
     if _UNPRIVILEGED in arguments:
         return None
     once = {key: value for key, value in agent.items() if key not in _SERVING}
-    once |= {"name": INIT, "args": [*arguments, "--restore"], "env": [*(agent.get("env") or ()), _REPORT]}
-    watching = {**agent, "args": [*arguments, "--mode=observe", "--strategy-modes="]}
+    once |= {"name": INIT, "args": [*arguments, "--restore"], "env": [*(agent.get("env") or ()), _REPORT, _CLEAN]}
+    watching = {**agent, "args": [*arguments, *_WATCHING]}
     pod = {"initContainers": [once], "containers": [watching if container is agent else container for container in containers]}
     # All nodes at once: nothing is offered or squeezed any more that would have to stay covered.
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%", "maxSurge": 0}}
@@ -89,15 +102,34 @@ async def restore_nodes(client: Client, namespace: str, patience: float, say: Ca
 
 
 def withdrawal(node: Obj) -> Obj | None:
-    """The merge patch of a Node's status that takes batch and mid resources off it; None where it offers none."""
+    """The merge patch of a Node's status that takes batch and mid resources off it and amplified amounts back; None where it has none."""
     status = node.get("status") or {}
-    fields = {field: {name: None for name in _OFFERED if name in (status.get(field) or {})} for field in ("capacity", "allocatable")}
+    fields: dict[str, dict[str, str | None]] = {
+        field: {name: None for name in _OFFERED if name in (status.get(field) or {})} for field in ("capacity", "allocatable")
+    }
+    present = status.get("allocatable") or {}
+    fields["allocatable"] |= {name: amount for name, amount in _raw(node).items() if present.get(name, amount) != amount}
     wanted = {field: gone for field, gone in fields.items() if gone}
     return {"status": wanted} if wanted else None
 
 
+def _raw(node: Obj) -> dict[str, str]:
+    """What the node offered before amplification."""
+    try:
+        raw = json.loads((node["metadata"].get("annotations") or {}).get(names.ANNOTATION_NODE_RAW_ALLOCATABLE) or "{}")
+    except ValueError:
+        return {}
+    return {name: amount for name, amount in raw.items() if isinstance(amount, str)} if isinstance(raw, dict) else {}
+
+
+def unmarking(node: Obj) -> Obj | None:
+    """The merge patch that takes the manager's annotations off a Node; None where it has none."""
+    gone = {name: None for name in _ANNOTATED if name in (node["metadata"].get("annotations") or {})}
+    return {"metadata": {"annotations": gone}} if gone else None
+
+
 async def withdraw_resources(client: Client, say: Callable[[str], None]) -> bool:
-    """Whether no node offers batch and mid resources any more. Pods that have some keep running."""
+    """Whether no node offers batch and mid resources or bears the manager's annotations any more. Pods that have some keep running."""
     failed = changed = 0
     try:
         nodes = (await client.list(NODES)).items
@@ -105,19 +137,22 @@ async def withdraw_resources(client: Client, say: Callable[[str], None]) -> bool
         say(f"batch and mid resources cannot be taken off nodes: {error}")
         return False
     for node in nodes:
-        patch = withdrawal(node)
-        if patch is None:
+        status, metadata = withdrawal(node), unmarking(node)
+        if status is None and metadata is None:
             continue
         try:
-            await client.patch(NODES, node["metadata"]["name"], patch, subresource="status")
+            if status is not None:
+                await client.patch(NODES, node["metadata"]["name"], status, subresource="status")
+            if metadata is not None:
+                await client.patch(NODES, node["metadata"]["name"], metadata)
             changed += 1
         except NotFound:
             continue
         except ApiError as error:
             failed += 1
-            say(f"batch and mid resources cannot be taken off node {node['metadata']['name']}: {error}")
+            say(f"batch and mid resources and annotations cannot be taken off node {node['metadata']['name']}: {error}")
     if changed:
-        say(f"batch and mid resources taken off {changed} nodes")
+        say(f"batch and mid resources and annotations taken off {changed} nodes")
     return not failed
 
 

@@ -115,13 +115,16 @@ class Executor:
         cached = self._cache.get(key_of(write))
         return cached is None or cached[0] != _wish(write) or self.clock() - cached[1] > self.force_after
 
-    def changed(self, resource: str, directory: str) -> bool:
-        """Whether the journal says that a cgroup file, as it is there now, was changed by this agent or one before it."""
+    def changed(self, resource: str, directory: str, device: str = "") -> bool:
+        """Whether the journal says that a cgroup file, as it is there now, or a disk's line of it, was changed by this agent or one before
+        it."""
         try:
             entry = self.journal.get(self.host.cgroups.file(resource, directory)) if self.journal is not None else None
         except (HostError, ValueError):
             return False
-        return entry is not None and self.journal is not None and self.journal.found(entry)
+        if entry is None or self.journal is None or not self.journal.found(entry):
+            return False
+        return not device or entry.ours is None or any(line.split()[:1] == [device] for line in entry.ours)
 
     def forget(self, directory: str) -> None:
         """Drop what is known about a cgroup directory and everything below it."""
@@ -260,7 +263,7 @@ class Executor:
         """Put the old values of what is going to change into the journal; the ids of targets that may be written."""
         if self.journal is None:
             return {id(t) for t in targets}
-        changing = [t for t in targets if t.write.origin or not t.satisfied]
+        changing = [t for t in targets if t.write.origin or t.given or not t.satisfied]
         wanted = [(t, e) for t in changing for e in (t.entry(), reset_by(t, self.host), limited_with(t))]
         entries = [e for _, e in wanted if e is not None]
         if self.journal.remember(entries, owner=rule, time=now):

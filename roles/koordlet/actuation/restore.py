@@ -23,10 +23,13 @@ from roles.koordlet.host.root import HostRoot
 
 log = logging.getLogger(__name__)
 
-#: Takes the shaping of a NIC (name, what its root qdisc was) away; what stood against it, "" for nothing.
+#: Undo what no file can say, and tell what stood against it, "" for nothing: the shaping of a NIC (name, what its root qdisc was), the
+#: cookies of the processes that a file lists (its path).
 UndoNetwork = Callable[[str, str], str]
+UndoCookies = Callable[[str], str]
 
 _PASSES = 5
+_NO_FILES = (Undo.NETWORK, Undo.COOKIES)
 _OWN = (Undo.REMOVE, Undo.REMOVE_DIRECTORY, Undo.UNMOUNT)
 
 
@@ -77,14 +80,14 @@ def holds_path(root: HostRoot) -> str:
     return f"{journal_path(root)}.holds"
 
 
-def restore(root: HostRoot, network: UndoNetwork | None = None) -> Restored:
+def restore(root: HostRoot, network: UndoNetwork | None = None, cookies: UndoCookies | None = None) -> Restored:
     """Put back what the journal of this machine says; what could not be put back stays in it. Raises JournalError."""
     journal = Journal(journal_path(root), root)
     if not os.path.exists(journal.path):
         return Restored()
     journal.load()
     entries = list(journal)
-    result = put_back(entries, allowed=root.machine_directories, journal=journal, network=network)
+    result = put_back(entries, allowed=root.machine_directories, journal=journal, network=network, cookies=cookies)
     left = {error.path for error in (*result.failed, *result.lost)}
     journal.keep_only(e for e in entries if e.path in left)
     result.not_understood = len(journal.not_understood)
@@ -101,9 +104,10 @@ def put_back(
     allowed: Iterable[str] = ("/",),
     journal: Journal | None = None,
     network: UndoNetwork | None = None,
+    cookies: UndoCookies | None = None,
 ) -> Restored:
     """Put the old values of ``entries`` back; only files below one of the ``allowed`` directories are touched. ``journal`` knows which
-    files are still the same, and is told what is written; ``network`` takes the shaping of a NIC away."""
+    files are still the same, and is told what is written; ``network`` and ``cookies`` undo what is no file."""
     result = Restored()
     journal = Journal("") if journal is None else journal
     roots = tuple(a.rstrip("/") + "/" for a in allowed)
@@ -124,9 +128,15 @@ def put_back(
             others.append(entry)
     _values(values, result, journal)
     for entry in sorted(others, key=lambda e: (_OWN.index(e.undo) if e.undo in _OWN else -1, -e.path.count("/"))):
-        if entry.undo is not Undo.NETWORK:
+        if entry.undo not in _NO_FILES:
             _other(entry, result, journal)
-        elif why := network(os.path.basename(entry.path), entry.value) if network is not None else "needs koord koordlet --restore":
+            continue
+        why = "needs koord koordlet --restore"
+        if entry.undo is Undo.NETWORK and network is not None:
+            why = network(os.path.basename(entry.path), entry.value)
+        elif entry.undo is Undo.COOKIES and cookies is not None:
+            why = cookies(entry.path)
+        if why:
             result.failed.append(WriteError(Trouble.OTHER, entry.path, why))
         else:
             result.restored.append(entry.path)

@@ -14,6 +14,7 @@ from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.journal import PROCESS_FILE, Entry, Undo, identity
 from roles.koordlet.actuation.memsw import MEMSW, beside
 from roles.koordlet.actuation.systemfiles import FILES
+from roles.koordlet.actuation.threeway import means
 from roles.koordlet.actuation.values import merged, other_words, same
 from roles.koordlet.actuation.writes import Kind, Write
 from roles.koordlet.host.errors import CgroupGoneError, FileMissingError, HostError, ResourceUnsupportedError
@@ -41,6 +42,8 @@ class Target:
     basis: str = ""
     """What merging and comparing look at: the current value, or the effective one of an unset v2 cpuset."""
     first_basis: str = ""
+    native: str | None = None
+    """``Write.native`` as a text of the file."""
     first: bool = False
     """Whether this process has not brought the value about yet; then no limit is written in the words that were asked for."""
 
@@ -63,6 +66,11 @@ class Target:
             return disklines.says(self.write.resource, self.current, self.text)
         resource = self.write.resource
         return same(resource, self.basis, self.text) and not (self.first and other_words(resource, self.basis, self.text))
+
+    @property
+    def given(self) -> bool:
+        """Whether the file holds the wanted value, and not the runtime's own, because a hook answered when the container was made."""
+        return self.native is not None and self.satisfied and not means(self.write.resource, self.current, self.native)
 
     def merged_text(self) -> str | None:
         """What may be written on the way down; None to wait. Raises WriteError when the current value is no value."""
@@ -91,6 +99,8 @@ class Target:
         undo = Undo.DEVICES if resource.startswith(disklines.PREFIXES) else _UNDO_BY_RESOURCE.get(resource, Undo.WRITE)
         if self.write.origin:
             return Entry(self.path, self.write.origin, undo, resource, own, ours=(self.current,))  # inherited from what we wrote
+        if self.given:
+            return Entry(self.path, self.native or "", undo, resource, own, ours=(self.current,))
         return Entry(self.path, self.current, undo, resource, own, ours=(), now=self.current)
 
     def put(self, text: str) -> None:
@@ -173,7 +183,21 @@ def _resolve_cgroup(write: Write, host: HostState, raw: str | None) -> Target:
         text = _whole_cpu_max(write.resource, text, current) if raw is None else raw
         if write.resource == "cpuset.cpus" and not current.strip():
             basis = _effective_cpus(write.target, host)
-    return Target(write, path, text, current, basis)
+    native = None if write.native is None else _native(write, host, current)
+    return Target(write, path, text, current, basis, native=native)
+
+
+def _native(write: Write, host: HostState, current: str) -> str | None:
+    """The runtime's own value as a text of the file; None where it cannot be told."""
+    wanted, resource = write.native or "", write.resource
+    try:
+        if resource == "cpuset.cpus" and not wanted:
+            around = host.cgroups.file(resource, os.path.dirname(write.target))
+            return "" if host.cgroups.v2 else host.files.read_fresh(around).decode("utf-8", "replace").strip()
+        text = host.cgroups.spec(resource).encode(wanted)
+    except (HostError, ValueError):
+        return None
+    return _whole_cpu_max(resource, text, current) if host.cgroups.v2 else text
 
 
 def _whole_cpu_max(resource: str, text: str, current: str) -> str:

@@ -34,6 +34,8 @@ class Undo(StrEnum):
     """The agent made the directory (a resctrl group: its tasks fall back to the root group)."""
     NETWORK = "network"
     """The agent shapes a NIC; the value is what its root qdisc was."""
+    COOKIES = "cookies"
+    """The agent gave the processes of a group a core scheduling cookie."""
 
 
 @dataclass(slots=True)

@@ -88,6 +88,9 @@ class Write:
     hold: Hold = Hold.NONE
     origin: str = ""
     """What the file is to get back one day, where that is not what it holds (a child inherited what its parent was given)."""
+    native: str | None = None
+    """What the container runtime would have set by itself: the value before, where the file holds the wanted one already because a hook
+    answered the runtime. Empty for a cpuset: the CPUs of the group around it."""
 
     def __str__(self) -> str:
         where = f"{self.target}/{self.resource}" if self.kind is Kind.CGROUP else self.target

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cmp_to_key
 
 from koord.accounting.pods import pod_requests
 from koord.api import names
@@ -100,10 +99,10 @@ def be_pods(snapshot: Snapshot, gate: str) -> list[PodState]:
     return [p for p in snapshot.pods if p.qos_label is QoSClass.BE and not p.terminated and may_evict(p, gate)]
 
 
-def _by_spec_priority(left: PodState, right: PodState) -> int:
-    """Lower ``spec.priority`` first, where both have one."""
-    a, b = left.pod.spec.priority, right.pod.spec.priority
-    return (a > b) - (a < b) if a is not None and b is not None else 0
+def _rank(pod: PodState) -> int:
+    """``spec.priority``, and for a pod without one what its class stands for, so that all pods can be put in one order."""
+    priority = pod.pod.spec.priority
+    return priority_value(pod) if priority is None else priority
 
 
 def order_by_cpu_ratio(snapshot: Snapshot, pods: Iterable[PodState]) -> list[PodState]:
@@ -113,29 +112,16 @@ def order_by_cpu_ratio(snapshot: Snapshot, pods: Iterable[PodState]) -> list[Pod
         request = batch_cpu_request(pod)
         return (cpu_used(snapshot, pod) or 0) / request if request > 0 else 0.0
 
-    def compare(left: PodState, right: PodState) -> int:
-        first = _by_spec_priority(left, right)
-        a, b = ratio(left), ratio(right)
-        return first or (a < b) - (a > b)
-
-    return sorted(pods, key=cmp_to_key(compare))
+    return sorted(pods, key=lambda pod: (_rank(pod), -ratio(pod)))
 
 
 def order_by_memory(snapshot: Snapshot, pods: Iterable[PodState]) -> list[PodState]:
     """BEMemoryEvict: priority, then who uses most; those without a sample last, by name downwards."""
 
-    def compare(left: PodState, right: PodState) -> int:
-        first = _by_spec_priority(left, right)
-        if first:
-            return first
-        a, b = memory_used(snapshot, left), memory_used(snapshot, right)
-        if a is not None and b is not None:
-            return (a < b) - (a > b)
-        if a is None and b is None:
-            return (left.name < right.name) - (left.name > right.name)
-        return -1 if a is not None else 1
-
-    return sorted(pods, key=cmp_to_key(compare))
+    used = [(pod, memory_used(snapshot, pod)) for pod in pods]
+    measured = sorted(((pod, bytes_) for pod, bytes_ in used if bytes_ is not None), key=lambda row: -row[1])
+    unmeasured = sorted((pod for pod, bytes_ in used if bytes_ is None), key=lambda pod: pod.name, reverse=True)
+    return sorted([*(pod for pod, _ in measured), *unmeasured], key=_rank)
 
 
 def opted_in(

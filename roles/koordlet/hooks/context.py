@@ -102,6 +102,8 @@ class ContainerContext:
     own_shares: int | None = None
     """CPU shares that the request names; None where it names none."""
     env: dict[str, str] = field(default_factory=dict)
+    native: Mapping[str, int | str] = field(default_factory=dict)
+    """What the runtime sets without a hook, by the field of an answer; only in the reconciler."""
 
     @property
     def sandbox(self) -> bool:

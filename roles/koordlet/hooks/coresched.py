@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from koord.api.names import CORE_SCHED_POLICY_EXCLUSIVE, CORE_SCHED_POLICY_NONE, LABEL_CORE_SCHED_GROUP_ID, LABEL_CORE_SCHED_POLICY
 from koord.api.qos import QoSClass
+from roles.koordlet.actuation.journal import Entry, Undo, identity
 from roles.koordlet.actuation.systemfiles import SCHED_CORE, SCHED_FEATURES, SCHED_GROUP_IDENTITY
 from roles.koordlet.actuation.writes import Kind, Write
 from roles.koordlet.hooks.context import Answer, PodContext
@@ -136,6 +137,8 @@ class CoreSched(Hook[CoreRule]):
             self._book.rebuild(((d, group, pids) for _, _, _, d, group, pids in listed if group is not None), snapshot.time)
         self._seen = []
         for pod, name, container_id, directory, group, pids in listed:
+            if group is not None and pids and not self._noted(snapshot, directory):
+                continue
             try:
                 if group is None:
                     self._book.leave(directory, pids)
@@ -144,6 +147,14 @@ class CoreSched(Hook[CoreRule]):
             except OSError as error:
                 self._complain(f"pod {pod.key} container {name or '(sandbox)'}: {error}")
         self._book.sweep(snapshot.time)
+
+    def _noted(self, snapshot: Snapshot, directory: str) -> bool:
+        """Put a container on record before its processes get a cookie; whether they may have one."""
+        path = snapshot.host.cgroups.file("cgroup.procs", directory)
+        if self.note(Entry(path, "", Undo.COOKIES, "cgroup.procs", identity(path))):
+            return True
+        self._complain(f"{directory} cannot be put on record; its processes get no cookie")
+        return False
 
     def samples(self, rule: CoreRule | None, pods: Pods) -> Iterator[Sample]:
         for pod, name, container_id, group, cookie in self._seen:

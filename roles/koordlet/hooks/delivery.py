@@ -12,6 +12,7 @@ from koord import seams
 from koord.api.names import ANNOTATION_DEVICE_ALLOCATED, ANNOTATION_RESOURCE_STATUS, RESOURCE_CPU
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.executor import Executor, Mode
+from roles.koordlet.actuation.journal import Entry
 from roles.koordlet.hooks.asking import Answers, Asking
 from roles.koordlet.hooks.context import NOTHING, Answer, ContainerContext, PodContext, Stage
 from roles.koordlet.hooks.reconciler import Reconciler
@@ -66,6 +67,10 @@ class Delivery:
     @property
     def root(self) -> HostRoot:
         return self._executor.host.root
+
+    def note(self, entry: Entry) -> bool:
+        """Put what is about to be made on the node on record; whether it may be."""
+        return self._executor.note(entry, "runtime hooks")
 
     @property
     def strict(self) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from roles.koordlet.actuation.writes import NODE, About, Batch, Merge, Write
 from roles.koordlet.hooks.asking import Answers
@@ -39,8 +40,15 @@ TARGETS: dict[str, Target] = {
 }
 
 
-def writes(answers: Answers, directory: str, about: About = NODE, period: Callable[[str], int] = _usual) -> list[tuple[str, Write]]:
-    """What answers mean for a directory, each with the hook that wants it. ``period`` is a directory's CFS period in µs."""
+def writes(
+    answers: Answers,
+    directory: str,
+    about: About = NODE,
+    period: Callable[[str], int] = _usual,
+    native: Mapping[str, int | str] = MappingProxyType({}),
+) -> list[tuple[str, Write]]:
+    """What answers mean for a directory, each with the hook that wants it. ``period`` is a directory's CFS period in µs; ``native`` what
+    the runtime would have set by itself, by the answer's field."""
     out: list[tuple[str, Write]] = []
     for name, target in TARGETS.items():
         value = getattr(answers.answer, name)
@@ -49,7 +57,11 @@ def writes(answers: Answers, directory: str, about: About = NODE, period: Callab
             continue
         if name == "cpu_quota":
             value = quota_of(value, period(directory))
-        out.append((answers.owners[name], Write(target.resource, directory, str(value), merge=target.merge, about=about)))
+        usual = native.get(name)
+        if usual is not None and name == "cpu_quota":
+            usual = quota_of(int(usual), period(directory))
+        own = None if usual is None else str(usual)
+        out.append((answers.owners[name], Write(target.resource, directory, str(value), merge=target.merge, about=about, native=own)))
     return out
 
 

@@ -174,7 +174,7 @@ class Reconciler:
                 inner += writes(answers, directory, _about(pod)) if directory else []
             for container in containers:
                 answers = self._asking.container(container, hooks=hooks)
-                inner += writes(answers, container.cgroup_dir, _about(pod, container.name), period)
+                inner += writes(answers, container.cgroup_dir, _about(pod, container.name), period, container.native)
         return _Plan(state, jobs([outer, inner]), (pod, containers), complete)
 
     def _walk(self, snapshot: Snapshot, hooks: tuple[Hook[Any], ...], changed: frozenset[str], done: Pass) -> None:

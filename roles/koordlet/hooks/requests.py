@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from koord.api.annotations import parse_extended_resource_spec
-from koord.api.names import DEPRECATED_RESOURCES, RESOURCE_BATCH_CPU, RESOURCE_BATCH_MEMORY, RESOURCE_CPU
+from koord.api.names import DEPRECATED_RESOURCES, RESOURCE_BATCH_CPU, RESOURCE_BATCH_MEMORY, RESOURCE_CPU, RESOURCE_MEMORY
 from koord.api.quantity import parse_milli, parse_value
 from roles.koordlet.hooks.context import BatchResources, ContainerContext, PodContext
 from roles.koordlet.host.cgroup import Cgroups, kube_qos_of_dir
-from roles.koordlet.host.cgroup_files import milli_to_quota
+from roles.koordlet.host.cgroup_files import milli_to_quota, milli_to_shares
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.states.allocation import requests_of
 from roles.koordlet.states.model import ContainerState, PodState
@@ -59,6 +59,21 @@ def own_quota(container: ContainerState) -> int:
     return milli_to_quota(_limit_milli(container) or 0)
 
 
+def native(container: ContainerState) -> dict[str, int | str]:
+    """What the kubelet asks the runtime to set for a container by its own resources, by the field of an answer."""
+    if container.spec is None:
+        return {}
+    requests, limits = container.spec.resources.requests, container.spec.resources.limits
+    cpu = requests.get(RESOURCE_CPU) or limits.get(RESOURCE_CPU)
+    memory = limits.get(RESOURCE_MEMORY)
+    return {
+        "cpu_shares": milli_to_shares(parse_milli(cpu) if cpu else 0),
+        "cpu_quota": own_quota(container),
+        "memory_limit": parse_value(memory) if memory else -1,
+        "cpuset": "",
+    }
+
+
 def pod_quota(state: PodState) -> int:
     """The quota that the kubelet gives a pod: only when all its containers have a CPU limit; -1 for none."""
     inits = [c for c in state.init_containers if c.spec is not None]
@@ -102,6 +117,7 @@ def contexts(state: PodState) -> tuple[PodContext, tuple[ContainerContext, ...]]
             cgroup_dir=c.cgroup_dir,
             batch=batch.get(c.name, BatchResources()),
             own_quota=own_quota(c) if c.spec is not None else None,
+            native=native(c),
         )
         for c in state.all_containers()
         if c.cgroup_dir

@@ -52,14 +52,36 @@ def cpu_hierarchy(root: HostRoot, version: CgroupVersion) -> str:
     return os.path.join(root.cgroup, "cpu") if version is CgroupVersion.V1 else root.cgroup
 
 
-def detect_driver(root: HostRoot, version: CgroupVersion) -> CgroupDriver | None:
-    """The driver by the directories that the kubelet made; None when neither exists yet (then ask the kubelet process)."""
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the kubelet names its groups: its driver, and ``cgroupRoot`` of its configuration without slashes around it (kind, k3d)."""
+
+    driver: CgroupDriver
+    cgroup_root: str = ""
+
+
+def detect_layout(root: HostRoot, version: CgroupVersion) -> Layout | None:
+    """By the directories that the kubelet made, at the top or else one group below it; None when there are none yet."""
     cpu = cpu_hierarchy(root, version)
-    if os.path.isdir(os.path.join(cpu, "kubepods.slice")):
-        return CgroupDriver.SYSTEMD
-    if os.path.isdir(os.path.join(cpu, "kubepods")):
-        return CgroupDriver.CGROUPFS
+    for driver in CgroupDriver:
+        if os.path.isdir(os.path.join(cpu, Cgroups(root, version, driver).kubepods)):
+            return Layout(driver)
+    try:
+        with os.scandir(cpu) as entries:
+            tops = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+    except OSError:
+        return None
+    for top in tops:
+        driver, name = (CgroupDriver.SYSTEMD, top[: -len(".slice")]) if top.endswith(".slice") else (CgroupDriver.CGROUPFS, top)
+        if name and os.path.isdir(os.path.join(cpu, Cgroups(root, version, driver, name).kubepods)):
+            return Layout(driver, name)
     return None
+
+
+def detect_driver(root: HostRoot, version: CgroupVersion) -> CgroupDriver | None:
+    """The driver by the directories that the kubelet made; None when there are none yet."""
+    layout = detect_layout(root, version)
+    return layout.driver if layout is not None else None
 
 
 def split_container_id(container_id: str) -> tuple[str, str]:
@@ -88,22 +110,37 @@ class Cgroups:
     root: HostRoot
     version: CgroupVersion
     driver: CgroupDriver = CgroupDriver.SYSTEMD
+    cgroup_root: str = ""
+    """``cgroupRoot`` of the kubelet without slashes around it; kubepods lies below it."""
     _paths: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
     _dirs: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
+    _aged: tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]] = field(default_factory=lambda: ({}, {}), repr=False)
+    """Paths and directories that were in use before the last :meth:`age`."""
     _kubepods_has: set[str] = field(default_factory=set, repr=False)
 
     @classmethod
     def detect(cls, root: HostRoot) -> Cgroups:
-        """Version and, if it can be seen, driver (systemd otherwise)."""
+        """Version and, if it can be seen, layout (systemd otherwise)."""
         version = detect_version(root)
-        return cls(root, version, detect_driver(root, version) or CgroupDriver.SYSTEMD)
+        layout = detect_layout(root, version) or Layout(CgroupDriver.SYSTEMD)
+        return cls(root, version, layout.driver, layout.cgroup_root)
 
-    def use(self, driver: CgroupDriver) -> None:
-        """Take another driver; paths and answers that were computed with the old one are forgotten."""
-        self.driver = driver
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.driver, self.cgroup_root)
+
+    def use(self, layout: Layout) -> None:
+        """Take another layout; paths and answers that were computed with the old one are forgotten."""
+        self.driver, self.cgroup_root = layout.driver, layout.cgroup_root
         self._paths.clear()
         self._dirs.clear()
+        self._aged = ({}, {})
         self._kubepods_has.clear()
+
+    def age(self) -> None:
+        """Forget the paths that nobody asked for since the last call: groups come and go, and nobody says of each that it went."""
+        self._aged = (self._paths, self._dirs)
+        self._paths, self._dirs = {}, {}
 
     @property
     def v2(self) -> bool:
@@ -113,7 +150,18 @@ class Cgroups:
 
     @property
     def kubepods(self) -> str:
-        return "kubepods.slice" if self.driver is CgroupDriver.SYSTEMD else "kubepods"
+        if not self.cgroup_root:
+            return "kubepods.slice" if self.driver is CgroupDriver.SYSTEMD else "kubepods"
+        if self.driver is CgroupDriver.CGROUPFS:
+            return f"{self.cgroup_root}/kubepods"
+        # systemd repeats in a slice's name the names of those around it
+        parts = [*(part.replace("-", "_") for part in self.cgroup_root.split("/")), "kubepods"]
+        return "/".join(f"{'-'.join(parts[: at + 1])}.slice" for at in range(len(parts)))
+
+    @property
+    def _stem(self) -> str:
+        """What the names of slices below kubepods begin with."""
+        return self.kubepods.rpartition("/")[2].removesuffix(".slice")
 
     def qos_dir(self, kube_qos: str) -> str:
         """Directory of a Kubernetes QoS level; Guaranteed pods live directly under kubepods."""
@@ -123,7 +171,7 @@ class Cgroups:
         if level is None:
             raise HostError(f"Kubernetes QoS class {kube_qos!r} is not one of {', '.join(KUBE_QOS)}")
         if self.driver is CgroupDriver.SYSTEMD:
-            return f"{self.kubepods}/kubepods-{level}.slice"
+            return f"{self.kubepods}/{self._stem}-{level}.slice"
         return f"{self.kubepods}/{level}"
 
     def pod_dir(self, kube_qos: str, uid: str) -> str:
@@ -132,7 +180,7 @@ class Cgroups:
         parent = self.qos_dir(kube_qos)
         if self.driver is CgroupDriver.CGROUPFS:
             return f"{parent}/pod{uid}"
-        stem = "kubepods" if kube_qos == GUARANTEED else f"kubepods-{kube_qos.lower()}"
+        stem = self._stem if kube_qos == GUARANTEED else f"{self._stem}-{kube_qos.lower()}"
         return f"{parent}/{stem}-pod{uid.replace('-', '_')}.slice"
 
     def container_dir(self, pod_dir: str, container_id: str) -> str:
@@ -148,7 +196,8 @@ class Cgroups:
             return basename[3:] or None if basename.startswith("pod") else None
         if not basename.endswith(".slice"):
             return None
-        for prefix in ("kubepods-besteffort-pod", "kubepods-burstable-pod", "kubepods-pod"):
+        for level in ("-besteffort-pod", "-burstable-pod", "-pod"):
+            prefix = f"{self._stem}{level}"
             if basename.startswith(prefix):
                 return basename[len(prefix) : -len(".slice")] or None
         return None
@@ -210,8 +259,11 @@ class Cgroups:
         if path is None:
             if len(self._dirs) >= _MAX_KEPT:
                 self._dirs.clear()
-            base = self.root.cgroup if self.v2 else os.path.join(self.root.cgroup, subsystem)
-            path = self._dirs[key] = confine(base, directory)
+            path = self._aged[1].get(key)
+            if path is None:
+                base = self.root.cgroup if self.v2 else os.path.join(self.root.cgroup, subsystem)
+                path = confine(base, directory)
+            self._dirs[key] = path
         return path
 
     def spec(self, resource: str) -> FileSpec:
@@ -231,21 +283,26 @@ class Cgroups:
         if path is None:
             if len(self._paths) >= _MAX_KEPT:
                 self._paths.clear()
-            spec = self.spec(resource)
-            if self.v2 and not spec.v1_layout:
-                base = self.root.cgroup
-            else:
-                base = os.path.join(self.root.cgroup, spec.subsystem)
-            path = self._paths[key] = confine(base, directory, spec.file)
+            path = self._aged[0].get(key)
+            if path is None:
+                spec = self.spec(resource)
+                base = self.root.cgroup if self.v2 and not spec.v1_layout else os.path.join(self.root.cgroup, spec.subsystem)
+                path = confine(base, directory, spec.file)
+            self._paths[key] = path
         return path
 
-    def forget_dir(self, directory: str) -> None:
-        """Drop the cached paths of a directory and what is below it."""
-        below = directory + "/"
-        for key in [k for k in self._paths if k[1] == directory or k[1].startswith(below)]:
-            del self._paths[key]
-        for key in [k for k in self._dirs if k[1] == directory or k[1].startswith(below)]:
-            del self._dirs[key]
+    def pressure_file(self, resource: str, directory: str) -> str:
+        """Absolute path of a pressure file (``cpu.pressure``). On v1 it is beside the CPU accounting where the kernel puts it there, else
+        in the unified hierarchy of a hybrid machine."""
+        path = self.file(resource, directory)
+        if self.v2 or os.path.exists(path):
+            return path
+        hybrid = confine(os.path.join(self.root.cgroup, "unified"), directory, resource)
+        return hybrid if os.path.exists(hybrid) else path
+
+    def has_pressure(self, resource: str) -> bool:
+        """Whether the kernel tells the pressure of single groups."""
+        return self.supported(resource, "") or os.path.exists(self.pressure_file(resource, self.kubepods))
 
     def supported(self, resource: str, directory: str) -> bool:
         """Whether the kernel offers the resource, by the table's check.

@@ -182,6 +182,20 @@ class HostFiles:
             self.close(path)
         return len(gone)
 
+    def sweep(self) -> int:
+        """Close what is kept of directories that are gone; returns how many. Not everybody who read a file hears that its group went."""
+        there: dict[str, bool] = {}
+        gone = []
+        for path in self._fds:
+            directory = os.path.dirname(path)
+            if directory not in there:
+                there[directory] = os.path.isdir(directory)
+            if not there[directory]:
+                gone.append(path)
+        for path in gone:
+            self.close(path)
+        return len(gone)
+
     def close_all(self) -> None:
         """Close everything; reading opens files again. Dropping the object does the same."""
         _close_fds(self._fds)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from koord.protocols import nri_pb2 as nri
+from roles.koordlet.actuation.journal import Entry, Undo
 from roles.koordlet.hooks.context import Answer, Stage
 from roles.koordlet.hooks.delivery import ALLOCATIONS, Delivery
 from roles.koordlet.nri import convert
@@ -162,6 +163,8 @@ class Plugin:
     def _make(self, source: str) -> str:
         """Make an empty directory that is open to all; what stood against it, or an empty text."""
         path = self._delivery.root.path(source)
+        if not os.path.isdir(path) and not self._delivery.note(Entry(path, "", Undo.REMOVE_DIRECTORY, ours=())):
+            return f"{path} is not made: it cannot be put on record"
         try:
             shutil.rmtree(path, ignore_errors=True)
             os.makedirs(path)

@@ -168,16 +168,22 @@ class BlkIOReconcile(Strategy[BlkIOState]):
     def _group(self, snapshot: Snapshot, directory: str, blocks: tuple[BlockCfg, ...], pod: PodState | None, about: About) -> list[Write]:
         files = present(snapshot.host, _GROUP_FILES, directory)
         wanted = _wanted(blocks, pod, snapshot, group_lines)
-        for disk in sorted(set().union(*files.values()) - wanted.keys() if files else ()):
-            wanted[disk] = group_lines(disk, UNLIMITED)
-        return _writes(wanted, files, directory, about)
+        ours = _ours(snapshot, files, directory, wanted)
+        gone = {disk: group_lines(disk, UNLIMITED) for disk in sorted(set().union(*ours.values()))}
+        return _writes(gone, ours, directory, about) + _writes(wanted, files, directory, about)
 
     def _root(self, snapshot: Snapshot, blocks: tuple[BlockCfg, ...]) -> list[Write]:
         files = present(snapshot.host, _ROOT_FILES, "")
         wanted = _wanted(blocks, None, snapshot, root_lines)
-        for disk in sorted(files.get(COST_QOS, set()) - wanted.keys()):
-            wanted[disk] = root_off(disk)
-        return _writes(wanted, files, "", NODE)
+        ours = _ours(snapshot, files, "", wanted)
+        gone = {disk: root_off(disk) for disk in sorted(ours.get(COST_QOS, set()))}
+        return _writes(gone, ours, "", NODE) + _writes(wanted, files, "", NODE)
+
+
+def _ours(snapshot: Snapshot, files: dict[str, set[str]], directory: str, wanted: Iterable[str]) -> dict[str, set[str]]:
+    """Disks that files name because of koordlet, and that are not wanted any more: what an administrator set stays."""
+    kept = set(wanted)
+    return {file: {disk for disk in disks - kept if snapshot.changed(file, directory, disk)} for file, disks in files.items()}
 
 
 def _blocks(config: BlkIOQOS) -> tuple[BlockCfg, ...]:

@@ -26,6 +26,8 @@ FORGET_AFTER_INTERVALS = 20
 
 #: Failing objects that are remembered; pods and disks that are gone make room.
 MAX_TROUBLES = 1024
+#: Rounds after which an object that did not fail again is taken to be gone (a collector may come to each only every few rounds).
+TROUBLE_ROUNDS = 16
 
 POLICY_WITH_PAGE_CACHE = "usageWithPageCache"
 
@@ -132,17 +134,25 @@ class Troubles:
     def __init__(self, collector: str, metrics: Metrics) -> None:
         self._collector = collector
         self._metrics = metrics
-        self._open: dict[str, str] = {}
+        self._open: dict[str, tuple[str, int]] = {}
+        self._round = 0
+
+    def next_round(self) -> None:
+        """Forget objects that neither failed nor worked for long: they exist no more."""
+        self._round += 1
+        if self._open and self._round % TROUBLE_ROUNDS == 0:
+            self._open = {k: v for k, v in self._open.items() if v[1] > self._round - TROUBLE_ROUNDS}
 
     def failed(self, key: str, error: Exception, *, quiet: bool = False) -> bool:
         """Count and report; whether it is news."""
         self._metrics.sensing_errors.inc(self._collector)
         text = str(error)
-        if self._open.get(key) == text:
-            return False
-        if key not in self._open and len(self._open) >= MAX_TROUBLES:
+        before = self._open.get(key)
+        if before is None and len(self._open) >= MAX_TROUBLES:
             del self._open[next(iter(self._open))]
-        self._open[key] = text
+        self._open[key] = text, self._round
+        if before is not None and before[0] == text:
+            return False
         log.log(logging.DEBUG if quiet else logging.WARNING, "%s: %s is left out: %s", self._collector, key, text)
         return True
 
@@ -189,6 +199,7 @@ class Collector(ABC):
 
     def run(self, at: Round) -> bool:
         """One round with its failure reported; whether it succeeded."""
+        self.troubles.next_round()
         try:
             self.collect(at)
         except (HostError, ValueError) as error:

@@ -38,7 +38,10 @@ class SensingLoop:
         interval: float,
         least_distance: float = 0.25,
         on_tick: Callable[[Round], None] | None = None,
+        sweep: Callable[[], None] = lambda: None,
     ) -> None:
+        """``sweep`` is called once a minute to forget what is gone."""
+        self._sweep = sweep
         self._collectors = [c for c in collectors if c.enabled]
         self._files = files
         self._store = store
@@ -85,6 +88,8 @@ class SensingLoop:
         if mono >= self._next_expiry:
             self._store.expire(now)
             self._metrics.sweep()
+            self._files.sweep()
+            self._sweep()
             self._next_expiry = mono + 60.0
         took = seams.perf_counter() - begun
         self.ticks += 1

@@ -202,8 +202,6 @@ class PodsCollector(Collector):
         if gone:
             subsystems = ("",) if host.cgroups.v2 else ("cpu", "cpuset", "cpuacct", "memory", "blkio")
             host.files.forget_dir(*(host.cgroups.subsystem_dir(s, d) for d in gone for s in subsystems))
-            for directory in gone:
-                host.cgroups.forget_dir(directory)
         self._known = now
         names = {p.key for p in pods} | {f"{p.key}/{c.name}" for p in pods for c in p.containers}
         self.troubles.keep({name + suffix for name in names for suffix in (" CPU", " memory", " NUMA memory")})

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from roles.koordlet.host import parse
@@ -151,13 +150,9 @@ class PressureWatch:
                     yield f"{kind} {directory}", path
 
     def _group_file(self, resource: str, directory: str) -> str | None:
-        """On v1 beside the CPU accounting where the kernel puts it there, else in the unified hierarchy of a hybrid machine."""
-        cgroups, files = self._host.cgroups, self._host.files
-        path = cgroups.file(resource, directory)
-        if files.exists(path):
-            return path
-        hybrid = os.path.join(self._host.root.cgroup, "unified", directory, resource)
-        return hybrid if not cgroups.v2 and files.exists(hybrid) else None
+        """None where the kernel has none."""
+        path = self._host.cgroups.pressure_file(resource, directory)
+        return path if self._host.files.exists(path) else None
 
     def _others(self, *, fresh: bool = False) -> int | None:
         """CPU time of all pods that are not on the best-effort level, in ns."""

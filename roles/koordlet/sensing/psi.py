@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from roles.koordlet.host.errors import HostError, HostFileError
+from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.psi import Psi, parse_psi
 from roles.koordlet.sensing.base import Collector, Round
 from roles.koordlet.states.model import ContainerState, PodState
@@ -21,11 +21,10 @@ class PsiCollector(Collector):
     gate: ClassVar[str] = "PSICollector"
 
     def collect(self, at: Round) -> None:
-        cgroups = self.context.host.cgroups
         metrics = self.context.metrics
         metrics.container_psi.clear()
         metrics.pod_psi.clear()
-        if not all(cgroups.supported(resource, "") for _, resource in _FILES):
+        if not all(self.context.host.cgroups.has_pressure(resource) for _, resource in _FILES):
             return
         samples: list[Sample] = []
         for pod in self.context.sensed_pods():
@@ -57,12 +56,13 @@ class PsiCollector(Collector):
 
     def _read_all(self, directory: str, label: str) -> dict[str, Psi] | None:
         """The three files of one cgroup; one failure fails all."""
+        host = self.context.host
         try:
             out = {}
             for name, resource in _FILES:
-                path, data = self.read(resource, directory)
-                out[name] = parse_psi(path, data)
-        except (HostFileError, HostError) as error:
+                path = host.cgroups.pressure_file(resource, directory)
+                out[name] = parse_psi(path, host.files.read(path))
+        except (HostError, ValueError) as error:
             self.troubles.failed(label, error, quiet=True)
             return None
         self.troubles.ok(label)

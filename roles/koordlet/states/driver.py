@@ -1,11 +1,11 @@
-"""The cgroup driver by the kubelet's own configuration, where no kubepods directory tells it yet (KLO-SYS-01, §5.2)."""
+"""How the kubelet names its cgroups, by its own configuration, where no kubepods directory tells it yet (KLO-SYS-01, §5.2)."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from roles.koordlet.host.cgroup import CgroupDriver
+from roles.koordlet.host.cgroup import CgroupDriver, Layout
 from roles.koordlet.host.root import HostRoot, PathEscapeError
 
 _LISTEN = "0A"
@@ -84,7 +84,14 @@ def _config_text(root: HostRoot, pid: int, path: str) -> str | None:
 
 
 def kubelet_driver(root: HostRoot, port: int) -> CgroupDriver | None:
-    """``--cgroup-driver``, else ``cgroupDriver`` of the ``--config`` file, else cgroupfs; None while no kubelet can be looked at."""
+    """The driver of :func:`kubelet_layout`."""
+    layout = kubelet_layout(root, port)
+    return layout.driver if layout is not None else None
+
+
+def kubelet_layout(root: HostRoot, port: int) -> Layout | None:
+    """``--cgroup-driver`` and ``--cgroup-root``, else ``cgroupDriver`` and ``cgroupRoot`` of the ``--config`` file, else cgroupfs at the
+    top; None while no kubelet can be looked at."""
     pid = kubelet_pid(root, port)
     if pid is None:
         return None
@@ -92,29 +99,42 @@ def kubelet_driver(root: HostRoot, port: int) -> CgroupDriver | None:
         arguments = [a.decode("utf-8", "replace") for a in Path(root.proc, str(pid), "cmdline").read_bytes().split(b"\0")]
     except OSError:
         return None
-    text = _flag(arguments, "cgroup-driver")
+    driver, top = _flag(arguments, "cgroup-driver"), _flag(arguments, "cgroup-root")
     config = _flag(arguments, "config")
-    if not text and config:
+    if config and not (driver and top):
         content = _config_text(root, pid, config)
-        if content is None:
+        found = layout_of(content) if content is not None else None
+        if found is None and not driver:
             return None
-        return driver_of(content)
-    return _driver(text)
+        if found is not None:
+            driver, top = driver or found.driver, top or found.cgroup_root
+    return _layout(driver, top)
 
 
-def driver_of(content: str) -> CgroupDriver | None:
-    """``cgroupDriver`` of a kubelet's configuration file, cgroupfs where it says nothing; None where it cannot be read."""
+def layout_of(content: str) -> Layout | None:
+    """``cgroupDriver`` and ``cgroupRoot`` of a kubelet's configuration file, cgroupfs at the top where it says nothing; None where it
+    cannot be read."""
     import yaml
 
     try:
         loaded = yaml.safe_load(content)
     except (yaml.YAMLError, ValueError, RecursionError):  # a timestamp of no day is a ValueError
         return None
-    return _driver(str(loaded.get("cgroupDriver") or "") if isinstance(loaded, dict) else "")
+    told = loaded if isinstance(loaded, dict) else {}
+    return _layout(str(told.get("cgroupDriver") or ""), str(told.get("cgroupRoot") or ""))
 
 
-def _driver(text: str | None) -> CgroupDriver | None:
+def driver_of(content: str) -> CgroupDriver | None:
+    """The driver of :func:`layout_of`."""
+    layout = layout_of(content)
+    return layout.driver if layout is not None else None
+
+
+def _layout(driver: str | None, cgroup_root: str | None) -> Layout | None:
+    names = [name for name in (cgroup_root or "").split("/") if name]
+    if ".." in names:
+        return None
     try:
-        return CgroupDriver(text or "cgroupfs")
+        return Layout(CgroupDriver(driver or "cgroupfs"), "/".join(names))
     except ValueError:
         return None

@@ -160,8 +160,9 @@ class Snapshot:
     holder: Callable[[str, str], str] = lambda resource, directory: ""
     """The strategy that has a cgroup file (resource, directory) for itself, "" for none."""
 
-    changed: Callable[[str, str], bool] = lambda resource, directory: False
-    """Whether this agent, or one before it, changed a cgroup file (resource, directory) by the journal: only that is reset."""
+    changed: Callable[..., bool] = lambda resource, directory, device="": False
+    """Whether this agent, or one before it, changed a cgroup file (resource, directory), or a disk's line of it, by the journal: only that
+    is reset."""
 
     others_cpu: float | None = None
     """In a tick that kernel pressure started because of a load that rose: CPU of the pods outside the best-effort level over the last

@@ -32,6 +32,8 @@ def save(store: MetricStore, directory: str, now: float) -> None:
         os.makedirs(directory, mode=0o755, exist_ok=True)
         with open(path + ".tmp", "wb") as file:
             file.write(body)
+            file.flush()
+            os.fdatasync(file.fileno())
         os.replace(path + ".tmp", path)
     except OSError as error:
         log.warning("series are not kept over the restart: %s: %s", path, error.strerror)

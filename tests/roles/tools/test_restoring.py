@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from koord.api.kinds import CLUSTERROLES, DAEMONSETS, NAMESPACES, NODES, PODS
+from koord.api.kinds import CLUSTERROLES, DAEMONSETS, LEASES, NAMESPACES, NODES, PODS
 from koord.apiserver.testing import running_server
 from koord.kube.client import Client
 from roles.koordlet.actuation.journal import Entry, Journal, identity
 from roles.koordlet.actuation.restore import journal_path
 from roles.koordlet.host.root import HostRoot
+from roles.koordlet.restoring import REPORT
 from roles.tools import manifests, restoring
 from roles.tools.install import uninstall
 from tests.support.processes import KOORD
@@ -44,12 +45,16 @@ class Machine:
         journal.remember([Entry(str(self.file), "-1", resource="cpu.cfs_quota_us", inode=identity(str(self.file)))])
         journal.close()
         self.file.write_text("200000\n")
+        for path in ("etc/runtime/hookserver.d/koordlet.json", "var/lib/koordlet/series/series.msgpack"):
+            (folder / path).parent.mkdir(parents=True)
+            (folder / path).write_text("{}")
 
     def run(self, container: Obj) -> int:
         """As the kubelet would run it, the mount of the host being the folder."""
         arguments = [a.replace("/host", str(self.host)).replace("$(NODE_NAME)", "n1") for a in container["args"]]
+        given = {e["name"]: e["value"] for e in container.get("env", ()) if "value" in e and e["name"] != REPORT}
         done = subprocess.run(
-            [KOORD, *arguments], capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "NODE_NAME": "n1"}
+            [KOORD, *arguments], capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "NODE_NAME": "n1", **given}
         )
         return done.returncode
 
@@ -85,6 +90,9 @@ async def uninstalled(node: Machine | None, *flags: str) -> tuple[int, str, bool
         await client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
         amounts = {"cpu": "8", "kubernetes.io/batch-cpu": "4k", "kubernetes.io/mid-memory": "1Gi"}
         await client.patch(NODES, "n1", {"status": {"capacity": amounts, "allocatable": amounts}}, subresource="status")
+        marks = {"node.koordinator.sh/cpu-normalization-ratio": "1.2", "node.koordinator.sh/originExtendedAllocatable": "{}", "mine": "1"}
+        await client.patch(NODES, "n1", {"metadata": {"annotations": marks}})
+        await client.create(LEASES, {"metadata": {"name": "koord-scheduler"}, "spec": {"holderIdentity": "x"}}, NAMESPACE)
         controller = asyncio.create_task(rolled_out(client, node))
         try:
             arguments = [f"--kubeconfig={server.kubeconfig_path}", "--yes", *flags]
@@ -92,9 +100,14 @@ async def uninstalled(node: Machine | None, *flags: str) -> tuple[int, str, bool
         finally:
             controller.cancel()
         left = await client.list(DAEMONSETS, NAMESPACE)
-        status = (await client.get(NODES, "n1"))["status"]
-        offered = set(status["capacity"]) | set(status["allocatable"])
-        assert (offered == {"cpu"}) is (done.exit_code == 0), "nodes offer nothing of ours once koord is gone"
+        found = await client.get(NODES, "n1")
+        offered = set(found["status"]["capacity"]) | set(found["status"]["allocatable"])
+        clean = (offered, set(found["metadata"]["annotations"]), len((await client.list(LEASES, NAMESPACE)).items)) == (
+            {"cpu"},
+            {"mine"},
+            0,
+        )
+        assert clean is (done.exit_code == 0), "nodes offer nothing of ours once koord is gone"
         return done.exit_code, done.output, bool(left.items)
 
 
@@ -103,6 +116,8 @@ def test_the_node_is_as_it_was_when_koordlet_is_gone(tmp_path: Path) -> None:
     status, said, left = asyncio.run(uninstalled(machine))
     assert (status, left) == (0, False), said
     assert machine.file.read_text().strip() == "-1"
+    files = [str(p.relative_to(machine.host)) for p in machine.host.rglob("*") if p.is_file() and "cgroup" not in p.parts]
+    assert files == [], "journal, lock, series and registration are gone, too"
     assert said.index("nodes put back: 1 of 1") < said.index("deleted DaemonSet")
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 
+from roles.koordlet.eviction.victims import order_by_cpu_ratio, order_by_memory
 from roles.koordlet.options import Options
 from roles.koordlet.qos.cpuevict import CPUEvict
 from roles.koordlet.qos.evict_common import EvictState
 from roles.koordlet.qos.memevict import MemoryEvict
+from roles.koordlet.store import kinds
 
 GI = 1 << 30
 READY = EvictState(cooling_since=0.0)
@@ -283,6 +287,19 @@ def test_pods_that_forbid_it_come_last_and_those_that_are_done_never(world, memo
     for pod in world.pods:
         world.sample("pod_memory_usage", 1.0 * GI, pod.uid)
     assert names(only(world.decide(memory), "BEMemoryEvict")) == ["yes", "no", "bad"], "an owner's list does not outlast the node"
+
+
+def test_the_order_does_not_hang_on_who_is_listed_first(world):
+    """Pods without a priority of their own stand where their class stands; else a < b < c < a would be possible."""
+    for name, priority, used in (("a", 5900, 9), ("b", None, 5), ("c", 5100, 1), ("d", None, None), ("e", None, None)):
+        world.pod(name, qos="BE", kube_qos="BestEffort", requests={BATCH_CPU: "1000"}, priority=priority)
+        if used is not None:
+            world.sample(kinds.POD_MEMORY, used, f"uid-{name}")
+            world.use(**{name: float(used)})
+    snapshot = world.snapshot()
+    for order, wanted in ((order_by_memory, "cbeda"), (order_by_cpu_ratio, "cbdea")):
+        found = {"".join(p.name for p in order(snapshot, pods)) for pods in permutations(snapshot.pods)}
+        assert {text.replace("ed", "de") for text in found} == {wanted.replace("ed", "de")}
 
 
 @pytest.mark.feature("KA-EVX-01")

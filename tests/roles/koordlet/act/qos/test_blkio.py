@@ -132,20 +132,34 @@ def written(world: Any, strategy: Any, state: Any = None) -> list[str]:
 class TestStrategy:
     def test_every_limit_and_what_is_no_longer_configured(self, world, strategy) -> None:
         disks(world, sda="8:0", sdb="8:16")
-        files(world, BE_TIER, **{"blkio.throttle.read_bps_device": "8:16 500"})
+        files(world, BE_TIER)
+        world.spec = {"resourceQOSStrategy": {"beClass": {"blkioQOS": {"enable": True, "blocks": [block("/dev/sdb", readBPS=500)]}}}}
+        assert written(world, strategy) == ["throttle.read_bps 8:16 500", "cost.weight 8:16 100"]
         config = block("/dev/sda", readIOPS=10, readBPS=20, writeIOPS=30, ioWeightPercent=60)
         world.spec = {"resourceQOSStrategy": {"beClass": {"blkioQOS": {"enable": True, "blocks": [config]}}}}
         assert written(world, strategy) == [
+            "throttle.read_bps 8:16 0",
             "throttle.read_iops 8:0 10", "throttle.read_bps 8:0 20", "throttle.write_iops 8:0 30", "cost.weight 8:0 60",
-            "throttle.read_bps 8:16 0", "cost.weight 8:16 100",
         ]  # fmt: skip
 
     def test_disabled_takes_everything_away(self, world, strategy) -> None:
         disks(world, sda="8:0")
-        files(world, BE_TIER, **{"blkio.throttle.write_iops_device": "8:0 30"})
-        config = block("/dev/sda", writeIOPS=30)
-        world.spec = {"resourceQOSStrategy": {"beClass": {"blkioQOS": {"enable": False, "blocks": [config]}}}}
-        assert "throttle.write_iops 8:0 0" in written(world, strategy)
+        files(world, BE_TIER)
+        for enable in (True, False):
+            config = block("/dev/sda", writeIOPS=30)
+            world.spec = {"resourceQOSStrategy": {"beClass": {"blkioQOS": {"enable": enable, "blocks": [config]}}}}
+            last = written(world, strategy)
+        assert "throttle.write_iops 8:0 0" in last
+
+    def test_what_an_administrator_set_stays(self, world, strategy) -> None:
+        """Disks of which nothing is configured: the level's limits, and latency targets of the machine."""
+        disks(world, sda="8:0", sdb="8:16")
+        config = {"enable": True, "blocks": [block("sda", readBPS=1)]}
+        for strategies in ({}, {"beClass": {"blkioQOS": config}, "cgroupRoot": {"blkioQOS": config}}, {}):
+            world.machine.put("blkio.cost.qos", "", "8:16 enable=1 ctrl=user rpct=99.00 rlat=5000 wpct=99.00 wlat=5000")
+            files(world, BE_TIER, **{"blkio.throttle.read_bps_device": "8:16 500"})
+            world.spec = {"resourceQOSStrategy": strategies}
+            assert [line for line in written(world, strategy) if "8:16" in line] == []
 
     def test_a_disk_that_is_not_there_leaves_the_target_alone_and_is_told_once(self, world, strategy) -> None:
         disks(world, sda="8:0")
@@ -159,15 +173,17 @@ class TestStrategy:
 
     def test_the_whole_machine(self, world, strategy) -> None:
         disks(world, sda="8:0", sdb="8:16")
-        world.machine.put("blkio.cost.qos", "", "8:16 enable=1 ctrl=user rpct=1.00 rlat=1 wpct=1.00 wlat=1")
+        world.machine.put("blkio.cost.qos", "", "")
         world.machine.put("blkio.cost.model", "", "")
+        world.spec = {"resourceQOSStrategy": {"cgroupRoot": {"blkioQOS": {"enable": True, "blocks": [block("sdb")]}}}}
+        written(world, strategy)
         model = {"modelReadBPS": 1, "modelWriteBPS": 2, "modelReadSeqIOPS": 3, "modelWriteSeqIOPS": 4, "modelReadRandIOPS": 5}
         config = block("sda", readLatency=100, readLatencyPercent=90, enableUserModel=True, **model)
         world.spec = {"resourceQOSStrategy": {"cgroupRoot": {"blkioQOS": {"enable": True, "blocks": [config]}}}}
         assert written(world, strategy) == [
+            "cost.qos 8:16 enable=0",
             "cost.qos 8:0 enable=1 ctrl=user rpct=90 rlat=100 wpct=95 wlat=3000",
             "cost.model 8:0 ctrl=user rbps=1 rseqiops=3 rrandiops=5 wbps=2 wseqiops=4 wrandiops=1",
-            "cost.qos 8:16 enable=0",
         ]
 
     def test_v2_writes_one_line_a_disk_and_restores_it(self, world_v2, strategy) -> None:

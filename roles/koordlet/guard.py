@@ -1,0 +1,145 @@
+"""The dead man's switch: what becomes of best-effort pods when koordlet is gone for longer than it may be (``--guard``).
+
+A process of its own, small and without the API server: a second container of the DaemonSet, a unit of its own on a host. It looks at the
+node's lock, which a koordlet holds as long as it lives, however it ends. Nobody has it for ``--guard-timeout``: best-effort pods get
+back what suppression took (``release``), or are held at a safe share of the node (``hold``). A koordlet that comes back goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from koord import seams
+from koord.process.errors import ConfigurationError
+from roles.koordlet.actuation.executor import Executor
+from roles.koordlet.actuation.journal import Journal, JournalError
+from roles.koordlet.actuation.restore import Restored, journal_path, put_back
+from roles.koordlet.actuation.writes import Write, sequence
+from roles.koordlet.host.cgroup import BESTEFFORT, Cgroups
+from roles.koordlet.host.cgroup_files import CFS_PERIOD_US
+from roles.koordlet.host.errors import HostError
+from roles.koordlet.host.files import HostFiles
+from roles.koordlet.host.root import HostRoot
+from roles.koordlet.lock import NodeLock
+from roles.koordlet.qos import view
+from roles.koordlet.states.model import HostState
+
+if TYPE_CHECKING:
+    from koord.process.life import Life
+    from roles.koordlet.options import Options
+
+log = logging.getLogger(__name__)
+
+NAME = "Guard"
+RELEASE, HOLD = "release", "hold"
+ACTIONS = (RELEASE, HOLD)
+#: Whose values follow the load from second to second, so that they are wrong once nobody looks: the rules of journal entries.
+FOLLOWING = frozenset({"BECPUSuppress", "InterferenceDetection", "MemoryOffloading", NAME})
+#: Time between looks at the lock (seconds).
+LOOK = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Since when nobody holds the lock (monotonic seconds; None: somebody does, or nobody did since the start), and whether that was
+    answered."""
+
+    alone_since: float | None = None
+    seen: bool = False
+    acted: bool = False
+
+    def looked(self, *, held: bool, now: float) -> Watch:
+        if held:
+            return Watch(None, seen=True)
+        return replace(self, alone_since=now if self.alone_since is None else self.alone_since)
+
+    def due(self, now: float, patience: float) -> bool:
+        """Whether koordlet is gone for so long (seconds) that it is time to act. A machine on which none ever ran is left alone."""
+        return not self.acted and self.alone_since is not None and now - self.alone_since >= patience
+
+
+class Guard:
+    """Looks and acts. ``release`` or ``hold``, the latter at ``percent`` of the node's CPU."""
+
+    def __init__(self, root: HostRoot, lock_file: str, *, action: str, percent: int, cpus: int) -> None:
+        self._root, self._lock_file = root, lock_file
+        self._action, self._percent, self._cpus = action, percent, cpus
+
+    def held(self) -> bool:
+        """Whether a koordlet lives. Takes the lock for no longer than it takes to see that nobody has it."""
+        lock = NodeLock(self._lock_file)
+        try:
+            lock.acquire(patience=0.0)
+        except ConfigurationError:
+            return True
+        lock.release()
+        return False
+
+    def act(self) -> str:
+        """Do what is configured, unless a koordlet is back; what was done, "" when it is. Raises JournalError, HostError."""
+        lock = NodeLock(self._lock_file)
+        try:
+            lock.acquire(patience=0.0)
+        except ConfigurationError:
+            return ""
+        journal = Journal(journal_path(self._root), self._root)
+        try:
+            journal.open()
+            done = self._release(journal) if self._action == RELEASE else self._hold(journal)
+        finally:
+            journal.close()
+            lock.release()
+        return done
+
+    def _release(self, journal: Journal) -> str:
+        """Entries stay on record: a koordlet that comes back, or a restore, finds them as they are."""
+        following = [entry for entry in journal if entry.owner in FOLLOWING]
+        result: Restored = put_back(following, allowed=self._root.machine_directories, journal=journal)
+        for line in result.lines:
+            log.warning("%s", line)
+        return f"best-effort pods have back what was taken: {result}"
+
+    def _hold(self, journal: Journal) -> str:
+        host = HostState(self._root, Cgroups.detect(self._root), HostFiles())
+        directory = host.cgroups.qos_dir(BESTEFFORT)
+        quota = self._cpus * CFS_PERIOD_US * self._percent // 100
+        levels = [] if host.cgroups.v2 else [d for level in view.tree(host, "cpu", directory, 2)[1:] for d in level]
+        # on cgroup v1 no child may have more than its parent
+        looser = [d for d in levels if (own := view.cpu_quota(host, d)) is not None and own > quota]
+        writes = [Write("cpu.cfs_quota_us", d, "-1", cached=False, reason=NAME) for d in looser]
+        wanted = Write("cpu.cfs_quota_us", directory, str(quota), cached=False, reason=NAME)
+        applied = Executor(host, journal).apply([sequence(*writes, wanted)], rule=NAME, now=seams.now())
+        host.files.close_all()
+        if applied.failed:
+            raise applied.failed[0]
+        return f"best-effort pods are held at {self._percent} % of the node's CPU"
+
+
+async def run(life: Life, options: Options, root: HostRoot) -> None:
+    """Until asked to stop."""
+    lock_file = options.lock_file or os.path.join(root.var_run, "koordlet", "koordlet.lock")
+    guard = Guard(root, lock_file, action=options.guard_action, percent=options.guard_cpu_percent, cpus=os.cpu_count() or 1)
+    watch, complaint = Watch(), ""
+    log.info("koordlet may be gone for %g s; then: %s", options.guard_timeout, options.guard_action)
+    while not life.stopping.is_set():
+        now = seams.monotonic()
+        watch = watch.looked(held=guard.held(), now=now)
+        if watch.due(now, options.guard_timeout):
+            try:
+                done = guard.act()
+                if done:
+                    log.warning("koordlet is gone for %.0f s: %s", now - (watch.alone_since or now), done)
+                    watch = replace(watch, acted=True)
+                complaint = ""
+            except (JournalError, HostError) as error:
+                if str(error) != complaint:
+                    log.error("nothing is done though koordlet is gone: %s", error)
+                complaint = str(error)
+        try:
+            await asyncio.wait_for(life.stopping.wait(), LOOK)
+        except TimeoutError:
+            continue

@@ -1,0 +1,135 @@
+"""A node that koord is taken off is as it would have been without it (BEY-JRN-01, F-OPS-09's list)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import orjson
+import pytest
+
+from roles.koordlet.actuation.journal import Entry, Undo, identity
+from roles.koordlet.actuation.restore import journal_path, restore
+from roles.koordlet.actuation.writes import Write, sequence
+from roles.koordlet.app import restore as restore_command
+from roles.koordlet.options import OptionError, Options, check
+from roles.koordlet.prediction.models import Models, PredictionOptions
+
+pytestmark = pytest.mark.feature("BEY-JRN-01")
+
+CONTAINER = "kubepods.slice/pod/c"
+
+
+# -- values that a hook's answer gave a container when it was made ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("resource", "held", "native", "before"),
+    [
+        ("cpu.shares", "512", "2", "2"),
+        ("cpu.cfs_quota_us", "50000", "-1", "-1"),
+        ("memory.limit_in_bytes", "1073741824", "-1", "-1"),
+        ("cpuset.cpus", "4-7", "", "0-15"),
+    ],
+)
+def test_what_a_hook_gave_at_creation_goes_back_to_the_runtimes_own(machine, resource: str, held: str, native: str, before: str) -> None:
+    machine.put(resource, "kubepods.slice/pod", before)
+    machine.put(resource, CONTAINER, held)
+    batch = sequence(Write(resource, CONTAINER, held, native=native))
+    assert machine.executor.apply([batch], rule="hook", now=1.0).written == []
+    machine.journal.close()
+    assert restore(machine.root).failed == []
+    assert machine.get(resource, CONTAINER) == before
+
+
+def test_on_cgroup_v2_too(machine_v2) -> None:
+    rows = (("cpu.cfs_quota_us", "50000 100000", "50000", "-1", "max 100000"), ("cpuset.cpus", "4-7", "4-7", "", ""))
+    for resource, held, wanted, native, _ in rows:
+        machine_v2.put(resource, CONTAINER, held)
+        machine_v2.executor.apply([sequence(Write(resource, CONTAINER, wanted, native=native))], rule="hook", now=1.0)
+    machine_v2.journal.close()
+    assert restore(machine_v2.root).failed == []
+    assert [machine_v2.get(resource, CONTAINER) for resource, *_ in rows] == [before for *_, before in rows]
+
+
+def test_a_value_that_is_neither_ours_nor_the_runtimes_is_the_one_before(machine) -> None:
+    machine.put("cpu.shares", CONTAINER, "700")
+    machine.executor.apply([sequence(Write("cpu.shares", CONTAINER, "512", native="2"))], rule="hook", now=1.0)
+    machine.journal.close()
+    restore(machine.root)
+    assert machine.get("cpu.shares", CONTAINER) == "700"
+
+
+def test_what_is_the_runtimes_own_value_is_no_news(machine) -> None:
+    machine.put("cpu.shares", CONTAINER, "512")
+    machine.executor.apply([sequence(Write("cpu.shares", CONTAINER, "512", native="512"))], rule="hook", now=1.0)
+    assert len(machine.journal) == 0
+
+
+# -- what is no file ---------------------------------------------------------------------------------------------------------
+
+
+def test_cookies_are_undone_by_who_can(machine) -> None:
+    procs = machine.put("cpu.shares", CONTAINER, "2").parent / "cgroup.procs"
+    procs.write_text("7\n8\n")
+    entry = Entry(str(procs), "", Undo.COOKIES, "cgroup.procs", identity(str(procs)))
+    assert machine.executor.note(entry, "CoreSched")
+    machine.journal.close()
+    (failed,) = restore(machine.root).failed
+    assert "koord koordlet --restore" in str(failed), "without the right program it stays on record"
+    undone: list[str] = []
+    assert restore(machine.root, cookies=lambda path: undone.append(path) or "").restored == [str(procs)]
+    assert undone == [str(procs)]
+
+
+# -- files of its own --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def options(machine) -> Options:
+    base = str(machine.base)
+    return Options(
+        host_root=base, restore=True, clean=True, tsdb_path=f"{base}/var/lib/koordlet/series", prediction_checkpoint_filepath=f"{base}/pred"
+    )
+
+
+def test_nothing_of_koordlets_own_is_left(machine, options: Options) -> None:
+    machine.put("cpu.shares", CONTAINER, "2")
+    before = {str(p) for p in machine.base.rglob("*")}
+    machine.executor.apply([sequence(Write("cpu.shares", CONTAINER, "512"))], rule="r", now=1.0)
+    machine.journal.close()
+    models = Models(PredictionOptions(directory=options.prediction_checkpoint_filepath))
+    models.update("uid-1", 1.0, 1.0, 1000.0)
+    assert models.checkpoint(1e6) == 1
+    for path in (f"{options.tsdb_path}/series.msgpack", f"{machine.root.hooks_config}/koordlet.json"):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        Path(path).write_bytes(orjson.dumps({}))
+    Path(machine.root.hooks_config, "mine.json").write_text("{}")
+    assert restore_command(options) == 0
+    left = {str(p) for p in machine.base.rglob("*")} - before
+    assert sorted(p.rpartition("/")[2] for p in left if Path(p).is_file()) == ["mine.json"]
+    assert not Path(journal_path(machine.root)).parent.exists()
+
+
+def test_files_of_others_stay(machine, options: Options) -> None:
+    directory = Path(options.prediction_checkpoint_filepath)
+    directory.mkdir()
+    (directory / "passwd").write_text("root:x:0:0")
+    (directory / "other").write_bytes(orjson.dumps({"UID": "somebody"}))
+    assert restore_command(options) == 0
+    assert sorted(p.name for p in directory.iterdir()) == ["other", "passwd"]
+
+
+def test_while_a_file_is_not_put_back_its_journal_stays(machine, options: Options) -> None:
+    path = machine.put("cpu.shares", CONTAINER, "2")
+    machine.executor.apply([sequence(Write("cpu.shares", CONTAINER, "512"))], rule="r", now=1.0)
+    machine.journal.close()
+    path.unlink()
+    path.mkdir()  # nothing can be read or written there
+    assert restore_command(options) == 1
+    assert Path(journal_path(machine.root)).read_bytes()
+
+
+def test_cleaning_goes_with_restoring() -> None:
+    with pytest.raises(OptionError, match="--restore"):
+        check(Options(node_name="n", clean=True))
