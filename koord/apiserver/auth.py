@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Mapping
 
 from koord import seams
 from koord.apiserver.rest.context import ADMIN, User
@@ -15,13 +16,14 @@ class Tokens:
         self.admin = admin
         self._issued: dict[str, tuple[User, float]] = {}
 
-    def issue(self, token: str, name: str, namespace: str, expires: float) -> None:
-        """Remember a service account's token until `expires` (Unix seconds)."""
+    def issue(self, token: str, name: str, namespace: str, expires: float, extra: Mapping[str, str]) -> None:
+        """Remember a service account's token until `expires` (Unix seconds); `extra` says more of who uses it."""
         now = seams.now()
         for old in [t for t, (_, until) in self._issued.items() if until < now]:
             del self._issued[old]
         groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
-        self._issued[token] = (User(name, groups), expires)
+        known = tuple((key, (value,)) for key, value in extra.items())
+        self._issued[token] = (User(name, groups, extra=known), expires)
 
     def user(self, authorization: str | None) -> User | None:
         """The user behind an Authorization header; None when it is not good enough."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from koord.apiserver.cel.rules import RuleNode
     from koord.apiserver.schema.builtin import TypeNode
     from koord.apiserver.schema.structural import Structural
 
@@ -44,6 +45,8 @@ class Resource:
     # one of the two: the schema of a built-in type, or that of a custom resource
     type: TypeNode | None = None
     structural: Structural | None = None
+    # the CEL rules of the schema, where it has any
+    rules: RuleNode | None = None
     crd: dict[str, Any] | None = None
     crd_version: dict[str, Any] | None = None
     api_version: str = field(init=False, default="")

@@ -12,6 +12,7 @@ from koord.apiserver.defaulting import workloads as default_workloads
 from koord.apiserver.validation import cluster as check_cluster
 from koord.apiserver.validation import crds as check_crds
 from koord.apiserver.validation import pods as check_pods
+from koord.apiserver.validation import policies as check_policies
 from koord.apiserver.validation import workloads as check_workloads
 from koord.apiserver.validation.pod_parts import check_pod_part
 
@@ -61,7 +62,7 @@ STRATEGIES: dict[tuple[str, str], Strategy] = {
     ("", "Event"): Strategy(None, None, None, check_cluster.check_event),
     ("", "PersistentVolumeClaim"): Strategy(default_cluster.default_pvc, default_cluster.create_pvc, None, check_cluster.check_pvc),
     ("", "PersistentVolume"): Strategy(default_cluster.default_pv, default_cluster.create_pv),
-    ("", "ResourceQuota"): Strategy(),
+    ("", "ResourceQuota"): Strategy(None, None, None, check_policies.check_quota, check_policies.check_quota_update),
     ("", "ReplicationController"): Strategy(
         default_workloads.default_replication_controller, default_workloads.create_scaled, None, check_workloads.check_workload
     ),
@@ -96,6 +97,12 @@ STRATEGIES: dict[tuple[str, str], Strategy] = {
     ),
     ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): Strategy(
         default_cluster.default_validating_webhooks, None, None, check_cluster.check_webhooks
+    ),
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"): Strategy(
+        check_policies.default_policy, None, None, check_policies.check_policy
+    ),
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"): Strategy(
+        check_policies.default_binding, None, None, check_policies.check_binding
     ),
     ("apiextensions.k8s.io", "CustomResourceDefinition"): Strategy(
         default_cluster.default_crd, None, None, check_crds.check_crd, check_crds.check_crd_update

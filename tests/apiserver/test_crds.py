@@ -102,16 +102,18 @@ def test_a_pattern_takes_linear_time_and_one_that_cannot_is_refused() -> None:
         assert "must be a valid regular expression" in causes[0].message
 
 
-def test_what_is_not_enforced_is_said() -> None:
-    """A policy, a quota or a CEL rule that is stored and not enforced comes back with a Warning (F-LIB-12)."""
-    from koord.apiserver.rest.unenforced import warnings
+def test_what_is_not_enforced_is_said(with_api: Any) -> None:
+    """A limit that is stored and not applied comes back with a Warning; what is enforced does not (F-LIB-12)."""
 
-    rule = {"type": "object", "properties": {"a": {"type": "integer", "x-kubernetes-validations": [{"rule": "self > 1"}]}}}
-    crd = {"spec": {"versions": [{"name": "v1", "schema": {"openAPIV3Schema": rule}}]}}
-    assert warnings("CustomResourceDefinition", crd) == [
-        "this API server does not evaluate x-kubernetes-validations (1 in this definition)"
-    ]
-    assert warnings("ResourceQuota", {}) == ["this API server does not enforce ResourceQuotas"]
-    assert "ValidatingAdmissionPolicies" in warnings("ValidatingAdmissionPolicy", {})[0]
-    assert warnings("CustomResourceDefinition", {"spec": {"versions": [{"name": "v1"}]}}) == []
-    assert warnings("Pod", {}) == []
+    async def body(api: Any) -> None:
+        space = "/api/v1/namespaces/default"
+        await api.post(f"{space}/limitranges", {"metadata": {"name": "l"}, "spec": {"limits": [{"type": "Pod"}]}})
+        assert api.warnings == ['299 - "this API server does not apply LimitRanges"']
+        await api.post(
+            "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies", {"metadata": {"name": "n"}, "spec": {"podSelector": {}}}
+        )
+        assert api.warnings == ['299 - "this API server has no network that could enforce NetworkPolicies"']
+        await api.post(f"{space}/resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}})
+        assert api.warnings == []
+
+    with_api(body)

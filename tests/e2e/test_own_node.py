@@ -1,4 +1,4 @@
-"""The installed rights of koordlet on a real API server: bound tokens, RBAC objects and the own-node policy as they are shipped."""
+"""The installed rights of koordlet on both API servers: bound tokens, RBAC objects and the own-node policy as they are shipped."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any
 import orjson
 import pytest
 
+from koord.apiserver.config import ServerConfig
+from koord.apiserver.testing import running_server
 from koord.kube.client import Client
 from koord.kube.config import ClientConfig
 from koord.kube.credentials import StaticHeader
 from roles.tools import manifests
 from tests.support import real_apiserver
 
-pytestmark = pytest.mark.realapi
 NAMESPACE = "koordinator-system"
 METRICS = "/apis/slo.koordinator.sh/v1alpha1/nodemetrics"
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
@@ -59,7 +60,7 @@ async def install(client: Client) -> dict[str, Any]:
     """What ties koordlet down, two NodeMetrics, and koordlet's pod on node n1."""
     wanted = ("koordlet", "koordlet-own-node", "nodemetrics.slo.koordinator.sh")
     for document in manifests.rendered():
-        if document["metadata"]["name"] in wanted and document["kind"] not in ("ServiceAccount", "DaemonSet"):
+        if document["metadata"]["name"] in wanted and document["kind"] not in ("ServiceAccount", "DaemonSet", "NetworkPolicy"):
             await made(client, path_of(document), document)
     await made(client, "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     await made(client, f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": "koordlet"}})
@@ -79,33 +80,49 @@ async def report(client: Client, node: str) -> Answer:
     return await call(client, "PATCH", f"{METRICS}/{node}/status", status, "application/merge-patch+json")
 
 
+async def story(admin: Client, url: str) -> None:
+    """A koordlet with the token of its pod, and one with a token that names no node."""
+    pod = await install(admin)
+    tokens = await token(admin, pod), await token(admin, None)
+    own, loose = (Client(ClientConfig(url, credentials=StaticHeader.bearer(t), insecure=True)) for t in tokens)
+    async with own, loose:
+        async with asyncio.timeout(30):  # an API server takes policies up with a delay
+            while (await report(own, "n2"))[0] == 200:
+                await asyncio.sleep(0.2)
+        assert await report(own, "n1") == (200, "n1")
+        status, message = await report(own, "n2")
+        assert status == 422
+        assert "the koordlet of node n1 may not write n2" in message
+        status, message = await report(loose, "n1")
+        assert status == 422
+        assert "names no node" in message
+        assert (await call(own, "GET", f"/api/v1/namespaces/{NAMESPACE}/secrets"))[0] == 403
+        assert (await call(own, "DELETE", f"{METRICS}/n1"))[0] == 403
+    assert await report(admin, "n2") == (200, "n2")
+
+
 @pytest.mark.feature("BEY-SEC-01")
-def test_a_koordlet_writes_its_own_nodes_objects_only(tmp_path: Path) -> None:
+def test_a_koordlet_writes_its_own_nodes_objects_only() -> None:
+    async def run() -> None:
+        config = ServerConfig(token="secret", authorization_mode="RBAC")
+        async with running_server(config=config) as server, server.client() as admin:
+            await story(admin, server.url)
+
+    asyncio.run(run())
+
+
+@pytest.mark.realapi
+@pytest.mark.feature("BEY-SEC-01")
+def test_so_does_a_real_kube_apiserver(tmp_path: Path) -> None:
     program = real_apiserver.binary()
     if program is None or shutil.which("etcd") is None:
         pytest.skip("needs kube-apiserver and etcd on PATH")
 
-    async def story(server: real_apiserver.RealApiServer) -> None:
+    async def run(server: real_apiserver.RealApiServer) -> None:
         async with Client(server.client_config()) as admin:
             if (await admin.raw("GET", POLICIES))[0] != 200:
                 pytest.skip("this kube-apiserver has no ValidatingAdmissionPolicy")
-            pod = await install(admin)
-            tokens = await token(admin, pod), await token(admin, None)
-            own, loose = (Client(ClientConfig(server.url, credentials=StaticHeader.bearer(t), insecure=True)) for t in tokens)
-            async with own, loose:
-                async with asyncio.timeout(30):  # an API server takes policies up with a delay
-                    while (await report(own, "n2"))[0] == 200:
-                        await asyncio.sleep(0.2)
-                assert await report(own, "n1") == (200, "n1")
-                status, message = await report(own, "n2")
-                assert status == 422
-                assert "the koordlet of node n1 may not write n2" in message
-                status, message = await report(loose, "n1")
-                assert status == 422
-                assert "names no node" in message
-                assert (await call(own, "GET", f"/api/v1/namespaces/{NAMESPACE}/secrets"))[0] == 403
-                assert (await call(own, "DELETE", f"{METRICS}/n1"))[0] == 403
-            assert await report(admin, "n2") == (200, "n2")
+            await story(admin, server.url)
 
     with real_apiserver.real_api_server(tmp_path, program, authorization="RBAC") as server:
-        asyncio.run(story(server))
+        asyncio.run(run(server))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from koord.apiserver.cel.policy import compile_policy, meets
 from roles.tools import manifests
 
-celpy = pytest.importorskip("celpy", reason="needs cel-python of requirements-dev.lock")
 Obj = dict[str, Any]
 KOORDLET = "system:serviceaccount:koordinator-system:koordlet"
 NODE = "authentication.kubernetes.io/node-name"
@@ -23,10 +23,8 @@ class Policy:
         self.spec = next(d["spec"] for d in documents if d["kind"] == "ValidatingAdmissionPolicy")
         binding = next(d["spec"] for d in documents if d["kind"] == "ValidatingAdmissionPolicyBinding")
         assert binding == {"policyName": "koordlet-own-node", "validationActions": ["Deny"]}
-        self.environment = celpy.Environment()
-
-    def evaluate(self, expression: str, context: Obj) -> Any:
-        return self.environment.program(self.environment.compile(expression)).evaluate(context)
+        self.policy = compile_policy("koordlet-own-node", self.spec)
+        assert not self.policy.causes
 
     def applies(self, group: str, resource: str, operation: str) -> bool:
         return any(
@@ -39,18 +37,9 @@ class Policy:
         if not self.applies(*write):
             return ""
         extra = {NODE: [node]} if node is not None else {"authentication.kubernetes.io/pod-name": ["koordlet-x"]}
-        context = {
-            "request": celpy.json_to_cel({"userInfo": {"username": user, "extra": extra}}),
-            "object": celpy.json_to_cel({"metadata": {"name": name}}),
-        }
-        if not all(self.evaluate(condition["expression"], context) for condition in self.spec["matchConditions"]):
-            return ""
-        values = {variable["name"]: self.evaluate(variable["expression"], context) for variable in self.spec["variables"]}
-        context["variables"] = celpy.json_to_cel({key: str(value) for key, value in values.items()})
-        for rule in self.spec["validations"]:
-            if not self.evaluate(rule["expression"], context):
-                return str(self.evaluate(rule["messageExpression"], context) if "messageExpression" in rule else rule["message"])
-        return ""
+        context = {"request": {"userInfo": {"username": user, "extra": extra}}, "object": {"metadata": {"name": name}}}
+        verdicts = self.policy.judge(context) if meets(self.policy.conditions, context) else []
+        return verdicts[0].message if verdicts else ""
 
 
 WRITES = [

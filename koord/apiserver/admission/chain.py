@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from koord.apiserver.admission import namespace, nodetaint, priority, tolerations
 from koord.apiserver.admission.attributes import Attributes
+from koord.apiserver.admission.policies import PolicyAdmission
+from koord.apiserver.admission.quotas import Quotas
 from koord.apiserver.admission.webhooks import WebhookAdmission
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ PLUGINS: tuple[Plugin, ...] = (
     Plugin("DefaultTolerationSeconds", mutate=tolerations.admit, resources=_PODS),
 )
 MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS = "MutatingAdmissionWebhook", "ValidatingAdmissionWebhook"
+POLICIES, QUOTAS = "ValidatingAdmissionPolicy", "ResourceQuota"
 # accepted in the flags for compatibility with kube-apiserver's command lines; the embedded server has no such plugin to switch off
 KNOWN_ELSEWHERE = frozenset(
     {
@@ -47,15 +50,14 @@ KNOWN_ELSEWHERE = frozenset(
         "ClusterTrustBundleAttest", "DefaultIngressClass", "DefaultStorageClass", "DenyServiceExternalIPs", "EventRateLimit",
         "ExtendedResourceToleration", "ImagePolicyWebhook", "LimitPodHardAntiAffinityTopology", "LimitRanger", "NamespaceAutoProvision",
         "NamespaceExists", "NodeRestriction", "OwnerReferencesPermissionEnforcement", "PersistentVolumeClaimResize",
-        "PodNodeSelector", "PodSecurity", "PodTolerationRestriction", "ResourceQuota", "RuntimeClass", "ServiceAccount",
-        "StorageObjectInUseProtection", "ValidatingAdmissionPolicy",
+        "PodNodeSelector", "PodSecurity", "PodTolerationRestriction", "RuntimeClass", "ServiceAccount", "StorageObjectInUseProtection",
     }
 )  # fmt: skip
 
 
 def known_plugins() -> frozenset[str]:
     """All names that the flags take."""
-    return frozenset(p.name for p in PLUGINS) | {MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS} | KNOWN_ELSEWHERE
+    return frozenset(p.name for p in PLUGINS) | {MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, POLICIES, QUOTAS} | KNOWN_ELSEWHERE
 
 
 def _selected(plugins: Iterable[tuple[frozenset[tuple[str, str]], Plug]], key: tuple[str, str]) -> tuple[Plug, ...]:
@@ -72,6 +74,8 @@ class AdmissionChain:
         self._validating = [(p.resources, p.validate) for p in on if p.validate is not None]
         self._mutators: dict[tuple[str, str], tuple[Plug, ...]] = {}
         self._validators: dict[tuple[str, str], tuple[Plug, ...]] = {}
+        self.policies = PolicyAdmission(core, on=POLICIES not in disabled)
+        self.quotas = Quotas(core, on=QUOTAS not in disabled)
         self.webhooks = WebhookAdmission(core, mutating=MUTATING_WEBHOOKS not in disabled, validating=VALIDATING_WEBHOOKS not in disabled)
 
     @property
@@ -89,13 +93,15 @@ class AdmissionChain:
             plug(self.core, attributes)
 
     def validate(self, attributes: Attributes) -> None:
-        """Run the built-in plugins that may refuse the object."""
+        """Run the built-in plugins that may refuse the object, and the policies."""
         key = (attributes.resource.group, attributes.resource.plural)
         plugs = self._validators.get(key)
         if plugs is None:
             plugs = self._validators[key] = _selected(self._validating, key)
         for plug in plugs:
             plug(self.core, attributes)
+        if self.policies.active:
+            self.policies.validate(attributes)
 
     async def mutate_by_webhooks(self, attributes: Attributes) -> None:
         await self.webhooks.mutate(attributes)

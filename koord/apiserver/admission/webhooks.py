@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from koord.apiserver.admission.attributes import DELETE, Attributes
+from koord.apiserver.admission.attributes import Attributes
+from koord.apiserver.admission.matching import describe, in_version
 from koord.apiserver.admission.webhook_call import Caller, CallError, Unresolvable
-from koord.apiserver.admission.webhook_rules import Hook, compile_hooks, matching_resource
-from koord.apiserver.errors import StatusError, bad_request, internal
+from koord.apiserver.admission.webhook_rules import ConditionError, Hook, compile_hooks, wanted
+from koord.apiserver.errors import StatusError, bad_request, forbidden, internal
 from koord.apiserver.rest.meta import new_uid
 from koord.kube.patch import apply_json_patch
 from koord.kube.patch_errors import PatchError
@@ -27,7 +28,6 @@ Obj = dict[str, Any]
 _GROUP = "admissionregistration.k8s.io"
 MUTATING_BUCKET = f"{_GROUP}/mutatingwebhookconfigurations"
 VALIDATING_BUCKET = f"{_GROUP}/validatingwebhookconfigurations"
-_OPTION_KINDS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
 
 
 class WebhookAdmission:
@@ -39,8 +39,8 @@ class WebhookAdmission:
         self._caller = Caller(core)
         self._mutating: list[Hook] = []
         self._validating: list[Hook] = []
-        for wanted, name in ((mutating, MUTATING_BUCKET), (validating, VALIDATING_BUCKET)):
-            if wanted:
+        for on, name in ((mutating, MUTATING_BUCKET), (validating, VALIDATING_BUCKET)):
+            if on:
                 core.store.bucket(name).listeners.append(self._on_change)
         self._on = (mutating, validating)
         self._reload()
@@ -50,8 +50,17 @@ class WebhookAdmission:
 
     def _reload(self) -> None:
         for on, name, attribute in zip(self._on, (MUTATING_BUCKET, VALIDATING_BUCKET), ("_mutating", "_validating"), strict=True):
-            setattr(self, attribute, compile_hooks([e.obj for e in self.core.store.bucket(name).entries.values()]) if on else [])
+            setattr(self, attribute, compile_hooks([e.obj for e in self.core.store.bucket(name).entries.values()], self.core) if on else [])
         self.active = bool(self._mutating or self._validating)
+
+    def _matching(self, hook: Hook, attributes: Attributes) -> Resource | None:
+        """The resource (version) in which a webhook is asked; None when it is not. Raises StatusError for conditions that fail."""
+        try:
+            return wanted(self.core, hook, attributes)
+        except ConditionError as error:
+            if hook.ignore_failure:
+                return None
+            raise forbidden(attributes.resource.plural, attributes.resource.group, attributes.name, str(error)) from None
 
     async def close(self) -> None:
         """Close the connections to webhooks."""
@@ -64,7 +73,7 @@ class WebhookAdmission:
         called: list[Hook] = []
         changed_after: set[str] = set()
         for hook in self._mutating:
-            resource = matching_resource(self.core, hook, attributes)
+            resource = self._matching(hook, attributes)
             if resource is None:
                 continue
             if await self._mutate_by(hook, resource, attributes):
@@ -72,7 +81,7 @@ class WebhookAdmission:
             called.append(hook)
         for hook in called:
             if f"{hook.configuration}/{hook.name}" in changed_after:
-                resource = matching_resource(self.core, hook, attributes)
+                resource = self._matching(hook, attributes)
                 if resource is not None:
                     await self._mutate_by(hook, resource, attributes)
 
@@ -87,7 +96,7 @@ class WebhookAdmission:
             raise internal(f'admission webhook "{hook.name}" attempted to modify the object, which is not supported for this operation')
         try:
             operations = orjson.loads(base64.b64decode(response["patch"], validate=True))
-            before = _in_version(attributes.obj, resource)
+            before = in_version(attributes.obj, resource)
             after = apply_json_patch(before, operations)
         except (binascii.Error, orjson.JSONDecodeError, PatchError) as err:
             raise internal(f'admission webhook "{hook.name}": patch: {err}') from err
@@ -102,10 +111,10 @@ class WebhookAdmission:
 
     async def validate(self, attributes: Attributes) -> None:
         """Call the validating webhooks together; the first refusal, in order, is the answer."""
-        wanted = [(h, r) for h in self._validating if (r := matching_resource(self.core, h, attributes)) is not None]
-        if not wanted:
+        asked = [(h, r) for h in self._validating if (r := self._matching(h, attributes)) is not None]
+        if not asked:
             return
-        outcomes = await asyncio.gather(*(self._ask(h, r, attributes) for h, r in wanted), return_exceptions=True)
+        outcomes = await asyncio.gather(*(self._ask(h, r, attributes) for h, r in asked), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -133,43 +142,15 @@ class WebhookAdmission:
             raise _denied(hook, response.get("status") or response.get("result") or {})
         return response
 
-    def _review(self, resource: Resource, attributes: Attributes) -> Obj:
-        asked = attributes.resource
-        options = {"kind": _OPTION_KINDS.get(attributes.operation, "ConnectOptions"), "apiVersion": "meta.k8s.io/v1"}
-        if attributes.options.field_manager and attributes.operation != DELETE:
-            options["fieldManager"] = attributes.options.field_manager
-        request: Obj = {
+    @staticmethod
+    def _review(resource: Resource, attributes: Attributes) -> Obj:
+        request = {
             "uid": new_uid(),
-            "kind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
-            "resource": {"group": resource.group, "version": resource.version, "resource": resource.plural},
-            "requestKind": {"group": asked.group, "version": asked.version, "kind": asked.kind},
-            "requestResource": {"group": asked.group, "version": asked.version, "resource": asked.plural},
-            "operation": attributes.operation,
-            "userInfo": attributes.options.user.wire(),
-            "object": _in_version(attributes.obj, resource) if attributes.obj is not None else None,
-            "oldObject": _in_version(attributes.old, resource) if attributes.old is not None else None,
-            "dryRun": attributes.options.dry_run,
-            "options": attributes.wire_options or options,
+            **describe(resource, attributes),
+            "object": in_version(attributes.obj, resource) if attributes.obj is not None else None,
+            "oldObject": in_version(attributes.old, resource) if attributes.old is not None else None,
         }
-        if attributes.subresource:
-            request["subResource"] = request["requestSubResource"] = attributes.subresource
-            kind = {"binding": ("", "v1", "Binding"), "eviction": ("policy", "v1", "Eviction")}.get(attributes.subresource)
-            if kind is not None:
-                request["kind"] = request["requestKind"] = dict(zip(("group", "version", "kind"), kind, strict=True))
-        if attributes.name:
-            request["name"] = attributes.name
-        if attributes.namespace:
-            request["namespace"] = attributes.namespace
         return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
-
-
-def _in_version(obj: Obj, resource: Resource) -> Obj:
-    """The object under the API version that a webhook asked for."""
-    if resource.custom and obj.get("apiVersion") != resource.api_version:
-        return {**obj, "apiVersion": resource.api_version}
-    if "kind" not in obj:
-        return {"kind": resource.kind, "apiVersion": resource.api_version, **obj}
-    return obj
 
 
 def _denied(hook: Hook, result: Obj) -> StatusError:

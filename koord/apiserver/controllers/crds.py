@@ -11,6 +11,7 @@ from koord.apiserver.rest.delete import CRD_CLEANUP, delete_now
 from koord.apiserver.schema.structural import Structural
 from koord.apiserver.schema.timeformat import now
 from koord.apiserver.store import DELETED, Entry, Event
+from koord.apiserver.validation.schemas import rules_of
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
@@ -109,6 +110,7 @@ class CustomResources:
             if not version.get("served"):
                 continue
             subs = version.get("subresources") or {}
+            structural = Structural((version.get("schema") or {}).get("openAPIV3Schema") or {"x-kubernetes-preserve-unknown-fields": True})
             resource = Resource(
                 spec["group"],
                 version["name"],
@@ -121,9 +123,8 @@ class CustomResources:
                 list_kind=names.get("listKind") or "",
                 categories=tuple(names.get("categories") or ()),
                 rank=rank,
-                structural=Structural(
-                    (version.get("schema") or {}).get("openAPIV3Schema") or {"x-kubernetes-preserve-unknown-fields": True}
-                ),
+                structural=structural,
+                rules=rules_of(structural, "", []),
                 crd=crd,
                 crd_version=version,
             )

@@ -11,6 +11,7 @@ from koord.apiserver.controllers.disruption import DisruptionController
 from koord.apiserver.controllers.events import EventExpiry
 from koord.apiserver.controllers.gc import GarbageCollector
 from koord.apiserver.controllers.namespaces import NamespaceController
+from koord.apiserver.controllers.quotas import QuotaController
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
@@ -37,6 +38,7 @@ CONTROLLERS: tuple[ControllerRow, ...] = (
     ControllerRow("namespace", NamespaceController),
     ControllerRow("garbagecollector", GarbageCollector),
     ControllerRow("event-ttl", EventExpiry),
+    ControllerRow("resourcequota", QuotaController),
     ControllerRow("disruption", DisruptionController, default_on=False),
 )
 

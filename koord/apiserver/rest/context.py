@@ -20,11 +20,14 @@ class User:
     name: str = "system:anonymous"
     groups: tuple[str, ...] = ("system:unauthenticated",)
     uid: str = ""
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def wire(self) -> Obj:
         out: Obj = {"username": self.name, "groups": list(self.groups)}
         if self.uid:
             out["uid"] = self.uid
+        if self.extra:
+            out["extra"] = {key: list(values) for key, values in self.extra}
         return out
 
 

@@ -21,7 +21,7 @@ from koord.apiserver.errors import (
     too_many_requests,
 )
 from koord.apiserver.rest.delete import delete_now, parse_options
-from koord.apiserver.rest.meta import check_preconditions, check_version
+from koord.apiserver.rest.meta import check_preconditions, check_version, new_uid
 from koord.apiserver.rest.write import commit
 from koord.apiserver.schema.builtin import clean, schemas
 from koord.apiserver.schema.timeformat import now
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 Obj = dict[str, Any]
 
+_AUTHENTICATION = "authentication.kubernetes.io/"
 _PDBS = "policy/poddisruptionbudgets"
 # evicted pods that a budget remembers until they are seen going; more than this is a sign of a broken controller
 _MAX_DISRUPTED = 2000
@@ -61,13 +62,7 @@ async def bind(core: Core, namespace: str, name: str, body: Obj, options: Option
     entry = bucket.get(namespace, name)
     if entry is None:
         raise not_found("pods", "", name)
-    if core.admission.has_webhooks:
-        attributes = Attributes(CREATE, resource, "binding", namespace, name, body, None, options)
-        await core.admission.mutate_by_webhooks(attributes)
-        await core.admission.validate_by_webhooks(attributes)
-        entry = bucket.get(namespace, name)
-        if entry is None:
-            raise not_found("pods", "", name)
+    entry = await _admitted(core, resource, entry, "binding", body, options)
     meta = body.get("metadata") or {}
     stored = entry.obj
     check_preconditions(resource, name, stored["metadata"], meta.get("uid") or "", meta.get("resourceVersion") or "")
@@ -97,6 +92,22 @@ async def bind(core: Core, namespace: str, name: str, body: Obj, options: Option
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
+async def _admitted(core: Core, resource: Resource, entry: Entry, subresource: str, body: Obj, options: Options) -> Entry:
+    """The pod after policies and webhooks let the subresource pass."""
+    if not (core.admission.has_webhooks or core.admission.policies.active):
+        return entry
+    attributes = Attributes(CREATE, resource, subresource, entry.namespace, entry.name, body, None, options)
+    if core.admission.has_webhooks:
+        await core.admission.mutate_by_webhooks(attributes)
+    core.admission.policies.validate(attributes)
+    if core.admission.has_webhooks:
+        await core.admission.validate_by_webhooks(attributes)
+    found = core.store.bucket(resource.bucket).get(entry.namespace, entry.name)
+    if found is None:
+        raise not_found("pods", "", entry.name)
+    return found
+
+
 # -- eviction ------------------------------------------------------------------------------------------------------------------------
 
 
@@ -111,13 +122,7 @@ async def evict(core: Core, namespace: str, name: str, body: Obj, options: Optio
     entry = bucket.get(namespace, name)
     if entry is None:
         raise not_found("pods", "", name)
-    if core.admission.has_webhooks:
-        attributes = Attributes(CREATE, resource, "eviction", namespace, name, body, None, options)
-        await core.admission.mutate_by_webhooks(attributes)
-        await core.admission.validate_by_webhooks(attributes)
-        entry = bucket.get(namespace, name)
-        if entry is None:
-            raise not_found("pods", "", name)
+    entry = await _admitted(core, resource, entry, "eviction", body, options)
     pod = entry.obj
     dry_run = options.dry_run or "All" in (wanted.wire.get("dryRun") or ())
     if not _may_ignore_budgets(pod):
@@ -296,6 +301,27 @@ def finalize(core: Core, resource: Resource, name: str, body: Obj, options: Opti
 # -- serviceaccounts/token -----------------------------------------------------------------------------------------------------------
 
 
+def _bound_to(core: Core, namespace: str, ref: Obj) -> dict[str, str]:
+    """What a token tells of the pod that it is bound to, and of the pod's node."""
+    if ref.get("kind") != "Pod":
+        return {}
+    name = ref.get("name") or ""
+    pod = core.store.bucket("/pods").get(namespace, name)
+    if pod is None:
+        raise not_found("pods", "", name)
+    uid = pod.obj["metadata"]["uid"]
+    if ref.get("uid") and ref["uid"] != uid:
+        why = f"the UID in the bound object reference ({ref['uid']}) does not match the UID in record. The object might have been deleted and then recreated"  # noqa: E501
+        raise conflict("pods", "", name, why)
+    out = {"pod-name": name, "pod-uid": uid}
+    node = core.store.bucket("/nodes").get("", pod.obj["spec"].get("nodeName") or "")
+    if pod.obj["spec"].get("nodeName"):
+        out["node-name"] = pod.obj["spec"]["nodeName"]
+    if node is not None:
+        out["node-uid"] = node.obj["metadata"]["uid"]
+    return {f"{_AUTHENTICATION}{key}": value for key, value in out.items()}
+
+
 def token(core: Core, namespace: str, name: str, body: Obj) -> Obj:
     """POST serviceaccounts/x/token: an opaque bearer token that this server accepts until it expires."""
     if core.store.bucket("/serviceaccounts").get(namespace, name) is None:
@@ -313,7 +339,8 @@ def token(core: Core, namespace: str, name: str, body: Obj) -> Obj:
         .rstrip("=")
     )
     issued = f"koord.{payload}.{seams.token_urlsafe(24)}"
-    core.tokens.issue(issued, f"system:serviceaccount:{namespace}:{name}", namespace, expires)
+    extra = {**_bound_to(core, namespace, spec.get("boundObjectRef") or {}), f"{_AUTHENTICATION}credential-id": f"JTI={new_uid()}"}
+    core.tokens.issue(issued, f"system:serviceaccount:{namespace}:{name}", namespace, expires, extra)
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(expires))
     return {
         "kind": "TokenRequest",

@@ -19,7 +19,7 @@ from koord.apiserver.errors import (
     not_found,
 )
 from koord.apiserver.rest.meta import check_identity, check_version, expected_version, generated_name, prepare_create, prepare_update
-from koord.apiserver.rest.unenforced import warnings as unenforced
+from koord.apiserver.rest.unenforced import warning as unenforced
 from koord.apiserver.schema.builtin import clean, schemas
 from koord.apiserver.store import Entry, make_key
 from koord.apiserver.strategies import strategy
@@ -36,6 +36,9 @@ Obj = dict[str, Any]
 # an update whose object changes while a webhook thinks is done again, this often
 _RETRIES = 5
 _POD_PARTS = ("resize", "ephemeralcontainers")
+# an object with one of these is none of its schema: its rules are not asked
+_BLOCKING = frozenset({"FieldValueRequired", "FieldValueTypeInvalid", "FieldValueTooLong", "FieldValueTooMany", "FieldValueNotFound"})
+_UNCHECKED = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation"
 # a generated name that is taken is made anew, this often
 _NAME_TRIES = 8
 
@@ -81,12 +84,18 @@ def apply_defaults(resource: Resource, obj: Obj) -> None:
         default(obj)
 
 
-def check(resource: Resource, obj: Obj, causes: list[Cause]) -> None:
-    """Validate a whole object."""
+def check(resource: Resource, obj: Obj, causes: list[Cause], old: Obj | None = None) -> None:
+    """Validate a whole object; `old` is what it replaces."""
     rule = names.path_segment if "n" in resource.flags else names.name_rule(resource.flags)
     names.metadata(obj["metadata"], namespaced=resource.namespaced, rule=rule, causes=causes)
     if resource.structural is not None:
+        before = len(causes)
         resource.structural.validate(obj, None, causes)
+        if resource.rules is not None:
+            if any(cause.kind in _BLOCKING for cause in causes[before:]):
+                causes.append(invalid_value("<nil>", None, _UNCHECKED))
+            else:
+                resource.rules.check(obj, old, None, causes)
         return
     extra = strategy(resource.group, resource.kind).check
     if extra is not None:
@@ -100,7 +109,7 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     """Create an object. `name` is set where the path names it (a PUT or an apply that creates)."""
     check_identity(resource, obj, namespace, name)
     decode(resource, obj, options)
-    options.warnings.extend(unenforced(resource.kind, obj))
+    options.warnings.extend(unenforced(resource.group, resource.kind))
     meta = obj["metadata"]
     if meta.get("resourceVersion"):
         raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
@@ -130,6 +139,7 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     core.admission.validate(attributes)
     if core.admission.has_webhooks:
         await core.admission.validate_by_webhooks(attributes)
+    charges = core.admission.quotas.check(attributes)
     final = obj["metadata"]["name"]
     bucket = core.store.bucket(resource.bucket)
     if make_key(namespace, final) in bucket.entries:
@@ -141,6 +151,7 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
             raise already_exists(resource.plural, resource.group, final)
     if options.dry_run:
         return transient(core, namespace, final, obj)
+    core.admission.quotas.take(charges)
     return bucket.put(namespace, final, obj)
 
 
@@ -249,7 +260,7 @@ async def commit(
             obj = merge_parts(resource, obj, stored, subresource)
     _bump_generation(resource, obj, stored, subresource)
     obj = _canonical(resource, obj)
-    check(resource, obj, causes)
+    check(resource, obj, causes, stored)
     check_update = strategy(resource.group, resource.kind).check_update
     if check_update is not None and not resource.custom and not subresource:
         check_update(obj, stored, causes)
@@ -267,10 +278,12 @@ async def commit(
         return None
     if same_object(obj, stored):
         return old
+    charges = core.admission.quotas.check(attributes)
     if options.dry_run:
         return transient(core, old.namespace, old.name, obj)
     if deleted_by_update(resource, obj):
         return core.finish_deletion(resource, old, obj)
+    core.admission.quotas.take(charges)
     return bucket.put(old.namespace, old.name, obj)
 
 

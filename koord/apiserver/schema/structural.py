@@ -50,8 +50,8 @@ class Structural:
     """One node of a structural schema, ready to walk."""
 
     __slots__ = (
-        "additional", "default", "embedded", "has_default", "has_defaults", "int_or_string", "items", "nullable", "preserve", "props",
-        "raw", "required", "type",
+        "additional", "below", "default", "embedded", "has_default", "has_defaults", "has_rules", "int_or_string", "items", "nullable",
+        "preserve", "props", "raw", "required", "type",
     )  # fmt: skip
 
     def __init__(self, raw: Obj) -> None:
@@ -69,10 +69,11 @@ class Structural:
         self.additional: Structural | bool | None = Structural(more) if isinstance(more, dict) else more
         self.has_default = raw.get("default") is not None
         self.default = raw.get("default")
-        below = [*self.props.values(), *([self.items] if self.items else [])]
+        self.below = [*self.props.values(), *([self.items] if self.items else [])]
         if isinstance(self.additional, Structural):
-            below.append(self.additional)
-        self.has_defaults: bool = self.has_default or any(b.has_defaults for b in below)
+            self.below.append(self.additional)
+        self.has_defaults: bool = self.has_default or any(b.has_defaults for b in self.below)
+        self.has_rules: bool = bool(raw.get("x-kubernetes-validations")) or any(b.has_rules for b in self.below)
 
     # -- pruning -----------------------------------------------------------------------------------------------------------------
 

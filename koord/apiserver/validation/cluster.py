@@ -220,3 +220,7 @@ def check_webhooks(obj: Obj, causes: list[Cause]) -> None:
         if not 1 <= hook.get("timeoutSeconds", 10) <= 30:
             text = "the timeout value must be between 1 and 30 seconds"
             causes.append(invalid_value(f"{path}.timeoutSeconds", hook["timeoutSeconds"], text))
+        if hook.get("matchConditions"):
+            from koord.apiserver.cel.policy import environment, match_conditions
+
+            match_conditions(hook["matchConditions"], environment(None), f"{path}.matchConditions", causes)

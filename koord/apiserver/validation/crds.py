@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from koord.apiserver.errors import Cause, field_forbidden, invalid_value, not_supported, required
+from koord.apiserver.schema.structural import Structural
 from koord.apiserver.validation.names import dns_1035_label
-from koord.apiserver.validation.schemas import check_schema
+from koord.apiserver.validation.schemas import check_schema, rules_of
 
 Obj = dict[str, Any]
 
@@ -87,7 +88,10 @@ def _versions(versions: list[Obj], causes: list[Cause]) -> None:
             if schema.get("type") != "object":
                 causes.append(invalid_value(f"{where}.type", schema.get("type", ""), "must be object at the root"))
             _metadata(schema, where, causes)
+            before = len(causes)
             check_schema(schema, where, causes)
+            if len(causes) == before:
+                rules_of(Structural(schema), where, causes)
         _presentation(version, "spec" if len(versions) == 1 else path, causes)
     if versions and stored != 1:
         causes.append(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from koord.apiserver.errors import Cause, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.schema.structural import Structural, compiled_pattern
+
+if TYPE_CHECKING:
+    from koord.apiserver.cel.rules import RuleNode
 
 Obj = dict[str, Any]
 
@@ -43,6 +46,15 @@ def check_schema(schema: Obj, path: str, causes: list[Cause]) -> None:
         wrong: list[Cause] = []
         Structural(schema).validate(schema["default"], None, wrong)
         causes += [invalid_value(f"{path}.default{'.' + c.field if c.field else ''}", schema["default"], c.message) for c in wrong]
+
+
+def rules_of(root: Structural, path: str, causes: list[Cause]) -> RuleNode | None:
+    """The compiled CEL rules of a schema, None where it has none; mistakes become causes."""
+    if not root.has_rules:
+        return None
+    from koord.apiserver.cel.rules import compile_rules
+
+    return compile_rules(root, path, causes)
 
 
 def _pattern(schema: Obj, path: str, causes: list[Cause]) -> None:

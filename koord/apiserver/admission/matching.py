@@ -1,0 +1,153 @@
+"""Which requests a webhook or a policy is about: rules, scope, selectors, match policy; and the request as both see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from koord.apiserver.admission.attributes import DELETE, Attributes
+from koord.kube.selectors import EVERYTHING, Selector, from_label_selector
+
+if TYPE_CHECKING:
+    from koord.apiserver.core import Core
+    from koord.apiserver.resources import Resource
+
+Obj = dict[str, Any]
+
+# what decides about admission is itself admitted by nobody else, or a mistake in it could not be repaired
+_NEVER = frozenset(
+    {
+        "mutatingwebhookconfigurations", "validatingwebhookconfigurations", "validatingadmissionpolicies",
+        "validatingadmissionpolicybindings",
+    }
+)  # fmt: skip
+_OPTION_KINDS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
+_BODIES = {"binding": ("", "v1", "Binding"), "eviction": ("policy", "v1", "Eviction")}
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What a webhook, a policy or a binding looks at. Without rules (None): everything."""
+
+    rules: tuple[Obj, ...] | None
+    excluded: tuple[Obj, ...] = ()
+    namespaces: Selector = EVERYTHING
+    objects: Selector = EVERYTHING
+    exact: bool = False
+
+
+def compile_match(raw: Obj, rules: str, excluded: str = "excludeResourceRules") -> Match:
+    """`raw` with its rules under the key `rules`. Raises SelectorError."""
+    return Match(
+        tuple(raw[rules]) if raw.get(rules) else None,
+        tuple(raw.get(excluded) or ()),
+        from_label_selector(raw.get("namespaceSelector") or {}),
+        from_label_selector(raw.get("objectSelector") or {}),
+        raw.get("matchPolicy") == "Exact",
+    )
+
+
+def _listed(wanted: list[str], value: str) -> bool:
+    return "*" in wanted or value in wanted
+
+
+def _resource_listed(wanted: list[str], plural: str, subresource: str) -> bool:
+    for pattern in wanted:
+        name, _, sub = pattern.partition("/")
+        if name not in ("*", plural):
+            continue
+        if sub in (subresource, "*") or (pattern == "*" and not subresource):
+            return True
+    return False
+
+
+def _rule_matches(rule: Obj, resource: Resource, attributes: Attributes) -> bool:
+    scope = rule.get("scope") or "*"
+    if scope != "*" and (scope == "Namespaced") != bool(attributes.namespace):
+        return False
+    if rule.get("resourceNames") and attributes.name not in rule["resourceNames"]:
+        return False
+    return (
+        _listed(rule.get("operations") or [], attributes.operation)
+        and _listed(rule.get("apiGroups") or [], resource.group)
+        and _listed(rule.get("apiVersions") or [], resource.version)
+        and _resource_listed(rule.get("resources") or [], resource.plural, attributes.subresource)
+    )
+
+
+def matching_resource(core: Core, match: Match, attributes: Attributes) -> Resource | None:
+    """The resource (version) in which the request is to be seen; None when it does not match."""
+    resource = attributes.resource
+    if resource.group == "admissionregistration.k8s.io" and resource.plural in _NEVER:
+        return None
+    found = resource if match.rules is None else _ruled(core, match.rules, match, attributes)
+    if found is None or not _selected(core, match, attributes):
+        return None
+    return None if match.excluded and _ruled(core, match.excluded, match, attributes) is not None else found
+
+
+def _ruled(core: Core, rules: tuple[Obj, ...], match: Match, attributes: Attributes) -> Resource | None:
+    resource = attributes.resource
+    if any(_rule_matches(rule, resource, attributes) for rule in rules):
+        return resource
+    if match.exact:
+        return None
+    versions = [r for r in core.resources.of_group(resource.group) if r.bucket == resource.bucket and r is not resource]
+    return next((r for r in versions if any(_rule_matches(rule, r, attributes) for rule in rules)), None)
+
+
+def _labels(obj: Obj | None) -> Obj:
+    return ((obj or {}).get("metadata") or {}).get("labels") or {}
+
+
+def _selected(core: Core, match: Match, attributes: Attributes) -> bool:
+    if not match.namespaces.everything:
+        if attributes.resource.kind == "Namespace" and not attributes.resource.group:
+            labels = _labels(attributes.obj or attributes.old)
+        elif attributes.namespace:
+            entry = core.store.bucket("/namespaces").get("", attributes.namespace)
+            labels = _labels(entry.obj if entry else None)
+        else:
+            labels = None
+        if labels is not None and not match.namespaces.matches(labels):
+            return False
+    if match.objects.everything:
+        return True
+    return any(o is not None and match.objects.matches(_labels(o)) for o in (attributes.obj, attributes.old))
+
+
+def in_version(obj: Obj, resource: Resource) -> Obj:
+    """The object under the API version that was asked for."""
+    if resource.custom and obj.get("apiVersion") != resource.api_version:
+        return {**obj, "apiVersion": resource.api_version}
+    if "kind" not in obj:
+        return {"kind": resource.kind, "apiVersion": resource.api_version, **obj}
+    return obj
+
+
+def describe(resource: Resource, attributes: Attributes) -> Obj:
+    """The request without its objects: what an AdmissionReview and the variable `request` of CEL have in common."""
+    asked = attributes.resource
+    options = {"kind": _OPTION_KINDS.get(attributes.operation, "ConnectOptions"), "apiVersion": "meta.k8s.io/v1"}
+    if attributes.options.field_manager and attributes.operation != DELETE:
+        options["fieldManager"] = attributes.options.field_manager
+    out: Obj = {
+        "kind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
+        "resource": {"group": resource.group, "version": resource.version, "resource": resource.plural},
+        "requestKind": {"group": asked.group, "version": asked.version, "kind": asked.kind},
+        "requestResource": {"group": asked.group, "version": asked.version, "resource": asked.plural},
+        "operation": attributes.operation,
+        "userInfo": attributes.options.user.wire(),
+        "dryRun": attributes.options.dry_run,
+        "options": attributes.wire_options or options,
+    }
+    if attributes.subresource:
+        out["subResource"] = out["requestSubResource"] = attributes.subresource
+        kind = _BODIES.get(attributes.subresource)
+        if kind is not None:
+            out["kind"] = out["requestKind"] = dict(zip(("group", "version", "kind"), kind, strict=True))
+    if attributes.name:
+        out["name"] = attributes.name
+    if attributes.namespace:
+        out["namespace"] = attributes.namespace
+    return out

@@ -1,0 +1,108 @@
+"""CEL expressions: compiled once, evaluated often. With `library.py` the only module that knows the library behind it."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+from cel_expr_python import cel
+
+from koord.apiserver.cel import library
+
+Obj = dict[str, Any]
+Type = Any  # of cel_expr_python
+Allows = Callable[[Obj], tuple[bool, str]]
+"""Answers a question to the authorizer: whether it is allowed, and why."""
+
+BOOL, STRING, NULL, DYN = "BOOL", "STRING", "NULL", cel.Type.DYN
+MAX_LENGTH = 16 * 1024  # characters of one expression
+_STATUS = re.compile(r"^(?:[A-Za-z]*Error: )?(?:[A-Z_]+: )?| \[[A-Z_]+\]$")
+_NO_KEY = re.compile(r'Key not found in map : "?(.*?)"?$')
+
+
+if sys.version_info < (3, 12):
+    # The library gives references to None away that it never took, which ends the process once they are used up. From Python 3.12 on
+    # None cannot die; here it gets references for more than a lifetime.
+    ctypes.c_ssize_t.from_address(id(None)).value += 1 << 48
+
+
+class CelError(Exception):
+    """An expression that cannot be compiled or evaluated; the text says why."""
+
+
+def named_type(name: str) -> Type:
+    """One of the library's own types, such as Authorizer."""
+    return cel.Type(f"kubernetes.{name}")
+
+
+def message_type(name: str) -> Type:
+    """A message of an environment's own pool."""
+    return cel.Type(name)
+
+
+class Environment:
+    """The variables (by name, with their types) and functions that expressions may use."""
+
+    def __init__(self, variables: Mapping[str, Type], *, pool: Any = None, allows: Allows | None = None) -> None:
+        self._env = cel.NewEnv(pool or library.pool(), library.config(), variables=dict(variables), extensions=library.extensions(allows))
+
+    def compile(self, expression: str, *results: str) -> Program:
+        """Raises CelError for what is no expression here, or can be of none of the types `results`."""
+        if len(expression) > MAX_LENGTH:
+            raise CelError(f"expression is longer than {MAX_LENGTH} characters")
+        try:
+            compiled = self._env.compile(expression)
+        except Exception as error:
+            raise CelError(f"compilation failed: {_told(error)}") from None
+        program = Program(self._env, compiled, expression, results)
+        if results and program.type.name() not in (*results, "DYN"):
+            raise CelError(f"must evaluate to {' or '.join(results).lower()}")
+        return program
+
+
+class Program:
+    """One compiled expression."""
+
+    __slots__ = ("_compiled", "_env", "_results", "expression", "type")
+
+    def __init__(self, env: Any, compiled: Any, expression: str, results: tuple[str, ...]) -> None:
+        self._env = env
+        self._compiled = compiled
+        self._results = results
+        self.expression = expression
+        self.type: Type = compiled.return_type()
+
+    def evaluate(self, values: Mapping[str, Any]) -> Any:
+        """The result as a plain Python value. Raises CelError."""
+        try:
+            found = self._compiled.eval(self._env.Activation(values))
+            kind = found.type().name()
+            result = None if kind == NULL else found.plain_value()
+        except Exception as error:
+            raise CelError(_told(error)) from None
+        if kind == "ERROR":
+            raise CelError(_told(result))
+        if self._results and kind not in self._results:
+            raise CelError(f"must evaluate to {' or '.join(self._results).lower()}")
+        return result
+
+
+def readable(value: Any) -> Any:
+    """JSON as expressions may see it. The library ends a text at its first NUL, so that another character stands for that."""
+    return _without_nul(value) if b"\\u0000" in orjson.dumps(value) else value
+
+
+def _without_nul(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\0", "\ufffd")
+    if isinstance(value, dict):
+        return {_without_nul(key): _without_nul(inner) for key, inner in value.items()}
+    return [_without_nul(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _told(error: object) -> str:
+    return _NO_KEY.sub(r"no such key: \1", _STATUS.sub("", str(error)))

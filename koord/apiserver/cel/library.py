@@ -1,0 +1,302 @@
+"""Functions that Kubernetes adds to CEL: regular expressions, lists, URLs, quantities, addresses and the authorizer.
+
+Values that CEL does not know (a quantity, a URL) are protobuf messages of the package `kubernetes`, each with its canonical text, so
+that equal values are equal in CEL as well.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from cel_expr_python import cel
+from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, duration_pb2, message_factory, struct_pb2, timestamp_pb2, wrappers_pb2
+
+from koord.api.quantity import Quantity, QuantityError
+from koord.apiserver.schema.structural import compiled_pattern
+
+Text = cel.Type.STRING
+_OPAQUE = ("Quantity", "URL", "IP", "CIDR", "Authorizer", "Check", "Decision")
+WELL_KNOWN_FILES = tuple(f"google/protobuf/{name}.proto" for name in ("struct", "timestamp", "duration"))
+
+
+def new_pool() -> descriptor_pool.DescriptorPool:
+    """A pool with the messages of this library and the well-known types."""
+    made = descriptor_pool.DescriptorPool()
+    for well_known in (struct_pb2, timestamp_pb2, duration_pb2, any_pb2, wrappers_pb2):
+        made.AddSerializedFile(well_known.DESCRIPTOR.serialized_pb)
+    file = descriptor_pb2.FileDescriptorProto(name="koord/cel.proto", package="kubernetes", syntax="proto3")
+    for name in _OPAQUE:
+        message = file.message_type.add(name=name)
+        message.field.add(name="text", number=1, type=9, label=1)
+    made.Add(file)
+    return made
+
+
+@lru_cache(maxsize=1)
+def pool() -> descriptor_pool.DescriptorPool:
+    """The pool of environments without types of their own."""
+    return new_pool()
+
+
+@lru_cache(maxsize=1)
+def _classes() -> dict[str, Any]:
+    return {name: message_factory.GetMessageClass(pool().FindMessageTypeByName(f"kubernetes.{name}")) for name in _OPAQUE}
+
+
+def _made(kind: str, text: str) -> Any:
+    return _classes()[kind](text=text)
+
+
+def _type(kind: str) -> Any:
+    return cel.Type(f"kubernetes.{kind}")
+
+
+# -- values --------------------------------------------------------------------------------------------------------------------------
+
+
+def _quantity(text: str) -> Any:
+    try:
+        return _made("Quantity", str(Quantity(text)))
+    except QuantityError as error:
+        raise ValueError(str(error)) from None
+
+
+def _is(make: Callable[[str], Any]) -> Callable[[str], bool]:
+    def check(text: str) -> bool:
+        try:
+            make(text)
+        except ValueError:
+            return False
+        return True
+
+    return check
+
+
+def _of(value: Any) -> Quantity:
+    return Quantity(value.text)
+
+
+def _plus(value: Any, other: Any, *, sign: int) -> Any:
+    more = Quantity(other) if isinstance(other, int) else _of(other)
+    return _made("Quantity", str(_of(value) + more * sign))
+
+
+def _as_integer(value: Any) -> int:
+    amount = _of(value)
+    if not amount.is_integer():
+        raise ValueError("cannot convert value to integer")
+    return amount.value()
+
+
+def _url(text: str) -> Any:
+    parts = urlsplit(text)
+    if not text.startswith("/") and not parts.scheme:
+        raise ValueError(f"URL parse error during conversion from string: parse {json.dumps(text)}: invalid URI for request")
+    _ = parts.port  # raises for one that is no number
+    return _made("URL", text)
+
+
+def _host(value: Any, *, port: bool) -> str:
+    parts = urlsplit(value.text)
+    place = str(parts.netloc).rpartition("@")[2]
+    if port:
+        return place
+    name = place.rpartition(":")[0] if parts.port is not None else place
+    return name.removeprefix("[").removesuffix("]")
+
+
+def _ip(text: str) -> Any:
+    if "%" in text or text.lower().startswith("::ffff:"):
+        raise ValueError(f"IP Address {json.dumps(text)} parse error during conversion from string: not an address of its own")
+    return _made("IP", str(ipaddress.ip_address(text)))
+
+
+def _cidr(text: str) -> Any:
+    if "/" not in text:
+        raise ValueError(f"network address parse error during conversion from string: {json.dumps(text)}")
+    return _made("CIDR", str(ipaddress.ip_interface(text)))
+
+
+def _address(value: Any) -> Any:
+    return ipaddress.ip_address(value if isinstance(value, str) else value.text)
+
+
+def _network(value: Any) -> Any:
+    return ipaddress.ip_interface(value if isinstance(value, str) else value.text).network
+
+
+def _contains(network: Any, other: Any) -> bool:
+    mine, theirs = _network(network), other
+    return bool(mine.version == theirs.version and (theirs in mine if not hasattr(theirs, "prefixlen") else theirs.subnet_of(mine)))
+
+
+def _find(text: str, pattern: str, limit: int) -> list[str]:
+    return [found.group(0) for _, found in zip(range(limit), compiled_pattern(pattern).finditer(text), strict=False)]
+
+
+# -- lists ---------------------------------------------------------------------------------------------------------------------------
+
+
+def _index(values: list[Any], wanted: Any, *, last: bool) -> int:
+    found = [at for at, value in enumerate(values) if value == wanted and isinstance(value, bool) == isinstance(wanted, bool)]
+    return (found[-1] if last else found[0]) if found else -1
+
+
+def _extreme(pick: Callable[[Iterable[Any]], Any]) -> Callable[[list[Any]], Any]:
+    def chosen(values: list[Any]) -> Any:
+        if not values:
+            raise ValueError(f"{pick.__name__} called on empty list")
+        return pick(values)
+
+    return chosen
+
+
+# -- the authorizer ------------------------------------------------------------------------------------------------------------------
+
+
+def authorizer(user: str, groups: Iterable[str], **given: str) -> Any:
+    """The variable `authorizer` for a user, or a question of which parts are known already."""
+    text = json.dumps({"user": user, "groups": list(groups), **given})
+    return _made("Check" if given else "Authorizer", text)
+
+
+def _asked(part: str, kind: str = "Check") -> Callable[..., Any]:
+    return lambda question, value: _made(kind, json.dumps({**json.loads(question.text), part: value}))
+
+
+def _as_account(question: Any, namespace: str, name: str) -> Any:
+    groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
+    return _made("Authorizer", json.dumps({"user": f"system:serviceaccount:{namespace}:{name}", "groups": groups}))
+
+
+# -- declarations --------------------------------------------------------------------------------------------------------------------
+
+
+_STANDARD = "name: kubernetes\nextensions: [" + ", ".join(
+    f"{{name: {name}}}" for name in ("strings", "optional", "sets", "two-var-comprehensions")
+) + "]\n"  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def config() -> Any:
+    """The extensions of CEL itself that Kubernetes has."""
+    return cel.NewEnvConfigFromYaml(_STANDARD)
+
+
+def extensions(allows: Callable[[dict[str, Any]], tuple[bool, str]] | None = None) -> list[Any]:
+    """What Kubernetes adds. `allows` answers the authorizer's questions: whether, and why."""
+    made = [*_functions()]
+    if allows is not None:
+        made += _authorization(allows)
+    return [cel.CelExtension("kubernetes", made)]
+
+
+def _function(name: str, *overloads: tuple[Any, list[Any], Callable[..., Any]], member: bool = True) -> Any:
+    ids = "_".join(part for part in name.replace(".", "_").split("_"))
+    made = [cel.Overload(f"kubernetes_{ids}_{at}", result, given, member, impl) for at, (result, given, impl) in enumerate(overloads)]
+    return cel.FunctionDecl(name, made)
+
+
+def _functions() -> list[Any]:
+    yes, whole, real, any_ = cel.Type.BOOL, cel.Type.INT, cel.Type.DOUBLE, cel.Type.DYN
+    many, texts = cel.Type.List(any_), cel.Type.List(Text)
+    quantity, url, ip, cidr = (_type(name) for name in _OPAQUE[:4])
+
+    def plain(name: str, result: Any, given: list[Any], impl: Callable[..., Any]) -> Any:
+        return _function(name, (result, given, impl), member=False)
+
+    def member(name: str, result: Any, given: list[Any], impl: Callable[..., Any]) -> Any:
+        return _function(name, (result, given, impl))
+
+    return [
+        member("find", Text, [Text, Text], lambda text, pattern: next(iter(_find(text, pattern, 1)), "")),
+        _function(
+            "findAll",
+            (texts, [Text, Text], lambda text, pattern: _find(text, pattern, len(text) + 1)),
+            (texts, [Text, Text, whole], lambda text, pattern, limit: _find(text, pattern, len(text) + 1 if limit < 0 else limit)),
+        ),
+        member("isSorted", yes, [many], lambda values: all(a <= b for a, b in pairwise(values))),
+        member("sum", any_, [many], lambda values: sum(values[1:], values[0]) if values else 0),
+        member("min", any_, [many], _extreme(min)),
+        member("max", any_, [many], _extreme(max)),
+        member("indexOf", whole, [many, any_], lambda values, value: _index(values, value, last=False)),
+        member("lastIndexOf", whole, [many, any_], lambda values, value: _index(values, value, last=True)),
+        plain("isURL", yes, [Text], _is(_url)),
+        plain("url", url, [Text], _url),
+        member("getScheme", Text, [url], lambda value: urlsplit(value.text).scheme),
+        member("getHost", Text, [url], lambda value: _host(value, port=True)),
+        member("getHostname", Text, [url], lambda value: _host(value, port=False)),
+        member("getPort", Text, [url], lambda value: str(urlsplit(value.text).port or "")),
+        member("getEscapedPath", Text, [url], lambda value: urlsplit(value.text).path),
+        member("getQuery", cel.Type.Map(Text, texts), [url], lambda value: parse_qs(urlsplit(value.text).query, keep_blank_values=True)),
+        plain("isQuantity", yes, [Text], _is(_quantity)),
+        plain("quantity", quantity, [Text], _quantity),
+        member("isInteger", yes, [quantity], lambda value: _of(value).is_integer()),
+        member("asInteger", whole, [quantity], _as_integer),
+        member("asApproximateFloat", real, [quantity], lambda value: float(_of(value).as_fraction())),
+        member("sign", whole, [quantity], lambda value: (_of(value) > Quantity(0)) - (_of(value) < Quantity(0))),
+        _function("add", *((quantity, [quantity, other], partial(_plus, sign=1)) for other in (quantity, whole))),
+        _function("sub", *((quantity, [quantity, other], partial(_plus, sign=-1)) for other in (quantity, whole))),
+        member("isGreaterThan", yes, [quantity, quantity], lambda a, b: _of(a) > _of(b)),
+        member("isLessThan", yes, [quantity, quantity], lambda a, b: _of(a) < _of(b)),
+        member("compareTo", whole, [quantity, quantity], lambda a, b: (_of(a) > _of(b)) - (_of(a) < _of(b))),
+        plain("isIP", yes, [Text], _is(_ip)),
+        _function("ip", (ip, [Text], _ip), member=False),
+        plain("ip.isCanonical", yes, [Text], lambda text: _ip(text).text == text),
+        member("family", whole, [ip], lambda value: _address(value).version),
+        member("isUnspecified", yes, [ip], lambda value: _address(value).is_unspecified),
+        member("isLoopback", yes, [ip], lambda value: _address(value).is_loopback),
+        member("isLinkLocalMulticast", yes, [ip], _link_local_multicast),
+        member("isLinkLocalUnicast", yes, [ip], lambda value: _address(value).is_link_local),
+        member("isGlobalUnicast", yes, [ip], _global_unicast),
+        plain("isCIDR", yes, [Text], _is(_cidr)),
+        plain("cidr", cidr, [Text], _cidr),
+        _function("containsIP", *((yes, [cidr, other], lambda a, b: _contains(a, _address(b))) for other in (ip, Text))),
+        _function("containsCIDR", *((yes, [cidr, other], lambda a, b: _contains(a, _network(b))) for other in (cidr, Text))),
+        member("prefixLength", whole, [cidr], lambda value: _network(value).prefixlen),
+        member("masked", cidr, [cidr], lambda value: _made("CIDR", str(_network(value)))),
+    ]
+
+
+def _link_local_multicast(value: Any) -> bool:
+    address = _address(value)
+    return address in ipaddress.ip_network("224.0.0.0/24" if address.version == 4 else "ff02::/16")
+
+
+def _global_unicast(value: Any) -> bool:
+    address = _address(value)
+    return not (
+        address.is_unspecified or address.is_loopback or address.is_multicast or address.is_link_local or str(address) == "255.255.255.255"
+    )
+
+
+def _authorization(allows: Callable[[dict[str, Any]], tuple[bool, str]]) -> list[Any]:
+    yes = cel.Type.BOOL
+    asker, check, decision = (_type(name) for name in _OPAQUE[4:])
+
+    def decide(question: Any, verb: str) -> Any:
+        allowed, why = allows({**json.loads(question.text), "verb": verb})
+        return _made("Decision", json.dumps({"allowed": allowed, "reason": why}))
+
+    def member(name: str, result: Any, given: list[Any], impl: Callable[..., Any]) -> Any:
+        return _function(name, (result, given, impl))
+
+    return [
+        member("path", check, [asker, Text], _asked("path")),
+        member("serviceAccount", asker, [asker, Text, Text], _as_account),
+        member("group", check, [asker, Text], _asked("group")),
+        *(member(part, check, [check, Text], _asked(part)) for part in ("resource", "subresource", "namespace", "name")),
+        member("fieldSelector", check, [check, Text], lambda question, _: question),
+        member("labelSelector", check, [check, Text], lambda question, _: question),
+        member("check", decision, [check, Text], decide),
+        member("allowed", yes, [decision], lambda value: json.loads(value.text)["allowed"]),
+        member("reason", Text, [decision], lambda value: json.loads(value.text)["reason"]),
+        member("errored", yes, [decision], lambda value: False),
+        member("error", Text, [decision], lambda value: ""),
+    ]

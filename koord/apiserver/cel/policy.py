@@ -1,0 +1,233 @@
+"""One ValidatingAdmissionPolicy, compiled: what it says of a request. Decides only; matching and look-ups are its caller's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from koord.apiserver.cel.environment import BOOL, DYN, NULL, STRING, Allows, CelError, Environment, Program, Type, named_type
+from koord.apiserver.errors import Cause, duplicate, invalid_value, not_supported, required
+
+Obj = dict[str, Any]
+Values = dict[str, Any]
+
+REASONS = ("Unauthorized", "Forbidden", "Invalid", "RequestEntityTooLarge")
+ACTIONS = ("Deny", "Warn", "Audit")
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_USED = re.compile(r"\bvariables\s*\.\s*([A-Za-z_][A-Za-z0-9_]*)")
+_LIMIT = 64  # match conditions of one policy or webhook
+
+
+def environment(allows: Allows | None, *, variables: Mapping[str, Type] | None = None) -> Environment:
+    """What expressions of policies and match conditions may use. Without `allows` the authorizer's answers are all no."""
+    known: dict[str, Type] = dict.fromkeys(("object", "oldObject", "request", "namespaceObject", "params"), DYN)
+    known |= {"authorizer": named_type("Authorizer"), "authorizer.requestResource": named_type("Check")}
+    known |= {f"variables.{name}": kind for name, kind in (variables or {}).items()}
+    return Environment(known, allows=allows or _nobody)
+
+
+def _nobody(question: Obj) -> tuple[bool, str]:
+    return False, ""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A match condition."""
+
+    name: str
+    program: Program
+
+
+def match_conditions(raw: Iterable[Obj], env: Environment, path: str, causes: list[Cause]) -> tuple[Condition, ...]:
+    """Compile match conditions; what is wrong with them becomes causes."""
+    out: list[Condition] = []
+    listed = list(raw)
+    if len(listed) > _LIMIT:
+        causes.append(Cause("FieldValueTooMany", path, f"Too many: {len(listed)}: must have at most {_LIMIT} items"))
+    for at, item in enumerate(listed):
+        where = f"{path}[{at}]"
+        name = item.get("name") or ""
+        if not name:
+            causes.append(required(f"{where}.name"))
+        elif any(name == known.name for known in out):
+            causes.append(duplicate(f"{where}.name", name))
+        program = compiled(env, item.get("expression"), f"{where}.expression", causes, BOOL)
+        if program is not None:
+            out.append(Condition(name, program))
+    return tuple(out)
+
+
+def compiled(env: Environment, text: Any, path: str, causes: list[Cause], *results: str) -> Program | None:
+    """Compile an expression that must be there; None with a cause for what is wrong."""
+    if not text or not str(text).strip():
+        causes.append(required(path, "expression is not specified"))
+        return None
+    try:
+        return env.compile(text, *results)
+    except CelError as error:
+        causes.append(invalid_value(path, text, str(error)))
+        return None
+
+
+def meets(conditions: Iterable[Condition], values: Values) -> bool:
+    """Whether all conditions hold. One that is false decides, whatever others fail with. Raises CelError."""
+    failed: CelError | None = None
+    for condition in conditions:
+        try:
+            if not condition.program.evaluate(values):
+                return False
+        except CelError as error:
+            failed = failed or CelError(f"expression '{condition.program.expression}' resulted in error: {error}")
+    if failed is not None:
+        raise failed
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is held against a request."""
+
+    message: str
+    reason: str = "Invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class _Validation:
+    program: Program
+    message: str
+    message_program: Program | None
+    reason: str
+
+
+@dataclass(slots=True)
+class Policy:
+    """A policy, ready to judge. `causes` are the mistakes of its text; a policy that has any judges nothing."""
+
+    name: str
+    spec: Obj
+    causes: list[Cause] = field(default_factory=list)
+    conditions: tuple[Condition, ...] = ()
+    variables: list[tuple[str, Program]] = field(default_factory=list)
+    validations: list[_Validation] = field(default_factory=list)
+    annotations: list[tuple[str, Program]] = field(default_factory=list)
+
+    @property
+    def fails(self) -> bool:
+        """What cannot be judged is refused."""
+        return self.spec.get("failurePolicy") != "Ignore"
+
+    def _evaluate(self, program: Program, given: Values) -> Any:
+        """Evaluate with the variables that the expression uses; `given` keeps them. Raises CelError."""
+        wanted = _uses(program, dict(self.variables))
+        failed: dict[str, str] = {}
+        for name, variable in self.variables:
+            key = f"variables.{name}"
+            if name in wanted and key not in given:
+                try:
+                    given[key] = variable.evaluate(given)
+                except CelError as error:  # it fails where it is used, if it is
+                    failed[key] = f'composited variable "{name}" fails to evaluate: {error}'
+        try:
+            return program.evaluate(given)
+        except CelError as error:
+            raise CelError(next((why for key, why in failed.items() if f'"{key}"' in str(error)), str(error))) from None
+
+    def judge(self, given: Values) -> list[Verdict]:
+        """All validations that do not hold; `given` collects the variables. Raises CelError where one cannot be judged."""
+        out: list[Verdict] = []
+        for validation in self.validations:
+            program = validation.program
+            try:
+                held = self._evaluate(program, given)
+            except CelError as error:
+                if self.fails:
+                    out.append(Verdict(f"expression '{program.expression}' resulted in error: {error}"))
+                continue
+            if not held:
+                out.append(Verdict(self._message(validation, given), validation.reason))
+        return out
+
+    def _message(self, validation: _Validation, given: Values) -> str:
+        program = validation.message_program
+        if program is not None:
+            try:
+                text = str(self._evaluate(program, given)).strip()
+            except CelError:
+                text = ""
+            if text and "\n" not in text:
+                return text
+        return validation.message or f"failed expression: {validation.program.expression.strip()}"
+
+    def audit(self, given: Values) -> dict[str, str]:
+        """The audit annotations that say something."""
+        out: dict[str, str] = {}
+        for key, program in self.annotations:
+            try:
+                value = self._evaluate(program, given)
+            except CelError as error:
+                value = f"error: {error}"
+            if value:
+                out[f"{self.name}/{key}"] = value
+        return out
+
+
+def _uses(program: Program, variables: Mapping[str, Program]) -> set[str]:
+    """Names of the variables that an expression uses, directly or through others."""
+    found: set[str] = set()
+    rest = [program.expression]
+    while rest:
+        for name in _USED.findall(rest.pop()):
+            if name in variables and name not in found:
+                found.add(name)
+                rest.append(variables[name].expression)
+    return found
+
+
+def compile_policy(name: str, spec: Obj, allows: Allows | None = None) -> Policy:
+    """Compile a policy's spec; mistakes are in its `causes`."""
+    out = Policy(name, spec)
+    causes = out.causes
+    types: dict[str, Type] = {}
+    env = environment(allows)
+    out.conditions = match_conditions(spec.get("matchConditions") or (), env, "spec.matchConditions", causes)
+    for at, item in enumerate(spec.get("variables") or ()):
+        where = f"spec.variables[{at}]"
+        own = item.get("name") or ""
+        if not _IDENTIFIER.fullmatch(own):
+            causes.append(invalid_value(f"{where}.name", own, "name is not a valid CEL identifier") if own else required(f"{where}.name"))
+        elif own in types:
+            causes.append(duplicate(f"{where}.name", own))
+        program = compiled(env, item.get("expression"), f"{where}.expression", causes)
+        if program is not None and own and own not in types:
+            types[own] = program.type
+            out.variables.append((own, program))
+            env = environment(allows, variables=types)
+    for at, item in enumerate(spec.get("validations") or ()):
+        made = _validation(env, item, f"spec.validations[{at}]", causes)
+        if made is not None:
+            out.validations.append(made)
+    for at, item in enumerate(spec.get("auditAnnotations") or ()):
+        where = f"spec.auditAnnotations[{at}]"
+        if not item.get("key"):
+            causes.append(required(f"{where}.key"))
+        program = compiled(env, item.get("valueExpression"), f"{where}.valueExpression", causes, STRING, NULL)
+        if program is not None:
+            out.annotations.append((item.get("key") or "", program))
+    return out
+
+
+def _validation(env: Environment, item: Obj, where: str, causes: list[Cause]) -> _Validation | None:
+    program = compiled(env, item.get("expression"), f"{where}.expression", causes, BOOL)
+    message, reason = item.get("message") or "", item.get("reason") or "Invalid"
+    told = None
+    if item.get("messageExpression"):
+        told = compiled(env, item["messageExpression"], f"{where}.messageExpression", causes, STRING)
+    if "\n" in message.strip():
+        causes.append(invalid_value(f"{where}.message", message, "message must not contain line breaks"))
+    elif not message and "\n" in str(item.get("expression") or "").strip():
+        causes.append(required(f"{where}.message", "message must be specified if expression contains line breaks"))
+    if reason not in REASONS:
+        causes.append(not_supported(f"{where}.reason", reason, REASONS))
+    return _Validation(program, message.strip(), told, reason) if program is not None else None

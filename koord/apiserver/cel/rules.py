@@ -1,0 +1,239 @@
+"""x-kubernetes-validations: the CEL rules of a custom resource's schema, compiled once and asked at every write."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from koord.apiserver.cel.environment import BOOL, DYN, STRING, CelError, Environment, Program, Type, readable
+from koord.apiserver.cel.schema import Types, bind
+from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
+from koord.apiserver.schema.builtin import Path_, path_text
+from koord.apiserver.schema.structural import Structural
+
+Obj = dict[str, Any]
+
+REASONS = ("FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired", "FieldValueDuplicate")
+_STRINGS = re.compile(r"""[rR]?(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""")
+_OLD = re.compile(r"(?<![\w.])oldSelf\b")
+_STEP = re.compile(r"\.([^.\['\]]+)|\['([^']+)'\]")
+
+
+@dataclass(slots=True)
+class Rule:
+    """One rule. With `optional` its `oldSelf` may be absent: `first` judges what has no former value."""
+
+    text: str
+    message: str
+    reason: str
+    where: str
+    transition: bool
+    program: Program
+    first: Program | None = None
+    message_program: Program | None = None
+
+
+@dataclass(slots=True)
+class RuleNode:
+    """The rules of a node of a schema and of those below it."""
+
+    node: Structural
+    root: bool
+    rules: list[Rule] = field(default_factory=list)
+    props: dict[str, RuleNode] = field(default_factory=dict)
+    items: RuleNode | None = None
+    additional: RuleNode | None = None
+
+    @property
+    def empty(self) -> bool:
+        return not (self.rules or self.props or self.items or self.additional)
+
+    def check(self, value: Any, old: Any, path: Path_, causes: list[Cause]) -> None:
+        """Add a cause for each rule that does not hold. `old` is the former value, None for none. The value follows its schema."""
+        if value is None:
+            return
+        if self.root:
+            value, old = readable(value), readable(old)
+        if self.rules:
+            try:
+                bound = bind(self.node, value, root=self.root)
+                former = bind(self.node, old, root=self.root) if old is not None else None
+            except (ValueError, OverflowError) as error:  # a text that its format allows and no expression can hold
+                causes.append(invalid_value(path_text(path) or "<nil>", self._kind(), f"{error}: its rules cannot be evaluated"))
+                return
+            same = old is not None and value == old
+            for rule in self.rules:
+                # what was stored before a rule came may stay as it is
+                if not (same and not rule.transition):
+                    self._judge(rule, bound, former, path, causes)
+        if isinstance(value, dict):
+            before = old if isinstance(old, dict) else {}
+            for key, inner in value.items():
+                below = self.props.get(key) or (self.additional if key not in self.node.props else None)
+                if below is not None:
+                    below.check(inner, before.get(key), (path, key), causes)
+        elif isinstance(value, list) and self.items is not None:
+            former_items = self._correlated(old)
+            for at, item in enumerate(value):
+                self.items.check(item, former_items.get(self._identity(item)), (path, f"[{at}]"), causes)
+
+    def _identity(self, item: Any) -> tuple[Any, ...] | None:
+        keys = self.node.raw.get("x-kubernetes-list-map-keys") if self.node.raw.get("x-kubernetes-list-type") == "map" else None
+        return tuple(item.get(key) for key in keys) if keys and isinstance(item, dict) else None
+
+    def _correlated(self, old: Any) -> dict[tuple[Any, ...] | None, Any]:
+        """Former items by their keys; a list that is no map has none."""
+        found = {self._identity(item): item for item in old} if isinstance(old, list) else {}
+        found.pop(None, None)
+        return found
+
+    def _judge(self, rule: Rule, value: Any, old: Any, path: Path_, causes: list[Cause]) -> None:
+        program = rule.program
+        if rule.transition and old is None:
+            if rule.first is None:
+                return
+            program = rule.first
+        given = {"self": value, "oldSelf": old}
+        place = path_text(path) + rule.where if path is not None else rule.where.removeprefix(".") or "<nil>"
+        try:
+            if program.evaluate(given):
+                return
+        except CelError as error:
+            causes.append(invalid_value(place, self._kind(), f"{error} evaluating rule: {rule.message or _line(rule.text)}"))
+            return
+        causes.append(_cause(rule.reason, place, self._kind(), _message(rule, given)))
+
+    def _kind(self) -> str:
+        return self.node.type or "object"
+
+
+def _message(rule: Rule, given: Obj) -> str:
+    if rule.message_program is not None:
+        try:
+            text = str(rule.message_program.evaluate(given)).strip()
+        except CelError:
+            text = ""
+        if text and "\n" not in text:
+            return text
+    return rule.message or f"failed rule: {_line(rule.text)}"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _cause(reason: str, place: str, kind: str, message: str) -> Cause:
+    if reason == "FieldValueForbidden":
+        return field_forbidden(place, message)
+    if reason == "FieldValueRequired":
+        return required(place, message)
+    if reason == "FieldValueDuplicate":
+        return duplicate(place, kind)
+    return invalid_value(place, kind, message)
+
+
+# -- compiling -----------------------------------------------------------------------------------------------------------------------
+
+
+def compile_rules(root: Structural, path: str, causes: list[Cause]) -> RuleNode | None:
+    """The rules of a schema; None where there are none. Mistakes become causes, and rules that have one are left out."""
+    return _Compiler(root, causes).node(root, path, root=True, loose="")
+
+
+class _Compiler:
+    def __init__(self, root: Structural, causes: list[Cause]) -> None:
+        self._types = Types(root)
+        self._causes = causes
+
+    def node(self, node: Structural, path: str, *, loose: str, root: bool = False) -> RuleNode | None:
+        """`loose` is the path of the list above whose items have no identity, "" for none."""
+        if not node.has_rules:
+            return None
+        out = RuleNode(node, root)
+        listed = node.raw.get("x-kubernetes-validations") or ()
+        if listed:
+            checked, evaluated = self._environments(node)
+            for at, raw in enumerate(listed):
+                made = self._rule(raw, node, checked, evaluated, f"{path}.x-kubernetes-validations[{at}]", loose)
+                if made is not None:
+                    out.rules.append(made)
+        for key, prop in node.props.items():
+            below = self.node(prop, f"{path}.properties[{key}]", loose=loose)
+            if below is not None:
+                out.props[key] = below
+        if node.items is not None:
+            known = node.raw.get("x-kubernetes-list-type") == "map"
+            out.items = self.node(node.items, f"{path}.items", loose=loose if known else loose or path)
+        if isinstance(node.additional, Structural):
+            out.additional = self.node(node.additional, f"{path}.additionalProperties", loose=loose)
+        return None if out.empty else out
+
+    def _environments(self, node: Structural) -> tuple[Environment, Environment]:
+        """One whose types are those of the schema, to find mistakes; one for plain maps, to evaluate."""
+        own: Type = self._types.of(node)
+        typed = Environment({"self": own, "oldSelf": own}, pool=self._types.pool)
+        return typed, Environment({"self": DYN, "oldSelf": DYN})
+
+    def _rule(self, raw: Obj, node: Structural, checked: Environment, evaluated: Environment, path: str, loose: str) -> Rule | None:
+        text, causes = str(raw.get("rule") or ""), self._causes
+        if not text.strip():
+            causes.append(required(f"{path}.rule", "rule is not specified"))
+            return None
+        before = len(causes)
+        message, reason = str(raw.get("message") or ""), raw.get("reason") or "FieldValueInvalid"
+        transition, optional = bool(_OLD.search(_STRINGS.sub("''", text))), bool(raw.get("optionalOldSelf"))
+        if transition and loose:
+            why = f"oldSelf cannot be used on the uncorrelatable portion of the schema within {loose}"
+            causes.append(invalid_value(f"{path}.rule", text, why))
+        if optional and not transition:
+            causes.append(invalid_value(f"{path}.optionalOldSelf", True, "may not be set if oldSelf is not used in rule"))
+        if "\n" in message.strip():
+            causes.append(invalid_value(f"{path}.message", message, "message must not contain line breaks"))
+        elif not message and "\n" in text.strip():
+            causes.append(required(f"{path}.message", "message must be specified if rule contains line breaks"))
+        if reason not in REASONS:
+            causes.append(not_supported(f"{path}.reason", reason, REASONS))
+        where = str(raw.get("fieldPath") or "")
+        if where and not _leads_somewhere(node, where):
+            causes.append(invalid_value(f"{path}.fieldPath", where, "fieldPath must be a valid path"))
+        program = self._compiled(checked, evaluated, _optional(text, "optional.of(oldSelf)") if optional else text, f"{path}.rule", BOOL)
+        first = told = None
+        if optional and program is not None:
+            first = self._compiled(checked, evaluated, _optional(text, "optional.none()"), f"{path}.rule", BOOL)
+        if raw.get("messageExpression"):
+            told = self._compiled(checked, evaluated, raw["messageExpression"], f"{path}.messageExpression", STRING)
+        if program is None or len(causes) > before:
+            return None
+        return Rule(text, message.strip(), reason, where, transition, program, first, told)
+
+    def _compiled(self, checked: Environment, evaluated: Environment, text: str, path: str, result: str) -> Program | None:
+        try:
+            checked.compile(text, result)
+            return evaluated.compile(text, result)
+        except CelError as error:
+            self._causes.append(invalid_value(path, text, str(error)))
+            return None
+
+
+def _optional(text: str, value: str) -> str:
+    """The expression with `oldSelf` replaced, except in its strings."""
+    out, at = [], 0
+    for found in _STRINGS.finditer(text):
+        out += [_OLD.sub(value, text[at : found.start()]), found.group(0)]
+        at = found.end()
+    return "".join([*out, _OLD.sub(value, text[at:])])
+
+
+def _leads_somewhere(node: Structural, path: str) -> bool:
+    at = 0
+    while at < len(path):
+        step = _STEP.match(path, at)
+        if step is None:
+            return False
+        key = step[1] or step[2]
+        below = node.props.get(key) or node.additional
+        if not isinstance(below, Structural):
+            return False
+        node, at = below, step.end()
+    return True
