@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
+
+from tests.support import leftovers, patience
 
 # What gates a change must not depend on luck: the default profile tries the same examples each time; `make fuzz` looks for new ones.
 settings.register_profile("default", max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -37,11 +40,104 @@ def _missing(marker: str) -> str | None:
     return None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+MACHINE = ("root", "cri", "vm", "realapi")
+"""Marks of tests that use the machine itself: its cgroups, a container runtime, a virtual machine."""
+STEPS = ("all", "hermetic", "machine")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--step", choices=STEPS, default="all", help="hermetic: what runs side by side; machine: end-to-end tests and what uses the machine"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    leftovers.mark()
+    patience.slowness()
+    # In the setup and the teardown of a test the timer runs too (below), but never while a report is made: that would end the run.
+    config.addinivalue_line("filterwarnings", "ignore::pluggy.PluggyTeardownRaisedWarning")
+
+
+def pytest_report_header() -> str:
+    factor = patience.slowness()
+    return (
+        f"machine: limits of time are multiplied by {factor}" if factor > 1 else "machine: idle enough, limits of time as they are written"
+    )
+
+
+def is_of_the_machine(item: pytest.Item) -> bool:
+    """Whether a test belongs to the second, serial step: whole sandboxes, what uses the machine, and what first builds the executable."""
+    built = "dist" in getattr(item, "fixturenames", ())
+    return built or "tests/e2e/" in item.nodeid or any(item.get_closest_marker(marker) for marker in MACHINE)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    step = config.getoption("--step")
+    if step != "all":
+        kept = [item for item in items if is_of_the_machine(item) == (step == "machine")]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        items[:] = kept
+    usual = float(config.getini("timeout") or 0)
     for item in items:
         for marker in ("root", "kubectl", "helm", "realapi", "cri", "vm"):
             if item.get_closest_marker(marker) and (reason := _missing(marker)):
                 item.add_marker(pytest.mark.skip(reason=reason))
+        own = item.get_closest_marker("timeout")
+        limit = float(own.args[0] if own and own.args else (own.kwargs.get("timeout", usual) if own else usual))
+        if limit and patience.slowness() > 1:
+            item.add_marker(pytest.mark.timeout(patience.seconds(limit)), append=False)
+
+
+def _timed(item: pytest.Item) -> Iterator[None]:
+    """pytest-timeout's timer around a fixture's work, as around the test's own (`timeout_func_only`)."""
+    from pytest_timeout import _get_item_settings
+
+    settings = _get_item_settings(item)
+    hooks = item.config.pluginmanager.hook
+    timed = bool(settings.timeout and settings.timeout > 0)
+    if timed:
+        hooks.pytest_timeout_set_timer(item=item, settings=settings)
+    yield
+    if timed:
+        hooks.pytest_timeout_cancel_timer(item=item)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    yield from _timed(item)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    yield from _timed(item)
+
+
+class _AtOnce:
+    """Prints a failure when it happens: a run that is stopped has told what it found."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self.config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            terminal.ensure_newline()
+            terminal.write_sep("_", f"FAILED {report.nodeid} ({report.when})", red=True)
+            terminal.write_line(report.longreprtext)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    # Beside workers the summary comes only when all of them have ended, if it comes.
+    if not hasattr(session.config, "workerinput") and session.config.getoption("numprocesses", None):
+        session.config.pluginmanager.register(_AtOnce(session.config), "failures-at-once")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        return
+    for line in leftovers.end(leftovers.mark()):
+        print(f"left behind by a test and ended now: {line}")
 
 
 class _ByFile(LoadScopeScheduling):

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.support import leftovers, patience
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCENARIO = """\
 apiVersion: sandbox.koordinator.sh/v1alpha1
@@ -71,11 +73,17 @@ class Running:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.command(*arguments), cwd=REPOSITORY, env=self.environment, capture_output=True, text=True, timeout=60, check=False
+            self.command(*arguments),
+            cwd=REPOSITORY,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=patience.seconds(60),
+            check=False,
         )
 
     def until(self, condition: Callable[[], Any], seconds: float, what: str) -> Any:
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + patience.seconds(seconds)
         while True:
             found = condition()
             if found:
@@ -97,7 +105,7 @@ class Running:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=patience.seconds(60),
             check=False,
         )
 
@@ -118,7 +126,7 @@ class Running:
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(20)
+        return self.process.wait(patience.seconds(20))
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +142,7 @@ def make(directory: Path) -> Running:
         "XDG_RUNTIME_DIR": str(directory),
         "PYTHONPATH": str(REPOSITORY),
         "PYTHONDONTWRITEBYTECODE": "1",
+        leftovers.VARIABLE: leftovers.mark(),
     }
     return Running(directory, environment)
 

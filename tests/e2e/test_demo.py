@@ -14,6 +14,7 @@ import yaml
 from roles.sandbox.process_kubelet import layout
 from tests.e2e.conftest import REPOSITORY, SCENARIO, Running
 from tests.roles.sandbox.conftest import settings_of
+from tests.support import patience
 
 pytestmark = pytest.mark.feature("BEY-SBX-01")
 
@@ -26,7 +27,7 @@ def demo(sandbox: Running, *arguments: str, timeout: float, **how: Any) -> subpr
         env=sandbox.environment,
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=patience.seconds(timeout),
         check=False,
         **how,
     )

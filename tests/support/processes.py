@@ -13,6 +13,8 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support import patience
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 KOORD = shutil.which("koord", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}") or "koord"
 
@@ -30,7 +32,7 @@ def process(*arguments: str, program: str = KOORD, **environment: str) -> Iterat
         yield child
     finally:
         child.terminate()
-        child.wait(10)
+        child.wait(patience.seconds(10))
 
 
 def healthy(url: str) -> bool:
@@ -41,7 +43,7 @@ def healthy(url: str) -> bool:
 
 
 def until_healthy(url: str, child: subprocess.Popen[bytes], limit: float = 40) -> None:
-    end = time.monotonic() + limit
+    end = time.monotonic() + patience.seconds(limit)
     while time.monotonic() < end:
         if child.poll() is not None:
             raise RuntimeError(f"{child.args} ended with {child.returncode}")

@@ -1,0 +1,162 @@
+"""The suite on a machine that is slow, or busy: it costs time and not the run, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import leftovers, patience
+
+ROOT = Path(__file__).resolve().parents[1]
+INI = """\
+[pytest]
+addopts = -ra --strict-markers -p no:cacheprovider
+filterwarnings = error
+timeout = 1
+timeout_func_only = true
+pythonpath = {root}
+markers =
+    root: needs root
+    slow: slow
+"""
+
+
+def run(directory: Path, source: str, *arguments: str, slowness: str = "1", conftest: str = "") -> subprocess.CompletedProcess[str]:
+    """A suite of one file under this suite's own settings."""
+    (directory / "pytest.ini").write_text(INI.format(root=ROOT))
+    (directory / "conftest.py").write_text(conftest or "from tests.conftest import *\n")
+    (directory / "test_it.py").write_text(source)
+    environment = {**os.environ, patience.VARIABLE: slowness}
+    for name in (leftovers.VARIABLE, "PYTEST_XDIST_WORKER", "PYTEST_ADDOPTS"):
+        environment.pop(name, None)
+    command = [sys.executable, "-m", "pytest", *arguments]
+    return subprocess.run(
+        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=patience.seconds(90), check=False
+    )
+
+
+SLOW_REPORT = """
+import time
+
+import pytest
+
+from tests.conftest import *
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    yield
+    if call.when == "call":
+        time.sleep(2)
+"""
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_report_that_takes_long_does_not_end_the_run(tmp_path: Path, workers: str) -> None:
+    source = """
+import time
+
+def test_first():
+    assert 1 == 2
+
+def test_second():
+    time.sleep(5)
+
+def test_third():
+    pass
+"""
+    done = run(tmp_path, source, "-n", workers, conftest=SLOW_REPORT)
+    assert "INTERNALERROR" not in done.stdout + done.stderr
+    assert "2 failed, 1 passed" in done.stdout
+    assert done.returncode == 1
+
+
+def test_a_fixture_that_hangs_is_ended(tmp_path: Path) -> None:
+    source = """
+import time
+import pytest
+
+@pytest.fixture
+def hangs():
+    time.sleep(30)
+
+def test_it(hangs):
+    pass
+"""
+    done = run(tmp_path, source)
+    assert "1 error" in done.stdout
+    assert "Timeout (>1.0s)" in done.stdout
+
+
+def test_limits_grow_on_a_slow_machine(tmp_path: Path) -> None:
+    source = """
+import time
+import pytest
+
+def test_usual():
+    time.sleep(2)
+
+@pytest.mark.timeout(0.5)
+def test_own():
+    time.sleep(1)
+"""
+    assert "2 failed" in run(tmp_path, source).stdout
+    assert "2 passed" in run(tmp_path, source, slowness="4").stdout
+
+
+def test_failures_are_told_when_they_happen(tmp_path: Path) -> None:
+    """A run that is stopped in the middle has told what it found."""
+    source = """
+import os, signal
+
+def test_first():
+    assert 1 == 2, "the first one"
+
+def test_second():
+    os.kill(os.getppid(), signal.SIGKILL)
+"""
+    done = run(tmp_path, source, "-n", "1")
+    assert done.returncode < 0
+    assert "the first one" in done.stdout
+
+
+def test_what_a_test_leaves_behind_is_ended(tmp_path: Path) -> None:
+    source = """
+import subprocess
+
+def test_it():
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL)
+    open("pid", "w").write(str(child.pid))
+    child.returncode = 0  # nobody waits for it
+"""
+    done = run(tmp_path, source, "-W", "default")
+    assert "1 passed" in done.stdout
+    assert "left behind by a test and ended now: sleep 600" in done.stdout
+    pid = int((tmp_path / "pid").read_text())
+    assert not (Path("/proc") / str(pid) / "cmdline").exists() or not (Path("/proc") / str(pid) / "cmdline").read_bytes()
+
+
+def test_steps_share_all_tests(tmp_path: Path) -> None:
+    source = """
+import pytest
+
+@pytest.mark.root
+def test_machine():
+    pass
+
+def test_plain():
+    pass
+"""
+    listed = {step: run(tmp_path, source, f"--step={step}", "--collect-only", "-q").stdout for step in ("all", "hermetic", "machine")}
+    assert "test_machine" in listed["machine"]
+    assert "test_plain" not in listed["machine"]
+    assert "test_plain" in listed["hermetic"]
+    assert "test_machine" not in listed["hermetic"]
+    assert "2 tests" in listed["all"]
+
+
+def test_slowness_is_measured() -> None:
+    assert 1 <= patience.measured(0.01) <= patience.MOST
