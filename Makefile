@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 OUT ?= demo-out
 
-.PHONY: help setup demo test test-machine test-all lint lint-packaging format types contracts crds policies references proto features bench bench-colocation cases dist chart fuzz lock clean
+.PHONY: help setup demo test test-hermetic test-machine lint lint-packaging format types contracts crds policies references proto features bench bench-colocation cases dist chart fuzz lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,14 +24,19 @@ demo: $(STAMP) ## co-location at work on this machine, within three minutes; end
 	$(BIN)/koord sandbox demo --out $(OUT)
 
 # A worker a core: most tests wait for processes and servers. In the order written, so that the longest files do not come last.
-test: $(STAMP) ## the tests that need nothing of the machine, a worker a core: minutes
-	$(BIN)/pytest --step=hermetic -n logical --maxprocesses 4 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
+# What uses the machine comes second, so that the rest does not disturb it; REPORTS=DIR keeps JUnit files.
+PYTEST = $(BIN)/pytest -n logical --maxprocesses 4 --dist loadscope --no-loadscope-reorder
+REPORTS ?=
+REPORT = $(if $(REPORTS),--junitxml=$(REPORTS)/$(1).xml)
 
-test-machine: $(STAMP) ## end-to-end tests, real cgroups, runtimes, virtual machines and packages, one after the other
-	$(BIN)/pytest --step=machine $(PYTEST_ARGS)
+test: $(STAMP) ## every test that this machine can run: test-hermetic, then test-machine
+	@status=0; for step in hermetic machine; do $(MAKE) --no-print-directory test-$$step || status=1; done; exit $$status
 
-test-all: $(STAMP) ## every test that this machine can run: test, then test-machine
-	@status=0; $(MAKE) --no-print-directory test || status=1; $(MAKE) --no-print-directory test-machine || status=1; exit $$status
+test-hermetic: $(STAMP) ## the tests that need nothing of the machine
+	$(PYTEST) --step=hermetic $(call REPORT,hermetic) $(PYTEST_ARGS)
+
+test-machine: $(STAMP) ## whole sandboxes, real cgroups, runtimes, virtual machines and packages
+	$(PYTEST) --step=machine $(call REPORT,machine) $(PYTEST_ARGS)
 
 lint: $(STAMP) ## ruff, formatting, types, import contracts
 	$(BIN)/ruff check koord roles tests packaging

@@ -66,7 +66,7 @@ def pytest_report_header() -> str:
 
 
 def is_of_the_machine(item: pytest.Item) -> bool:
-    """Whether a test belongs to the second, serial step: whole sandboxes, what uses the machine, and what first builds the executable."""
+    """Whether a test belongs to the second step: whole sandboxes, what uses the machine, and what first builds the executable."""
     built = "dist" in getattr(item, "fixturenames", ())
     return built or "tests/e2e/" in item.nodeid or any(item.get_closest_marker(marker) for marker in MACHINE)
 
