@@ -107,6 +107,10 @@ class FeatureGates:
         """Whether a gate is on. Asking for a gate that the role does not have is a mistake in code: KeyError."""
         return self._set.get(name, self._defaults[name])
 
+    def asked(self, name: str) -> bool:
+        """Whether a gate is on because somebody switched it on, and not by default."""
+        return self._set.get(name, False) and not self._defaults[name]
+
     def stage(self, name: str) -> Stage:
         """The stage of a gate (alpha, beta)."""
         return self._stages.get(name, Stage.BETA if self._defaults[name] else Stage.ALPHA)

@@ -31,7 +31,7 @@ from roles.koordlet.observing import Parts, make_kubelet, make_sensing, spawn_re
 from roles.koordlet.options import Options, host_root, settled
 from roles.koordlet.permissions import unreadable
 from roles.koordlet.qos.urgency import RISEN
-from roles.koordlet.report.contention import FINDINGS
+from roles.koordlet.report.contention import CONDITIONS, FINDINGS
 from roles.koordlet.sensing.base import Round
 from roles.koordlet.sensing.nodeinfo import CPU_INFO
 from roles.koordlet.sensing.pressure import PressureWatch
@@ -48,7 +48,7 @@ from roles.koordlet.states.volumes import ClaimVolumes
 from roles.koordlet.store import persist
 from roles.koordlet.store.store import MetricStore
 from roles.koordlet.store.view import MetricsView
-from roles.koordlet.unavailable import blocked, unavailable
+from roles.koordlet.unavailable import blocked, condition, unavailable
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -148,10 +148,7 @@ class App:
             cgroups = Cgroups.detect(self.root)
         except HostError as error:
             raise ConfigurationError(str(error)) from None
-        for text in unavailable(self.options, self.gates.enabled, self.root):
-            log.warning("%s", text)
-        for name in blocked(self.gates.enabled, self.root):
-            self.metrics.unavailable.set(1, name)
+        self._self_test()
         for text in unreadable(self.root, self.gates.enabled):
             log.warning("no permission: %s", text)
         limit = raise_descriptor_limit()
@@ -209,6 +206,19 @@ class App:
             await kubelet.close()
             if options.tsdb_path:
                 persist.save(self.store, options.tsdb_path, seams.now())
+
+    def _self_test(self) -> None:
+        """Say which of the gates cannot work on this machine: in the log, in a metric, and of what was asked for in the NodeMetric."""
+        for text in unavailable(self.options, self.gates.asked, self.root):
+            log.warning("%s", text)
+        lacks = blocked(self.gates.enabled, self.root)
+        for name, why in lacks.items():
+            self.metrics.unavailable.set(1, name)
+            if not self.gates.asked(name):
+                log.info("feature gate %s, which is on by default, is not available on this machine: %s", name, why)
+        asked = {name: why for name, why in lacks.items() if self.gates.asked(name)}
+        if asked:
+            self.store.put_snapshot(CONDITIONS, [condition(asked, seams.now())])
 
     async def _find_driver(self, stopping: asyncio.Event) -> None:
         """Find out the cgroup driver while no kubepods directory tells it: by the kubelet's configuration, systemd after a minute."""

@@ -1,6 +1,6 @@
 """The dead man's switch: what becomes of best-effort pods when koordlet is gone for longer than it may be (``--guard``).
 
-A process of its own, small and without the API server: a second container of the DaemonSet, a unit of its own on a host. It looks at the
+A process of its own, small and without the API server: a DaemonSet of its own, or a unit on a host. It looks at the
 node's lock, which a koordlet holds as long as it lives, however it ends. Nobody has it for ``--guard-timeout``: best-effort pods get
 back what suppression took (``release``), or are held at a safe share of the node (``hold``). A koordlet that comes back goes on from there.
 """

@@ -5,18 +5,17 @@ A gate that is accepted and does nothing would be taken for a feature at work. W
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from roles.koordlet.hooks.cookies import Prctl
-from roles.koordlet.host.namespaces import NETWORK, PROCESSES, foreign
+from koord.api.times import format_time
 from roles.koordlet.host.root import HostRoot
-from roles.koordlet.host.tools import lacking
 from roles.koordlet.options import Options
-from roles.koordlet.sensing.nvml import driver_addresses, driver_library
+from roles.koordlet.selftest import BLOCKED, Gate, blocked
 
-Gate = Callable[[str], bool]
+#: Of the NodeMetric's status.
+CONDITION = "FeaturesWork"
+_LONGEST = 32_768
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +26,6 @@ class Asked:
     missing: str
     when: Callable[[Options, Gate, HostRoot], bool]
     where: str = "in this version"
-
-
-@dataclass(frozen=True, slots=True)
-class Blocked:
-    """A gate that needs something of the machine: what lacks, "" for nothing. Asked at start; the hook says so again when it is used."""
-
-    gate: str
-    why: Callable[[HostRoot], str]
 
 
 def _gate(name: str, missing: str) -> Asked:
@@ -58,52 +49,22 @@ ROWS: tuple[Asked, ...] = (
 )
 
 
-def _without_tools(names: tuple[str, ...], root: HostRoot) -> str:
-    gone = lacking(names, root)
-    return f"{', '.join(gone)} found neither on PATH nor in the machine's root" if gone else ""
-
-
-def _core_scheduling(root: HostRoot) -> str:
-    if why := foreign(root, PROCESSES):
-        return f"no cookies: {why}"
-    try:
-        Prctl().get(0)
-    except OSError as error:
-        return f"the kernel has no core scheduling: {error.strerror or error}"
-    return ""
-
-
-def _shaping(root: HostRoot) -> str:
-    why = foreign(root, NETWORK) or _without_tools(("tc", "ipset", "iptables"), root)
-    return f"nothing is shaped: {why}" if why else ""
-
-
-def _nvidia(root: HostRoot) -> str:
-    if not driver_addresses(root):
-        return ""
-    try:
-        importlib.import_module("pynvml")
-    except ImportError:
-        return "there are NVIDIA cards, but nvidia-ml-py is not part of this build"
-    if root.root != "/" and driver_library(root) is None:
-        return f"there are NVIDIA cards, but no libnvidia-ml.so.1 below {root.root}"
-    return ""
-
-
-BLOCKED: tuple[Blocked, ...] = (
-    Blocked("CoreSched", _core_scheduling),
-    Blocked("TCNetworkQoS", _shaping),
-    Blocked("BlkIOReconcile", lambda root: _without_tools(("lsblk", "findmnt"), root)),
-    Blocked("Accelerators", _nvidia),
-)
-
-
-def blocked(gate: Gate, root: HostRoot) -> dict[str, str]:
-    """Gates that are on and cannot work on this machine, with what they lack."""
-    return {row.gate: why for row in BLOCKED if gate(row.gate) and (why := row.why(root))}
-
-
 def unavailable(options: Options, gate: Gate, root: HostRoot) -> list[str]:
     """One sentence for each thing that is asked for and not there."""
     told = [f"{row.by} is not available {row.where}: {row.missing}" for row in ROWS if row.when(options, gate, root)]
     return told + [f"feature gate {name} is not available on this machine: {why}" for name, why in blocked(gate, root).items()]
+
+
+def condition(lacks: Mapping[str, str], now: float) -> dict[str, str]:
+    """The condition of a NodeMetric that says what was asked for and cannot work on the node. ``now`` in Unix seconds."""
+    told = "; ".join(f"feature gate {name} was asked for and cannot work here: {why}" for name, why in lacks.items())
+    return {
+        "type": CONDITION,
+        "status": "False",
+        "reason": "CannotWorkHere",
+        "message": told[:_LONGEST],
+        "lastTransitionTime": format_time(now),
+    }
+
+
+__all__ = ["BLOCKED", "CONDITION", "ROWS", "blocked", "condition", "unavailable"]

@@ -131,15 +131,17 @@ def first() -> list[tuple[str, str, str]]:
 
 def plan(namespace: str, *, crds: bool) -> list[tuple[str, str, str]]:
     """(kind, namespace, name) of what is deleted, in that order."""
-    added = manifests.rendered(namespace=namespace, crds=crds, overlays=("monitoring", "older-kubelets"))
+    added = manifests.rendered(namespace=namespace, crds=crds, overlays=("monitoring", *manifests.OPTIONAL))
     own = [(d["kind"], d["metadata"].get("namespace", ""), d["metadata"]["name"]) for d in added]
     kept = [entry for entry in own if entry[0] not in ("Namespace", "PriorityClass")]  # others may live there, and pods name classes
     rank = {kind: number for number, kind in enumerate(_ORDER)}
     last = len(_ORDER)
     ordered = sorted(kept, key=lambda entry: (entry[0] == "CustomResourceDefinition", rank.get(entry[0], last)))
-    secret = [("Secret", namespace, "koordinator-webhook-certs")]
     leases = [("Lease", namespace, name) for name in _LEASES]
-    return [*first(), *(entry for entry in ordered if entry != _RIGHTS), *secret, *leases]
+    rest = [entry for entry in ordered if entry != _RIGHTS]
+    definitions = [entry for entry in rest if entry[0] == "CustomResourceDefinition"]
+    secret = ("Secret", namespace, "koordinator-webhook-certs")
+    return [*first(), *rest[: len(rest) - len(definitions)], *leases, *definitions, secret]
 
 
 async def _uninstall(
@@ -151,6 +153,7 @@ async def _uninstall(
             return 1
         failed = 0
         if patience is not None:
+            await _delete(client, "DaemonSet", namespace, "koordlet-guard")  # nobody is to be guarded any more
             if not await restoring.restore_nodes(client, namespace, patience, click.echo):
                 click.echo("stopped: try again, or go on with --restore=false and koord koordlet --restore on those nodes", err=True)
                 return 1

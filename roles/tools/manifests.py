@@ -16,8 +16,8 @@ IMAGE = f"ghcr.io/koordinator-sh/koord:v{VERSION}"
 PARTS = ("manager", "scheduler", "descheduler", "koordlet")
 OVERLAYS = ("single", "ha", "observe", "koordlet-observe", "monitoring", "open-ports", "koordlet-privileged")
 """Folders of configs/components, each of which changes or adds to what is installed."""
-OPTIONAL = ("older-kubelets",)
-"""Folders of configs/optional: what is too dangerous to be applied by mistake."""
+OPTIONAL = ("older-kubelets", "koordlet-guard")
+"""Folders of configs/optional: what is applied on purpose only, beside the rest."""
 _ENFORCE = "pod-security.kubernetes.io/enforce"
 
 Obj = dict[str, Any]

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from koord.api import kinds
-from koord.api.v1alpha1.common import AnyObject, DeviceInfo, Duration, Int32, Int64, Model, Resource, ResourceList, Timestamp
+from koord.api.v1alpha1.common import AnyObject, Condition, DeviceInfo, Duration, Int32, Int64, Model, Resource, ResourceList, Timestamp
 
 
 class ResourceMap(Model):
@@ -113,6 +113,9 @@ class NodeMetricStatus(Model):
     host_application_metric: list[HostApplicationMetricInfo] | None = Field(None, description="Usage of its host applications.")
     prod_reclaimable_metric: ReclaimableMetric | None = Field(None, description="What Prod asked for and will not use.")
     prod_peak_metric: PeakMetric | None = Field(None, description="What Prod will need at most.")
+    conditions: list[Condition] | None = Field(
+        None, description="FeaturesWork, while a feature of the agent that was asked for lacks what it needs on this node: what, and why."
+    )
 
 
 class NodeMetric(Resource):

@@ -17,6 +17,8 @@ from roles.koordlet.store.view import MetricsView
 _DEGREES = {"cpu": "some", "mem": "full", "io": "full"}
 #: Snapshot of the store with what strategies have to say of pods, by uid (interference, requests to migrate).
 FINDINGS = "pod findings"
+#: Snapshot of the store with the conditions of the NodeMetric.
+CONDITIONS = "conditions"
 _FIELDS = ("cycle", "instruction")
 _PRECISION = "10"  # of avg10, as the collector keeps it
 

@@ -12,7 +12,7 @@ from koord.api.kinds import NODEMETRICS
 from koord.kube.errors import ApiError, Conflict, NotFound
 from koord.kube.ratelimit import TokenBucket
 from roles.koordlet.prediction.reclaimable import ReclaimableReporter
-from roles.koordlet.report.contention import FINDINGS
+from roles.koordlet.report.contention import CONDITIONS, FINDINGS
 from roles.koordlet.report.nodemetric import Reporter, ReportInput, build_status
 from roles.koordlet.report.nodemetric_gauges import export_gauges
 from roles.koordlet.states.model import PodState
@@ -82,6 +82,9 @@ class NodeMetricLoop:
         entries = Reporter(data).pods()
         prod, peak = self._reclaimable.compute(now, state.node, [pod for pod, _ in entries])
         status = build_status(data, entries, prod, peak)
+        conditions = self._store.snapshot(CONDITIONS)
+        if conditions:
+            status["conditions"] = conditions
         if self._export:
             export_gauges(self._metrics, status["nodeMetric"])
         await self._write(status)

@@ -16,8 +16,8 @@ from roles.koordlet.host.proc import cpuinfo
 from roles.koordlet.host.psi import parse_psi
 from roles.koordlet.host.psitrigger import PressureTrigger
 from roles.koordlet.host.root import HostRoot, PathEscapeError
+from roles.koordlet.selftest import blocked, general
 from roles.koordlet.states.driver import kubelet_driver, kubelet_pid
-from roles.koordlet.unavailable import blocked
 from roles.tools.doctor.facts import HostFacts, Socket
 
 KUBELET_PORT = 10250
@@ -48,7 +48,7 @@ async def gather(root: HostRoot) -> HostFacts:
         driver_of_kubelet=kubelet_driver(root, KUBELET_PORT),
         files=_features(root, version, sample),
         core_scheduling=_core_scheduling() if live else None,
-        blocked=blocked(lambda gate: gate != "CoreSched", root) if live or runs(root) else {},
+        blocked=blocked(general, root) if live or runs(root) else {},
         pressure={name: _pressure(root, name) for name in ("cpu", "memory", "io")},
         cgroup_pressure=_cgroup_pressure(root, version, sample),
         pressure_trigger=_trigger(root) if live else None,

@@ -263,6 +263,18 @@ def _node_metrics(facts: ClusterFacts) -> Iterator[Finding]:
         yield (fail if not fresh else warn)("node metrics", f"fresh of {fresh} of {len(facts.node_names)} nodes; {'; '.join(told)}", how)
     else:
         yield ok("node metrics", f"fresh of all {fresh} nodes")
+    yield from _features(facts)
+
+
+def _features(facts: ClusterFacts) -> Iterator[Finding]:
+    """What koordlets say that they were asked for and cannot do: nodes by reason."""
+    nodes: dict[str, list[str]] = {}
+    for name in facts.node_names:
+        for condition in ((facts.node_metrics.get(name) or {}).get("status") or {}).get("conditions") or ():
+            if condition.get("type") == "FeaturesWork" and condition.get("status") == "False":
+                nodes.setdefault(str(condition.get("message")), []).append(name)
+    for why, names in sorted(nodes.items()):
+        yield warn("features of koordlet", f"{why} (on {listed(names)})", "give the nodes what they lack, or switch the gate off there")
 
 
 def _nodes(nodes: list[NodeFacts]) -> Iterator[Finding]:
