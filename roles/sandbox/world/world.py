@@ -29,7 +29,7 @@ from roles.sandbox.bootstrap import ensure
 from roles.sandbox.nodes import fleet
 from roles.sandbox.process_kubelet.node import LEASE_NAMESPACE
 from roles.sandbox.world import faults as fault_plans
-from roles.sandbox.world import kubelet, programs, workloads
+from roles.sandbox.world import kubelet, programs, tenant, workloads
 from roles.sandbox.world.faults import Fault, FaultRules
 from roles.sandbox.world.history import AUTHOR, HEADER, History
 from roles.sandbox.world.injection import Injector
@@ -71,6 +71,7 @@ class Spec:
     managers: int = 2
     deschedulers: int = 2
     webhooks: bool = True
+    hostile: int = 4  # attacks of a tenant (roles/sandbox/hostile.py)
     kinds: tuple[str, ...] = ()
     workloads: tuple[Workload, ...] = ()
     plan: tuple[Fault, ...] | None = None
@@ -255,6 +256,9 @@ class World:
         users = workloads.Users(self, works)
         self.add("users", lambda program: users.main)
         self.programs["users"].wanted = False
+        attacks = tenant.draw(random.Random(f"{self.seed}/hostile"), spec.hostile if spec.webhooks else 0)
+        self.add(tenant.NAME, lambda program: tenant.Tenant(self, attacks, spec.minutes * 30).main)
+        self.programs[tenant.NAME].wanted = False
         hurting = asyncio.ensure_future(self.injector.run(plan))
         await asyncio.sleep(spec.minutes * 60)
         await hurting
