@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from koord import seams
-from koord.api.kinds import PODS, VALIDATINGWEBHOOKCONFIGURATIONS
+from koord.api.kinds import PODS, ROLEBINDINGS, ROLES, VALIDATINGWEBHOOKCONFIGURATIONS
 from koord.kube.client import Client
-from koord.kube.errors import AlreadyExists, ApiError, NotFound
+from koord.kube.errors import AlreadyExists, ApiError, NotFound, from_response
 from roles.sandbox.hostile import ATTACKS, Attack
 from roles.sandbox.objects import SCHEDULER
 from roles.sandbox.world.programs import connection
@@ -53,6 +53,23 @@ def pod_of(attack: Attack, suffix: str = "", *, clean: bool = False) -> Obj:
             "containers": [{"name": "main", "image": "app", "resources": resources}],
         },
     }
+
+
+async def policies(client: Client) -> None:
+    """The policies of who may write what, as they are shipped, and a tenant who may write pods and nothing else."""
+    from roles.tools import policies as shipped
+
+    rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "get", "list", "patch"]}
+    who = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": NAME}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": NAME}
+    await client.create(ROLES, {"metadata": {"name": NAME}, "rules": [rule]}, NAMESPACE)
+    await client.create(ROLEBINDINGS, {"metadata": {"name": NAME}, "roleRef": role, "subjects": [who]}, NAMESPACE)
+    for document in (*shipped.allocations(), *shipped.bounds()):
+        plural = "ies" if document["kind"].endswith("Policy") else "ybindings"
+        path = f"/apis/{document['apiVersion']}/validatingadmissionpolic{plural}"
+        status, raw = await client.raw("POST", path, document)
+        if status != 201:
+            raise from_response(status, raw)
 
 
 class Tenant:

@@ -72,6 +72,7 @@ class Spec:
     deschedulers: int = 2
     webhooks: bool = True
     hostile: int = 4  # attacks of a tenant (roles/sandbox/hostile.py)
+    policies: bool = False  # the admission policies of configs/install, for which the tenant's rights are enforced
     kinds: tuple[str, ...] = ()
     workloads: tuple[Workload, ...] = ()
     plan: tuple[Fault, ...] | None = None
@@ -175,7 +176,9 @@ class World:
         self.network.services[WEBHOOKS] = self._manager
         # kube-apiserver's minute, or often: a client asks of a watch that says nothing for long
         bookmarks = random.Random(f"{self.seed}/bookmarks").choice((12.0, 12.0, 12.0, 60.0))
-        self.server = ApiServer(ServerConfig(webhook_services={service: f"{WEBHOOKS[0]}:{WEBHOOKS[1]}"}, bookmark_seconds=bookmarks))
+        mode = "RBAC" if self.spec.policies else "AlwaysAllow"
+        services = {service: f"{WEBHOOKS[0]}:{WEBHOOKS[1]}"}
+        self.server = ApiServer(ServerConfig(webhook_services=services, bookmark_seconds=bookmarks, authorization_mode=mode))
         handle = self.server.front.handle
 
         async def named(request: web.BaseRequest) -> web.StreamResponse:
@@ -213,6 +216,8 @@ class World:
                     await ensure(client, DEVICES, _device(name, self.spec.gpus))
             for name, most in QUOTAS.items():
                 await ensure(client, ELASTICQUOTAS, _quota(name, most), NAMESPACE)
+            if self.spec.policies:
+                await tenant.policies(client)
 
     # -- the run -------------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from koord.api import trust
 from roles.sandbox.hostile import ATTACKS
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -19,12 +20,12 @@ from pathlib import Path
 import orjson
 from roles.sandbox.world import runner, world as worlds
 from roles.sandbox.world.faults import Fault
-from roles.sandbox.world.invariants import Checker
+from roles.sandbox.world.invariants.checker import Checker
 from roles.sandbox.world.world import Spec, World, quiet
 
-hostile, plan = int(sys.argv[1]), tuple(Fault(**one) for one in orjson.loads(sys.argv[2]))
+hostile, plan, policies = int(sys.argv[1]), tuple(Fault(**one) for one in orjson.loads(sys.argv[2])), sys.argv[3] == "policies"
 worlds.warm()
-spec = Spec(seed=11, nodes=3, pods=16, minutes=4.0, plan=plan, calm=60.0, hostile=hostile)
+spec = Spec(seed=11, nodes=3, pods=16, minutes=4.0, plan=plan, calm=60.0, hostile=hostile, policies=policies)
 with tempfile.TemporaryDirectory() as scratch, quiet():
     world = World(spec, Path(scratch))
     checker = Checker(world.history)
@@ -47,10 +48,10 @@ with tempfile.TemporaryDirectory() as scratch, quiet():
 """
 
 
-def live(hostile: int, plan: list[dict[str, object]]) -> dict:
+def live(hostile: int, plan: list[dict[str, object]], *more: str) -> dict:
     """A world in a process of its own."""
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    command = [sys.executable, "-c", _LIVE, str(hostile), orjson.dumps(plan).decode()]
+    command = [sys.executable, "-c", _LIVE, str(hostile), orjson.dumps(plan).decode(), *(more or ("webhooks",))]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr.decode()[-3000:]
     return orjson.loads(done.stdout)
@@ -88,13 +89,31 @@ def test_every_attack_is_answered_as_the_table_says_and_harms_nobody() -> None:
     }
 
 
+NO_MANAGERS: list[dict[str, object]] = [{"at": 1.0, "kind": "kill", "target": f"manager-{letter}", "seconds": 200.0} for letter in "ab"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.feature("BEY-SEC-03")
+def test_policies_hold_while_no_manager_answers() -> None:
+    """Allocations and bounds are refused by the API server itself; what only a webhook can judge is left to the node."""
+    told = live(len(ATTACKS), NO_MANAGERS, "policies")
+    assert told["violations"] == []
+    reserved = {*trust.RESERVED, *trust.FORBIDDEN}
+    for attack in ATTACKS:
+        said = told["answers"][attack.name]
+        if reserved & set(attack.annotations):
+            assert [text.partition(":")[0] for text in said] == ["create refused", "change refused"], (attack.name, said)
+        for key in reserved:
+            assert key not in told["pods"][f"apps/hostile-{attack.name}"][2], (attack.name, key)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.feature("BEY-SEC-03")
 def test_with_no_manager_to_ask_the_scheduler_keeps_to_what_it_decided() -> None:
     """Pods' webhooks fail open: the forged allocations are stored, and taken off before the pods are bound."""
-    plan = [{"at": 1.0, "kind": "kill", "target": f"manager-{letter}", "seconds": 200.0} for letter in "ab"]
-    told = live(len(ATTACKS), plan)
+    told = live(len(ATTACKS), NO_MANAGERS)
     assert told["violations"] == []
     taken = [name for name, said in told["answers"].items() if said[0] == "create taken"]
     assert len(taken) > 30, "the webhooks were not asked"
