@@ -65,6 +65,9 @@ proto: $(STAMP) ## generate the protobuf modules
 policies: $(STAMP) ## generate the admission policies of configs/install from the table of who may write what
 	$(BIN)/python -m roles.tools.policies
 
+rights: $(STAMP) ## generate what says what koordlet may do on a node (DaemonSet, unit, NetworkPolicies, docs/host.md) from one table
+	$(BIN)/python -m roles.tools.rights
+
 crds: $(STAMP) ## generate configs/crds from the models
 	$(BIN)/python -m koord.api.crdgen configs/crds
 
@@ -89,6 +92,10 @@ cases: $(STAMP) ## black-box cases against the embedded API server: make cases C
 
 dist: $(STAMP) ## one-dir and one-file binaries, SBOM and checksums in dist/
 	packaging/dist.sh
+
+release: $(STAMP) ## manifests with the image by digest, in dist/manifests: make release IMAGE=HOST/REPOSITORY@sha256:…
+	@test -n "$(IMAGE)" || { echo "usage: make release IMAGE=HOST/REPOSITORY@sha256:…"; exit 2; }
+	$(BIN)/python -m roles.tools.release "$(IMAGE)" dist/manifests
 
 chart: ## the Helm chart as a package in dist/; needs helm
 	helm package configs/chart/koord --destination dist

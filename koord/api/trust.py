@@ -90,6 +90,7 @@ OOM_SCORE_BOUNDS: Final = Bounds(-997, 1000)
 BEST_EFFORT_OOM_SCORE_BOUNDS: Final = Bounds(0, 1000)
 #: Evictions that protect the node itself: no owner's list keeps a best-effort pod out of them.
 NODE_PROTECTION: Final = frozenset({"BEMemoryEvict", "MemoryEvict", "MemoryAllocatableEvict"})
+_TOLD: Final = 80  # characters of a value in a message
 
 
 def _scheduler(effect: str, cap: str, *keys: str) -> tuple[Rule, ...]:
@@ -268,12 +269,18 @@ def _beyond(rule: Rule, found: Any) -> Iterator[str]:
         for member, bounds in (rule.bounds or {}).items():
             value = block.get(member)
             if value is not None and value not in bounds:
-                yield f'metadata.annotations["{rule.key}"]: {member}: {value!r} is not in {bounds.low}..{bounds.high}'
+                yield f'metadata.annotations["{rule.key}"]: {member}: {_shown(value)} is not in {bounds.low}..{bounds.high}'
         for member, words in (rule.words or {}).items():
             value = block.get(member)
             if value is not None and value not in words:
                 accepted = ", ".join(word for word in words if word)
-                yield f'metadata.annotations["{rule.key}"]: {member}: {value!r} is not known; accepted: {accepted}'
+                yield f'metadata.annotations["{rule.key}"]: {member}: {_shown(value)} is not known; accepted: {accepted}'
+
+
+def _shown(value: Any) -> str:
+    """As much of a value as is worth telling: who is told may not be who wrote it."""
+    text = repr(value)
+    return text if len(text) <= _TOLD else f"{text[:_TOLD]}…"
 
 
 def _eviction_policies(annotations: Annotations) -> None:

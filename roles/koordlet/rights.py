@@ -1,11 +1,13 @@
-"""What koordlet uses of a machine, by feature: the one table behind the DaemonSet, the systemd unit and docs/host.md. Tests compare them.
+"""What koordlet uses of a machine, by feature: the one table that the DaemonSet, its components, its NetworkPolicy, the systemd unit and
+docs/host.md are generated from (`make rights`).
 
-A row without `privileged` works as installed. Capabilities are those of the unit and of the DaemonSet.
+A row without `component` works as installed. No row makes the container privileged: what cannot be had without it is for the unit.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,14 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
+class Port:
+    """A port of the container by its name in the manifest."""
+
+    name: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Right:
     """One row: who needs what, and what is without it. `capabilities` without CAP_."""
 
@@ -29,7 +39,15 @@ class Right:
     without: str
     capabilities: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
-    privileged: bool = False
+    ports: tuple[Port, ...] = ()
+    component: str = ""
+    """Folder of configs/components that gives it."""
+    arguments: tuple[str, ...] = ()
+    """Flags that the component adds."""
+    environment: Mapping[str, str] = field(default_factory=dict, hash=False)
+    runtime_class: str = ""
+    unit_only: bool = False
+    """A container that is not privileged cannot have it: koordlet as a unit of systemd can."""
 
 
 _SYS = Mount("sys", "/sys", follows=True)
@@ -41,6 +59,9 @@ _STATE = Mount("state", "/var/lib/koordlet", writable=True, made=True)
 _CONTAINERD = Mount("run-containerd", "/var/run/containerd", made=True)
 _CRIO = Mount("run-crio", "/var/run/crio", made=True)
 _NRI = Mount("run-nri", "/var/run/nri", made=True)
+_PROC = Mount("proc", "/proc", writable=True)
+_KERNEL = Mount("sys-kernel", "/sys/kernel", writable=True, follows=True)
+_TERWAY = Mount("terway", "/var/lib/terway/qos", writable=True)
 _HOOKS = Mount("hooks", "/etc/runtime/hookserver.d", writable=True, made=True)
 
 RIGHTS: tuple[Right, ...] = (
@@ -89,49 +110,73 @@ RIGHTS: tuple[Right, ...] = (
         "values come a moment later",
         mounts=(_HOOKS, _RUN, _NRI),
     ),
-    Right(
-        "`RdtResctrl` where resctrl is not mounted; `CPICollector` before Linux 5.8",
-        "`CAP_SYS_ADMIN`",
-        "as without the feature",
-        privileged=True,
-    ),
-    Right(
-        "`SystemConfig`, the kernel's switch for `GroupIdentity`",
-        "root, `/proc/sys/vm`, `/proc/sys/kernel` writable",
-        "the knob is left alone",
-        privileged=True,
-    ),
-    Right("volume groups in `blkioQOS`", "`vgs`, `lvs`, read access to block devices", "the block is skipped", privileged=True),
-    Right(
-        "`Accelerators`",
-        "`/dev/nvidia*` for NVML, or files in `--xpu-device-infos-dir`; `koord device-daemon`, which writes those, `CAP_SYS_CHROOT`",
-        "no Device object",
-        privileged=True,
-    ),
-    Right("`TerwayQoS`", "`/var/lib/terway/qos` writable", "no files for Terway", privileged=True),
+    Right("metrics, configuration, decisions, `koord why`", "a port of the node", "nobody can ask it", ports=(Port("http", 9316),)),
     Right(
         "`PodResourcesProxy`",
-        "its directory writable, the kubelet's PodResources socket",
+        "its directory writable (below `/var/run/koordlet`), the kubelet's PodResources socket",
         "agents see the kubelet's devices",
-        privileged=True,
+        mounts=(_RUN, _KUBELET),
     ),
+    Right(
+        "`Accelerators` from files",
+        "files in `--xpu-device-infos-dir`, which `koord device-daemon` writes (that needs `CAP_SYS_CHROOT`)",
+        "no Device object",
+        mounts=(_RUN,),
+    ),
+    Right(
+        "`Accelerators` from NVIDIA's driver",
+        "the container runtime's class `nvidia`, which brings NVML and `/dev/nvidia*`",
+        "no Device object",
+        component="koordlet-gpu",
+        environment={"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"},
+        runtime_class="nvidia",
+    ),
+    Right(
+        "`SystemConfig`, `ColdPageCollector`, the kernel's switch for `GroupIdentity`",
+        "root, `/proc/sys/vm`, `/proc/sys/kernel`, `/sys/kernel` writable",
+        "the knob is left alone",
+        mounts=(_PROC, _KERNEL),
+        component="koordlet-kernel",
+        arguments=("--proc-root-dir=/host/proc",),
+    ),
+    Right("`CPICollector` before Linux 5.8", "`CAP_SYS_ADMIN`", "no cycles per instruction", ("SYS_ADMIN",), component="koordlet-old-perf"),
+    Right("`TerwayQoS`", "`/var/lib/terway/qos` writable", "no files for Terway", mounts=(_TERWAY,), component="koordlet-terway"),
+    Right(
+        "`RdtResctrl` where resctrl is not mounted",
+        "`CAP_SYS_ADMIN` among the machine's mounts; a line in `/etc/fstab` spares it",
+        "unsupported on this node",
+        unit_only=True,
+    ),
+    Right("volume groups in `blkioQOS`", "`vgs`, `lvs`, read access to block devices", "the block is skipped", unit_only=True),
 )
 
-
-def capabilities() -> tuple[str, ...]:
-    """Those of the DaemonSet as installed and of the systemd unit, without CAP_."""
-    return tuple(dict.fromkeys(name for right in RIGHTS for name in right.capabilities))
+COMPONENTS: tuple[str, ...] = tuple(dict.fromkeys(right.component for right in RIGHTS if right.component))
+"""Folders of configs/components that give more than what is installed."""
 
 
-def mounts() -> tuple[Mount, ...]:
-    """The machine's directories that the DaemonSet has as installed."""
-    return tuple(dict.fromkeys(mount for right in RIGHTS for mount in right.mounts))
+def _installed(component: str) -> Iterable[Right]:
+    return (right for right in RIGHTS if right.component == component and not right.unit_only)
+
+
+def capabilities(component: str = "") -> tuple[str, ...]:
+    """Those of the DaemonSet as installed and of the systemd unit, without CAP_; or those that a component adds."""
+    return tuple(dict.fromkeys(name for right in _installed(component) for name in right.capabilities))
+
+
+def mounts(component: str = "") -> tuple[Mount, ...]:
+    """The machine's directories that the DaemonSet has as installed, or that a component adds."""
+    return tuple(dict.fromkeys(mount for right in _installed(component) for mount in right.mounts))
+
+
+def ports() -> tuple[Port, ...]:
+    """Ports that others reach."""
+    return tuple(dict.fromkeys(port for right in RIGHTS for port in right.ports))
 
 
 def table() -> str:
     """The rows as docs/host.md has them."""
     lines = ["| Feature | Needs | Without it | DaemonSet |", "| --- | --- | --- | --- |"]
     for right in RIGHTS:
-        where = "`koordlet-privileged`" if right.privileged else "as installed"
+        where = "no: a unit of systemd" if right.unit_only else f"`{right.component}`" if right.component else "as installed"
         lines.append(f"| {right.feature} | {right.needs} | {right.without} | {where} |")
     return "\n".join(lines) + "\n"

@@ -14,6 +14,7 @@ from koord.kube.client import Client
 from koord.kube.errors import AlreadyExists, ApiError, NotFound
 from koord.process.errors import ConfigurationError
 from koord.process.flags import GoCommand, bool_option, duration_option
+from roles.koordlet.rights import COMPONENTS
 from roles.tools import manifests, restoring
 
 # Webhooks first: a webhook whose server is gone would hold up pods. Then what acts, then rights, then names. CRDs only when asked for: with
@@ -70,8 +71,9 @@ def install(printed: bool, image: str, namespace: str, crds: bool, without: str,
     chosen = _names("--overlay", overlays, _VARIANTS)
     if {"single", "ha"} <= set(chosen):
         raise ConfigurationError("--overlay: single and ha exclude each other")
-    if {"koordlet-observe", "koordlet-privileged"} <= set(chosen):
-        raise ConfigurationError("--overlay: koordlet-observe and koordlet-privileged exclude each other")
+    more = [name for name in chosen if name in COMPONENTS]
+    if more and "koordlet-observe" in chosen:
+        raise ConfigurationError(f"--overlay: koordlet-observe and {more[0]} exclude each other")
     left_out = frozenset(_names("--without", without, manifests.PARTS))
     if "@sha256:" not in image:
         click.echo(f"image of every role: {image}; a tag can be moved, a digest (--image=…@sha256:…) cannot", err=True)

@@ -8,13 +8,14 @@ from typing import Any
 import yaml
 
 from koord.version import VERSION
+from roles.koordlet.rights import COMPONENTS
 from roles.tools import kustomize
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 NAMESPACE = "koordinator-system"
 IMAGE = f"ghcr.io/koordinator-sh/koord:v{VERSION}"
 PARTS = ("manager", "scheduler", "descheduler", "koordlet")
-OVERLAYS = ("single", "ha", "observe", "koordlet-observe", "monitoring", "open-ports", "koordlet-privileged")
+OVERLAYS = ("single", "ha", "observe", "koordlet-observe", "monitoring", "open-ports", *COMPONENTS)
 """Folders of configs/components, each of which changes or adds to what is installed."""
 OPTIONAL = ("older-kubelets", "koordlet-guard")
 """Folders of configs/optional: what is applied on purpose only, beside the rest."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from koord.version import VERSION
 from roles.koordlet import rights
 from roles.tools import manifests
+from roles.tools import rights as rendering
 from roles.tools.doctor.powers import POWERS, covers, judge_powers, judge_workloads
 from roles.tools.doctor.rights import ACCOUNTS, Question, questions
 from tests.support.processes import ROOT
@@ -58,17 +61,63 @@ def test_the_unit_has_the_same_capabilities() -> None:
     assert set(line.split()) == {f"CAP_{name}" for name in rights.capabilities()}
 
 
-def test_the_documentation_has_the_table() -> None:
-    text = (ROOT / "docs/host.md").read_text()
-    assert rights.table() in text, "python -c 'from roles.koordlet.rights import table; print(table())'"
+@pytest.mark.parametrize("file", rendering.outputs(), ids=lambda file: str(file.relative_to(ROOT)))
+def test_what_is_generated_is_current(file: Path) -> None:
+    assert file.read_text(encoding="utf-8") == rendering.outputs()[file], "run `make rights`"
 
 
-def test_all_rights_are_there_for_whom_asks() -> None:
-    pod, container = agent("koordlet-privileged")
-    assert container["securityContext"]["privileged"] is True
-    assert {"path": "/"} in [volume.get("hostPath") for volume in pod["volumes"]]
+def test_a_row_more_is_in_all_that_is_generated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row of the table is a capability, a mount and a port in the DaemonSet, the unit, the page and the NetworkPolicy."""
+    mount, port = rights.Mount("extra", "/var/lib/extra", writable=True), rights.Port("more", 9999)
+    row = rights.Right("`Extra`", "much", "nothing", ("SYSLOG",), (mount,), (port,))
+    monkeypatch.setattr(rights, "RIGHTS", (*rights.RIGHTS, row))
+    monkeypatch.setattr(rendering, "RIGHTS", rights.RIGHTS)
+    found = rendering.outputs()
+    assert "NET_ADMIN, SYSLOG]" in found[rendering.DAEMONSET]
+    [agent_] = [d for d in yaml.safe_load_all(found[rendering.DAEMONSET]) if d["kind"] == "DaemonSet"]
+    container = agent_["spec"]["template"]["spec"]["containers"][0]
+    assert {"name": "extra", "mountPath": "/host/var/lib/extra"} in container["volumeMounts"]
+    assert {"name": "more", "containerPort": 9999} in container["ports"]
+    assert "CAP_NET_ADMIN CAP_SYSLOG\n" in found[rendering.UNIT]
+    assert "| `Extra` | much | nothing | as installed |" in found[rendering.PAGE]
+    assert "{port: more, protocol: TCP}" in found[rendering.POLICIES]
+
+
+def test_marks_that_are_gone_are_named() -> None:
+    with pytest.raises(ValueError, match="make rights"):
+        rendering.replaced("a: b\n", 0, [])
+
+
+@pytest.mark.parametrize("component", rights.COMPONENTS)
+def test_an_overlay_gives_what_its_rows_say_and_never_everything(component: str) -> None:
+    (pod, container), (plain, bare) = agent(component), agent()
+    security = container["securityContext"]
+    assert (security.get("privileged", False), security["allowPrivilegeEscalation"]) == (False, False)
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["capabilities"]["add"] == [*bare["securityContext"]["capabilities"]["add"], *rights.capabilities(component)]
+    paths = [volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume]
+    assert "/" not in paths
+    assert set(paths) - {v["hostPath"]["path"] for v in plain["volumes"] if "hostPath" in v} == {m.path for m in rights.mounts(component)}
+    if component == "koordlet-gpu":
+        assert pod["runtimeClassName"] == "nvidia"
+        assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"} in container["env"]
+
+
+def test_without_any_right_it_observes() -> None:
     _, observing = agent("koordlet-observe")
     assert observing["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_network_policies_let_in_what_the_containers_serve() -> None:
+    found = manifests.rendered(crds=False)
+    for document in found:
+        if document["kind"] in ("Deployment", "DaemonSet"):
+            name = document["metadata"]["name"]
+            [policy] = [d for d in found if d["kind"] == "NetworkPolicy" and d["metadata"]["name"] == name]
+            allowed = [port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]]
+            served = document["spec"]["template"]["spec"]["containers"][0]["ports"]
+            assert allowed == [port["name"] for port in served]
+            assert policy["spec"]["podSelector"]["matchLabels"] == document["spec"]["selector"]["matchLabels"]
 
 
 def test_images_are_of_this_release_and_pulled_once() -> None:
@@ -142,8 +191,15 @@ def test_doctor_says_what_a_token_could_do_and_how_roles_run() -> None:
         return {f.area: f"{f.level} {f.message}" for f in judge_workloads(workloads, fenced, registered=True)}
 
     assert all(text.startswith("ok") for text in installed().values())
-    assert "privileged; all of / is mounted; no seccomp profile" in installed("koordlet-privileged")["koordlet as installed"]
     assert "opens paths to everybody" in installed("open-ports")["koord-manager as installed"]
+    assert installed("koordlet-kernel")["koordlet as installed"].startswith("ok")
+    everything = {"metadata": {"name": "koordlet"}, "spec": {"template": {"spec": {
+        "hostNetwork": True,
+        "volumes": [{"name": "host", "hostPath": {"path": "/"}}],
+        "containers": [{"image": "r/koord:v1", "securityContext": {"privileged": True}}],
+    }}}}  # fmt: skip
+    [loose] = judge_workloads([everything], [], registered=None)
+    assert "privileged; all of / is mounted; no seccomp profile" in loose.message
     [*_, unregistered] = judge_workloads([], [], registered=False)
     assert unregistered.level == "fail"
     moving = {

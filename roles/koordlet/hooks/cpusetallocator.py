@@ -19,7 +19,7 @@ from koord.api.annotations import (
 )
 from koord.api.names import ANNOTATION_RESOURCE_STATUS, RESOURCE_BATCH_CPU, RESOURCE_CPU
 from koord.api.qos import QoSClass
-from koord.api.quantity import parse_milli
+from koord.api.quantity import QuantityError, parse_milli
 from roles.koordlet.hooks.context import Answer, ContainerContext, HostAppContext, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook, Pods, RuleError
 from roles.koordlet.host.cgroup import BESTEFFORT
@@ -47,6 +47,10 @@ class PoolRule:
         """All share pools; None when there is none."""
         return ",".join(cpus for _, cpus in self.pools) or None
 
+    def has(self, node: int) -> bool:
+        """Whether the node published a share pool, maybe an empty one, of a NUMA node."""
+        return any(node == number for number, _ in (*self.pools, *self.be_pools))
+
     def of_nodes(self, nodes: tuple[int, ...], *, best_effort: bool) -> str | None:
         """Pools of some NUMA nodes, in the order of the nodes."""
         by_node = dict(self.be_pools if best_effort else self.pools)
@@ -54,21 +58,28 @@ class PoolRule:
 
 
 def _held(pod: PodContext, rule: PoolRule | None) -> CPUSet:
-    """CPUs of the pod's own. Raises AnnotationError for a list that cannot be read."""
-    stated_cpus(pod.annotations.get(ANNOTATION_RESOURCE_STATUS, ""))
+    """CPUs of the pod's own. A list that cannot be read is none: its author must not get out of the share pools by it.
+
+    In a runtime's request it is an error, which fails the request or not as the policy says. Raises AnnotationError.
+    """
+    if pod.state is None:
+        stated_cpus(pod.annotations.get(ANNOTATION_RESOURCE_STATUS, ""))
     return pod.held(rule.cpus if rule is not None else ANY_NODE).cpus
 
 
 def _nodes(pod: PodContext) -> tuple[int, ...]:
-    """NUMA nodes of which a pod that requests CPU has some. Raises AnnotationError."""
-    status = parse_resource_status(pod.annotations)
-    if status is None or not requests_cpu(pod.claimant):
+    """NUMA nodes of which a pod that requests CPU has some; none where that cannot be read."""
+    try:
+        status = parse_resource_status(pod.annotations)
+        if status is None or not requests_cpu(pod.claimant):
+            return ()
+        return tuple(
+            part.node
+            for part in status.numa_node_resources
+            if any(parse_milli(part.resources.get(name, "0")) > 0 for name in (RESOURCE_CPU, RESOURCE_BATCH_CPU))
+        )
+    except (AnnotationError, QuantityError):
         return ()
-    return tuple(
-        part.node
-        for part in status.numa_node_resources
-        if any(parse_milli(part.resources.get(name, "0")) > 0 for name in (RESOURCE_CPU, RESOURCE_BATCH_CPU))
-    )
 
 
 class CPUSetAllocator(Hook[PoolRule]):
@@ -129,7 +140,7 @@ class CPUSetAllocator(Hook[PoolRule]):
             return str(own)
         if rule is None:
             return None
-        nodes = _nodes(pod)
+        nodes = tuple(node for node in _nodes(pod) if rule.has(node))
         if nodes and (pod.qos is not QoSClass.BE or self.gate("BECPUManager")):
             return rule.of_nodes(nodes, best_effort=pod.qos is QoSClass.BE)
         if pod.qos is QoSClass.SYSTEM and rule.system:

@@ -131,7 +131,7 @@ def _batch(state: PodState) -> dict[str, BatchResources]:
         for c in state.all_containers()
         if c.spec is not None and (batch := batch_of(c.spec.resources.requests, c.spec.resources.limits)).declared
     }
-    return found or {name: batch for name, batch in batch_by_annotation(state.annotations).items() if batch.declared}
+    return found or {name: batch for name, batch in batch_leniently(state.annotations, state.key, strict=False).items() if batch.declared}
 
 
 # -- requests of runtimes ----------------------------------------------------------------------------------------------------

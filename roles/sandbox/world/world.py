@@ -29,7 +29,7 @@ from roles.sandbox.bootstrap import ensure
 from roles.sandbox.nodes import fleet
 from roles.sandbox.process_kubelet.node import LEASE_NAMESPACE
 from roles.sandbox.world import faults as fault_plans
-from roles.sandbox.world import kubelet, programs, workloads
+from roles.sandbox.world import kubelet, programs, tenant, workloads
 from roles.sandbox.world.faults import Fault, FaultRules
 from roles.sandbox.world.history import AUTHOR, HEADER, History
 from roles.sandbox.world.injection import Injector
@@ -71,6 +71,8 @@ class Spec:
     managers: int = 2
     deschedulers: int = 2
     webhooks: bool = True
+    hostile: int = 4  # attacks of a tenant (roles/sandbox/hostile.py)
+    policies: bool = False  # the admission policies of configs/install, for which the tenant's rights are enforced
     kinds: tuple[str, ...] = ()
     workloads: tuple[Workload, ...] = ()
     plan: tuple[Fault, ...] | None = None
@@ -174,7 +176,9 @@ class World:
         self.network.services[WEBHOOKS] = self._manager
         # kube-apiserver's minute, or often: a client asks of a watch that says nothing for long
         bookmarks = random.Random(f"{self.seed}/bookmarks").choice((12.0, 12.0, 12.0, 60.0))
-        self.server = ApiServer(ServerConfig(webhook_services={service: f"{WEBHOOKS[0]}:{WEBHOOKS[1]}"}, bookmark_seconds=bookmarks))
+        mode = "RBAC" if self.spec.policies else "AlwaysAllow"
+        services = {service: f"{WEBHOOKS[0]}:{WEBHOOKS[1]}"}
+        self.server = ApiServer(ServerConfig(webhook_services=services, bookmark_seconds=bookmarks, authorization_mode=mode))
         handle = self.server.front.handle
 
         async def named(request: web.BaseRequest) -> web.StreamResponse:
@@ -212,6 +216,8 @@ class World:
                     await ensure(client, DEVICES, _device(name, self.spec.gpus))
             for name, most in QUOTAS.items():
                 await ensure(client, ELASTICQUOTAS, _quota(name, most), NAMESPACE)
+            if self.spec.policies:
+                await tenant.policies(client)
 
     # -- the run -------------------------------------------------------------------------------------------------------------
 
@@ -255,6 +261,9 @@ class World:
         users = workloads.Users(self, works)
         self.add("users", lambda program: users.main)
         self.programs["users"].wanted = False
+        attacks = tenant.draw(random.Random(f"{self.seed}/hostile"), spec.hostile if spec.webhooks else 0)
+        self.add(tenant.NAME, lambda program: tenant.Tenant(self, attacks, spec.minutes * 30).main)
+        self.programs[tenant.NAME].wanted = False
         hurting = asyncio.ensure_future(self.injector.run(plan))
         await asyncio.sleep(spec.minutes * 60)
         await hurting

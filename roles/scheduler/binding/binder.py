@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from koord.api import trust
 from koord.kube.errors import ApiError, Conflict, Invalid, NotFound, ServerError, Unreachable
 from koord.seams import perf_counter
 from roles.scheduler.cluster.podinfo import PodInfo
@@ -23,6 +24,7 @@ from roles.scheduler.planner.placements import Placement
 
 log = logging.getLogger(__name__)
 
+_RESERVED = frozenset(trust.RESERVED)
 _LEASE_LOST = "the lease is lost: nothing is written any more"
 
 
@@ -264,6 +266,8 @@ class Binder:
             status = await self._timed(framework, plugin, "PreBind", plugin.pre_bind(decision.ctx, decision.node, draft))
             if not status.ok and status.code is not Code.SKIP:
                 return status.by(plugin.name)
+        if framework.patchers:
+            _leave_nothing(decision.ctx.pod, draft)
         if draft.empty:
             return SUCCESS
         for patcher in framework.patchers:
@@ -273,3 +277,10 @@ class Binder:
             if status.code is not Code.SKIP:
                 return status if status.ok else status.by(patcher.name)
         return error("preBind plugins want annotations written, but no plugin of the profile writes them (DefaultPreBind)")
+
+
+def _leave_nothing(pod: PodInfo, draft: BindDraft) -> None:
+    """What no plugin wants of the annotations that only schedulers write goes: it is left over, or of the pod's author (BEY-SEC-03)."""
+    for key in () if pod.reservation else (pod.pod.metadata.annotations or ()):
+        if key in _RESERVED:
+            draft.annotations.setdefault(key, None)

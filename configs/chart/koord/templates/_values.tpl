@@ -24,15 +24,17 @@
 {{- $_ := set .container "env" (append $found (dict "name" .name "value" (toString .value))) -}}
 {{- end -}}
 
-{{/* host/repository:tag from the manifest's, imageRepositoryHost, image and the role's image. Takes root, values, image (the manifest's). */}}
+{{/* host/repository:tag, or @digest, from the manifest's, imageRepositoryHost, image and the role's image. Takes root, values, image (the manifest's). */}}
 {{- define "koord.image" -}}
 {{- $own := .values.image | default dict -}}
 {{- $all := .root.Values.image | default dict -}}
 {{- $host := regexFind "^[^/]+" .image -}}
 {{- $tag := regexFind "[^:]+$" .image -}}
-{{- $repository := .image | trimPrefix (printf "%s/" $host) | trimSuffix (printf ":%s" $tag) -}}
+{{- $repository := .image | trimPrefix (printf "%s/" $host) | trimSuffix (printf ":%s" $tag) | trimSuffix "@sha256" -}}
+{{- $digest := $all.digest | default (ternary (printf "sha256:%s" $tag) "" (contains "@sha256:" .image)) -}}
 {{- $host = $own.host | default .root.Values.imageRepositoryHost | default $host -}}
-{{- printf "%s/%s:%s" $host ($own.repository | default $all.repository | default $repository) ($own.tag | default $all.tag | default $tag) -}}
+{{- $named := printf "%s/%s" $host ($own.repository | default $all.repository | default $repository) -}}
+{{- if $digest -}}{{- printf "%s@%s" $named $digest -}}{{- else -}}{{- printf "%s:%s" $named ($own.tag | default $all.tag | default $tag) -}}{{- end -}}
 {{- end -}}
 
 {{/* What every workload takes. Takes root, doc, values. */}}

@@ -11,6 +11,7 @@ from roles.sandbox.world.invariants.migrations import MoveHasAPlace
 from roles.sandbox.world.invariants.overcommit import NoPromiseFromSilence
 from roles.sandbox.world.invariants.placement import BoundIsScheduled, BoundOnce, DeviceOnce, ExclusiveCpuOnce, NodeNotOvercommitted
 from roles.sandbox.world.invariants.quotas import QuotaWithinMax
+from roles.sandbox.world.invariants.trust import AllocatedByScheduler, TrustedByAdmission
 
 INVARIANTS: tuple[type[Invariant], ...] = (
     NodeNotOvercommitted,
@@ -23,6 +24,8 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     EvictedOnce,
     OneNodeMakesRoom,
     MoveHasAPlace,
+    TrustedByAdmission,
+    AllocatedByScheduler,
     NoPromiseFromSilence,
     GangWhole,
     WhatFitsIsBound,

@@ -24,3 +24,8 @@ def _whole_node() -> None:
 @MUTANTS.add("controllers-write-without-a-reason", "the manager writes every node at each look")
 def _chatty() -> None:
     replace("roles.manager.noderesource.plan:_needs", lambda present, name, amount, threshold: amount is not None)
+
+
+@MUTANTS.add("allocations-are-anybodys", "admission takes whoever asks for the scheduler")
+def _anybodys() -> None:
+    replace("koord.api.trust:is_writer", lambda username, groups, writers: True)

@@ -111,6 +111,20 @@ class TestCPUSets:
         node.run()
         assert cpus(node, made) == "0-5,8-15"
 
+    @pytest.mark.feature("BEY-SEC-03")
+    @pytest.mark.parametrize("status", [
+        "[", "7", '{"cpuset":["0"]}', '{"cpuset":"-1"}', '{"cpuset":"0-3","numaNodeResources":7}',
+        '{"numaNodeResources":[{"node":-1,"resources":{"cpu":"1"}}]}', '{"numaNodeResources":[{"node":0,"resources":{"cpu":"x"}}]}',
+    ])  # fmt: skip
+    def test_what_cannot_be_read_leads_nobody_out_of_the_share_pools(self, hooked, status: str) -> None:
+        node = hooked("CPUSetAllocator", "BatchResource")
+        node.world.nrt = nrt()
+        annotations = {"scheduling.koordinator.sh/resource-status": status}
+        made = [pod(node, "odd", qos="LS", requests={"cpu": "1"}, annotations=annotations)]
+        made.append(pod(node, "batch", qos="LS", annotations={"node.koordinator.sh/extended-resource-spec": "{"}))
+        node.run()
+        assert [cpus(node, one) for one in made] == ["0-5,8-15"] * 2
+
     def test_bound_pods_have_no_quota(self, hooked) -> None:
         node = hooked("CPUSetAllocator")
         bound = pod(node, "bound", qos="LSR", kube_qos="Guaranteed", requests={"cpu": "2"}, annotations=allocated("2,10"))
