@@ -36,7 +36,7 @@ def files(image: str) -> dict[str, str]:
     """Name and content of every file. Raises ConfigurationError."""
     host, repository, digest = parsed(image)
     found = {_NAME: manifests.text(manifests.rendered(image=image))}
-    for name in manifests.OVERLAYS:
+    for name in (*manifests.OVERLAYS, *manifests.OPTIONAL):
         found[f"install-{name}.yaml"] = manifests.text(manifests.rendered(image=image, overlays=(name,)))
     values = {"imageRepositoryHost": host, "image": {"repository": repository, "digest": digest}}
     found["values.yaml"] = "# helm install koord koord-VERSION.tgz --values=values.yaml\n" + yaml.safe_dump(values, sort_keys=False)
