@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from koord.accounting.resources import format_value, is_bytes
+from koord.api.names import LABEL_POD_GROUP
 from koord.api.quantity import QuantityError, format_binary, parse_milli, parse_value
 from koord.decisions.record import Number, Record, Term
 from roles.tools.facts import Gathered, event_time
@@ -288,6 +289,8 @@ def _pod_section(found: Gathered, now: float) -> Section | None:
     lines = [f"{status.get('phase') or 'Pending'}{where}; QoS {qos}, priority {spec.get('priority', 0)}."]
     if meta.get("deletionTimestamp"):
         lines.append(f"It is being deleted (asked {_age(meta['deletionTimestamp'], now)}).")
+    if not node and (gang := labels.get(LABEL_POD_GROUP)):
+        lines.append(f"It is scheduled with its gang: koord why podgroup {meta.get('namespace', '')}/{gang}")
     if not node:
         lines += _untouched(spec, status)
     if not node and live.nodes:

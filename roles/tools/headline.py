@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from koord.api.quantity import format_binary
 from koord.decisions.record import Number, Record, Term
 
 LENGTH = 120
@@ -85,8 +86,17 @@ def _refused(record: Record) -> str:
     """Why no node takes a pod: the reasons by how many nodes give them."""
     if record.verdict != "Unschedulable" or not record.terms:
         return ""
-    counted = sorted((term for term in record.terms if isinstance(term.value, (int, float))), key=lambda term: -float(term.value))
+    counted = [term for term in record.terms if term.unit in ("nodes", "") and isinstance(term.value, (int, float))]
+    quotas = [term for term in record.terms if term.name.startswith("quota ") and isinstance(term.value, (int, float)) and term.value < 0]
+    if quotas:
+        worst = min(quotas, key=lambda term: float(term.value))
+        return f"{worst.name} is short of {cpus(-float(worst.value)) if worst.unit == 'milli' else _size(-float(worst.value))}"
     if not counted:
         return ""
     looked = record.numbers.get("evaluated", "")
+    counted.sort(key=lambda term: -float(term.value))
     return f"none of {looked} nodes fits: " + ", ".join(f"{term.value:g} × {term.name}" for term in counted)
+
+
+def _size(value: float) -> str:
+    return format_binary(int(value)) if value >= 1024 else f"{value:g}"
