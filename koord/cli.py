@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "install": ("roles.tools.install", "install", "Print the manifests that koord is installed with."),
     "uninstall": ("roles.tools.install", "uninstall", "Take koord out of a cluster in the safe order."),
     "top": ("roles.tools.top.cli", "command", "Show who uses what on which node, now."),
+    "ui": ("roles.tools.ui.cli", "command", "Show nodes, pending pods, decisions and quotas on a page in the browser."),
     "doctor": ("roles.tools.doctor.cli", "command", "Look whether machine and cluster have what koord needs."),
     "lint": ("roles.tools.lint.cli", "command", "Check configurations and objects without a cluster."),
     "probe": ("roles.tools.probe", "command", "Ask a role's health from inside its container."),

@@ -7,7 +7,7 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,6 +165,10 @@ class Sandbox:
         recorder = self.recorders[role] = Recorder(role, [self._newest])
         ops = self.ops[role] = OpsServer("127.0.0.1", self.port(role), recorder=recorder, role=role)
         return ops
+
+    def undo(self, step: Callable[[], Awaitable[Any]]) -> None:
+        """Take this step when the sandbox ends, before those that were there already."""
+        self._undo.append(step)
 
     def live(self, work: Coroutine[Any, Any, Any], role: str) -> None:
         """Run a role's App for as long as the sandbox lives; at the end it gets a moment to finish by itself."""

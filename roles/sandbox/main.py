@@ -70,6 +70,8 @@ def up(settings: Settings) -> int:
         chosen = _scenario(settings)
     except InvalidConfig as error:
         return _complain(str(error))
+    if settings.scenario is None:
+        chosen = chosen.model_copy(update={"activity": True})
     return hosted(settings, chosen, _stay)
 
 
@@ -297,6 +299,7 @@ def _restore(session: Session) -> None:
 
 async def _stay(sandbox: Sandbox, life: Life, session: Session) -> None:
     """`up`: show the nodes until a signal."""
+    from roles.sandbox.activity import Activity
     from roles.sandbox.sampler import Sampler
     from roles.sandbox.view.terminal import open_view
 
@@ -307,6 +310,11 @@ async def _stay(sandbox: Sandbox, life: Life, session: Session) -> None:
     try:
         view.say(f"kubectl --kubeconfig {sandbox.kubeconfig} get nodes,pods -A     (Ctrl-C ends everything)")
         await sandbox.submit_simulated_batch()
+        if session.scenario.activity and session.scenario.nodes.count > 1:
+            activity = Activity(sandbox)
+            await activity.start()
+            session.store.publish(session.run, sandbox.endpoints)
+            life.spawn(activity.run(), "activity")
         while not life.stopping.is_set():
             frame = sandbox.frame(time.monotonic() - session.began, "up")
             view.show(sampler.frame(frame) if sampler is not None else frame)

@@ -17,6 +17,7 @@ from roles.sandbox.logtail import JsonTail
 from roles.sandbox.measure import PhaseResult, load_lines
 from roles.sandbox.polling import POLL, until
 from roles.sandbox.process_kubelet.worker import PodWorker
+from roles.sandbox.report.text import TITLES
 from roles.sandbox.sampler import BEST_EFFORT, Sampler
 from roles.sandbox.scenario import PhaseKind, Scenario
 from roles.sandbox.sizing import request_of_each
@@ -169,8 +170,14 @@ class Phases:
             load_rate=current.step_times[-1][2] if current is not None and current.step_times else None,
             p50=tick.p50 if tick is not None else None,
             p99=tick.p99 if tick is not None else None,
+            phases=tuple((TITLES[phase.kind], self._p99(phase.kind)) for phase in self.scenario.phases),
             evictions=sum(r.evictions for r in self.results) + self._evicted(),
         )
+
+    def _p99(self, kind: PhaseKind) -> float | None:
+        """The p99 of a phase that is over."""
+        peak = next((result.peak() for result in self.results if result.kind == kind), None)
+        return peak.p99 if peak is not None else None
 
     # --- the load ---------------------------------------------------------------------------------------------------------
 

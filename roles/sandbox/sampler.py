@@ -99,6 +99,7 @@ class Sampler:
             node_busy=self.rate("node_busy", 1.0),
             service_cpu=self.rate("service_ns", 1e9),
             be_cpu=self.rate("be_ns", 1e9),
+            batch_cpu_used=self.rate("batch_ns", 1e9),
             be_quota=None if quota is None else (-1.0 if quota < 0 else quota / CFS_PERIOD_US),
         )
 

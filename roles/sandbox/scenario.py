@@ -177,6 +177,8 @@ class Scenario(ConfigModel):
     """In the order in which they run. `koord` needs a NodeMetric report, which the agent first makes after 30 s."""
     repeats: int = Field(2, ge=0, le=10)
     """How often a phase is measured again that something else on this machine disturbed."""
+    activity: bool = False
+    """Whether jobs come and go, pods wait and a node gets hot while `koord sandbox up` runs; it does so without a scenario file."""
     slo_controller_config: dict[str, dict[str, Any]] = Field(default_factory=_default_slo)
     """The keys of the ConfigMap slo-controller-config, as mappings."""
     descheduler_configuration: dict[str, Any] = Field(default_factory=_default_descheduler)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from koord.accounting.resources import format_value, is_bytes
-from koord.api.quantity import QuantityError, format_binary, format_milli
+from koord.api.names import LABEL_POD_GROUP
+from koord.api.quantity import QuantityError, format_binary, parse_milli, parse_value
 from koord.decisions.record import Number, Record, Term
 from roles.tools.facts import Gathered, event_time
+from roles.tools.headline import LENGTH, cpus, headline, short
 from roles.tools.nearest import Nearest, nearest_node
 
+LONG = 40  # characters: a sentence as long is told once
 MAX_FILES = 6  # control group files of a pod that are shown; the newest writes
 
 
@@ -39,6 +43,8 @@ class Explanation:
 
     subject: str
     summary: str
+    reason: str = ""
+    """The verdict of the decision that the summary tells: a stable code (see `_PLAIN`); "" where nobody has decided."""
     sections: list[Section] = field(default_factory=list)
 
 
@@ -55,7 +61,7 @@ def ago(seconds: float) -> str:
 
 
 def amount(name: str, value: Number, unit: str = "") -> str:
-    """A number as people read it: milli-CPU as cores, bytes as Gi, percentages with their sign."""
+    """A number as people read it: milli-CPU as CPUs, bytes with a binary suffix, percentages with their sign."""
     if isinstance(value, (str, bool)):
         return str(value)
     if unit in ("percent", "%"):
@@ -63,7 +69,7 @@ def amount(name: str, value: Number, unit: str = "") -> str:
     lowered = name.lower()
     plain = "percent" in lowered or "ratio" in lowered or "count" in lowered or "pods" in lowered
     if unit == "milli" or (not unit and not plain and "cpu" in lowered and float(value).is_integer()):
-        return format_milli(int(value))
+        return cpus(value)
     if unit == "bytes" or (not unit and not plain and "memory" in lowered and float(value).is_integer()):
         return _bytes(int(value))
     text = f"{value:.4g}" if isinstance(value, float) and not value.is_integer() else str(int(value))
@@ -71,14 +77,11 @@ def amount(name: str, value: Number, unit: str = "") -> str:
 
 
 def _bytes(value: int) -> str:
-    """Exact where a binary suffix is, else rounded to two digits of the largest one that fits."""
-    exact = format_binary(value)
-    if not exact.lstrip("-").isdigit() or abs(value) < 1024:
-        return exact
+    """With the largest binary suffix that fits; exact, or rounded to two digits."""
     for size, suffix in ((2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki")):
         if abs(value) >= size:
-            return f"{value / size:.2f}{suffix}"
-    return exact
+            return f"{value / size:.2f}".rstrip("0").rstrip(".") + suffix
+    return format_binary(value)
 
 
 def _count(number: Number, noun: str) -> str:
@@ -92,12 +95,29 @@ def _terms(record: Record, headings: tuple[str, str]) -> tuple[Table, ...]:
     if not record.terms:
         return ()
     noted = any(term.note for term in record.terms)
-    rows = tuple((term.name, amount(term.name, term.value, term.unit), *((term.note,) if noted else ())) for term in record.terms)
+    rows = tuple((term.name, _term(term), *((_note(term.note),) if noted else ())) for term in record.terms)
     return (Table((*headings, "Note") if noted else headings, rows),)
 
 
+def _term(term: Term) -> str:
+    """A term's amount; the sign of one that is subtracted stands in its name."""
+    value = -term.value if term.name.startswith("−") and isinstance(term.value, (int, float)) else term.value
+    return amount(term.name, value, term.unit)
+
+
+def _note(text: str) -> str:
+    """A note with amounts of bytes as people read them."""
+    return re.sub(r"\b\d{7,}\b", lambda found: _bytes(int(found.group())), text)
+
+
 def _numbers(record: Record, *, without: frozenset[str] = frozenset()) -> tuple[Table, ...]:
-    rows = tuple((name, amount(name, value)) for name, value in record.numbers.items() if name not in without and value != "")
+    """The numbers that no term tells already."""
+    told = {term.name for term in record.terms}
+    rows = tuple(
+        (name, amount(name, value))
+        for name, value in record.numbers.items()
+        if name not in without and name.rpartition("/")[2] not in told and value != ""
+    )
     return (Table(("Number", "Value"), rows),) if rows else ()
 
 
@@ -123,7 +143,8 @@ def _unschedulable(record: Record) -> Section:
     lines = []
     if "evaluated" in numbers:
         lines.append(f"{_count(numbers['evaluated'], 'node')} looked at, {numbers.get('feasible', 0)} fit.")
-    lines.append(record.message.rstrip(".") + "." if record.message else "No node fits.")
+    if not record.terms:  # they say the same with their counts
+        lines.append(record.message.rstrip(".") + "." if record.message else "No node fits.")
     if numbers.get("nominated"):
         lines.append(f"Waits for room on {numbers['nominated']}: {_count(numbers.get('victims', 0), 'pod')} must leave first.")
     shown = frozenset({"evaluated", "feasible", "nominated", "victims"})
@@ -132,7 +153,8 @@ def _unschedulable(record: Record) -> Section:
 
 def _formula(record: Record) -> Section:
     """A result and the terms that made it."""
-    return Section("", (record.message,) if record.message else (), _terms(record, ("Term", "Value")) + _numbers(record))
+    said = headline(record) or record.message
+    return Section("", (said,) if said else (), _terms(record, ("Term", "Value")) + _numbers(record))
 
 
 _BY_VERDICT: dict[str, Callable[[Record], Section]] = {
@@ -191,9 +213,14 @@ def _latest(records: Iterable[Record]) -> list[tuple[Record, int]]:
 # -- live objects --------------------------------------------------------------------------------------------------
 
 
-def _conditions(obj: dict[str, Any], now: float) -> tuple[Table, ...]:
+_HEALTHY = frozenset({("MemoryPressure", "False"), ("DiskPressure", "False"), ("PIDPressure", "False"), ("NetworkUnavailable", "False")})
+
+
+def _conditions(obj: dict[str, Any], now: float, usual: frozenset[tuple[str, str]] = frozenset()) -> tuple[Table, ...]:
     rows = []
     for condition in (obj.get("status") or {}).get("conditions") or ():
+        if (condition.get("type"), condition.get("status")) in usual:
+            continue
         since = _age(condition.get("lastTransitionTime"), now)
         rows.append(
             (
@@ -236,12 +263,12 @@ def _near(near: Nearest) -> tuple[str, ...]:
     if not near.shortages:
         return (f"By resources alone {near.node} has room: something else keeps the pod from it.",)
     lines = [f"Nearest by resources is {near.node}; it is short of:"]
-    for short in near.shortages:
-        lacking = short.requested - short.free
-        unit = (short.resource, lacking)
+    for one in near.shortages:
+        lacking = one.requested - one.free
+        unit = (one.resource, lacking)
         lines.append(
-            f"  {short.resource}: {_resource(*unit)} (the pod requests {_resource(short.resource, short.requested)}, "
-            f"{_resource(short.resource, short.free)} of {_resource(short.resource, short.allocatable)} is free)"
+            f"  {one.resource}: {_resource(*unit)} (the pod requests {_resource(one.resource, one.requested)}, "
+            f"{_resource(one.resource, one.free)} of {_resource(one.resource, one.allocatable)} is free)"
         )
     return tuple(lines)
 
@@ -262,6 +289,8 @@ def _pod_section(found: Gathered, now: float) -> Section | None:
     lines = [f"{status.get('phase') or 'Pending'}{where}; QoS {qos}, priority {spec.get('priority', 0)}."]
     if meta.get("deletionTimestamp"):
         lines.append(f"It is being deleted (asked {_age(meta['deletionTimestamp'], now)}).")
+    if not node and (gang := labels.get(LABEL_POD_GROUP)):
+        lines.append(f"It is scheduled with its gang: koord why podgroup {meta.get('namespace', '')}/{gang}")
     if not node:
         lines += _untouched(spec, status)
     if not node and live.nodes:
@@ -291,10 +320,23 @@ def _node_section(found: Gathered, now: float) -> Section | None:
     status = live.obj.get("status") or {}
     rows = []
     for name, allocatable in sorted((status.get("allocatable") or {}).items()):
-        rows.append((name, str(allocatable), str((status.get("capacity") or {}).get(name, ""))))
+        rows.append((name, _quantity(name, allocatable), _quantity(name, (status.get("capacity") or {}).get(name, ""))))
     lines = [f"{_count(len(live.pods), 'pod')} on it" + ("; cordoned." if (live.obj.get("spec") or {}).get("unschedulable") else ".")]
     table = (Table(("Resource", "Allocatable", "Capacity"), tuple(rows)),) if rows else ()
-    return Section("API server", tuple(lines), table + _conditions(live.obj, now) + _events(live.events, now))
+    return Section("API server", tuple(lines), table + _conditions(live.obj, now, usual=_HEALTHY) + _events(live.events, now))
+
+
+def _quantity(name: str, quantity: Any) -> str:
+    """A quantity of a resource in the units of everything else here; as it stands where it cannot be read."""
+    try:
+        if name == "cpu":
+            return cpus(parse_milli(quantity))
+        value = parse_value(quantity)
+    except QuantityError:
+        return str(quantity)
+    if name.endswith(("/batch-cpu", "/mid-cpu")):
+        return cpus(value)
+    return _bytes(value) if is_bytes(name) or name.endswith("-memory") else str(value)
 
 
 def _group_section(found: Gathered, now: float) -> Section | None:
@@ -326,17 +368,49 @@ def explain(kind: str, found: Gathered, *, namespace: str, name: str, now: float
     own = [record for record, _ in records if record.subject.kind == kind]
     if own:
         first = own[0]
-        detail = f" ({first.role})" if first.role else ""
-        summary = f"{subject} {_PLAIN.get(first.verdict, f'got the verdict {first.verdict}')}{detail}"
-        summary += f": {first.message}" if first.message else ""
+        summary = short(_summary(subject, first), LENGTH - 1)
     else:
         silent = "no role of koord answered; this is what the API server says"
         summary = f"{subject}: {'no role has decided on it lately' if found.answered else silent}"
-    result = Explanation(subject, summary.rstrip(".") + ".")
+    result = Explanation(subject, summary if summary.endswith("…") else summary.rstrip(".") + ".", own[0].verdict if own else "")
     result.sections = [section_of(record, now, repeated) for record, repeated in records]
     if live is not None:
         result.sections.append(live)
+    result.sections = _once(result.sections, result.summary)
     return result
+
+
+def _summary(subject: str, record: Record) -> str:
+    """The decision in a sentence, cause first."""
+    said = headline(record)
+    if said.startswith("offers"):
+        return f"{subject} {said}"
+    if said and record.verdict == "Unschedulable":
+        return f"{subject} is pending: {said}"
+    plain = _PLAIN.get(record.verdict, f"got the verdict {record.verdict}")
+    return f"{subject} {plain}{f' ({record.role})' if record.role else ''}: {said or record.message}".rstrip(": ")
+
+
+def _once(sections: list[Section], summary: str) -> list[Section]:
+    """The same with each long sentence told once: conditions and events repeat what the records and the summary say."""
+    told: set[str] = set()
+
+    def cell(text: str) -> str:
+        key = text.partition(" (×")[0].rstrip(".")
+        if len(key) < LONG:
+            return text
+        if key in told:
+            return "as above"
+        told.add(key)
+        return text
+
+    out = []
+    for section in sections:
+        lines = tuple(line for line in section.lines if line.rstrip(".") not in summary)
+        told.update(line.rstrip(".") for line in section.lines if len(line) >= LONG)
+        tables = tuple(Table(table.headings, tuple(tuple(cell(text) for text in row) for row in table.rows)) for table in section.tables)
+        out.append(Section(section.title, lines, tables))
+    return out
 
 
 def term_rows(terms: Iterable[Term]) -> list[tuple[str, str, str]]:

@@ -30,6 +30,7 @@ def as_json(explanation: Explanation, found: Gathered) -> str:
     document = {
         "subject": explanation.subject,
         "summary": explanation.summary,
+        "reason": explanation.reason,
         "records": msgspec.Raw(encode_many(found.records)),
         "object": live.obj if live else None,
         "events": live.events if live else [],

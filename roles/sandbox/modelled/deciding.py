@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from roles.koordlet.store.view import MetricsView
 from roles.manager.noderesource.formula import Balance
 
 PERIOD_US = 100_000
-NODE = "modelled"
 
 
 def offered(cpus: int, reclaim_percent: int, used: float) -> int:
@@ -37,9 +37,10 @@ def offered(cpus: int, reclaim_percent: int, used: float) -> int:
 
 
 class Agent:
-    """koordlet's suppression strategy on a machine that is one directory with one cgroup file in it."""
+    """koordlet's suppression strategy on a machine that is one directory. `pods` are as a kubelet lists them."""
 
-    def __init__(self, directory: Path, cpus: int, threshold: dict[str, Any], jobs: int) -> None:
+    def __init__(self, directory: Path, node: str, cpus: int, threshold: dict[str, Any], pods: Sequence[dict[str, Any]]) -> None:
+        self.name = node
         root = HostRoot.at(str(directory))
         for name in ("cpu", "cpuset", "memory", "cpuacct"):
             (directory / "sys/fs/cgroup" / name / "kubepods").mkdir(parents=True, exist_ok=True)
@@ -50,9 +51,8 @@ class Agent:
         self.file.write_text("-1\n")
         self.slo = effective_slo({"resourceUsedThresholdWithBE": threshold})[0]
         amount = {"cpu": str(cpus), "memory": "8Gi"}
-        self.node = decoder(Node)(msgspec.json.encode({"metadata": {"name": NODE}, "status": {"capacity": amount, "allocatable": amount}}))
-        listed = [_pod("shop", "LS", "Burstable"), *(_pod(f"cpu-{i}", "BE", "BestEffort") for i in range(jobs))]
-        self.pods = tuple(pod_state(decoder(Pod)(msgspec.json.encode(pod)), self.host.cgroups) for pod in listed)
+        self.node = decoder(Node)(msgspec.json.encode({"metadata": {"name": node}, "status": {"capacity": amount, "allocatable": amount}}))
+        self.pods = tuple(pod_state(decoder(Pod)(msgspec.json.encode(pod)), self.host.cgroups) for pod in pods)
         self.topology = make_topology(CPU(index, index, 0, 0) for index in range(cpus))
         self.store = MetricStore()
         self.strategy = BECPUSuppress(Options(), lambda gate: gate == "BECPUSuppress")
@@ -61,13 +61,14 @@ class Agent:
 
     def decide(self, now: float, service: float, batch: float) -> float | None:
         """One tick: the cores that service and batch jobs used since the last. Returns the tier's quota in cores, None for no limit."""
-        jobs = [pod.uid for pod in self.pods[1:]]
-        self.store.append(now, [(kinds.NODE_CPU, (), service + batch), (kinds.POD_CPU, (self.pods[0].uid,), service)])
-        self.store.append(now, [(kinds.POD_CPU, (uid,), batch / len(jobs)) for uid in jobs])
+        samples: list[tuple[str, tuple[str, ...], float]] = [(kinds.NODE_CPU, (), service + batch)]
+        for used, group in ((batch, [p for p in self.pods if p.best_effort]), (service, [p for p in self.pods if not p.best_effort])):
+            samples += [(kinds.POD_CPU, (pod.uid,), used / len(group)) for pod in group]
+        self.store.append(now, samples)
         self.host.files.begin_tick()
         snapshot = Snapshot(
             time=now,
-            node_name=NODE,
+            node_name=self.name,
             host=self.host,
             node=self.node,
             slo=self.slo,
@@ -88,10 +89,11 @@ class Agent:
         return None if quota < 0 else quota / PERIOD_US
 
 
-def _pod(name: str, qos: str, kubernetes_qos: str) -> dict[str, Any]:
+def listed(name: str, namespace: str, uid: str, qos: str) -> dict[str, Any]:
+    """A running pod as a kubelet lists it, service or best effort (BE)."""
     status = {"name": "main", "containerID": f"containerd://{name}", "state": {"running": {}}}
     return {
-        "metadata": {"name": name, "namespace": "modelled", "uid": f"uid-{name}", "labels": {"koordinator.sh/qosClass": qos}},
-        "spec": {"nodeName": NODE, "containers": [{"name": "main"}]},
-        "status": {"phase": "Running", "qosClass": kubernetes_qos, "containerStatuses": [status]},
+        "metadata": {"name": name, "namespace": namespace, "uid": uid, "labels": {"koordinator.sh/qosClass": qos}},
+        "spec": {"containers": [{"name": "main"}]},
+        "status": {"phase": "Running", "qosClass": "BestEffort" if qos == "BE" else "Burstable", "containerStatuses": [status]},
     }

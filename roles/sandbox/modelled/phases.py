@@ -10,7 +10,7 @@ from typing import Any
 
 from koord.api.quantity import parse_milli
 from roles.sandbox.measure import PhaseResult, Sample, StepResult, Tick
-from roles.sandbox.modelled.deciding import PERIOD_US, Agent, offered
+from roles.sandbox.modelled.deciding import PERIOD_US, Agent, listed, offered
 from roles.sandbox.modelled.fairshare import NORMAL, QUANTUM, Machine, Process
 from roles.sandbox.scenario import PhaseKind, Scenario
 from roles.sandbox.sizing import request_of_each
@@ -77,7 +77,9 @@ class Modelled:
         result = PhaseResult(kind, began, batch_pods=len(jobs), request_milli=0 if kind == "shares" else self.each)
         with tempfile.TemporaryDirectory(prefix="koord-modelled-") as directory:
             threshold: dict[str, Any] = self.scenario.slo_controller_config.get("resource-threshold-config", {}).get("clusterStrategy", {})
-            agent = Agent(Path(directory), CPUS, {**threshold, "cpuSuppressPolicy": "cfsQuota"}, len(jobs)) if kind == "koord" else None
+            pods = [listed("shop", "shop", "shop", "LS"), *(listed(f"cpu-{i}", "batch", f"cpu-{i}", "BE") for i in range(len(jobs)))]
+            policy = {**threshold, "cpuSuppressPolicy": "cfsQuota"}
+            agent = Agent(Path(directory), "modelled", CPUS, policy, pods) if kind == "koord" else None
             self._load(machine, workers, jobs, agent, answers, result)
         if agent is not None:
             self.decisions = [

@@ -26,7 +26,7 @@ async def topology(stage: Stage, outcome: Outcome, say: Say) -> None:
     await stage.submit(jobs.workers("llm", RACK_SEATS, priority=jobs.MIDDLE), jobs.gang("llm", RACK_SEATS, gather=RACK))
     await stage.see(lambda: len(stage.placed("llm")) == RACK_SEATS, "the gang llm to be placed")
     found = stage.racks("llm")
-    say(f"llm: {dict(found)}")
+    say("llm: " + ", ".join(f"{workers} workers on {rack}" for rack, workers in sorted(found.items())))
     left = free - RACK_SEATS
     wide = RACK_SEATS + 1
     await stage.submit(jobs.workers("wide", wide, priority=jobs.MIDDLE), jobs.gang("wide", wide, gather=RACK))

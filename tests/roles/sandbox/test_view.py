@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from roles.sandbox import localnode
 from roles.sandbox.cli import command
 from roles.sandbox.logtail import JsonTail
 from roles.sandbox.process_kubelet.layout import LayoutError
 from roles.sandbox.view.frame import Frame, SimulatedNode, plain
-from roles.sandbox.view.terminal import MAX_NODE_ROWS, PlainView, bar, open_view, render
+from roles.sandbox.view.terminal import History, PlainView, open_view, render, sparkline, stacked
 
 FRAME = Frame(
     elapsed=12.3,
@@ -34,16 +36,18 @@ FRAME = Frame(
     load_rate=300,
     p50=1.7,
     p99=9.9,
+    batch_cpu_used=0.4,
     last_decision="koordlet: Suppressed",
-    nodes=tuple(SimulatedNode(f"sim-{i:03d}", 32, 4.2, 9000, 5) for i in range(MAX_NODE_ROWS + 3)),
+    phases=(("service alone", 4.1), ("with batch under koord", None), ("with batch, unmanaged", None)),
+    nodes=tuple(SimulatedNode(f"sim-{i:03d}", 32, 4.2, 9000, 5) for i in range(15)),
 )
 
 
-def drawn(frame: Frame) -> str:
+def drawn(frame: Frame, width: int = 120, height: int = 40, history: History | None = None) -> str:
     from rich.console import Console
 
     out = io.StringIO()
-    Console(file=out, width=120).print(render(frame))
+    Console(file=out, width=width).print(render(frame, history, width, height))
     return out.getvalue()
 
 
@@ -51,15 +55,62 @@ def test_the_live_view_shows_the_numbers() -> None:
     text = drawn(FRAME)
     for word in (
         "20 s left",
-        "1.50 of 2 cores",
+        "1.5 of 2",
         "limit 0.45 cores",
-        "800 milli-CPU offered",
+        "0.80 CPUs offered",
         "300 requests/s",
         "p99 9.9 ms",
         "Suppressed",
-        "and 3 more",
+        "service alone 4.1 ms",
     ):
         assert word in text
+
+
+def test_all_cpu_of_the_node_is_in_the_picture() -> None:
+    """Unmanaged batch pods are no best-effort ones, and they burn all the same."""
+    frame = replace(FRAME, be_cpu=0.0, be_quota=-1.0, service_cpu=0.5, batch_cpu_used=1.2, node_busy=2.0)
+    text = drawn(frame)
+    assert "service 0.50" in text
+    assert "batch 1.20" in text
+    assert "others 0.30" in text
+    bar = next(line for line in text.splitlines() if line.startswith("CPU"))
+    assert (bar.count("█"), bar.count("▓"), bar.count("▒"), bar.count("·")) == (10, 24, 6, 0)
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=5), st.floats(0, 64))
+def test_a_stacked_bar_is_as_long_as_ever(parts: list[float], whole: float) -> None:
+    sizes = stacked(parts, whole, 40)
+    assert sum(sizes) == 40
+    assert all(size >= 0 for size in sizes)
+
+
+def test_hot_nodes_stand_first_and_the_rest_is_a_sum() -> None:
+    nodes = (*(SimulatedNode(f"sim-{i:03d}", 32, 2.0, 9000, 5) for i in range(30)), SimulatedNode("sim-999", 32, 30.0, 0, 7))
+    text = drawn(replace(FRAME, nodes=nodes), height=24)
+    rows = [line for line in text.splitlines() if line.startswith(("sim-", "and "))]
+    assert rows[0].startswith("sim-999")
+    assert "hot" in rows[0]
+    assert rows[-1].startswith("and 22 more")
+    assert "44.0/704" in rows[-1]
+    assert len(text.splitlines()) <= 24
+    many = drawn(replace(FRAME, nodes=nodes), height=60)
+    assert many.count("sim-") == 31, "a tall terminal shows all of them"
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_nothing_is_cut(width: int) -> None:
+    text = drawn(replace(FRAME, last_decision=""), width=width, height=60)
+    assert "…" not in text.replace("with batch under koord …", "")
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_history_is_a_line_of_heights() -> None:
+    assert sparkline([0.0, 3.5, 7.0, None]) == "▁▅█ "
+    assert sparkline([None, None]) == ""
+    history = History()
+    for second in range(8):
+        history.take(replace(FRAME, elapsed=float(second), p99=float(second)))
+    assert "▁▂▃▄▅▆▇█" in drawn(FRAME, history=history)
 
 
 def test_what_is_not_known_yet_is_a_dash() -> None:
@@ -68,20 +119,24 @@ def test_what_is_not_known_yet_is_a_dash() -> None:
     assert "p50 – ms" in text
 
 
-def test_plain_lines_come_every_two_seconds_and_at_each_phase() -> None:
+def test_a_line_at_each_change_and_none_without() -> None:
     out = io.StringIO()
     view = open_view(out)
     assert isinstance(view, PlainView)
-    for elapsed, phase in ((0.0, "a"), (1.0, "a"), (1.5, "b"), (3.0, "b"), (3.6, "b")):
-        view.show(Frame(elapsed=elapsed, phase=phase))
-    assert [line.split("|")[0].strip() for line in out.getvalue().splitlines()] == ["0.0s", "1.5s", "3.6s"]
-    assert "batch-cpu 800" in plain(FRAME)
-
-
-@pytest.mark.parametrize(("value", "filled"), [(0, 0), (1, 14), (2, 28), (9, 28)])
-def test_bars_stay_in_their_place(value: float, filled: int) -> None:
-    assert bar(value, 2).count("█") == filled
-    assert len(bar(value, 2)) == 28
+    for elapsed, phase, pods in (
+        (0.0, "a", 0),
+        (1.0, "a", 0),
+        (1.5, "b", 0),
+        (3.0, "b", 0),
+        (90.0, "b", 0),
+        (90.5, "b", 1),
+        (91.0, "b", 2),
+        (92.5, "b", 2),
+    ):
+        view.show(Frame(elapsed=elapsed, phase=phase, cpus=2, batch_pods=pods))
+    assert [line.split("s ")[0].strip() for line in out.getvalue().splitlines()] == ["0.0", "1.5", "90.5", "92.5"]
+    assert "p99 9.9 ms at 300/s" in plain(FRAME)
+    assert len(plain(FRAME)) <= 120
 
 
 def test_an_unfinished_line_waits_for_its_end(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
 
 from koord.api.kinds import EVENTS, NODES, PODS
 from koord.apiserver.testing import running_server
@@ -23,6 +25,8 @@ from koord.kube.events import EventRecorder, ObjectRef
 from koord.process.http import OpsServer
 from roles.tools.explain import explain
 from roles.tools.facts import Gathered, Live
+from roles.tools.headline import headline
+from roles.tools.render import as_text
 
 Run = Callable[..., Any]
 POD = Subject("Pod", "web", "api-1", "uid-1")
@@ -62,11 +66,10 @@ def test_a_pending_pod_from_records_alone() -> None:
         result = await why("pod", "web/api-1", "--endpoint", server.url)
         assert result.exit_code == 0, result.output
         assert result.output == (
-            "Pod web/api-1 is pending: no node fits (scheduler): 0/3 nodes are available: 2 Insufficient cpu.\n"
+            "Pod web/api-1 is pending: none of 3 nodes fits: 2 × Insufficient cpu, 1 × node(s) had too high load.\n"
             "\n"
             "scheduler: Unschedulable (3m ago, 2 times)\n"
             "  3 nodes looked at, 0 fit.\n"
-            "  0/3 nodes are available: 2 Insufficient cpu.\n"
             "\n"
             "  REASON                      NODES\n"
             "  Insufficient cpu            2 nodes\n"
@@ -154,12 +157,12 @@ def test_a_node_shows_the_terms_of_its_batch_capacity() -> None:
         )
         server = await serve("manager", record)
         output = (await why("node", "n1", "--endpoint", server.url)).output
-        assert output.startswith("Node n1 offers these co-location resources (manager): BatchResource.\n")
+        assert output.startswith("Node n1 offers 4.8 batch CPUs: 8 − 3.2 kept free.\n")
         rows = [line.split() for line in output.splitlines()]
         assert ["cpu.total", "8", "node", "capacity"] in rows
-        assert ["cpu.margin", "3200m", "total", "×", "40%", "kept", "free"] in rows
+        assert ["cpu.margin", "3.2", "total", "×", "40%", "kept", "free"] in rows
         assert ["memory.total", "32Gi", "node", "capacity"] in rows
-        assert ["memory.hpUsed", "1.40Gi", "usage"] in rows
+        assert ["memory.hpUsed", "1.4Gi", "usage"] in rows
         assert ["pods", "7"] in rows
         await server.stop()
 
@@ -321,3 +324,75 @@ def test_a_pod_that_no_scheduler_looked_at_says_so(spec: dict[str, Any], status:
     assert explanation is not None
     text = "\n".join(explanation.sections[-1].lines)
     assert (line in text) if line else not any(word in text for word in ("No scheduler", "Held back"))
+
+
+def offer(policy_note: str = "max(total − margin − system − hpUsed, 0)", **values: int) -> Record:
+    terms = tuple(Term(f"cpu.{name}", value, "", "milli") for name, value in values.items() if name != "batch")
+    result = Term("batch-cpu", values["batch"], policy_note, "milli")
+    long = "CPUNormalization: ratio 1.00: disabled; MidResource: mid-memory 17659974161 bytes (dynamic); " * 4
+    return Record(
+        "manager", Subject("Node", "", "n1"), 1.0, "Allocatable", "noderesource", long, {"kubernetes.io/batch-cpu": 0}, (*terms, result)
+    )
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (offer(total=2000, margin=100, system=1978, hpUsed=40, batch=0), "offers no batch CPU: processes outside pods use 1.98 of 2 CPUs"),
+        (offer(total=2000, margin=100, system=90, hpUsed=1900, batch=0), "offers no batch CPU: services use 1.9 of 2 CPUs"),
+        (offer(total=32000, margin=1600, system=150, hpUsed=1447, batch=28803),
+         "offers 28.8 batch CPUs: 32 − 1.6 kept free − 0.15 outside pods − 1.45 services"),
+        (offer("max(total − margin − reserved − hpRequest, 0)", total=8000, margin=800, reserved=200, system=10, hpRequest=6900, batch=0),
+         "offers no batch CPU: services request 6.9 of 8 CPUs"),
+        (offer(total=4000, margin=3900, system=50, hpUsed=60, batch=0), "offers no batch CPU: 3.9 of 4 CPUs are kept free"),
+    ],
+)  # fmt: skip
+def test_a_node_is_told_by_the_number_that_decided(record: Record, said: str) -> None:
+    assert headline(record) == said
+    found = Gathered(records=[record], answered=1)
+    told = explain("Node", found, namespace="", name="n1", now=2.0)
+    assert told is not None
+    assert told.summary == f"Node n1 {said}."
+    assert told.reason == "Allocatable"
+    assert len(told.summary) <= 120
+    text = as_text(told, found)
+    assert "17659974161" not in text, "amounts of bytes have a suffix"
+    assert text.count(said) == 1, "each fact once"
+
+
+@given(st.text(max_size=600), st.sampled_from(["Pod", "Node", "PodGroup"]), st.sampled_from(["Unschedulable", "Evicted", "Something"]))
+def test_the_first_line_is_short_whatever_a_role_says(message: str, kind: str, verdict: str) -> None:
+    found = Gathered(records=[Record("role", Subject(kind, "space", "name"), 1.0, verdict, message=message)], answered=1)
+    told = explain(kind, found, namespace="space", name="name", now=2.0)
+    assert told is not None
+    assert len(told.summary) <= 120
+    assert "\n" not in told.summary
+
+
+def test_what_is_subtracted_has_one_sign_and_one_unit() -> None:
+    terms = (Term("capacity × threshold", 1300, "2000m × 65%", "milli"), Term("− system", -1995, "measured", "milli"))
+    numbers: dict[str, Any] = {"allowance_milli": -695, "capacity_milli": 2000, "threshold_percent": 65, "system_milli": 1995}
+    record = Record("koordlet", Subject("Node", "", "n1"), 1.0, "Suppressed", "BECPUSuppress", "quota", numbers, terms)
+    found = Gathered(records=[record], answered=1)
+    told = explain("Node", found, namespace="", name="n1", now=2.0)
+    assert told is not None
+    text = as_text(told, found)
+    assert "best-effort pods may use 0 CPUs: 2 × 65 % − 2 outside pods" in told.summary
+    assert "− system               2 " in text
+    assert "-1995" not in text
+
+
+def test_a_pending_pods_reason_stands_once() -> None:
+    reason = "0/6 nodes are available: 6 Insufficient kubernetes.io/batch-cpu."
+    terms = (Term("Insufficient kubernetes.io/batch-cpu", 6, "", "nodes"),)
+    record = Record("scheduler", POD, 1.0, "Unschedulable", message=reason, numbers={"evaluated": 6, "feasible": 0}, terms=terms)
+    status = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": reason}]}
+    obj = {"metadata": {"name": "api-1", "namespace": "web"}, "spec": {}, "status": status}
+    events = [{"reason": "FailedScheduling", "note": reason, "series": {"count": 4}, "eventTime": "2026-01-01T00:00:00Z"}]
+    found = Gathered(records=[record], answered=1, live=Live(obj=obj, events=events))
+    told = explain("Pod", found, namespace="web", name="api-1", now=2.0)
+    assert told is not None
+    text = as_text(told, found)
+    assert told.summary == "Pod web/api-1 is pending: none of 6 nodes fits: 6 × Insufficient kubernetes.io/batch-cpu."
+    assert text.count(reason) == 1
+    assert text.count("as above") == 1

@@ -1,0 +1,60 @@
+"""`koord ui`: the page of a cluster, on this machine (BEY-TOP-01)."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from koord.process.flags import GoCommand
+
+if TYPE_CHECKING:
+    from koord.kube.config import ClientConfig
+    from roles.tools.reach import Endpoint
+
+
+@click.command("ui", cls=GoCommand)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port on 127.0.0.1; 0 takes a free one.")
+@click.option("--open/--no-open", "browser", default=False, help="Open the page in a browser.")
+@click.option("--kubeconfig", metavar="FILE", help="Which cluster (default: KUBECONFIG, a running sandbox, in-cluster).")
+@click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
+@click.option(
+    "--endpoint", "endpoints", multiple=True, metavar="URL", help="A role's HTTP port; repeatable. Default: found in the cluster."
+)
+def command(port: int, browser: bool, kubeconfig: str | None, context: str | None, endpoints: tuple[str, ...]) -> None:
+    """Serve a page for a browser: nodes by tier and pressure, pending pods, decisions with their why, quotas, an hour's history.
+
+    The page reads with your own rights and changes nothing. It is served on 127.0.0.1 only, to whoever opens the address that is printed.
+    """
+    import os
+
+    from koord.kube.config import load
+    from roles.tools import gather
+
+    file, _ = gather.find_kubeconfig(kubeconfig, os.environ)
+    server = load(file, context=context)
+    found = gather.find_endpoints(endpoints, os.environ, server)
+    try:
+        asyncio.run(_serve(server, found, port, browser=browser))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+async def _serve(server: ClientConfig, endpoints: list[Endpoint], port: int, *, browser: bool) -> None:
+    from koord.kube.client import Client
+    from roles.tools.ui.server import UiServer
+    from roles.tools.ui.watching import Watching
+
+    async with Client(server, role="ui") as client:
+        watching = Watching(client, endpoints)
+        page = UiServer(watching, port)
+        await page.start()
+        click.echo(f"koord ui of {client.config.server}: {page.url}  (Ctrl-C ends it)")
+        if browser:
+            click.launch(page.url)
+        try:
+            await watching.run()
+        finally:
+            await page.stop()

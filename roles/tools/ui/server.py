@@ -1,0 +1,126 @@
+"""Serves the page on the loopback, to whoever has the key in the address that the command printed; nothing can be changed by it."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from aiohttp import web
+
+from koord.kube.errors import ApiError
+from koord.process.errors import ConfigurationError
+from koord.process.listener import Limits, Listener
+
+if TYPE_CHECKING:
+    from roles.tools.ui.watching import Watching
+
+ADDRESS = "127.0.0.1"
+COOKIE = "koord-ui"
+STATIC = {"": ("index.html", "text/html"), "app.js": ("app.js", "text/javascript"), "draw.js": ("draw.js", "text/javascript"),
+          "app.css": ("app.css", "text/css")}  # fmt: skip
+KINDS = ("Pod", "Node", "PodGroup")
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class UiServer:
+    """The page of one cluster."""
+
+    def __init__(self, watching: Watching, port: int = 0, key: str | None = None) -> None:
+        self.watching = watching
+        self.key = key or secrets.token_urlsafe(24)
+        self.port = port
+        app = web.Application(middlewares=[self._guard()])
+        app.router.add_get("/api/state", self._state)
+        app.router.add_get("/api/why", self._why)
+        app.router.add_get("/favicon.ico", self._nothing)
+        for path in STATIC:
+            app.router.add_get(f"/{path}", self._static)
+        self._listener = Listener(app, tls=None, plain=True, limits=Limits())
+
+    @property
+    def url(self) -> str:
+        """The address to open, with the key."""
+        return f"http://{ADDRESS}:{self.port}/?key={self.key}"
+
+    async def start(self) -> None:
+        """Listen. Raises ConfigurationError if the port cannot be had."""
+        try:
+            await self._listener.listen(ADDRESS, self.port)
+        except (OSError, OverflowError) as error:
+            raise ConfigurationError(f"cannot listen on {ADDRESS}:{self.port}: {error}") from error
+        await self._listener.serve()
+        self.port = self._listener.port
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        await self._listener.stop()
+
+    def _guard(self) -> Any:
+        @web.middleware
+        async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+            response = self._refusal(request)
+            if response is None:
+                try:
+                    response = await handler(request)
+                except web.HTTPException as error:
+                    response = web.Response(status=error.status, text=f"{error.reason}\n")
+            response.headers.update(HEADERS)
+            return response
+
+        return guard
+
+    def _refusal(self, request: web.Request) -> web.StreamResponse | None:
+        """Other users of this machine have no key, and pages of other sites no name of ours: none of them sees anything."""
+        if request.host not in (f"{ADDRESS}:{self.port}", f"localhost:{self.port}"):
+            return web.Response(status=421, text="this page is served for the loopback only\n")
+        given = request.query.get("key", "")
+        if given and self._is_key(given) and request.path == "/":
+            moved = web.Response(status=303, headers={"Location": "/"})
+            moved.set_cookie(COOKIE, self.key, httponly=True, samesite="Strict", path="/")
+            return moved
+        if request.path != "/favicon.ico" and not self._is_key(request.cookies.get(COOKIE, "")):
+            return web.Response(status=403, text="open the address that `koord ui` printed: it has the key\n")
+        return None
+
+    def _is_key(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self.key.encode())
+
+    async def _static(self, request: web.Request) -> web.Response:
+        name, kind = STATIC[request.path.strip("/")]
+        body = files("roles.tools.ui").joinpath("static", name).read_bytes()
+        return web.Response(body=body, content_type=kind, charset="utf-8")
+
+    async def _nothing(self, request: web.Request) -> web.Response:
+        return web.Response(status=204)
+
+    async def _state(self, request: web.Request) -> web.Response:
+        text = request.query.get("since", "0")
+        if not (text.isascii() and text.isdigit()):
+            return web.Response(status=400, text=f"since: {text!r} must be a whole number\n")
+        return web.Response(body=self.watching.state(int(text)), content_type="application/json")
+
+    async def _why(self, request: web.Request) -> web.Response:
+        kind, name = request.query.get("kind", ""), request.query.get("name", "")
+        if kind not in KINDS or not name:
+            return web.Response(status=400, text=f"kind must be one of {', '.join(KINDS)}, and name not empty\n")
+        try:
+            told = await self.watching.why(kind, request.query.get("namespace", ""), name)
+        except (ApiError, OSError, TimeoutError) as error:
+            return web.Response(status=502, text=f"the API server cannot be asked: {error}\n")
+        return web.Response(body=orjson.dumps(told), content_type="application/json")

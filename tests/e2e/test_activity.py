@@ -1,0 +1,45 @@
+"""`koord sandbox up` has something to explain: what waits, what was suppressed, what was pushed out (BEY-SBX-01, BEY-WHY-01)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.e2e.conftest import REPOSITORY, Running
+from tests.support import patience
+
+pytestmark = [pytest.mark.feature("BEY-SBX-01"), pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def why(sandbox: Running, *arguments: str) -> str:
+    command = [sys.executable, "-m", "koord.cli", "why", *arguments, f"--kubeconfig={sandbox.kubeconfig}"]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=sandbox.environment, capture_output=True, text=True, timeout=patience.seconds(60), check=False
+    )
+    return done.stdout
+
+
+def test_something_is_pending_suppressed_and_pushed_out(sandbox: Running) -> None:
+    sandbox.start("up", "--nodes=4", "--no-local-node")
+    # pending: too large, a quota that is full, a gang that is not whole
+    sandbox.until(lambda: "4 × Insufficient cpu" in why(sandbox, "pod", "teams/too-big"), 60, "a pod that fits nowhere")
+    sandbox.until(
+        lambda: any("quota team-a: cpu is short of 2" in why(sandbox, "pod", f"teams/report-{n}") for n in range(3)), 60, "a full quota"
+    )
+    assert "koord why podgroup teams/training" in why(sandbox, "pod", "teams/training-0")
+    assert "has 3 of 4 pods" in why(sandbox, "podgroup", "teams/training")
+    # pushed out by a more important pod
+    sandbox.until(lambda: "makes room for teams/urgent" in why(sandbox, "pod", "teams/patient"), 120, "a pod that makes room")
+    # suppressed on the node that gets hot
+    sandbox.until(lambda: "best-effort pods may use" in why(sandbox, "node", "sim-000", "-o", "json"), 120, "a suppressed node")
+    jobs = [pod["metadata"]["name"] for pod in sandbox.get("pods", "-n", "batch")["items"] if pod["spec"].get("nodeName") == "sim-000"]
+    assert any("was suppressed (koordlet)" in why(sandbox, "pod", f"batch/{name}") for name in jobs)
+    # jobs come and go
+    before = {pod["metadata"]["name"] for pod in sandbox.get("pods", "-n", "batch", "-l", "app=job")["items"]}
+    sandbox.until(
+        lambda: {pod["metadata"]["name"] for pod in sandbox.get("pods", "-n", "batch", "-l", "app=job")["items"]} - before, 120, "new jobs"
+    )
+    assert sandbox.stop() == 0
+    assert "Traceback" not in sandbox.log.read_text()
