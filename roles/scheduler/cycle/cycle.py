@@ -259,11 +259,11 @@ class Cycle:
         if 0 < percentage < 100:
             slots = self._sample(decision.ctx, totals, percentage)
             values = totals[slots]
-            best = slots[values == values.max()].tolist()
+            best = slots[values == values.max()]
         elif evaluation is not None and totals is evaluation.totals:
             best = evaluation.best()
         else:
-            best = (totals == totals[totals.argmax()]).nonzero()[0].tolist()
+            best = (totals == totals[totals.argmax()]).nonzero()[0]
         decision.ties = len(best)
         return int(best[0]) if len(best) == 1 else int(best[self.state.random.randrange(len(best))])
 

@@ -86,16 +86,15 @@ class NominatedRows:
     def _changed(self, ctx: CycleContext) -> list[str] | None:
         """Nodes whose rows or nominations changed since; None when nobody knows."""
         nominations, cluster = ctx.state.nominations, ctx.cluster
-        rows, nodes = cluster.changes.since(self._rows_at), nominations.since(self._nominations_at)
-        if rows is None or nodes is None:
+        changed, nodes = cluster.changes.since(self._rows_at), nominations.since(self._nominations_at)
+        if changed is None or nodes is None:
             return None
-        for slot in rows:
+        for slot in changed[0].tolist():
             node = cluster.known_name(slot)
             if node and nominations.any_on(node):
                 nodes.add(node)
-        for slot in rows.keys() & self._refused.keys():
-            if not cluster.known_name(slot):
-                del self._refused[slot]
+            elif not node:
+                self._refused.pop(slot, None)
         return list(nodes)
 
     def _ask(self, ctx: CycleContext, slot: int, node: str, kin: Kin, *, besides: str = "") -> tuple[str, Rejection] | None:

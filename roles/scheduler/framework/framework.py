@@ -51,9 +51,7 @@ class Framework:
         self.queue_sort = self._at(Point.QUEUE_SORT, api.QueueSort)[0]
         self.pre_filters = self._at(Point.PRE_FILTER, api.PreFilter)
         self.per_pod_pre_filters = [plugin for plugin in self.pre_filters if plugin.per_pod]
-        filters = self._at(Point.FILTER, api.Filter)
-        self.vector_filters = [plugin for plugin in filters if not plugin.row_wise]
-        self.row_filters = [plugin for plugin in filters if plugin.row_wise]
+        self.filters = self._at(Point.FILTER, api.Filter)
         self.post_filters = self._at(Point.POST_FILTER, api.PostFilter)
         self.pre_scores = self._at(Point.PRE_SCORE, api.PreScore)
         weights = {entry.name: entry.weight for entry in self.layout[Point.SCORE]}

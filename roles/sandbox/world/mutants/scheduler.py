@@ -97,7 +97,6 @@ def _no_fit() -> None:
         return filter_
 
     wrap(f"{fit}.filter", filter_all)
-    replace(f"{fit}.filter_row", lambda self, ctx, slot: 0)
     replace(f"{fit}.refine", lambda self, ctx, slots, codes: codes)
 
 
