@@ -35,7 +35,7 @@ class Evaluation(Judgement):
     """The judgement of one shape under one profile, kept current."""
 
     __slots__ = (
-        "_best", "_current", "_epoch", "_plans", "_position", "_restores", "_scored", "_special", "_stamped", "data",
+        "_best", "_current", "_epoch", "_plans", "_position", "_restores", "_scored", "_special", "_stamped", "_unkept", "data",
         "framework", "nominated", "pre_filter", "skipped", "version",
     )  # fmt: skip
 
@@ -52,6 +52,7 @@ class Evaluation(Judgement):
         self._stamped: Plan = ([], [])
         self._restores = False  # whether the shape may ever use a reservation
         self._special: NDArray[np.bool_] = cluster.alive  # rows with reservations that it may use
+        self._unkept = 0  # how many plugins' answers were not kept when it was built
         self._epoch = -1
         self._position = -1
         self._scored = False
@@ -64,10 +65,15 @@ class Evaluation(Judgement):
 
         Nothing is current while plugins are being asked: after one that raised, the next use builds everything anew.
         """
-        current, self._current = self._current, False
-        if not current or self._epoch != self.cluster.changes.epoch or not self._follow(ctx):
+        current, self._current = self._current and not self.framework.trust.unshared, False
+        if not current or self._unkept != self._withdrawn() or self._epoch != self.cluster.changes.epoch or not self._follow(ctx):
+            self._build(ctx)
+        while self._unkept != self._withdrawn():  # a plugin was found to look at more than it says: keep nothing of it
             self._build(ctx)
         self._current = True
+
+    def _withdrawn(self) -> int:
+        return len(self.framework.trust.unkept)
 
     def _follow(self, ctx: CycleContext) -> bool:
         """Judge the rows that changed since; False when nobody knows which."""
@@ -93,20 +99,23 @@ class Evaluation(Judgement):
     def _stale(self, ctx: CycleContext) -> Plan:
         """Vectors of which rows that did not change themselves may differ by now."""
         filters, scores = self._stamped
-        stale = [vector for vector in filters if vector.plugin.filter_stamp(ctx) != vector.stamp]
-        return stale, [vector for vector in scores if vector.plugin.score_stamp(ctx) != vector.stamp]
+        stale = [vector for vector in filters if vector.stamp_of(ctx) != vector.stamp]
+        return stale, [vector for vector in scores if vector.stamp_of(ctx) != vector.stamp]
 
     def _build(self, ctx: CycleContext) -> None:
         """Judge all rows, knowing nothing."""
         changes = self.cluster.changes
         self._epoch, self._position = changes.epoch, changes.position
+        self._unkept = self._withdrawn()
         self.version += 1
         self.data = ctx.data = {}
         self._restore(ctx)
         self._pre_filter(ctx)
+        unkept = self.framework.trust.unkept
         wanted = [plugin for plugin in self.framework.filters if plugin.name not in self.skipped]
-        self.filters = [FilterVector(plugin) for plugin in wanted if not plugin.row_wise]
-        self.row_filters = [FilterVector(plugin) for plugin in wanted if plugin.row_wise]
+        dear = [plugin for plugin in wanted if plugin.row_wise and plugin.name not in unkept]
+        self.filters = [FilterVector(plugin, kept=plugin.name not in unkept) for plugin in wanted if plugin not in dear]
+        self.row_filters = [FilterVector(plugin) for plugin in dear]
         self.scores = []
         self._scored = False
         self.feasible = np.zeros(self.cluster.capacity, dtype=np.bool_)
@@ -117,7 +126,7 @@ class Evaluation(Judgement):
     def _replan(self, ctx: CycleContext) -> None:
         """Forget what is kept about which vectors there are."""
         self._plans = {}
-        filters = [vector for vector in self.filters if vector.plugin.filter_stamp(ctx) is not None]
+        filters = [vector for vector in self.filters if vector.stamp_of(ctx) is not None]
         self._stamped = (filters, [vector for vector in self.scores if vector.stamp is not None])
 
     def _plan(self, kinds: int) -> Plan:
@@ -133,7 +142,7 @@ class Evaluation(Judgement):
         skipped: set[str] = set()
         for plugin in self.framework.pre_filters:
             if not plugin.per_pod:
-                answer = self.framework.ask(plugin, "PreFilter", plugin.pre_filter, ctx)
+                answer = self.framework.ask_for_all(plugin, "PreFilter", plugin.pre_filter, ctx)
                 if isinstance(answer, Status):
                     if answer.code is Code.SKIP:
                         skipped.add(plugin.name)
@@ -153,7 +162,7 @@ class Evaluation(Judgement):
         if stale:
             self._ask(ctx, stale, ALL_ROWS)
             for vector in stale:
-                vector.stamp = vector.plugin.filter_stamp(ctx)
+                vector.stamp = vector.stamp_of(ctx)
         scope: Rows = ALL_ROWS if stale else rows
         was = np.array(self.feasible[scope])
         now = self._open(ctx, rows, kinds, scope)
@@ -193,11 +202,11 @@ class Evaluation(Judgement):
         if isinstance(plain, slice) or len(plain):
             for vector in vectors:
                 plugin = vector.plugin
-                vector.put(plain, self.framework.ask(plugin, "Filter", plugin.filter, ctx, plain), self.cluster.capacity)
+                vector.put(plain, self.framework.ask_for_all(plugin, "Filter", plugin.filter, ctx, plain), self.cluster.capacity)
         for row in special:
             with ctx.restoring(row.item()):
                 for vector in vectors:
-                    vector.put(row, vector.plugin.filter(ctx, row), self.cluster.capacity)
+                    vector.put(row, self.framework.trust.ask(vector.plugin, vector.plugin.filter, ctx, row), self.cluster.capacity)
 
     def _split(self, rows: Rows) -> tuple[Rows, list[Slots]]:
         """Rows without usable reservations, and those with some one by one."""
@@ -214,11 +223,13 @@ class Evaluation(Judgement):
         self._scored = True
         skipped = self.framework.run_pre_score(ctx)
         self.scores = [
-            ScoreVector(plugin, weight, plugin.normalizer_of(ctx)) for plugin, weight in self.framework.scores if plugin.name not in skipped
+            ScoreVector(plugin, weight, plugin.normalizer_of(ctx), kept=plugin.name not in self.framework.trust.unkept)
+            for plugin, weight in self.framework.scores
+            if plugin.name not in skipped
         ]
         self._ask_scores(ctx, self.scores, ALL_ROWS)
         for vector in self.scores:
-            vector.stamp = vector.plugin.score_stamp(ctx)
+            vector.stamp = vector.stamp_of(ctx)
             vector.set_extremes(self.feasible)
         self._replan(ctx)
         self._sum()
@@ -229,13 +240,14 @@ class Evaluation(Judgement):
         for vector in vectors:
             plugin = vector.plugin
             asked = plain if plugin.score_reads else rows
-            vector.put(asked, self.framework.ask(plugin, "Score", plugin.score, ctx, asked), self.cluster.capacity)
+            vector.put(asked, self.framework.ask_for_all(plugin, "Score", plugin.score, ctx, asked), self.cluster.capacity)
         for row in special:
             if self.feasible[row[0]]:
                 with ctx.restoring(row.item()):
                     for vector in vectors:
                         if vector.plugin.score_reads:
-                            vector.put(row, vector.plugin.score(ctx, row), self.cluster.capacity)
+                            score = self.framework.trust.ask(vector.plugin, vector.plugin.score, ctx, row)
+                            vector.put(row, score, self.cluster.capacity)
 
     def _rescore(
         self, ctx: CycleContext, rows: Rows, kinds: int, scope: Rows, now: NDArray[np.bool_], fresh: NDArray[np.bool_] | None
@@ -261,7 +273,7 @@ class Evaluation(Judgement):
         if stale:
             self._ask_scores(ctx, stale, ALL_ROWS)
             for vector in stale:
-                vector.stamp = vector.plugin.score_stamp(ctx)
+                vector.stamp = vector.stamp_of(ctx)
         resum = bool(stale) or isinstance(scope, slice)
         for vector in self.scores:
             if (flipped or vector.touched) and vector.set_extremes(self.feasible):

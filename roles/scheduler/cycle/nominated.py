@@ -62,7 +62,7 @@ class NominatedRows:
 
     def _catch_up(self, ctx: CycleContext, kin: Kin) -> None:
         nominations, changes = ctx.state.nominations, ctx.cluster.changes
-        stamp = (changes.epoch, *(vector.plugin.filter_stamp(ctx) for vector in self._judgement.filters))
+        stamp = (changes.epoch, *(vector.stamp_of(ctx) for vector in self._judgement.filters))
         if self._rows_at == changes.position and self._nominations_at == nominations.position and self._stamp == stamp:
             return
         nodes = self._changed(ctx) if self._stamp == stamp else None
@@ -81,7 +81,7 @@ class NominatedRows:
         if self._refused.keys() != before.keys() or self._stamp != stamp:
             self._mask = _mask_of(self._refused, ctx.cluster.capacity)
         self._rows_at, self._nominations_at = changes.position, nominations.position
-        self._stamp = (changes.epoch, *(vector.plugin.filter_stamp(ctx) for vector in self._judgement.filters))
+        self._stamp = (changes.epoch, *(vector.stamp_of(ctx) for vector in self._judgement.filters))
 
     def _changed(self, ctx: CycleContext) -> list[str] | None:
         """Nodes whose rows or nominations changed since; None when nobody knows."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roles.scheduler.cluster.columns import Vector
-from roles.scheduler.framework.context import Rows
+from roles.scheduler.framework.context import CycleContext, Rows
 from roles.scheduler.framework.interfaces import Codes, Filter, Score
 from roles.scheduler.framework.normalize import Normalizer, extremes
 
@@ -22,13 +22,18 @@ class FilterVector:
     """One filter's answer for all rows; `codes` None means that every row passes. `asked` are the rows about which a row-wise filter was
     asked since they changed."""
 
-    __slots__ = ("asked", "codes", "plugin", "stamp")
+    __slots__ = ("asked", "codes", "kept", "plugin", "stamp")
 
-    def __init__(self, plugin: Filter) -> None:
+    def __init__(self, plugin: Filter, *, kept: bool = True) -> None:
         self.plugin = plugin
+        self.kept = kept  # whether answers outlive a decision
         self.codes: Codes | None = None
         self.stamp: Any = None
         self.asked: NDArray[np.bool_] | None = None
+
+    def stamp_of(self, ctx: CycleContext) -> Any:
+        """What says whether answers about rows that did not change themselves still hold."""
+        return self.plugin.filter_stamp(ctx) if self.kept else object()
 
     def code(self, slot: int) -> int:
         """The code of a row."""
@@ -61,10 +66,11 @@ class FilterVector:
 class ScoreVector:
     """One score's raw values (or the one value of all rows) with the extremes they were normalized by."""
 
-    __slots__ = ("fixed", "high", "low", "normalizer", "plugin", "raw", "stamp", "touched", "weight")
+    __slots__ = ("fixed", "high", "kept", "low", "normalizer", "plugin", "raw", "stamp", "touched", "weight")
 
-    def __init__(self, plugin: Score, weight: float, normalizer: Normalizer | None) -> None:
+    def __init__(self, plugin: Score, weight: float, normalizer: Normalizer | None, *, kept: bool = True) -> None:
         self.plugin = plugin
+        self.kept = kept
         self.weight = weight
         self.normalizer = normalizer
         self.raw: Vector | float | None = None
@@ -72,6 +78,10 @@ class ScoreVector:
         self.low = self.high = 0.0
         self.touched = False
         self.fixed = 0.0  # the value of every row while `raw` is one number
+
+    def stamp_of(self, ctx: CycleContext) -> Any:
+        """As `FilterVector.stamp_of`."""
+        return self.plugin.score_stamp(ctx) if self.kept else object()
 
     def value(self, slot: int) -> float:
         """The weighted, normalized score of a row."""

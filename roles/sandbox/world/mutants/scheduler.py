@@ -100,6 +100,13 @@ def _no_fit() -> None:
     replace(f"{fit}.refine", lambda self, ctx, slots, codes: codes)
 
 
+@MUTANTS.add("answers-outlive-pods", "NodeResourcesFit is not asked again about nodes whose pods changed")
+def _stale_fit() -> None:
+    from roles.scheduler.cluster.changes import NODE
+
+    replace("roles.scheduler.plugins.node_resources:NodeResourcesFit.reads", NODE)
+
+
 @MUTANTS.add("devices-are-not-taken", "a card that was given away stays free until the watch shows it")
 def _cards_stay_free() -> None:
     replace("roles.scheduler.plugins.device_share.columns:DeviceColumns.take", lambda self, slot, uid, holding: None)
