@@ -54,6 +54,7 @@ class Options:
     gates: dict[str, bool] = field(default_factory=dict)
     max_unschedulable: float = 300.0
     binders: int = 64
+    verify: int = 1000  # every so many decisions all plugins are asked anew and compared; 0 for never
     debug: Debug = field(default_factory=Debug)
     diagnosis_blocking: bool = False
     diagnosis_queue: int = 1000
@@ -91,6 +92,7 @@ class App:
             gates=options.gates,
             seed=options.seed,
             source=options.source,
+            verify=options.verify,
         )
         engine = self.engine
         self.cache = Cache(engine.cluster, engine.parser)
@@ -104,6 +106,8 @@ class App:
             kin=engine.kin,
         )
         metrics = SchedulerMetrics(ops.registry)
+        for framework in engine.frameworks.values():
+            framework.trust.told = metrics.differed
         self.queue.incoming = metrics.incoming
         self.monitor = Monitor(options.scheduling_timeout, metrics.timed_out)
         self.dump = Dump(size=options.diagnosis_queue, workers=options.diagnosis_workers)

@@ -144,6 +144,7 @@ def read(path: str, flags: dict[str, Any], given: dict[str, Any]) -> Options:
         ),
         max_unschedulable=flags["pod_max_in_unschedulable_pods_duration"],
         binders=flags["binders"],
+        verify=flags["verify_plugins"],
         debug=Debug(flags["debug_scores"], flags["debug_filters"], flags["debug_diagnosis"]),
         diagnosis_blocking=flags["debug_diagnosis_blocking"],
         diagnosis_queue=flags["debug_diagnosis_queue_size"],

@@ -49,6 +49,7 @@ class Engine:
         gates: dict[str, bool] | None = None,
         seed: int | None = None,
         source: str = "config",
+        verify: int | None = None,
     ) -> None:
         self.config = config
         self.vocabulary = Vocabulary()
@@ -71,7 +72,9 @@ class Engine:
             else profile.percentage_of_nodes_to_score
             for profile in config.profiles
         }
-        self.cycle = Cycle(self.frameworks, self.state, percentages={name: value or 0 for name, value in percentages.items()})
+        self.cycle = Cycle(
+            self.frameworks, self.state, percentages={name: value or 0 for name, value in percentages.items()}, verify=verify
+        )
 
     def pre_enqueue(self, pod: PodInfo) -> Status:
         """The preEnqueue plugins of the pod's profile."""

@@ -141,6 +141,12 @@ class SchedulerMetrics:
         self._preemptions = Counter(
             "scheduler_preemption_attempts", "Preemptions that were decided, those for Reservations included.", registry=registry
         )
+        self._differences = Counter(
+            "scheduler_plugin_differences",
+            "How often a plugin was found to say something else when asked anew than was kept of it (--verify-plugins).",
+            ["plugin"],
+            registry=registry,
+        )
         self._timeouts = Counter(
             "scheduler_scheduling_timeout",
             "Pods whose cycle or binding took longer than --scheduling-timeout.",
@@ -184,6 +190,10 @@ class SchedulerMetrics:
         """A pod takes longer than --scheduling-timeout."""
         self._timeouts.labels(profile).inc()
         self._timed_out.labels(profile).inc()
+
+    def differed(self, plugin: str, why: str) -> None:
+        """A plugin looks at more than it says."""
+        self._differences.labels(plugin).inc()
 
     def incoming(self, event: str, queue: str) -> None:
         """A pod entered a part of the queue."""

@@ -84,7 +84,8 @@ def pod(
 
 
 class World:
-    """A cluster with one profile and its cycle. `plugins` are classes beside the built-in ones; `profile` is the profile's content."""
+    """A cluster with one profile and its cycle. `plugins` are classes beside the built-in ones; `profile` is the profile's content;
+    every `verify`-th decision is compared with a fresh one."""
 
     def __init__(
         self,
@@ -94,6 +95,7 @@ class World:
         seed: int = 1,
         now: float = 1_000_000.0,
         gates: Mapping[str, bool] | None = None,
+        verify: int | None = None,
     ) -> None:
         self.vocabulary = Vocabulary()
         self.cluster = Cluster(self.vocabulary)
@@ -106,7 +108,7 @@ class World:
         self.handle = Handle(self.state, self.parser, SCHEDULER, gates=dict(gates or {}))
         self.framework = Framework(Profile.model_validate(content), registry, self.handle)
         self.handle.frameworks[SCHEDULER] = self.framework
-        self.cycle = Cycle({SCHEDULER: self.framework}, self.state)
+        self.cycle = Cycle({SCHEDULER: self.framework}, self.state, verify=verify)
 
     def add_nodes(self, *nodes: Node) -> None:
         """Add or change nodes."""

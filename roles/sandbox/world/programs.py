@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from roles.sandbox.world.world import World
 
 API_SERVER = ("10.0.0.1", 6443)
+_VERIFY = 3  # every so many decisions a scheduler compares what it kept with fresh answers
 Main = Callable[[], Awaitable[None]]
 
 
@@ -52,8 +53,10 @@ def scheduler(world: World, name: str, life: Life, config: Path) -> Main:
         ops = OpsServer(recorder=recorder, role="scheduler")
         async with Client(connection(name), role="scheduler") as client:
             informers = InformerFactory(client)
-            options = Options(load(str(config)), seed=world.number(name))
+            options = Options(load(str(config)), seed=world.number(name), verify=_VERIFY)
             app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
+            for framework in app.engine.frameworks.values():
+                framework.trust.told = lambda plugin, why: world.accuse("kept-answers", f"{name}: plugin {plugin}: {why}")
             life.on_stop(informers.stop, "informers")
             await app.run(life)
 

@@ -67,6 +67,7 @@ def _live(spec: Spec, mutate: Callable[[], None] | None, with_story: bool) -> di
             mutate()
         world = World(spec, scratch)
         checker = Checker(world.history)
+        world.accuse = checker.accuse
         try:
             world.run()
             checker.end()

@@ -122,6 +122,7 @@ class World:
         self.graveyard: list[Process] = []
         self.injector = Injector(self)
         self.retry = random.Random(f"{self.seed}/retry").choice((2.0, 5.0, 5.0))  # seconds between looks at a lease
+        self.accuse: Callable[[str, str], None] = _ignored  # what a program finds wrong with itself: a rule and what happened
 
     # -- names ---------------------------------------------------------------------------------------------------------------
 
@@ -283,6 +284,10 @@ class World:
         for program in self.programs.values():
             if program.process is not None:
                 program.process.dead = True
+
+
+def _ignored(rule: str, text: str) -> None:
+    """Nobody judges this world."""
 
 
 def _kubelet(world: World, node: str, program: Program) -> Callable[[], Awaitable[None]]:

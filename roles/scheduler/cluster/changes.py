@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 NODE = 1  # labels, taints, unschedulable, allocatable, images; a row that appeared or went
 PODS = 2  # pods of the row: requested resources, ports, pod count
 FIRST_FREE_KIND = 4  # further bits are given to the columns that plugins register
@@ -50,18 +53,14 @@ class ChangeLog:
         """Record that every vector has a new length."""
         self.epoch += 1
 
-    def since(self, position: int) -> dict[int, int] | None:
-        """Changed slots with their kinds since a position; None if that is further back than the log reaches."""
+    def since(self, position: int) -> tuple[NDArray[np.intp], int] | None:
+        """Slots that changed since a position, each once, and the kinds of all changes together; None if that is further back than the log
+        reaches."""
         start = position - self._base
         if start < 0:
             return None
-        slots = self._slots
-        if start == len(slots):
-            return {}
-        if start == len(slots) - 1:
-            return {slots[start]: self._kinds[start]}
-        merged: dict[int, int] = {}
-        for index in range(start, len(slots)):
-            slot = slots[index]
-            merged[slot] = merged.get(slot, 0) | self._kinds[index]
-        return merged
+        slots = set(self._slots[start:])
+        kinds = 0
+        for kind in set(self._kinds[start:]):
+            kinds |= kind
+        return np.fromiter(slots, np.intp, len(slots)), kinds

@@ -59,6 +59,7 @@ class Cluster:
         self.zeros: Vector = np.zeros(capacity)
         self.ones: Vector = np.ones(capacity)
         self.labels = LabelColumns(capacity)
+        self.slots: NDArray[np.intp] = np.arange(capacity)  # each slot's number: `slots[rows]` are the numbers of rows
         self.live = 0
         self.cordoned = 0
         self.tainted = 0
@@ -308,6 +309,7 @@ class Cluster:
         self.divisor = [grown(column, capacity, np.inf) for column in self.divisor]
         self.non_zero_free = (grown(self.non_zero_free[0], capacity), grown(self.non_zero_free[1], capacity))
         self.zeros, self.ones = np.zeros(capacity), np.ones(capacity)
+        self.slots = np.arange(capacity)
         self.labels.grow(capacity)
         for columns in self._columns.values():
             columns.grow(capacity)

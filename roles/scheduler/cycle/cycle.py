@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from roles.scheduler.cycle.decision import ERROR, NO_NODES, SCHEDULED, UNSCHEDUL
 from roles.scheduler.cycle.evaluation import Evaluation
 from roles.scheduler.cycle.judgement import INFEASIBLE
 from roles.scheduler.cycle.nominated import NOBODY, Blocked
+from roles.scheduler.cycle.verifying import differences
 from roles.scheduler.framework.context import CycleContext, State
 from roles.scheduler.framework.framework import Framework
 from roles.scheduler.framework.interfaces import NodeMask, NodeSet, PostFilterResult, Rejection
@@ -72,12 +74,19 @@ class Survey:
 class Cycle:
     """Decides pods against a State with the frameworks of all profiles, keeping the evaluations of recent shapes.
 
-    `percentages` are percentageOfNodesToScore by profile; 0 scores every feasible node, which is the default.
+    `percentages` are percentageOfNodesToScore by profile; 0 scores every feasible node, which is the default. Every `verify`-th use of kept
+    vectors they are compared with fresh ones, which count; 0 for never.
     """
 
-    def __init__(self, frameworks: Mapping[str, Framework], state: State, *, percentages: Mapping[str, int] | None = None) -> None:
+    VERIFY: ClassVar[int] = 0  # where nothing else is said; tests set it
+
+    def __init__(
+        self, frameworks: Mapping[str, Framework], state: State, *, percentages: Mapping[str, int] | None = None, verify: int | None = None
+    ) -> None:
         self.frameworks = frameworks
         self.state = state
+        self.verify = self.VERIFY if verify is None else verify
+        self._uses = 0
         self._percentages = percentages or {}
         self._evaluations: OrderedDict[Hashable, Evaluation] = OrderedDict()
 
@@ -153,8 +162,26 @@ class Cycle:
         else:
             self._evaluations.move_to_end(key)
         found.update(ctx)
+        self._uses += 1
+        if self.verify and not self._uses % self.verify:
+            found = self._verified(ctx, key, found)
         ctx.data = found.data
         return found
+
+    def _verified(self, ctx: CycleContext, key: Hashable, kept: Evaluation) -> Evaluation:
+        """The evaluation, or a fresh one where plugins say something else when they are asked anew: then nothing kept is trusted."""
+        fresh = Evaluation(kept.framework, self.state.cluster)
+        again = CycleContext(self.state, ctx.pod)
+        fresh.update(again)
+        differing = list(differences(kept, fresh))
+        if not differing:
+            return kept
+        for plugin, what in differing:
+            kept.framework.trust.withdraw(plugin, f"pod {ctx.pod.key}: {what}")
+        self._evaluations.clear()
+        self._evaluations[key] = fresh
+        ctx.restored, ctx.feasible = again.restored, again.feasible
+        return fresh
 
     # ---------------------------------------------------------------- steps
 
@@ -259,11 +286,11 @@ class Cycle:
         if 0 < percentage < 100:
             slots = self._sample(decision.ctx, totals, percentage)
             values = totals[slots]
-            best = slots[values == values.max()].tolist()
+            best = slots[values == values.max()]
         elif evaluation is not None and totals is evaluation.totals:
             best = evaluation.best()
         else:
-            best = (totals == totals[totals.argmax()]).nonzero()[0].tolist()
+            best = (totals == totals[totals.argmax()]).nonzero()[0]
         decision.ties = len(best)
         return int(best[0]) if len(best) == 1 else int(best[self.state.random.randrange(len(best))])
 

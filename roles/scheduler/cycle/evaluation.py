@@ -1,12 +1,15 @@
-"""All nodes judged for one pod shape: filter codes, feasibility, raw scores and weighted totals, kept current row by row.
+"""All nodes judged for one pod shape: filter codes, feasibility, raw scores and weighted totals, kept current.
 
-The first pod of a shape pays for whole vectors. For the next ones only rows that changed since are recomputed, so that a placement
-costs one row. The result must equal judging each pod and node afresh (tests/roles/scheduler/cycle/test_equivalence.py).
+The first pod of a shape pays for whole vectors. For the next ones all rows that changed since are judged again in one go, by the same
+calls over fewer rows. The result must equal judging each pod and node afresh (tests/roles/scheduler/cycle/test_equivalence.py).
+
+What holds between two updates: `codes` of a filter are current for every row; those of a row-wise filter for the rows in `asked`. Raw
+scores are current for feasible rows, once any row has been feasible; a row that becomes feasible again is scored anew.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,39 +17,42 @@ from numpy.typing import NDArray
 
 from roles.scheduler.cluster.changes import NODE
 from roles.scheduler.cluster.cluster import Cluster
-from roles.scheduler.cycle.judgement import INFEASIBLE
+from roles.scheduler.cycle.judgement import INFEASIBLE, Judgement
 from roles.scheduler.cycle.nominated import NominatedRows
-from roles.scheduler.cycle.restored import ALL, RestoredRows
-from roles.scheduler.cycle.vectors import FilterVector, ScoreVector, own
-from roles.scheduler.framework.context import ALL_ROWS, CycleContext
+from roles.scheduler.cycle.vectors import FilterVector, ScoreVector
+from roles.scheduler.framework.context import ALL_ROWS, CycleContext, Rows
 from roles.scheduler.framework.framework import Framework
-from roles.scheduler.framework.interfaces import ASK, Filter
+from roles.scheduler.framework.restoring import NOTHING, Restored
 from roles.scheduler.framework.status import Code, Status
 
-_FEW_ROWS = 48  # up to here changed rows are redone one at a time in Python, beyond that the vectors are built anew
+_EVERYTHING = -1  # kinds of change: whatever it may concern
 
-_NO_ROWS: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+Slots = NDArray[np.intp]
+Plan = tuple[list[FilterVector], list[ScoreVector]]
 
 
-class Evaluation(RestoredRows):
+class Evaluation(Judgement):
     """The judgement of one shape under one profile, kept current."""
 
     __slots__ = (
-        "_best", "_current", "_epoch", "_plans", "_position", "_scored", "_stamped", "data", "nominated", "pre_filter", "skipped",
-        "version",
+        "_best", "_current", "_epoch", "_plans", "_position", "_restores", "_scored", "_special", "_stamped", "_unkept", "data",
+        "framework", "nominated", "pre_filter", "skipped", "version",
     )  # fmt: skip
 
     def __init__(self, framework: Framework, cluster: Cluster) -> None:
-        super().__init__(framework, cluster)
+        super().__init__(cluster)
+        self.framework = framework
         self.data: dict[str, Any] = {}
         self.pre_filter: dict[str, Any] = {}
         self.skipped: frozenset[str] = frozenset()
         self.version = 0
         self.nominated = NominatedRows(self)
-        self._best: list[int] | None = None  # slots with the highest total, in order; None when unknown
-        # By kinds of change: filters to ask, vectors of the others, scores to ask.
-        self._plans: dict[int, tuple[list[FilterVector], list[FilterVector], list[ScoreVector]]] = {}
-        self._stamped: tuple[list[FilterVector], list[ScoreVector]] = ([], [])
+        self._best: Slots | None = None  # slots with the highest total, in order; None when unknown
+        self._plans: dict[int, Plan] = {}  # by kinds of change: whom to ask about a row that changed
+        self._stamped: Plan = ([], [])
+        self._restores = False  # whether the shape may ever use a reservation
+        self._special: NDArray[np.bool_] = cluster.alive  # rows with reservations that it may use
+        self._unkept = 0  # how many plugins' answers were not kept when it was built
         self._epoch = -1
         self._position = -1
         self._scored = False
@@ -59,109 +65,75 @@ class Evaluation(RestoredRows):
 
         Nothing is current while plugins are being asked: after one that raised, the next use builds everything anew.
         """
-        current, self._current = self._current, False
-        if current and self._epoch == self.cluster.changes.epoch:
-            self._follow_changes(ctx)
-        else:
+        current, self._current = self._current and not self.framework.trust.unshared, False
+        if not current or self._unkept != self._withdrawn() or self._epoch != self.cluster.changes.epoch or not self._follow(ctx):
+            self._build(ctx)
+        while self._unkept != self._withdrawn():  # a plugin was found to look at more than it says: keep nothing of it
             self._build(ctx)
         self._current = True
 
-    def _follow_changes(self, ctx: CycleContext) -> None:
-        """Ask about the rows that changed since; about all of them where they are many."""
+    def _withdrawn(self) -> int:
+        return len(self.framework.trust.unkept)
+
+    def _follow(self, ctx: CycleContext) -> bool:
+        """Judge the rows that changed since; False when nobody knows which."""
         changes = self.cluster.changes
         position = changes.position
-        ctx.data = self.data
-        ctx.feasible = self.feasible
-        ctx.restored = self.restored
-        stale_filters, stale_scores = self._stale(ctx)
-        if position == self._position and not stale_filters and not stale_scores:
-            return
-        rows = changes.since(self._position)
-        if rows is not None and self._restores:
-            self._follow(ctx, rows)
-        if rows is None or len(rows) > _FEW_ROWS:
-            self._build(ctx)
-            return
+        ctx.data, ctx.feasible, ctx.restored = self.data, self.feasible, self.restored
+        filters, scores = self._stale(ctx)
+        if position == self._position and not filters and not scores:
+            return True
+        changed = changes.since(self._position)
+        if changed is None:
+            return False
+        rows, kinds = changed
+        if kinds & NODE:
+            kinds = _EVERYTHING  # the node may have been gone for a while, and with it everybody's answers
+        if self._restores and self._follow_restored(ctx, rows, kinds):
+            kinds = _EVERYTHING
         self._position = position
         self.version += 1
-        if stale_filters and self._refilter(ctx, stale_filters, rows):
-            self._sweep(ctx, rows, stale_scores)
-        else:
-            self._catch_up(ctx, rows, stale_scores)
+        self._evaluate(ctx, rows, kinds, filters, scores)
+        return True
 
-    def _stale(self, ctx: CycleContext) -> tuple[list[FilterVector], list[ScoreVector]]:
+    def _stale(self, ctx: CycleContext) -> Plan:
         """Vectors of which rows that did not change themselves may differ by now."""
         filters, scores = self._stamped
-        stale = [vector for vector in filters if vector.plugin.filter_stamp(ctx) != vector.stamp]
-        return stale, [v for v in scores if v.plugin.score_stamp(ctx) != v.stamp]
-
-    def _refilter(self, ctx: CycleContext, stale: list[FilterVector], rows: dict[int, int]) -> bool:
-        """Ask some filters again about all rows. Rows whose answer turned join those that changed, unless they are many: then True."""
-        many = False
-        for vector in stale:
-            codes = vector.plugin.filter(ctx, ALL_ROWS)
-            before, vector.codes = vector.codes, None if codes is None else own(codes)
-            self._restored_codes(ctx, (vector,))
-            codes = vector.codes
-            vector.stamp = vector.plugin.filter_stamp(ctx)
-            if before is None:
-                turned = np.flatnonzero(codes) if codes is not None else _NO_ROWS
-            elif codes is None:
-                turned = np.flatnonzero(before)
-            else:
-                turned = np.flatnonzero(np.not_equal(before != 0, codes != 0))
-            if many or len(turned) > _FEW_ROWS:
-                many = True
-                continue
-            for slot in turned.tolist():
-                rows.setdefault(slot, 0)
-        self._plans = {}
-        return many
+        stale = [vector for vector in filters if vector.stamp_of(ctx) != vector.stamp]
+        return stale, [vector for vector in scores if vector.stamp_of(ctx) != vector.stamp]
 
     def _build(self, ctx: CycleContext) -> None:
-        """Compute all vectors."""
+        """Judge all rows, knowing nothing."""
         changes = self.cluster.changes
         self._epoch, self._position = changes.epoch, changes.position
-        self._scored = False
+        self._unkept = self._withdrawn()
         self.version += 1
         self.data = ctx.data = {}
-        self.scores = []
         self._restore(ctx)
         self._pre_filter(ctx)
-        self.filters = []
-        self.row_filters = []
-        feasible = self.cluster.alive.copy()
-        for plugin in self.framework.vector_filters:
-            if plugin.name in self.skipped:
-                continue
-            codes = self.framework.ask(plugin, "Filter", plugin.filter, ctx, ALL_ROWS)
-            vector = FilterVector(plugin, None if codes is None else own(codes), plugin.filter_stamp(ctx))
-            self.filters.append(vector)
-        self._restored_codes(ctx, self.filters)
-        for vector in self.filters:
-            codes = vector.codes
-            if codes is not None:
-                np.greater(feasible, codes if codes.dtype == np.bool_ else codes != 0, out=feasible)
-        for plugin in self.framework.row_filters:
-            if plugin.name not in self.skipped:
-                self._row_filter(ctx, plugin, feasible)
-        self.feasible = feasible
-        self.count = int(np.count_nonzero(feasible))
-        self._replan()
-        if self.count:
-            self._score(ctx)
+        unkept = self.framework.trust.unkept
+        wanted = [plugin for plugin in self.framework.filters if plugin.name not in self.skipped]
+        dear = [plugin for plugin in wanted if plugin.row_wise and plugin.name not in unkept]
+        self.filters = [FilterVector(plugin, kept=plugin.name not in unkept) for plugin in wanted if plugin not in dear]
+        self.row_filters = [FilterVector(plugin) for plugin in dear]
+        self.scores = []
+        self._scored = False
+        self.feasible = np.zeros(self.cluster.capacity, dtype=np.bool_)
+        self.count = 0
+        self._replan(ctx)
+        self._evaluate(ctx, ALL_ROWS, _EVERYTHING, self.filters, [])
 
-    def _replan(self) -> None:
+    def _replan(self, ctx: CycleContext) -> None:
         """Forget what is kept about which vectors there are."""
         self._plans = {}
-        self._stamped = ([v for v in self.filters if v.stamp is not None], [v for v in self.scores if v.stamp is not None])
+        filters = [vector for vector in self.filters if vector.stamp_of(ctx) is not None]
+        self._stamped = (filters, [vector for vector in self.scores if vector.stamp is not None])
 
-    def _plan(self, kinds: int) -> tuple[list[FilterVector], list[FilterVector], list[ScoreVector]]:
+    def _plan(self, kinds: int) -> Plan:
         plan = self._plans.get(kinds)
         if plan is None:
-            asked = [vector for vector in self.filters if kinds == ALL or vector.plugin.reads & kinds]
-            others = [vector for vector in self.filters if vector not in asked and vector.codes is not None]
-            plan = self._plans[kinds] = (asked, others, [vector for vector in self.scores if vector.plugin.score_reads & kinds])
+            filters = [vector for vector in self.filters if kinds == _EVERYTHING or vector.plugin.reads & kinds]
+            plan = self._plans[kinds] = (filters, [vector for vector in self.scores if vector.plugin.score_reads & kinds])
         return plan
 
     def _pre_filter(self, ctx: CycleContext) -> None:
@@ -170,7 +142,7 @@ class Evaluation(RestoredRows):
         skipped: set[str] = set()
         for plugin in self.framework.pre_filters:
             if not plugin.per_pod:
-                answer = self.framework.ask(plugin, "PreFilter", plugin.pre_filter, ctx)
+                answer = self.framework.ask_for_all(plugin, "PreFilter", plugin.pre_filter, ctx)
                 if isinstance(answer, Status):
                     if answer.code is Code.SKIP:
                         skipped.add(plugin.name)
@@ -181,221 +153,197 @@ class Evaluation(RestoredRows):
         self.pre_filter = answers
         self.skipped = frozenset(skipped)
 
-    def _row_filter(self, ctx: CycleContext, plugin: Filter, feasible: NDArray[np.bool_]) -> None:
-        """Ask a row-wise filter about the rows that passed everything before, and of those only where its columns do not decide."""
-        coarse = plugin.coarse(ctx, ALL_ROWS)
-        if coarse is None:
-            codes, asked = np.zeros(self.cluster.capacity, dtype=np.int32), np.flatnonzero(feasible)
-        else:
-            codes = np.where(feasible, coarse, 0).astype(np.int32)
-            codes[[slot for slot in self.restored if feasible[slot]]] = ASK
-            asked = np.flatnonzero(codes == ASK)
-        for slot in asked.tolist():
-            codes[slot] = self._ask(ctx, plugin, slot)
-        np.putmask(feasible, codes != 0, False)
-        self.row_filters.append(FilterVector(plugin, codes, None))
+    # ---------------------------------------------------------------- judging rows
+
+    def _evaluate(self, ctx: CycleContext, rows: Rows, kinds: int, stale: list[FilterVector], stale_scores: list[ScoreVector]) -> None:
+        """Judge `rows`, which changed in `kinds`, and all rows for whom a stamp says that they may be judged otherwise."""
+        asked = [vector for vector in self._plan(kinds)[0] if vector not in stale] if stale else self._plan(kinds)[0]
+        self._ask(ctx, asked, rows)
+        if stale:
+            self._ask(ctx, stale, ALL_ROWS)
+            for vector in stale:
+                vector.stamp = vector.stamp_of(ctx)
+        scope: Rows = ALL_ROWS if stale else rows
+        was = np.array(self.feasible[scope])
+        now = self._open(ctx, rows, kinds, scope)
+        flipped = was.tobytes() != now.tobytes()  # many times as fast as comparing few values by numpy
+        if flipped:
+            self.count += int(np.count_nonzero(now)) - int(np.count_nonzero(was))
+            self.feasible[scope] = now
+        ctx.feasible = self.feasible
+        if self._scored:
+            self._rescore(ctx, rows, kinds, scope, now, np.greater(now, was) if flipped else None)
+            self._settle(ctx, stale_scores, scope, flipped)
+        elif self.count:
+            self._score(ctx)
+
+    def _open(self, ctx: CycleContext, rows: Rows, kinds: int, scope: Rows) -> NDArray[np.bool_]:
+        """Which rows of `scope` pass all filters. Row-wise ones are asked about those that pass the others and were not asked yet."""
+        now = np.array(self.cluster.alive[scope])
+        for vector in self.filters:
+            vector.close(scope, now)
+        for vector in self.row_filters:
+            if vector.asked is None:
+                vector.asked = np.zeros(self.cluster.capacity, dtype=np.bool_)
+            elif kinds == _EVERYTHING or vector.plugin.reads & kinds:
+                vector.asked[rows] = False
+            wanted = self.cluster.slots[scope][np.greater(now, vector.asked[scope])]
+            if len(wanted):
+                self._ask(ctx, (vector,), wanted)
+                vector.asked[wanted] = True
+            vector.close(scope, now)
+        return now
+
+    def _ask(self, ctx: CycleContext, vectors: Sequence[FilterVector], rows: Rows) -> None:
+        """Have filters judge rows; those with reservations that the pod may use as if the reserve pods were not there."""
+        if not vectors:
+            return
+        plain, special = self._split(rows)
+        if isinstance(plain, slice) or len(plain):
+            for vector in vectors:
+                plugin = vector.plugin
+                vector.put(plain, self.framework.ask_for_all(plugin, "Filter", plugin.filter, ctx, plain), self.cluster.capacity)
+        for row in special:
+            with ctx.restoring(row.item()):
+                for vector in vectors:
+                    vector.put(row, self.framework.trust.ask(vector.plugin, vector.plugin.filter, ctx, row), self.cluster.capacity)
+
+    def _split(self, rows: Rows) -> tuple[Rows, list[Slots]]:
+        """Rows without usable reservations, and those with some one by one."""
+        if not self.restored:
+            return rows, []
+        slots = self.cluster.slots[rows]
+        special = self._special[slots]
+        return slots[~special], [np.array((slot,), dtype=np.intp) for slot in slots[special].tolist() if self.cluster.alive[slot]]
+
+    # ---------------------------------------------------------------- scores
 
     def _score(self, ctx: CycleContext) -> None:
         """Score plugins whose preScore does not opt out, and their weighted sum."""
         self._scored = True
-        self._outdated.clear()
-        ctx.feasible = self.feasible
-        self.scores = []
         skipped = self.framework.run_pre_score(ctx)
-        for plugin, weight in self.framework.scores:
-            if plugin.name in skipped:
-                continue
-            raw = self.framework.ask(plugin, "Score", plugin.score, ctx, ALL_ROWS)
-            raw = float(raw) if isinstance(raw, (int, float)) else own(raw)
-            self.scores.append(ScoreVector(plugin, weight, raw, plugin.score_stamp(ctx), plugin.normalizer_of(ctx)))
-        self._restored_scores(ctx)
+        self.scores = [
+            ScoreVector(plugin, weight, plugin.normalizer_of(ctx), kept=plugin.name not in self.framework.trust.unkept)
+            for plugin, weight in self.framework.scores
+            if plugin.name not in skipped
+        ]
+        self._ask_scores(ctx, self.scores, ALL_ROWS)
         for vector in self.scores:
+            vector.stamp = vector.stamp_of(ctx)
             vector.set_extremes(self.feasible)
-        self._replan()
+        self._replan(ctx)
         self._sum()
 
-    def _sum(self) -> None:
-        constant = 0.0
-        self._varying = None
-        totals: Any = None
-        for vector in self.scores:
-            part = vector.contribution()
-            if isinstance(part, float):
-                constant += part
-            elif totals is None:
-                totals = np.array(part) if part is vector.raw else part
-            else:
-                totals += part
-        if totals is None:
-            totals = np.full(self.cluster.capacity, constant)
-        elif constant:
-            totals += constant
-        np.putmask(totals, ~self.feasible, INFEASIBLE)
-        self.totals = totals
-        self._best = None
+    def _ask_scores(self, ctx: CycleContext, vectors: Sequence[ScoreVector], rows: Rows) -> None:
+        """Have plugins score rows. Those whose scores follow from counts over all nodes take reserve pods for pods."""
+        plain, special = self._split(rows)
+        for vector in vectors:
+            plugin = vector.plugin
+            asked = plain if plugin.score_reads else rows
+            vector.put(asked, self.framework.ask_for_all(plugin, "Score", plugin.score, ctx, asked), self.cluster.capacity)
+        for row in special:
+            if self.feasible[row[0]]:
+                with ctx.restoring(row.item()):
+                    for vector in vectors:
+                        if vector.plugin.score_reads:
+                            score = self.framework.trust.ask(vector.plugin, vector.plugin.score, ctx, row)
+                            vector.put(row, score, self.cluster.capacity)
 
-    def best(self) -> list[int]:
-        """Slots with the highest total, in order. Only while there is a feasible one."""
-        best = self._best
-        if not best:
-            totals = self.totals
-            best = self._best = (totals == totals[totals.argmax()]).nonzero()[0].tolist()
-        return best
+    def _rescore(
+        self, ctx: CycleContext, rows: Rows, kinds: int, scope: Rows, now: NDArray[np.bool_], fresh: NDArray[np.bool_] | None
+    ) -> None:
+        """Raw scores of rows that changed and of those that have become feasible (`fresh`, of those in `scope`)."""
+        slots = self.cluster.slots[scope]
+        if fresh is not None and fresh.any():
+            kinds = _EVERYTHING  # no score of these is known
+            if scope is not rows:
+                fresh[rows] = now[rows]
+            slots = slots[fresh if scope is not rows else now]
+        else:
+            slots = self.cluster.slots[rows]
+            slots = slots[self.feasible[slots]]
+        asked = self._plan(kinds)[1]
+        if asked and len(slots):
+            self._ask_scores(ctx, asked, slots)
 
-    def _rank(self, slot: int, total: float) -> None:
-        """Keep the list of best slots right while one total changes."""
-        best = self._best
-        if not best:
-            return
-        top = self.totals.item(best[0])
-        if len(best) == 1 and best[0] == slot and total < top:
-            self._best = None
-            return
-        index = bisect_left(best, slot)
-        there = index < len(best) and best[index] == slot
-        if total > top:
-            self._best = [slot]
-        elif total == top and not there:
-            best.insert(index, slot)
-        elif total < top and there:
-            del best[index]
-
-    # ---------------------------------------------------------------- rows that changed
-
-    def _catch_up(self, ctx: CycleContext, rows: dict[int, int], stale: list[ScoreVector]) -> None:
-        flipped = False
-        changed: list[int] = []
-        for slot, kinds in rows.items():
-            was = bool(self.feasible[slot])
-            now = self._filter_row(ctx, slot, kinds)
-            if now != was:
-                flipped = True
-                self.feasible[slot] = now
-                self.count += 1 if now else -1
-            if now or was:
-                changed.append(slot)
-            if self._scored:
-                self._rescore(ctx, slot, kinds, now)
-        if not self._settle(ctx, stale, flipped):
-            return
-        totals, feasible = self.totals, self.feasible
-        for slot in changed:
-            total = INFEASIBLE
-            if feasible[slot]:
-                total, varying = self._split()
-                for vector in varying:
-                    total += vector.value(slot)
-            self._rank(slot, total)
-            totals[slot] = total
-
-    def _sweep(self, ctx: CycleContext, rows: dict[int, int], stale: list[ScoreVector]) -> None:
-        """Many rows turned because of one filter: who is feasible is worked out for all rows at once."""
-        changed = [(slot, kinds) for slot, kinds in rows.items() if kinds]
-        for slot, kinds in changed:
-            self._filter_row(ctx, slot, kinds)
-        feasible = self.cluster.alive.copy()
-        for vector in self.filters:
-            if vector.codes is not None:
-                np.greater(feasible, vector.codes != 0, out=feasible)
-        self.row_filters = []
-        for plugin in self.framework.row_filters:
-            if plugin.name not in self.skipped:
-                self._row_filter(ctx, plugin, feasible)
-        self.feasible = feasible
-        self.count = int(np.count_nonzero(feasible))
-        if self._scored:
-            for slot, kinds in changed:
-                self._rescore(ctx, slot, kinds, bool(feasible[slot]))
-            for slot in [slot for slot in self._outdated if feasible[slot]]:
-                self._rescore(ctx, slot, 0, True)
-        if self._settle(ctx, stale, True):
-            self._sum()
-
-    def _rescore(self, ctx: CycleContext, slot: int, kinds: int, feasible: bool) -> None:
-        """Raw scores of a row that changed. Those of a row that is out are worked out when it comes back."""
-        if not feasible:
-            if kinds:
-                self._outdated.add(slot)
-            return
-        if slot in self._outdated:
-            self._outdated.discard(slot)
-            kinds = ALL
-        if kinds:
-            self._score_row(ctx, slot, kinds)
-
-    def _settle(self, ctx: CycleContext, stale: list[ScoreVector], flipped: bool) -> bool:
-        """Bring raw scores and extremes up to date after rows changed; True when only the totals of those rows are left to do."""
-        if not self._scored:
-            if self.count:
-                self._score(ctx)
-            return False
-        resum = bool(stale)
-        ctx.feasible = self.feasible
+    def _settle(self, ctx: CycleContext, stale: list[ScoreVector], scope: Rows, flipped: bool) -> None:
+        """Bring raw scores that changed everywhere, extremes and totals up to date after rows changed."""
         if flipped:
             stale = stale + [v for v in self.scores if v.plugin.uses_feasible and v not in stale]
-            resum = bool(stale)
-        for vector in stale:
-            raw = vector.plugin.score(ctx, ALL_ROWS)
-            vector.raw = float(raw) if isinstance(raw, (int, float)) else own(raw)
-            self._varying = None
-            vector.stamp = vector.plugin.score_stamp(ctx)
-            vector.touched = True
         if stale:
-            self._restored_scores(ctx, [vector for vector in stale if vector.plugin.score_reads])
+            self._ask_scores(ctx, stale, ALL_ROWS)
+            for vector in stale:
+                vector.stamp = vector.stamp_of(ctx)
+        resum = bool(stale) or isinstance(scope, slice)
         for vector in self.scores:
             if (flipped or vector.touched) and vector.set_extremes(self.feasible):
                 resum = True
             vector.touched = False
         if resum:
             self._sum()
-        return not resum
+        elif len(scope):  # type: ignore[arg-type]
+            self._total(scope)
 
-    def _split(self) -> tuple[float, list[ScoreVector]]:
-        """The sum of the scores that are the same for every row, and the vectors of the others. Whole numbers: any order adds up alike."""
-        split = self._varying
-        if split is None:
-            varying = [vector for vector in self.scores if not isinstance(vector.raw, float)]
-            split = self._varying = (sum(vector.fixed for vector in self.scores if isinstance(vector.raw, float)), varying)
-        return split
+    def _sum(self) -> None:
+        """Totals of all rows."""
+        self.totals = np.zeros(self.cluster.capacity)
+        self._total(ALL_ROWS)
 
-    def _filter_row(self, ctx: CycleContext, slot: int, kinds: int) -> bool:
-        """Ask again the filters that look at what changed; returns whether the row is feasible."""
-        if not self.cluster.alive[slot]:
+    def _total(self, rows: Rows) -> None:
+        """Totals of some rows. Raw scores are whole numbers: any order adds up alike."""
+        constant = 0.0
+        totals: Any = None
+        for vector in self.scores:
+            part = vector.contribution(rows)
+            if isinstance(part, float):
+                constant += part
+            else:
+                totals = part if totals is None else np.add(totals, part)
+        feasible = self.feasible[rows]
+        if totals is None:
+            totals = np.full(len(feasible), constant)
+        elif constant or totals.base is not None:
+            totals = totals + constant
+        np.putmask(totals, ~feasible, INFEASIBLE)
+        self.totals[rows] = totals
+        self._best = None
+
+    def best(self) -> Slots:
+        """Slots with the highest total, in order. Only while there is a feasible one."""
+        if self._best is None:
+            totals = self.totals
+            top = int(totals.argmax())
+            self._best = (totals == totals[top : top + 1]).nonzero()[0]
+        return self._best
+
+    # ---------------------------------------------------------------- reservations
+
+    def _restore(self, ctx: CycleContext) -> None:
+        """Ask which reservations the shape may use on which rows."""
+        restorer = self.framework.restorer
+        found = restorer.restored_rows(ctx) if restorer is not None else None
+        self._restores = found is not None
+        self._restored(ctx, found or NOTHING)
+
+    def _restored(self, ctx: CycleContext, found: Restored) -> None:
+        self.restored = ctx.restored = found
+        self._special = np.zeros(self.cluster.capacity, dtype=np.bool_)
+        self._special[list(found)] = True
+
+    def _follow_restored(self, ctx: CycleContext, rows: Slots, kinds: int) -> bool:
+        """Ask the same about rows that changed; True when it is not as before for one of them."""
+        restorer = self.framework.restorer
+        assert restorer is not None
+        if not kinds & restorer.restore_reads:
             return False
-        if kinds & NODE:
-            kinds = ALL  # the node may have been gone for a while, and with it everybody's answers
-        if slot in self.restored:
-            with ctx.restoring(slot):
-                return self._judge_row(ctx, slot, kinds)
-        return self._judge_row(ctx, slot, kinds)
-
-    def _judge_row(self, ctx: CycleContext, slot: int, kinds: int) -> bool:
-        passes = True
-        asked, others, _ = self._plan(kinds)
-        for vector in asked:
-            code = vector.plugin.filter_row(ctx, slot)
-            if vector.codes is None and code:
-                self._plans = {}
-            vector.set_code(slot, code, self.cluster.capacity)
-            if code:
-                passes = False
-        for vector in others:
-            if vector.codes is not None and vector.codes.item(slot):
-                passes = False
-        for vector in self.row_filters:
-            assert vector.codes is not None
-            if not passes:
-                vector.codes[slot] = 0
-                continue
-            # A row that was out for another reason was never asked; asking a row that did not change for this plugin is harmless.
-            code = vector.plugin.filter_row(ctx, slot)
-            vector.codes[slot] = code
-            passes = not code
-        return passes
-
-    def _score_row(self, ctx: CycleContext, slot: int, kinds: int) -> None:
-        if slot in self.restored:
-            with ctx.restoring(slot):
-                self._raw_row(ctx, slot, self._plan(kinds)[2])
-        else:
-            self._raw_row(ctx, slot, self._plan(kinds)[2])
+        found = dict(self.restored)  # decisions that are being carried out still look at the old one
+        for slot in rows.tolist():
+            now = restorer.restored_row(ctx, slot)
+            if now:
+                found[slot] = now
+            else:
+                found.pop(slot, None)
+        if found == self.restored:
+            return False
+        self._restored(ctx, found)
+        return True

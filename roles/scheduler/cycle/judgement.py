@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,18 +36,24 @@ class Judgement:
         """Ask every filter about one row as it is now (inside a what-if), keeping nothing; the first refusal, or None."""
         if not self.cluster.alive[slot]:
             raise IndexError(f"slot {slot} holds no node")
+        row = np.array((slot,), dtype=np.intp)
         with ctx.restoring(slot):
-            for vector in (*self.filters, *self.row_filters):
-                code = vector.plugin.filter_row(ctx, slot)
-                if code:
-                    refined = vector.plugin.refine(ctx, np.array((slot,), dtype=np.intp), np.array((code,)))
-                    return vector.plugin.name, vector.plugin.rejection(ctx, int(refined[0]))
+            for plugin, codes in self._refusals(ctx, row):
+                refined = plugin.refine(ctx, row, codes)
+                return plugin.name, plugin.rejection(ctx, int(refined[0]))
         return None
 
     def passes(self, ctx: CycleContext, slot: int) -> bool:
         """As `check_row`, without the reason."""
         with ctx.restoring(slot):
-            return not any(vector.plugin.filter_row(ctx, slot) for vector in (*self.filters, *self.row_filters))
+            return next(self._refusals(ctx, np.array((slot,), dtype=np.intp)), None) is None
+
+    def _refusals(self, ctx: CycleContext, row: NDArray[np.intp]) -> Iterator[tuple[Filter, Codes]]:
+        """Who refuses a row as it is now."""
+        for vector in (*self.filters, *self.row_filters):
+            codes = vector.plugin.filter(ctx, row)
+            if codes is not None and codes[0]:
+                yield vector.plugin, codes
 
     def first_codes(self, ctx: CycleContext) -> list[tuple[Filter, NDArray[np.intp], Codes]]:
         """Per filter the rows that it was the first to refuse, with their refined codes."""

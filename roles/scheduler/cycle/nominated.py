@@ -62,7 +62,7 @@ class NominatedRows:
 
     def _catch_up(self, ctx: CycleContext, kin: Kin) -> None:
         nominations, changes = ctx.state.nominations, ctx.cluster.changes
-        stamp = (changes.epoch, *(vector.plugin.filter_stamp(ctx) for vector in self._judgement.filters))
+        stamp = (changes.epoch, *(vector.stamp_of(ctx) for vector in self._judgement.filters))
         if self._rows_at == changes.position and self._nominations_at == nominations.position and self._stamp == stamp:
             return
         nodes = self._changed(ctx) if self._stamp == stamp else None
@@ -81,21 +81,20 @@ class NominatedRows:
         if self._refused.keys() != before.keys() or self._stamp != stamp:
             self._mask = _mask_of(self._refused, ctx.cluster.capacity)
         self._rows_at, self._nominations_at = changes.position, nominations.position
-        self._stamp = (changes.epoch, *(vector.plugin.filter_stamp(ctx) for vector in self._judgement.filters))
+        self._stamp = (changes.epoch, *(vector.stamp_of(ctx) for vector in self._judgement.filters))
 
     def _changed(self, ctx: CycleContext) -> list[str] | None:
         """Nodes whose rows or nominations changed since; None when nobody knows."""
         nominations, cluster = ctx.state.nominations, ctx.cluster
-        rows, nodes = cluster.changes.since(self._rows_at), nominations.since(self._nominations_at)
-        if rows is None or nodes is None:
+        changed, nodes = cluster.changes.since(self._rows_at), nominations.since(self._nominations_at)
+        if changed is None or nodes is None:
             return None
-        for slot in rows:
+        for slot in changed[0].tolist():
             node = cluster.known_name(slot)
             if node and nominations.any_on(node):
                 nodes.add(node)
-        for slot in rows.keys() & self._refused.keys():
-            if not cluster.known_name(slot):
-                del self._refused[slot]
+            elif not node:
+                self._refused.pop(slot, None)
         return list(nodes)
 
     def _ask(self, ctx: CycleContext, slot: int, node: str, kin: Kin, *, besides: str = "") -> tuple[str, Rejection] | None:

@@ -163,6 +163,12 @@ class CycleContext:
         self.effects: list[Callable[[], None]] = []
         self.undo: list[Callable[[], None]] = []
 
+    def may_use(self, slots: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which of some slots have reservations that the pod may use."""
+        if not self.restored:
+            return np.zeros(len(slots), dtype=np.bool_)
+        return np.isin(slots, np.fromiter(self.restored, np.intp, len(self.restored)))
+
     def restoring(self, slot: int) -> AbstractContextManager[Any]:
         """A what-if in which the reservations of the slot that the pod may use are taken off; Reserve plugins open it themselves."""
         usable = self.restored.get(slot)

@@ -19,6 +19,7 @@ from roles.scheduler.framework.interfaces import Plugin, Point
 from roles.scheduler.framework.profile import Layout, expand, names_of
 from roles.scheduler.framework.registry import PluginError, profile_path
 from roles.scheduler.framework.status import SUCCESS, Code, Status
+from roles.scheduler.framework.trust import Trust
 
 log = logging.getLogger(__name__)
 
@@ -47,13 +48,12 @@ class Framework:
         self.plugins: dict[str, Plugin] = {
             name: _build(registry[name], profile, handle, source) for name in _with_configured(self.layout, profile, registry)
         }
+        self.trust = Trust(self.plugins.values())
         self.pre_enqueues = self._at(Point.PRE_ENQUEUE, api.PreEnqueue)
         self.queue_sort = self._at(Point.QUEUE_SORT, api.QueueSort)[0]
         self.pre_filters = self._at(Point.PRE_FILTER, api.PreFilter)
         self.per_pod_pre_filters = [plugin for plugin in self.pre_filters if plugin.per_pod]
-        filters = self._at(Point.FILTER, api.Filter)
-        self.vector_filters = [plugin for plugin in filters if not plugin.row_wise]
-        self.row_filters = [plugin for plugin in filters if plugin.row_wise]
+        self.filters = self._at(Point.FILTER, api.Filter)
         self.post_filters = self._at(Point.POST_FILTER, api.PostFilter)
         self.pre_scores = self._at(Point.PRE_SCORE, api.PreScore)
         weights = {entry.name: entry.weight for entry in self.layout[Point.SCORE]}
@@ -103,6 +103,11 @@ class Framework:
         timer(plugin.name, point, _status_of(answer), perf_counter() - began)
         return answer
 
+    def ask_for_all(self, plugin: Plugin, point: str, step: Callable[..., R], ctx: CycleContext, *args: Any) -> R:
+        """As `ask`, for answers that all pods of the shape share."""
+        answer: R = self.ask(plugin, point, self.trust.ask, plugin, step, ctx, *args)
+        return answer
+
     def run_pre_enqueue(self, pod: PodInfo) -> Status:
         """The first preEnqueue plugin that does not let the pod in, or success."""
         for plugin in self.pre_enqueues:
@@ -113,8 +118,8 @@ class Framework:
 
     def run_pre_score(self, ctx: CycleContext) -> frozenset[str]:
         """Run preScore; returns the plugins whose score is left out."""
-        skipped = [plugin.name for plugin in self.pre_scores if self.ask(plugin, "PreScore", plugin.pre_score, ctx).code is Code.SKIP]
-        return frozenset(skipped)
+        answers = ((plugin.name, self.ask_for_all(plugin, "PreScore", plugin.pre_score, ctx)) for plugin in self.pre_scores)
+        return frozenset(name for name, status in answers if status.code is Code.SKIP)
 
     def run_resize(self, ctx: CycleContext, slot: int) -> None:
         """Let ResizePod plugins replace the pod by one with other requests, before it is counted on the node (gate ResizePod)."""

@@ -1,7 +1,8 @@
 """The extension points. A plugin is a class that inherits `Plugin` and the interfaces of the points it wants.
 
-Filters and scores look at *all* nodes at once: they get `rows` (all of them, or the indices of those that changed) and return an array
-of that length. Dead rows may hold anything; the engine masks them out. See docs/scheduler.md for a worked example.
+Filters and scores look at many nodes at once: they get `rows` (a slice for all of them, or an array of slots: those that changed, or the
+one that somebody asks about) and return an array of that length. Dead rows may hold anything; the engine masks them out. Whoever wants no
+vectors writes `filter_row` or `score_row` instead, for one node. See docs/plugin-guide.md for a worked example.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ class QueueSort(Plugin):
 
 
 ASK = -1
-"""Answer of `Filter.coarse`: the columns do not decide this row, `filter_row` does."""
+"""For filters that work in steps: stands for rows that columns do not decide, until they are asked about one by one."""
 
 
 class NodeSet(NamedTuple):
@@ -166,24 +167,26 @@ class PreFilter(Plugin):
 
 
 class Filter(Plugin):
-    """Refuses nodes. `reads` says what changes of a row can change its answer for that row (bits of the change log)."""
+    """Refuses nodes. `reads` says what changes of a row can change its answer for that row (bits of the change log).
+
+    Write `filter`, or `filter_row` if one node at a time is all you want; an answer for a row must not depend on which other rows are
+    asked about. Rows in `ctx.restored` come one by one, inside `ctx.restoring(slot)`.
+    """
 
     reads: int = NODE | PODS
-    row_wise: ClassVar[bool] = False  # True: too dear for all rows; asked with `filter_row` for those that passed everything else
+    row_wise: ClassVar[bool] = False  # True: dear; asked last, about rows that passed everything else
 
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
         """Codes of the rows; None when all of them pass."""
-        raise NotImplementedError
-
-    def coarse(self, ctx: CycleContext, rows: Rows) -> Codes | None:
-        """For `row_wise` filters, what the columns say without asking row by row: 0 passes, ASK is left to `filter_row`, anything
-        else rejects. None asks every row. Must agree with `filter_row`."""
-        return None
+        slots = ctx.cluster.slots[rows]
+        codes = np.zeros(len(slots), dtype=np.int32)
+        for index in np.flatnonzero(ctx.cluster.alive[slots]).tolist():
+            codes[index] = self.filter_row(ctx, slots.item(index))
+        return codes
 
     def filter_row(self, ctx: CycleContext, slot: int) -> int:
-        """Code of one row. Override where plain Python beats numpy on one row; must agree with `filter`."""
-        codes = self.filter(ctx, np.array((slot,), dtype=np.intp))
-        return 0 if codes is None else int(codes[0])
+        """Code of one node. Asked only where `filter` is not written."""
+        raise NotImplementedError
 
     def refine(self, ctx: CycleContext, slots: NDArray[np.intp], codes: Codes) -> Codes:
         """Codes with more detail for rows that `filter` refused. Asked only when a failure is explained, so `filter` can stay lean."""
@@ -245,20 +248,26 @@ class PreScore(Plugin):
 
 
 class Score(Plugin):
-    """Prefers nodes: raw values by row, brought to 0..100 by `normalizer` (None: they are 0..100 already)."""
+    """Prefers nodes: raw values by row, brought to 0..100 by `normalizer` (None: they are 0..100 already).
+
+    Write `score`, or `score_row` if one node at a time is all you want; rows are as for `Filter`, and only feasible ones count.
+    """
 
     score_reads: int = NODE | PODS
     normalizer: ClassVar[Normalizer | None] = None
     uses_feasible: ClassVar[bool] = False  # True: raw scores depend on which nodes are feasible (`ctx.feasible`)
 
     def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
-        """Raw scores of the rows; a plain number means the same for every row."""
-        raise NotImplementedError
+        """Raw scores of the rows; a plain number means the same for every one of them."""
+        slots = ctx.cluster.slots[rows]
+        scores = np.zeros(len(slots))
+        for index in np.flatnonzero(ctx.feasible[slots]).tolist():
+            scores[index] = self.score_row(ctx, slots.item(index))
+        return scores
 
     def score_row(self, ctx: CycleContext, slot: int) -> float:
-        """Raw score of one row. Override where plain Python beats numpy on one row; must agree with `score`."""
-        result = self.score(ctx, np.array((slot,), dtype=np.intp))
-        return result if isinstance(result, (int, float)) else float(result[0])
+        """Raw score of one node. Asked only where `score` is not written."""
+        raise NotImplementedError
 
     def score_stamp(self, ctx: CycleContext) -> Any:
         """As `Filter.filter_stamp`."""

@@ -55,9 +55,6 @@ class NodeUnschedulable(PreFilter, Filter):
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
         return ctx.cluster.unschedulable[rows] if ctx.cluster.cordoned else None
 
-    def filter_row(self, ctx: CycleContext, slot: int) -> int:
-        return int(ctx.cluster.unschedulable[slot])
-
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
         return _UNSCHEDULABLE
 

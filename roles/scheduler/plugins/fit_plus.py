@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -94,19 +93,3 @@ class NodeResourcesFitPlus(PreScore, Score):
             kept = np.clip(capacity - left, 0.0, capacity) if part.most else np.maximum(left, 0.0)
             total = total + part.weight * np.floor(kept * 100.0 / divisor)
         return np.asarray(np.floor(total / weights))
-
-    def score_row(self, ctx: CycleContext, slot: int) -> float:
-        parts = self._parts(ctx)
-        weights = sum(part.weight for part in parts)
-        if not weights:
-            return _INDIFFERENT
-        cluster = ctx.cluster
-        total = 0.0
-        for part in parts:
-            free = cluster.non_zero_free[part.resource] if part.resource <= MEMORY else cluster.free[part.resource]
-            capacity = cluster.allocatable[part.resource].item(slot)
-            if capacity > 0:
-                left = free.item(slot) - part.amount
-                kept = min(max(capacity - left, 0.0), capacity) if part.most else max(left, 0.0)
-                total += part.weight * math.floor(kept * 100.0 / capacity)
-        return float(math.floor(total / weights))

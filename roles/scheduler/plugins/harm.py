@@ -49,8 +49,9 @@ def _late(start: str) -> str:
 def lacking_of(evaluation: Evaluation, ctx: CycleContext) -> Lacking:
     """What must be free on a node, as (resource, amount); () where nobody looks at resources."""
     looked_at = any(vector.plugin.name == _FIT for vector in evaluation.filters)
-    wanted: Lacking = ctx.data.get(_FIT, ()) if looked_at and not ctx.restored else ()
-    return wanted
+    if not looked_at or ctx.restored:
+        return ()
+    return tuple((resource, amount.item()) for resource, amount in ctx.data.get(_FIT, ()))
 
 
 class Need:

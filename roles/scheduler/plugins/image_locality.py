@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from roles.scheduler.cluster.changes import NODE as NODE_CHANGED
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Columns, Vector
 from roles.scheduler.cluster.nodeview import NodeView
@@ -60,7 +59,7 @@ class ImageLocality(Score):
     """Not normalized: 0..100 by itself."""
 
     name = "ImageLocality"
-    score_reads = NODE_CHANGED
+    score_reads = 0  # the stamp moves with the images of any node
 
     def __init__(self, args: None, handle: Handle) -> None:
         super().__init__(args, handle)
@@ -77,16 +76,6 @@ class ImageLocality(Score):
             for slot, size in holders.items():
                 sums[slot] += math.floor(size * spread)
         return np.floor(100.0 * (np.clip(sums, _MIN, self._cap(ctx)) - _MIN) / (self._cap(ctx) - _MIN))[rows]
-
-    def score_row(self, ctx: CycleContext, slot: int) -> float:
-        total = ctx.cluster.live
-        held = 0
-        for image in ctx.pod.shape.images:
-            holders = self._images.holders(normalized(image))
-            if slot in holders:
-                held += math.floor(holders[slot] * (len(holders) / total))
-        cap = self._cap(ctx)
-        return float(math.floor(100.0 * (min(max(held, _MIN), cap) - _MIN) / (cap - _MIN)))
 
     def score_stamp(self, ctx: CycleContext) -> tuple[int, int]:
         # A node more or less changes the spread of every image.

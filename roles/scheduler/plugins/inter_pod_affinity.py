@@ -13,7 +13,7 @@ from roles.scheduler.cluster.labels import ABSENT
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cluster.terms import PodTerm
 from roles.scheduler.config.args import InterPodAffinityArgs
-from roles.scheduler.framework.context import ALL_ROWS, CycleContext, Rows
+from roles.scheduler.framework.context import CycleContext, Rows
 from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, Subscription
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Filter, PreFilter, PreScore, Rejection, Score
@@ -114,10 +114,6 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
         codes = self._codes(ctx)
         return None if codes is None else codes[rows]
 
-    def filter_row(self, ctx: CycleContext, slot: int) -> int:
-        codes = self._codes(ctx)
-        return 0 if codes is None else int(codes[slot])
-
     def _codes(self, ctx: CycleContext) -> Codes | None:
         """Codes of all rows; kept until a counter or a node changes."""
         stamp = self.filter_stamp(ctx)
@@ -183,10 +179,6 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
                     part = value * self._weights(ctx, brought)
                     total = part if total is None else total + part
         return 0.0 if total is None else np.asarray(total[rows])
-
-    def score_row(self, ctx: CycleContext, slot: int) -> float:
-        vector = self.score(ctx, ALL_ROWS)
-        return vector if isinstance(vector, float) else float(vector[slot])
 
 
 def _refuse(codes: Codes | None, refused: Any, code: int) -> Codes:

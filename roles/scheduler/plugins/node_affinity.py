@@ -24,7 +24,7 @@ from roles.scheduler.framework.status import SKIP, SUCCESS, Status, unresolvable
 
 _OWN = Rejection(("node(s) didn't match Pod's node affinity/selector",), resolvable=False)
 _ADDED = Rejection(("node(s) didn't match scheduler-enforced node affinity",), resolvable=False)
-_MATCHES, _OWN_CODE, _ADDED_CODE = 0, 1, 2
+_ADDED_CODE = 2
 _NAME_FIELD = "metadata.name"
 
 
@@ -76,19 +76,6 @@ class NodeAffinity(PreFilter, Filter, PreScore, Score):
             own = np.zeros(len(refused), np.int32) if codes is None else codes.astype(np.int32)
             codes = np.where(refused, _ADDED_CODE, own)
         return codes
-
-    def filter_row(self, ctx: CycleContext, slot: int) -> int:
-        view = ctx.cluster.row(slot).view
-        if view is None:
-            return _OWN_CODE
-        shape = ctx.pod.shape
-        if self._added is not None and not any(term.matches(view.name, view.labels) for term in self._added):
-            return _ADDED_CODE
-        if not selects(shape.node_selector, view.labels):
-            return _OWN_CODE
-        if shape.required_nodes is not None and not any(term.matches(view.name, view.labels) for term in shape.required_nodes):
-            return _OWN_CODE
-        return _MATCHES
 
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
         return _ADDED if code == _ADDED_CODE else _OWN
@@ -163,9 +150,8 @@ def _term(ctx: CycleContext, term: NodeTerm, rows: Rows) -> BoolVector:
 
 def _fields(ctx: CycleContext, term: NodeTerm, rows: Rows) -> BoolVector:
     """Which rows meet the requirements on metadata.name (the only field there is); another field matches nothing."""
-    cluster = ctx.cluster
-    fits = np.zeros(cluster.capacity, dtype=np.bool_)
-    if all(field.key == _NAME_FIELD for field in term.fields):
-        for row in cluster.rows():
-            fits[row.slot] = all(matches_value(field, row.name) for field in term.fields)
-    return fits[rows]
+    names = [ctx.cluster.known_name(slot) for slot in ctx.cluster.slots[rows].tolist()]
+    if not all(field.key == _NAME_FIELD for field in term.fields):
+        return np.zeros(len(names), dtype=np.bool_)
+    fits = (bool(name) and all(matches_value(field, name) for field in term.fields) for name in names)
+    return np.fromiter(fits, np.bool_, len(names))

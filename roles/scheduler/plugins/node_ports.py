@@ -42,20 +42,13 @@ class PortColumns(Columns):
             if not holders:
                 del self._used[protocol, port]
 
-    def conflicts(self, slot: int, ports: Sequence[tuple[str, str, int]]) -> bool:
-        """Whether a row holds one of the ports on an IP that collides."""
-        return any(self._collides(self._used.get((protocol, port), {}).get(slot), ip) for protocol, ip, port in ports)
-
-    def conflicting(self, ports: Sequence[tuple[str, str, int]]) -> set[int]:
-        """Slots that hold one of the ports on an IP that collides."""
+    def conflicting(self, ports: Sequence[tuple[str, str, int]], rows: Sequence[int]) -> set[int]:
+        """Of some slots, those that hold one of the ports on an IP that collides."""
         found: set[int] = set()
         for protocol, ip, port in ports:
-            found.update(slot for slot, held in self._used.get((protocol, port), {}).items() if self._collides(held, ip))
+            holders = self._used.get((protocol, port), {})
+            found.update(slot for slot in holders.keys() & rows if ip == _ANY_IP or ip in holders[slot] or _ANY_IP in holders[slot])
         return found
-
-    @staticmethod
-    def _collides(held: Counter[str] | None, ip: str) -> bool:
-        return bool(held) and (ip == _ANY_IP or ip in held or _ANY_IP in held)  # type: ignore[operator]
 
 
 class NodePorts(PreFilter, Filter):
@@ -72,15 +65,9 @@ class NodePorts(PreFilter, Filter):
         return SUCCESS if ctx.pod.shape.ports else SKIP
 
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
-        taken = self._ports.conflicting(ctx.pod.shape.ports)
-        if not taken:
-            return None
-        codes = np.zeros(ctx.cluster.capacity, dtype=np.bool_)
-        codes[list(taken)] = True
-        return codes[rows]
-
-    def filter_row(self, ctx: CycleContext, slot: int) -> int:
-        return int(self._ports.conflicts(slot, ctx.pod.shape.ports))
+        slots = ctx.cluster.slots[rows]
+        taken = self._ports.conflicting(ctx.pod.shape.ports, slots.tolist())
+        return np.isin(slots, list(taken)) if taken else None
 
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
         return _TAKEN

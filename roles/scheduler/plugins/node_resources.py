@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from koord.api import names
 from roles.scheduler.cluster.cluster import Cluster
-from roles.scheduler.cluster.columns import Vector
+from roles.scheduler.cluster.columns import HUNDRED, ONE, ZERO, Vector, constant
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape
 from roles.scheduler.cluster.vocabulary import CPU, MEMORY, Vocabulary
 from roles.scheduler.config.args import NodeResourcesBalancedAllocationArgs, NodeResourcesFitArgs, ResourceWeight
@@ -27,6 +27,7 @@ from roles.scheduler.framework.status import SKIP, SUCCESS, Status
 
 _TOO_MANY_PODS = 1
 _NEVER_FITS = 1 << 60
+_HALF = constant(0.5)
 # Over how many cards a request is spread: DeviceShare finds them in the node's Device. What a node offers of it is no amount that is
 # used up, and only nodes of managers with a gate that is off by default offer it at all.
 _COUNTED_BY_CARD = frozenset({names.RESOURCE_GPU_SHARED})
@@ -45,7 +46,7 @@ class Scored(NamedTuple):
     """A resource that counts in a score: its id, what the pod adds (base units) and its weight."""
 
     resource: int
-    amount: float
+    amount: Vector
     weight: float
 
 
@@ -59,8 +60,28 @@ def scored(resources: Sequence[ResourceWeight], shape: PodShape, vocabulary: Voc
         resource = vocabulary.resources.intern(entry.name)
         if non_zero and resource in (CPU, MEMORY):
             amount = shape.non_zero[resource]
-        found.append(Scored(resource, amount, float(entry.weight)))
+        found.append(Scored(resource, constant(amount), float(entry.weight)))
     return tuple(found)
+
+
+def left_percent(free: Vector, amount: Any, divisor: Vector) -> Vector:
+    """What stays free beside an amount, in whole percent of what there is; 0 where there is nothing."""
+    part: Vector = np.subtract(free, amount)
+    np.maximum(part, ZERO, out=part)
+    np.multiply(part, HUNDRED, out=part)
+    np.divide(part, divisor, out=part)
+    np.floor(part, out=part)
+    return part
+
+
+def used_percent(free: Vector, amount: Any, capacity: Vector, divisor: Vector) -> Vector:
+    """What is used with an amount more, in whole percent of what there is and at most all of it; 0 where there is nothing."""
+    part: Vector = np.subtract(capacity, np.subtract(free, amount))
+    np.clip(part, ZERO, capacity, out=part)
+    np.multiply(part, HUNDRED, out=part)
+    np.divide(part, divisor, out=part)
+    np.floor(part, out=part)
+    return part
 
 
 class NodeResourcesFit(PreFilter, Filter, Score):
@@ -87,18 +108,18 @@ class NodeResourcesFit(PreFilter, Filter, Score):
     def pre_filter(self, ctx: CycleContext) -> Status:
         cluster, shape = ctx.cluster, ctx.pod.shape
         wanted = tuple(
-            (resource, amount) for resource, amount in shape.requests if not self._ignores(cluster.vocabulary.resources[resource])
+            (resource, constant(amount)) for resource, amount in shape.requests if not self._ignores(cluster.vocabulary.resources[resource])
         )
         for resource, _ in wanted:
             cluster.ensure(resource)
         ctx.data[self.name] = wanted
         return SUCCESS
 
-    def _wanted(self, ctx: CycleContext) -> tuple[tuple[int, float], ...]:
+    def _wanted(self, ctx: CycleContext) -> tuple[tuple[int, Vector], ...]:
         """(resource, amount) that must fit."""
         if self.name not in ctx.data:
             self.pre_filter(ctx)
-        wanted: tuple[tuple[int, float], ...] = ctx.data[self.name]
+        wanted: tuple[tuple[int, Vector], ...] = ctx.data[self.name]
         return wanted
 
     def _scored(self, ctx: CycleContext) -> tuple[Scored, ...]:
@@ -115,22 +136,10 @@ class NodeResourcesFit(PreFilter, Filter, Score):
 
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes:
         cluster = ctx.cluster
-        lacks = np.less(cluster.pod_slots[rows], 1.0)
-        one = np.empty_like(lacks)
+        lacks = np.less(cluster.pod_slots[rows], ONE)
         for resource, amount in self._wanted(ctx):
-            np.less(cluster.free[resource][rows], amount, out=one)
-            np.logical_or(lacks, one, out=lacks)
+            np.logical_or(lacks, np.less(cluster.free[resource][rows], amount), out=lacks)
         return lacks
-
-    def filter_row(self, ctx: CycleContext, slot: int) -> int:
-        cluster = ctx.cluster
-        if cluster.pod_slots.item(slot) < 1.0:
-            return 1
-        free = cluster.free
-        for resource, amount in self._wanted(ctx):
-            if free[resource].item(slot) < amount:
-                return 1
-        return 0
 
     def room(self, ctx: CycleContext) -> Vector:
         cluster = ctx.cluster
@@ -162,7 +171,7 @@ class NodeResourcesFit(PreFilter, Filter, Score):
         weights: Any = 0.0
         for entry in entries:
             free, divisor, everywhere = _columns(ctx.cluster, entry.resource, rows)
-            part = self._part(free, divisor, entry.amount, ctx.cluster.zeros[rows])
+            part = self._part(free, divisor, entry.amount)
             weight: Any = entry.weight
             if not everywhere:
                 weight = entry.weight * np.isfinite(divisor)
@@ -177,18 +186,13 @@ class NodeResourcesFit(PreFilter, Filter, Score):
             return 0.0
         return self._mean(total, weights)
 
-    def _part(self, free: Vector, divisor: Vector, amount: float, zeros: Vector) -> Vector:
+    def _part(self, free: Vector, divisor: Vector, amount: Vector) -> Vector:
         """Score 0..100 of one resource by row."""
-        part = np.subtract(free, amount)
         if self._strategy == "LeastAllocated":
-            np.maximum(part, zeros, out=part)
-            np.multiply(part, 100.0, out=part)
-            np.divide(part, divisor, out=part)
-            return np.floor(part, out=part)
-        # What is used is the capacity less what stays free; infinity stands for no capacity.
+            return left_percent(free, amount, divisor)
+        # Infinity stands for no capacity.
         capacity = np.where(np.isfinite(divisor), divisor, 1.0)
-        used = np.clip(capacity - part, 0.0, capacity)
-        percent = np.floor(used * 100.0 / capacity)
+        percent = used_percent(free, amount, capacity, capacity)
         if self._strategy == "MostAllocated":
             return np.asarray(percent)
         return np.asarray(self._ratio[percent.astype(np.intp)])
@@ -196,26 +200,12 @@ class NodeResourcesFit(PreFilter, Filter, Score):
     def _mean(self, total: Vector, weights: Any) -> Vector:
         if isinstance(weights, float):
             if weights > 1.0:
-                np.divide(total, weights, out=total)
+                np.divide(total, constant(weights), out=total)
         else:
             np.divide(total, np.maximum(weights, 1.0), out=total)
         if self._strategy == "RequestedToCapacityRatio":
             return np.floor(total + 0.5)
         return np.floor(total, out=total)
-
-    def score_row(self, ctx: CycleContext, slot: int) -> float:
-        if self._strategy != "LeastAllocated":
-            return super().score_row(ctx, slot)
-        cluster = ctx.cluster
-        total = weights = 0.0
-        for resource, amount, weight in self._scored(ctx):
-            capacity = cluster.allocatable[resource].item(slot)
-            if capacity > 0:
-                left = (cluster.non_zero_free[resource] if resource <= MEMORY else cluster.free[resource]).item(slot) - amount
-                weights += weight
-                if left > 0:
-                    total += weight * math.floor(left * 100.0 / capacity)
-        return float(math.floor(total / weights)) if weights else 0.0
 
     def subscriptions(self) -> Sequence[Subscription]:
         return (
@@ -276,9 +266,9 @@ class NodeResourcesBalancedAllocation(PreScore, Score):
     def pre_score(self, ctx: CycleContext) -> Status:
         return SUCCESS if any(amount for _, amount in self._entries(ctx)) else SKIP
 
-    def _entries(self, ctx: CycleContext) -> tuple[tuple[int, float], ...]:
+    def _entries(self, ctx: CycleContext) -> tuple[tuple[int, Vector], ...]:
         """(resource, amount) that count for the pod."""
-        known: tuple[tuple[int, float], ...] | None = ctx.data.get(self.name)
+        known: tuple[tuple[int, Vector], ...] | None = ctx.data.get(self.name)
         if known is None:
             entries = scored(self.args.resources, ctx.pod.shape, ctx.cluster.vocabulary, non_zero=False)
             for entry in entries:
@@ -294,39 +284,37 @@ class NodeResourcesBalancedAllocation(PreScore, Score):
         first, second = (self._fraction(cluster, resource, amount, rows) for resource, amount in entries)
         np.subtract(first, second, out=first)
         np.abs(first, out=first)
-        np.multiply(first, 0.5, out=first)
-        np.subtract(1.0, first, out=first)
-        np.multiply(first, 100.0, out=first)
+        np.multiply(first, _HALF, out=first)
+        np.subtract(ONE, first, out=first)
+        np.multiply(first, HUNDRED, out=first)
         return np.floor(first, out=first)
 
     @staticmethod
-    def _fraction(cluster: Cluster, resource: int, amount: float, rows: Rows) -> Vector:
+    def _fraction(cluster: Cluster, resource: int, amount: Vector, rows: Rows) -> Vector:
         used = np.subtract(cluster.allocatable[resource][rows], cluster.free[resource][rows])
         np.add(used, amount, out=used)
         np.divide(used, cluster.divisor[resource][rows], out=used)
-        return np.minimum(used, cluster.ones[rows], out=used)
+        return np.minimum(used, ONE, out=used)
 
     def _general(self, ctx: CycleContext, rows: Rows) -> Vector:
-        """Any number of resources, of which nodes may lack some."""
-        slots = np.arange(ctx.cluster.capacity)[rows]
-        return np.fromiter((self.score_row(ctx, slot) for slot in slots.tolist()), np.float64, len(slots))
-
-    def score_row(self, ctx: CycleContext, slot: int) -> float:
+        """Any number of resources, of which nodes may lack some: those that a node lacks do not count there."""
         cluster = ctx.cluster
-        fractions = []
-        for resource, amount in self._entries(ctx):
-            capacity = cluster.allocatable[resource].item(slot)
-            if capacity > 0:
-                fractions.append(min(1.0, (capacity - cluster.free[resource].item(slot) + amount) / capacity))
-        return float(math.floor((1.0 - deviation(fractions)) * 100.0))
+        entries = self._entries(ctx)
+        there = np.array([cluster.allocatable[resource][rows] > 0 for resource, _ in entries])
+        used = np.array([self._fraction(cluster, resource, amount, rows) for resource, amount in entries])
+        return np.floor((1.0 - deviations(used, there)) * 100.0)
 
 
-def deviation(fractions: Sequence[float]) -> float:
-    """Population standard deviation; for two values half their distance."""
-    count = len(fractions)
-    if count < 2:
-        return 0.0
-    if count == 2:
-        return abs(fractions[0] - fractions[1]) * 0.5
-    mean = sum(fractions) / count
-    return math.sqrt(sum((value - mean) ** 2 for value in fractions) / count)
+def deviations(fractions: Vector, there: NDArray[np.bool_]) -> Vector:
+    """By column the population standard deviation of those fractions that are there; for two of them half their distance."""
+    count = there.sum(axis=0)
+    total: Any = np.zeros(fractions.shape[1])
+    for row, has in zip(fractions, there, strict=True):
+        total += np.where(has, row, 0.0)
+    mean = total / np.maximum(count, 1)
+    squares: Any = np.zeros(fractions.shape[1])
+    for row, has in zip(fractions, there, strict=True):
+        squares += np.where(has, (row - mean) ** 2, 0.0)
+    half = (np.where(there, fractions, -np.inf).max(axis=0) - np.where(there, fractions, np.inf).min(axis=0)) * 0.5
+    spread = np.where(count == 2, half, np.sqrt(squares / np.maximum(count, 1)))
+    return np.asarray(np.where(count < 2, 0.0, spread))

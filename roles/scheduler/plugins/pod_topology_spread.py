@@ -52,12 +52,10 @@ class Place(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """A hard constraint as it stands now: matching pods by value of its key, and the fewest of any domain."""
+    """A hard constraint as it stands now: the code of a node by the value of its key. Values are few, nodes are many."""
 
     constraint: SpreadConstraint
-    counts: Vector
-    least: float
-    own: float
+    codes: NDArray[np.int32]
 
 
 class PodTopologySpread(PreFilter, Filter, PreScore, Score):
@@ -174,27 +172,16 @@ class PodTopologySpread(PreFilter, Filter, PreScore, Score):
         counts = self._columns.by_value(self._counter(ctx.pod.shape, constraint), constraint.topology_key, eligible)
         least = float(counts[domains].min()) if len(domains) and len(domains) >= constraint.min_domains else 0.0
         own = float(selects(constraint.selector, ctx.pod.labels))
-        return Spread(constraint, counts, least, own)
+        codes = (counts + (own - least) > constraint.max_skew).astype(np.int32)
+        codes[ABSENT] = _NO_KEY
+        return Spread(constraint, codes)
 
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
         codes: NDArray[np.int32] | None = None
         for spread in self._spreads(ctx):
-            ids = ctx.cluster.labels.column(spread.constraint.topology_key).ids[rows]
-            # Judged by value first: values are few, rows are many.
-            by_value = (spread.counts + (spread.own - spread.least) > spread.constraint.max_skew).astype(np.int32)
-            by_value[ABSENT] = _NO_KEY
-            one = by_value[ids]
+            one = spread.codes[ctx.cluster.labels.column(spread.constraint.topology_key).ids[rows]]
             codes = one if codes is None else np.where(codes != 0, codes, one)
         return codes
-
-    def filter_row(self, ctx: CycleContext, slot: int) -> int:
-        for spread in self._spreads(ctx):
-            value = ctx.cluster.labels.column(spread.constraint.topology_key).ids.item(slot)
-            if value == ABSENT:
-                return _NO_KEY
-            if spread.counts.item(value) + (spread.own - spread.least) > spread.constraint.max_skew:
-                return _SKEWED
-        return 0
 
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
         return _REJECTIONS[code]
@@ -236,10 +223,6 @@ class PodTopologySpread(PreFilter, Filter, PreScore, Score):
         total = np.floor(total + 0.5)
         total[ignored] = _IGNORED
         return np.asarray(total[rows])
-
-    def score_row(self, ctx: CycleContext, slot: int) -> float:
-        vector = self.score(ctx, ALL_ROWS)
-        return vector if isinstance(vector, float) else float(vector[slot])
 
 
 def _same_namespace(pod: PodInfo, event: Any) -> bool:

@@ -35,10 +35,6 @@ class TaintToleration(Filter, Score):
         table = self._refused(ctx)
         return table[ctx.cluster.taints[rows]] if table.any() else None
 
-    def filter_row(self, ctx: CycleContext, slot: int) -> int:
-        number = int(ctx.cluster.taints[slot])
-        return number + 1 if number and self._first(ctx, number) is not None else 0
-
     def _refused(self, ctx: CycleContext) -> NDArray[np.int32]:
         sets = ctx.cluster.vocabulary.taint_sets
         tolerations = ctx.pod.shape.tolerations
@@ -61,9 +57,6 @@ class TaintToleration(Filter, Score):
         sets = ctx.cluster.vocabulary.taint_sets
         table = np.fromiter((_avoided(shape, taints) for taints in sets), np.float64, len(sets))
         return table[ctx.cluster.taints[rows]] if table.any() else 0.0
-
-    def score_row(self, ctx: CycleContext, slot: int) -> float:
-        return _avoided(ctx.pod.shape, ctx.cluster.vocabulary.taint_sets[int(ctx.cluster.taints[slot])])
 
     def subscriptions(self) -> Sequence[Subscription]:
         return (

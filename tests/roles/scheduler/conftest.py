@@ -19,6 +19,9 @@ from koord.process.http import OpsServer
 from koord.process.life import Life
 from roles.scheduler.app import App, Options
 from roles.scheduler.cluster.audit import compare, recount
+from roles.scheduler.cycle.cycle import Cycle
+from roles.scheduler.framework.interfaces import Plugin
+from roles.scheduler.framework.trust import Trust
 
 Obj = dict[str, Any]
 
@@ -119,7 +122,7 @@ async def running_app(
     informers, recorder, life = InformerFactory(client), Recorder("scheduler"), Life()
     ops = OpsServer("127.0.0.1", 0, recorder=recorder, role="scheduler")
     model = KubeSchedulerConfiguration.model_validate(content)
-    app = App(Options(model, **options), client=client, informers=informers, recorder=recorder, ops=ops)
+    app = App(Options(model, **{"verify": 5, **options}), client=client, informers=informers, recorder=recorder, ops=ops)
     await ops.start()
     running = asyncio.get_running_loop().create_task(app.run(life))
     try:
@@ -162,6 +165,18 @@ async def live(config: Obj | None = None, *, leader_elect: bool = False, crds: b
 
             found.another = another
             yield found
+
+
+@pytest.fixture(autouse=True)
+def verified(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Now and then what was kept of plugins is compared with fresh answers, and none may differ; marker `differs` for tests about that."""
+    monkeypatch.setattr(Cycle, "VERIFY", 5)
+    if request.node.get_closest_marker("differs") is None:
+        monkeypatch.setattr(Trust, "withdraw", differs)
+
+
+def differs(self: Trust, plugin: Plugin, why: str) -> None:
+    raise AssertionError(f"plugin {plugin.name} differs: {why}")
 
 
 @pytest.fixture

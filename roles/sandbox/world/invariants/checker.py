@@ -26,6 +26,10 @@ class Checker:
             for text in invariant.see(entry):
                 self.violations.append(Violation(entry.time, entry.number, invariant.name, text))
 
+    def accuse(self, name: str, text: str) -> None:
+        """A program found something wrong with itself."""
+        self.violations.append(Violation(self.history.clock(), len(self.history.entries), name, text))
+
     def end(self) -> None:
         """The world is calm: everything must be well."""
         for invariant in self.invariants:

@@ -97,8 +97,14 @@ def _no_fit() -> None:
         return filter_
 
     wrap(f"{fit}.filter", filter_all)
-    replace(f"{fit}.filter_row", lambda self, ctx, slot: 0)
     replace(f"{fit}.refine", lambda self, ctx, slots, codes: codes)
+
+
+@MUTANTS.add("answers-outlive-pods", "NodeResourcesFit is not asked again about nodes whose pods changed")
+def _stale_fit() -> None:
+    from roles.scheduler.cluster.changes import NODE
+
+    replace("roles.scheduler.plugins.node_resources:NodeResourcesFit.reads", NODE)
 
 
 @MUTANTS.add("devices-are-not-taken", "a card that was given away stays free until the watch shows it")

@@ -175,21 +175,24 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
             return NO_TEMPLATE
         return SUCCESS
 
-    def coarse(self, ctx: CycleContext, rows: Rows) -> Codes | None:
+    def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
         request = request_for(ctx.pod.shape)
         if not isinstance(request, DeviceRequest):
             return None
+        slots = ctx.cluster.slots[rows]
         if designated(ctx.pod) is not None:
-            return None
+            return np.fromiter((self._try(ctx, request, slot) for slot in slots.tolist()), np.int32, len(slots))
+        restored = ctx.may_use(slots)
         codes = coarse(self.columns, request, rows, decisive=self._counting_decides(request))
-        undecided = np.flatnonzero(codes == ASK)
-        slots = np.arange(ctx.cluster.capacity)[rows][undecided]
+        for index in np.flatnonzero(restored).tolist():
+            codes[index] = self._try(ctx, request, slots.item(index))
+        undecided = np.flatnonzero((codes == ASK) & ~restored)
 
         def ask(slot: int) -> int:
             found = self.chooser.plain(self.columns.node(slot), request)
             return self._codes.code(found) if isinstance(found, Status) else 0
 
-        codes[undecided] = self._each(slots, ask)
+        codes[undecided] = self._each(slots[undecided], ask)
         return codes
 
     def _each(self, slots: NDArray[np.intp], ask: Callable[[int], float]) -> NDArray[Any]:
@@ -205,10 +208,8 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
         gpu, rules = request.of(GPU), self.chooser.rules
         return gpu is None or not gpu.shared or not (rules.unshared or rules.templates.applies(gpu))
 
-    def filter_row(self, ctx: CycleContext, slot: int) -> int:
-        request = request_for(ctx.pod.shape)
-        if not isinstance(request, DeviceRequest):
-            return 0
+    def _try(self, ctx: CycleContext, request: DeviceRequest, slot: int) -> int:
+        """The code that choosing devices on a node gives."""
         found = self.chooser.outcome(ctx, slot, request)
         if not isinstance(found, Status):
             return 0
@@ -216,8 +217,10 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
         return self._codes.code(found if said.ok else said)
 
     def refine(self, ctx: CycleContext, slots: NDArray[np.intp], codes: Codes) -> Codes:
+        request = request_for(ctx.pod.shape)
+        assert isinstance(request, DeviceRequest)
         refined = [
-            self.filter_row(ctx, slot) or code if code == REFUSED else code
+            self._try(ctx, request, slot) or code if code == REFUSED else code
             for slot, code in zip(slots.tolist(), codes.tolist(), strict=True)
         ]
         return np.array(refined, dtype=np.int32)
@@ -245,29 +248,20 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
         request = request_for(ctx.pod.shape)
         if not isinstance(request, DeviceRequest):
             return 0.0
+        slots = ctx.cluster.slots[rows]
         aligned = self._topology.aligned_rows(ctx, rows)
-        asked = ctx.feasible[rows] & self.columns.known[rows]
+        apart = ctx.may_use(slots)
+        if aligned is not None:
+            apart |= aligned
+        scores = np.zeros(len(slots)) if request.hints else node_scores(self.columns, request, self._scorer, rows)
+        asked = ctx.feasible[slots] & self.columns.known[slots]
         if request.hints:
-            scores = np.zeros(len(asked))
-        else:
-            scores = node_scores(self.columns, request, self._scorer, rows)
-            if aligned is None:
-                return scores
-            asked &= aligned
-        slots = np.arange(ctx.cluster.capacity)[rows]
-        if aligned is None:
-            here = np.flatnonzero(asked)
+            here = np.flatnonzero(asked & ~apart)
             scores[here] = self._each(slots[here], lambda slot: self.chooser.plain_score(self.columns.node(slot), request))
-            return scores
-        for index in np.flatnonzero(asked).tolist():
-            scores[index] = self.score_row(ctx, int(slots[index]))
+        for index in np.flatnonzero(asked & apart).tolist():
+            slot = slots.item(index)
+            scores[index] = self.chooser.score(ctx, slot, request, self._topology.at_filter(ctx, slot).affinity)
         return scores
-
-    def score_row(self, ctx: CycleContext, slot: int) -> float:
-        request = request_for(ctx.pod.shape)
-        if not isinstance(request, DeviceRequest):
-            return 0.0
-        return float(self.chooser.score(ctx, slot, request, self._topology.at_filter(ctx, slot).affinity))
 
     # ---------------------------------------------------------------- reserve and bind
 

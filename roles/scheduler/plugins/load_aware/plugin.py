@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from koord.api.kinds import NODEMETRICS
 from koord.api.objects import NodeMetric
 from koord.api.priority import PriorityClass
 from roles.scheduler.cluster.changes import NODE, PODS
-from roles.scheduler.cluster.columns import Vector
+from roles.scheduler.cluster.columns import HUNDRED, Vector, constant
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.config.args import LoadAwareSchedulingArgs
 from roles.scheduler.framework.context import CycleContext, Rows
@@ -23,6 +22,7 @@ from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Endpoint, Feed, Filter, Rejection, Reserve, Score
 from roles.scheduler.framework.status import SUCCESS, Status
 from roles.scheduler.plugins.load_aware.columns import OTHER, PROD, LoadColumns, PodClass, Report
+from roles.scheduler.plugins.node_resources import left_percent
 
 _EXPIRED = 1
 # never resolvable: nobody is evicted because a node is busy now, usage may fall by itself and is not known of a victim alone
@@ -49,7 +49,7 @@ class LoadAwareScheduling(Filter, Score, Reserve):
         self._resources = self.columns.resources
         self._weights = tuple(float(args.resource_weights.get(name, 0)) for name in self._resources)
         self._dominant = float(args.dominant_resource_weight)
-        self._weight_sum = sum(self._weights) + self._dominant
+        self._weight_sum = constant(sum(self._weights) + self._dominant)
 
     def feeds(self) -> Sequence[Feed]:
         return (Feed(NODEMETRICS, NodeMetric, self.columns.metric_set),)
@@ -130,22 +130,8 @@ class LoadAwareScheduling(Filter, Score, Reserve):
     def _percent(self, group: PodClass, index: int, estimate: float, rows: Rows) -> Vector:
         """Usage with the pod in percent of what the node has, not rounded."""
         part = np.add(group.used[index][rows], estimate)
-        np.multiply(part, 100.0, out=part)
+        np.multiply(part, HUNDRED, out=part)
         return np.divide(part, self.columns.divisor[index][rows], out=part)
-
-    def filter_row(self, ctx: CycleContext, slot: int) -> int:
-        if ctx.pod.shape.daemonset:
-            return 0
-        group = self._group(ctx)
-        if group.expires.item(slot) <= ctx.now:
-            return 0 if self.args.enable_schedule_when_node_metrics_expired else _EXPIRED
-        estimate = self.columns.estimator.estimate(ctx.pod)
-        for index, limited in enumerate(group.limited):
-            if limited:
-                used = (group.used[index].item(slot) + estimate[index]) * 100.0 / self.columns.divisor[index].item(slot)
-                if used >= group.limit[index].item(slot):
-                    return 1
-        return 0
 
     def refine(self, ctx: CycleContext, slots: NDArray[np.intp], codes: Codes) -> Codes:
         group = self._group(ctx)
@@ -168,19 +154,22 @@ class LoadAwareScheduling(Filter, Score, Reserve):
     def score_stamp(self, ctx: CycleContext) -> Any:
         return self.columns.stamp(ctx.now)
 
+    def _estimate(self, ctx: CycleContext) -> Vector:
+        """What the pod is expected to use, by resource."""
+        known: Vector | None = ctx.data.get(self.name)
+        if known is None:
+            known = ctx.data[self.name] = np.array(self.columns.estimator.estimate(ctx.pod))[:, None]
+        return known
+
     def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
         group = self._group(ctx)
-        estimate = self.columns.estimator.estimate(ctx.pod)
+        estimate = self._estimate(ctx)
         total: Any = None
         least: Any = None
         for index, weight in enumerate(self._weights):
             if not weight and not self._dominant:
                 continue
-            part = np.subtract(group.room[index][rows], estimate[index])
-            np.maximum(part, ctx.cluster.zeros[rows], out=part)
-            np.multiply(part, 100.0, out=part)
-            np.divide(part, self.columns.divisor[index][rows], out=part)
-            np.floor(part, out=part)
+            part = left_percent(group.room[index][rows], estimate[index], self.columns.divisor[index][rows])
             if self._dominant:
                 least = part.copy() if least is None else np.minimum(least, part, out=least)
             if weight:
@@ -199,21 +188,6 @@ class LoadAwareScheduling(Filter, Score, Reserve):
         if self.columns.distrusted:
             np.floor(np.multiply(total, self.columns.trust[rows], out=total), out=total)
         return np.asarray(total)
-
-    def score_row(self, ctx: CycleContext, slot: int) -> float:
-        group = self._group(ctx)
-        if group.score_expires.item(slot) <= ctx.now:
-            return 0.0
-        estimate = self.columns.estimator.estimate(ctx.pod)
-        total, least = 0.0, 100.0
-        for index, weight in enumerate(self._weights):
-            if weight or self._dominant:
-                room = group.room[index].item(slot) - estimate[index]
-                part = math.floor(room * 100.0 / self.columns.divisor[index].item(slot)) if room > 0 else 0
-                least = min(least, part)
-                total += weight * part
-        found = float(math.floor((total + self._dominant * least) / self._weight_sum))
-        return math.floor(found * self.columns.trust.item(slot)) if self.columns.distrusted else found
 
     # ---------------------------------------------------------------- reserve
 

@@ -1,16 +1,13 @@
-"""What refuses a node before any allocation is tried (SCH-NUMA-01, 02, 06, 09; scheduler-node.md 4.2, 4.5, 4.8): once for all rows, once
-for a single one. Both give the same codes."""
+"""What refuses a node before any allocation is tried (SCH-NUMA-01, 02, 06, 09; scheduler-node.md 4.2, 4.5, 4.8): from columns."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from koord.accounting.resources import amplify_value
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.vocabulary import CPU
 from roles.scheduler.framework.context import Rows
@@ -20,7 +17,6 @@ from roles.scheduler.plugins.numa.allocator import Binding
 from roles.scheduler.plugins.numa.columns import BIND_CODES, POLICY_CODES, NumaColumns
 from roles.scheduler.plugins.numa.facts import Facts
 from roles.scheduler.plugins.numa.picks import FULL, NOT_ENOUGH
-from roles.scheduler.plugins.numa.records import counts_of
 from roles.scheduler.plugins.numa.request import NOT_INTEGER, Request
 from roles.scheduler.plugins.topology_manager.hints import Hint, Policy, merge
 
@@ -64,16 +60,19 @@ def effective_policy(request: Request, facts: Facts) -> Policy | None:
     return facts.policy or request.numa_policy
 
 
-def rows_of(
-    request: Request, columns: NumaColumns, cluster: Cluster, rows: Rows, unsatisfied: Callable[[Status], int], *, alone: bool
-) -> Codes:
+def concerns(request: Request, columns: NumaColumns) -> bool:
+    """Whether anything but the amounts of the whole node can matter to a pod on any node."""
+    return bool(columns.special or columns.amplified or request.numa_policy or request.binds)
+
+
+def codes_of(
+    request: Request, columns: NumaColumns, cluster: Cluster, rows: Rows, unsatisfied: Callable[[Status], int], restored: NDArray[np.bool_],
+    *, alone: bool,
+) -> Codes:  # fmt: skip
     """Codes of the rows: 0 passes, ASK wants an allocation to be tried. `unsatisfied` gives the codes of what the topology manager would
-    say of rows that hold the request nowhere; `alone`: no other provider and no exclusive use has a say in it."""
-    columns.current()
+    say of rows that hold the request nowhere. On `restored` rows reservations may give what the node lacks: what is free there is not
+    counted here but by an allocation. `alone`: no other provider and no exclusive use has a say in it."""
     codes: Codes = np.zeros(len(columns.policy[rows]), dtype=np.int32)
-    plain = not columns.special and not request.numa_policy
-    if plain and not columns.amplified and not request.binds:
-        return codes
 
     def put(refused: Any, code: int) -> None:
         codes[np.logical_and(refused, codes == 0)] = code
@@ -98,10 +97,12 @@ def rows_of(
         anyhow, whole, single = (column[rows] for column in columns.free)
         free = np.where(required == 1, whole, np.where(required == 2, single, anyhow))
         loose = bound & (policy < STRICT)
-        put(loose & (free < request.cpus), SHORT)
+        put(loose & restored & (policy == 0), ASK)
+        put(loose & ~restored & (free < request.cpus), SHORT)
         put(loose & (policy == 0) & (required > 0) & ~columns.uniform[rows], ASK)
     if own or (node_policy > 0).any():
         put((policy > 0) & ~columns.zoned[rows], NO_ZONES)
+        put((policy > 0) & restored, ASK)
         _zones_rows(request, columns, rows, policy, bound, unsatisfied, codes, alone=alone)
     return codes
 
@@ -159,66 +160,6 @@ def _amplified_rows(request: Request, columns: NumaColumns, cluster: Cluster, ro
     allocatable, free = cluster.allocatable[CPU][rows], cluster.free[CPU][rows]
     more = np.where((held > 0) & (allocatable - free >= held), columns.extra[rows], 0.0)
     put((ratio > 1.0) & (need > free - more), AMPLIFIED)
-
-
-def row_of(request: Request, columns: NumaColumns, cluster: Cluster, slot: int, *, may_restore: bool) -> int:
-    """The code of one row as it is now, also inside a what-if. `may_restore`: reservations may give what the node lacks, so that free
-    CPUs are not counted here but by an allocation."""
-    facts = columns.at(slot).facts
-    policy = effective_policy(request, facts)
-    if policy is None:
-        return MISMATCH
-    bound = binds(request, facts)
-    if bound and request.milli % 1000:
-        return FRACTION
-    if request.milli and facts.ratio != 1.0:
-        code = _amplified_row(request, columns, cluster, slot, bound=bound)
-        if code:
-            return code
-    if bound:
-        code = _bound_row(request, columns, slot, strict=POLICY_CODES[policy] >= STRICT, may_restore=may_restore)
-        if code > 0:
-            return code
-        if code == ASK and not policy:
-            return ASK
-    if policy and not facts.zones:
-        return NO_ZONES
-    return ASK if policy else 0
-
-
-def _bound_row(request: Request, columns: NumaColumns, slot: int, *, strict: bool, may_restore: bool) -> int:
-    facts = columns.at(slot).facts
-    if not facts.machine.valid:
-        return INVALID
-    if request.required and facts.bind_policy and request.required != facts.bind_policy:
-        return CONFLICT
-    required = BIND_CODES[facts.bind_policy] or _required_code(request)
-    if required == BIND_CODES[FULL] and request.cpus % max(1, facts.machine.per_core):
-        return UNALIGNED
-    if strict:
-        return 0
-    if may_restore:
-        return ASK
-    counts = counts_of(facts.machine, columns.usage(slot).free)
-    if counts[required if required < len(counts) else 0] < request.cpus:
-        return SHORT
-    return ASK if required and not facts.machine.uniform else 0
-
-
-def _amplified_row(request: Request, columns: NumaColumns, cluster: Cluster, slot: int, *, bound: bool) -> int:
-    facts = columns.at(slot).facts
-    if facts.ratio is None:
-        return BAD_RATIO
-    need = float(math.ceil(request.milli * facts.ratio)) if bound else float(request.milli)
-    free = cluster.free[CPU].item(slot) - more_cpu(columns, cluster, slot)
-    return AMPLIFIED if need > free else 0
-
-
-def more_cpu(columns: NumaColumns, cluster: Cluster, slot: int) -> float:
-    """What held CPUs count on an amplified node beyond their requests (milli-CPU)."""
-    ratio, held = columns.at(slot).facts.ratio, columns.usage(slot).bound
-    used = cluster.allocatable[CPU].item(slot) - cluster.free[CPU].item(slot)
-    return float(amplify_value(held, ratio or 1.0) - held) if held and used >= held else 0.0
 
 
 def _required_code(request: Request) -> int:

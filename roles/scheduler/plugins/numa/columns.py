@@ -59,6 +59,7 @@ class NumaColumns(Columns):
         self._reports: dict[str, Report] = {}
         self._decided: dict[str, Record] = {}
         self._dirty: set[int] = set()
+        self._supposed: set[int] = set()  # rows whose arrays show a what-if that leaves no trace
         self._versions = itertools.count(1)
         self._before: dict[int, tuple[Usage | None, int, bool]] | None = None  # what a what-if that leaves no trace found
 
@@ -156,6 +157,8 @@ class NumaColumns(Columns):
             state.usage, state.version = usage, version
             if not dirty:
                 self._dirty.discard(slot)
+        self._dirty |= self._supposed
+        self._supposed.clear()
         self._before = None
 
     def _record(self, pod: PodInfo) -> Record | None:
@@ -217,10 +220,11 @@ class NumaColumns(Columns):
         return self._reports.get(name)
 
     def current(self) -> None:
-        """Bring the arrays up to date. Rows of a what-if that leaves no trace keep what they had before it."""
-        for slot in self._dirty.difference(self._before or ()):
+        """Bring the arrays up to date, also inside a what-if: its rows are written again when it is over."""
+        for slot in self._dirty:
             self._write(slot)
-        self._dirty.intersection_update(self._before or ())
+        self._supposed.update(self._dirty.intersection(self._before or ()))
+        self._dirty.clear()
 
     # ---------------------------------------------------------------- inside
 

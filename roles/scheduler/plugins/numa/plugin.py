@@ -11,7 +11,6 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from koord.accounting.resources import amplify_value
 from koord.api import names
 from koord.api.kinds import NODERESOURCETOPOLOGIES
 from koord.api.objects import NodeResourceTopology
@@ -126,26 +125,26 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
 
     # ---------------------------------------------------------------- filter
 
-    def coarse(self, ctx: CycleContext, rows: Rows) -> Codes | None:
-        if designation(ctx.pod) is not None:
-            return None
+    def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
         request = self._request(ctx)
-        return checks.rows_of(request, self.columns, ctx.cluster, rows, self._codes.code, alone=self._alone(ctx, request))
+        self.columns.current()
+        if not checks.concerns(request, self.columns):
+            return None
+        slots = ctx.cluster.slots[rows]
+        restored = ctx.may_use(slots) if designation(ctx.pod) is None else np.ones(len(slots), dtype=np.bool_)
+        codes = checks.codes_of(
+            request, self.columns, ctx.cluster, rows, self._codes.code, restored, alone=self._alone(ctx, request)
+        )  # fmt: skip
+        for index in np.flatnonzero(codes == ASK).tolist():
+            codes[index] = self._try(ctx, request, slots.item(index))
+        return codes
 
     def _alone(self, ctx: CycleContext, request: Request) -> bool:
         """Whether the columns of this plugin are all that strict policies have to look at."""
         return not request.exclusive_use and self.topology.concerns_only(NAME, ctx)
 
-    def filter(self, ctx: CycleContext, rows: Rows) -> Codes:
-        slots = np.arange(ctx.cluster.capacity)[rows]
-        return np.fromiter((self.filter_row(ctx, slot) for slot in slots.tolist()), np.int32, len(slots))
-
-    def filter_row(self, ctx: CycleContext, slot: int) -> int:
-        request = self._request(ctx)
-        may_restore = slot in ctx.restored or designation(ctx.pod) is not None
-        code = checks.row_of(request, self.columns, ctx.cluster, slot, may_restore=may_restore)
-        if code != ASK:
-            return code
+    def _try(self, ctx: CycleContext, request: Request, slot: int) -> int:
+        """The code that an allocation on a node gives."""
         admission = self.topology.at_filter(ctx, slot)
         if not admission.status.ok:
             return self._codes.code(admission.status)
@@ -268,6 +267,9 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         if not request.amounts:
             return 0.0
         columns.current()
+        wanted = POLICY_CODES[request.numa_policy]
+        if not columns.amplified and not columns.special and not wanted:
+            return self._scorer.nodes(ctx.cluster, request.amounts, rows, None)
         bound = checks.bound_rows(request, columns, rows)
         own: Any = 0.0  # what amplification adds to the pod's CPUs
         more: Any = 0.0  # and to those that are held
@@ -276,7 +278,6 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
             own = np.where(bound, np.ceil(request.milli * ratio) - request.milli, 0.0)
             more = columns.extra[rows]
         scores = self._scorer.nodes(ctx.cluster, request.amounts, rows, more + own)
-        wanted = POLICY_CODES[request.numa_policy]
         if columns.special or wanted:
             self._score_strict(ctx, rows, np.maximum(columns.policy[rows], wanted), bound, own, scores)
         return scores
@@ -288,7 +289,10 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         if not strict.any():
             return
         holds = checks.single_nodes(request, self.columns, rows, bound)
-        known = holds.any(axis=0) & strict if self._alone(ctx, request) and designation(ctx.pod) is None else np.zeros_like(strict)
+        slots = ctx.cluster.slots[rows]
+        known = np.zeros_like(strict)
+        if self._alone(ctx, request) and designation(ctx.pod) is None:
+            known = holds.any(axis=0) & strict & ~ctx.may_use(slots)
         # Alone on its machine a NUMA node is no restriction under SingleNUMANode: the node's score stands.
         whole = known & (zones.count[rows] == 1) & (policy == POLICY_CODES[Policy.SINGLE_NUMA_NODE])
         if known.any():
@@ -299,29 +303,26 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
             after = zones.scores(self._numa_scorer, request.amounts, rows, added)
             chosen = np.take_along_axis(after, before.argmax(axis=0)[None, :], axis=0)[0]
             np.copyto(scores, chosen, where=known & ~whole)
-        slots = np.arange(ctx.cluster.capacity)[rows]
         for index in np.flatnonzero(strict & ~known).tolist():
-            scores[index] = self.score_row(ctx, int(slots[index]))
+            score = self._score_of(ctx, request, slots.item(index))
+            if score is not None:
+                scores[index] = score
 
-    def score_row(self, ctx: CycleContext, slot: int) -> float:
-        request, facts = self._request(ctx), self.columns.at(slot).facts
-        if not request.amounts:
-            return 0.0
+    def _score_of(self, ctx: CycleContext, request: Request, slot: int) -> float | None:
+        """The score of the NUMA nodes that an allocation on a node would take; None where it is not tied to any."""
         admission = self.topology.at_filter(ctx, slot)
         if not admission.status.ok:
             return 0.0
-        bound = checks.binds(request, facts)
-        if admission.affinity is not None:
-            nodes = nodes_of(admission.affinity)
-            tried = self._trials.attempts(ctx, slot, request, self._binding(request, slot)).on(nodes, pick=False)
-            if isinstance(tried, Status):
-                return 0.0
-            if tried.amounts:
-                recorded = self.columns.usage(slot).recorded
-                return float(self._numa_scorer.numa(facts, request.amounts, tried.amounts, recorded, bound=bound))
-        ratio, held = facts.ratio or 1.0, self.columns.usage(slot).bound
-        more = amplify_value(held, ratio) - held + (amplify_value(request.milli, ratio) - request.milli if bound else 0)
-        return self._scorer.node(ctx.cluster, request.amounts, slot, float(more))
+        if admission.affinity is None:
+            return None
+        tried = self._trials.attempts(ctx, slot, request, self._binding(request, slot)).on(nodes_of(admission.affinity), pick=False)
+        if isinstance(tried, Status):
+            return 0.0
+        facts = self.columns.at(slot).facts
+        if not tried.amounts:
+            return None
+        recorded = self.columns.usage(slot).recorded
+        return float(self._numa_scorer.numa(facts, request.amounts, tried.amounts, recorded, bound=checks.binds(request, facts)))
 
     # ---------------------------------------------------------------- reserve
 

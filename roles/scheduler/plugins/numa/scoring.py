@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,10 +10,10 @@ import numpy as np
 from koord.accounting.resources import ResourceVector, add_into, amplify_value
 from koord.api.names import RESOURCE_CPU
 from roles.scheduler.cluster.cluster import Cluster
-from roles.scheduler.cluster.columns import Vector
+from roles.scheduler.cluster.columns import Vector, constant
 from roles.scheduler.cluster.vocabulary import CPU
 from roles.scheduler.framework.context import Rows
-from roles.scheduler.plugins.node_resources import is_scalar
+from roles.scheduler.plugins.node_resources import is_scalar, left_percent, used_percent
 from roles.scheduler.plugins.numa.args import NumaScoringStrategy
 from roles.scheduler.plugins.numa.facts import Facts
 
@@ -48,34 +47,30 @@ class Scorer:
         return total // weights if weights else 0
 
     def nodes(self, cluster: Cluster, wanted: Mapping[str, int], rows: Rows, more_cpu: Any) -> Vector:
-        """Scores of whole nodes with the pod on them. `more_cpu` is milli-CPU that amplification adds, by row."""
-        total: Any = np.zeros(cluster.capacity)[rows]
-        weights: Any = np.zeros_like(total)
+        """Scores of whole nodes with the pod on them. `more_cpu` is milli-CPU that amplification adds, by row; None for
+        none."""
+        total: Any = None
+        weights: Any = 0.0
         for name, weight in self.resources(wanted):
             resource = cluster.vocabulary.resources.intern(name)
             cluster.ensure(resource)
-            capacity, divisor = cluster.allocatable[resource][rows], cluster.divisor[resource][rows]
-            used = capacity - cluster.free[resource][rows] + float(wanted.get(name, 0))
-            if resource == CPU:
-                used = used + more_cpu
-            part = np.minimum(used, capacity) if self.most else np.where(used <= capacity, capacity - used, 0.0)
-            total += weight * np.floor(np.maximum(part, 0.0) * 100.0 / divisor)
-            weights += weight * np.isfinite(divisor)
-        return np.asarray(np.floor(total / np.maximum(weights, 1.0)))
-
-    def node(self, cluster: Cluster, wanted: Mapping[str, int], slot: int, more_cpu: float) -> float:
-        """The same for one row."""
-        total = weights = 0
-        for name, weight in self.resources(wanted):
-            resource = cluster.vocabulary.resources.intern(name)
-            cluster.ensure(resource)
-            capacity = cluster.allocatable[resource].item(slot)
-            if capacity > 0:
-                used = capacity - cluster.free[resource].item(slot) + wanted.get(name, 0) + (more_cpu if resource == CPU else 0.0)
-                part = min(used, capacity) if self.most else (capacity - used if used <= capacity else 0.0)
-                total += weight * math.floor(max(part, 0.0) * 100.0 / capacity)
-                weights += weight
-        return float(total // weights) if weights else 0.0
+            free, divisor = cluster.free[resource][rows], cluster.divisor[resource][rows]
+            amount: Any = constant(wanted.get(name, 0))
+            if resource == CPU and more_cpu is not None:
+                amount = amount + more_cpu
+            if self.most:
+                part = used_percent(free, amount, cluster.allocatable[resource][rows], divisor)
+            else:
+                part = left_percent(free, amount, divisor)
+            everywhere = cluster.providers[resource] == cluster.live
+            weights = weights + (weight if everywhere else weight * np.isfinite(divisor))
+            if weight != 1:
+                part *= weight
+            total = part if total is None else np.add(total, part, out=total)
+        if total is None:
+            return np.zeros(len(cluster.slots[rows]))
+        np.divide(total, constant(max(weights, 1.0)) if isinstance(weights, (int, float)) else np.maximum(weights, 1.0), out=total)
+        return np.asarray(np.floor(total, out=total))
 
     def numa(
         self, facts: Facts, wanted: Mapping[str, int], shares: Mapping[int, ResourceVector], allocated: Mapping[int, ResourceVector], *,

@@ -13,6 +13,7 @@ from koord.api.kinds import RESERVATIONS
 from koord.api.objects import Reservation as ReservationObject
 from koord.decisions.record import Term
 from roles.scheduler.cluster.changes import NODE, PODS
+from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.codes import StatusCodes
 from roles.scheduler.framework.context import ALL_ROWS, BindDraft, CycleContext, Rows
@@ -196,19 +197,32 @@ class Reservation(
         return found
 
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
-        """Reserve pods only: owners are judged row by row where they may use something."""
-        if not ctx.pod.reservation:
+        """Reserve pods are judged everywhere, others where they may use something."""
+        if not ctx.pod.reservation and not ctx.restored:
             return None
-        codes = np.zeros(ctx.cluster.capacity, dtype=np.int32)
-        codes[[slot for slot in self.ledger.slots() if self._conflicts(ctx, slot)]] = _CONFLICT
+        slots = ctx.cluster.slots[rows]
+        usable = np.flatnonzero(ctx.may_use(slots)).tolist()
+        if not ctx.pod.reservation:
+            if not usable:
+                return None
+            codes = np.zeros(len(slots), dtype=np.int32)
+            for index in usable:
+                slot = slots.item(index)
+                verdict = self.judge.verdict(ctx, slot)
+                ctx.data.setdefault(_FITTING, {})[slot] = verdict.fitting
+                codes[index] = self._codes(ctx).code(verdict.status)
+            return codes
+        codes = np.zeros(len(slots), dtype=np.int32)
+        self.pre_allocation.forget(ctx, slots)
+        for index in usable:
+            codes[index] = self._codes(ctx).code(self.pre_allocation.verdict(ctx, slots.item(index)))
+        for index in np.flatnonzero(np.isin(slots, list(self.ledger.slots()))).tolist():
+            if self._conflicts(ctx, slots.item(index)):
+                codes[index] = _CONFLICT
         pinned = ctx.pod.shape.annotations.get(names.ANNOTATION_RESERVATION_NODE, "")
         if pinned:
-            slot = ctx.cluster.slot_of(pinned)
-            code = codes[slot] if slot >= 0 else _PINNED
-            codes[:] = _PINNED
-            if slot >= 0:
-                codes[slot] = code
-        return codes[rows]
+            codes[slots != ctx.cluster.slot_of(pinned)] = _PINNED
+        return codes
 
     def _conflicts(self, ctx: CycleContext, slot: int) -> bool:
         """Whether the reservation's policy does not go with one that is on the node."""
@@ -217,18 +231,6 @@ class Reservation(
             return False
         default = own.terms.policy == DEFAULT
         return any(held.matchable and held is not own and (held.terms.policy == DEFAULT) != default for held in self.ledger.here(slot))
-
-    def filter_row(self, ctx: CycleContext, slot: int) -> int:
-        if ctx.pod.reservation:
-            pinned = ctx.pod.shape.annotations.get(names.ANNOTATION_RESERVATION_NODE, "")
-            if pinned and ctx.cluster.slot_of(pinned) != slot:
-                return _PINNED
-            return _CONFLICT if self._conflicts(ctx, slot) else self._codes(ctx).code(self.pre_allocation.verdict(ctx, slot))
-        if slot not in ctx.restored:
-            return 0
-        verdict = self.judge.verdict(ctx, slot)
-        ctx.data.setdefault(_FITTING, {})[slot] = verdict.fitting
-        return self._codes(ctx).code(verdict.status)
 
     @staticmethod
     def _codes(ctx: CycleContext) -> StatusCodes:
@@ -245,14 +247,20 @@ class Reservation(
     def pre_score(self, ctx: CycleContext) -> Status:
         return SUCCESS
 
-    def score(self, ctx: CycleContext, rows: Rows) -> float:
-        return 0.0
-
-    def score_row(self, ctx: CycleContext, slot: int) -> float:
-        if ctx.pod.reservation:
-            return self.pre_allocation.score(ctx, slot)
-        held = self._nominated(ctx, slot)
-        return raw(ctx.pod.shape.amounts, held) if held is not None else 0.0
+    def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
+        if not ctx.restored:
+            return 0.0
+        slots = ctx.cluster.slots[rows]
+        usable = np.flatnonzero(ctx.may_use(slots)).tolist()
+        scores = np.zeros(len(slots))
+        for index in usable:
+            slot = slots.item(index)
+            if ctx.pod.reservation:
+                scores[index] = self.pre_allocation.score(ctx, slot)
+            else:
+                held = self._nominated(ctx, slot)
+                scores[index] = raw(ctx.pod.shape.amounts, held) if held is not None else 0.0
+        return scores
 
     def normalizer_of(self, ctx: CycleContext) -> Normalizer | None:
         return None if ctx.pod.reservation else BY_ORDER

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.restoring import RESTRICTED, TAKEN_OVER, RestoredReservation
@@ -103,6 +106,12 @@ class PreAllocation:
         return known
 
     # ---------------------------------------------------------------- judging
+
+    def forget(self, ctx: CycleContext, slots: NDArray[np.intp]) -> None:
+        """These nodes are judged anew: nobody is taken over there until `verdict` says so."""
+        known: dict[int, tuple[PodInfo, ...]] = ctx.data.get(TAKEN_OVER, {})
+        for slot in known.keys() & slots.tolist():
+            del known[slot]
 
     def verdict(self, ctx: CycleContext, slot: int) -> Status:
         """Whether the reservation fits a node, and with which pods; called without the candidates on the node."""

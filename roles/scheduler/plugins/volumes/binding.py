@@ -130,10 +130,6 @@ class VolumeBinding(PreFilter, Filter, Reserve, PreBind):
         choices = self._choices(ctx)
         return None if choices is None else choices.codes[rows].copy()
 
-    def filter_row(self, ctx: CycleContext, slot: int) -> int:
-        choices = self._choices(ctx)
-        return 0 if choices is None else int(choices.codes[slot])
-
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
         return _REJECTIONS[code]
 

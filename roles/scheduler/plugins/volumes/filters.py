@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from roles.scheduler.cluster.changes import PODS
 from roles.scheduler.cluster.labels import ABSENT
-from roles.scheduler.framework.context import ALL_ROWS, CycleContext, Rows
+from roles.scheduler.framework.context import CycleContext, Rows
 from roles.scheduler.framework.events import ASSIGNED_POD, NODE, Action, Subscription
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Feed, Filter, PreFilter, Rejection
@@ -70,11 +70,6 @@ class VolumeRestrictions(_VolumeFilter):
         codes[taken] = 1
         return codes[rows]
 
-    def filter_row(self, ctx: CycleContext, slot: int) -> int:
-        if self._exclusive(ctx):
-            return 2
-        return int(any(self.store.conflict(disk, read_only, slot) for disk, read_only in volumes_of(ctx.pod.shape).disks))
-
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
         if code == 2:
             return Rejection(("node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode",))
@@ -102,16 +97,8 @@ class NodeVolumeLimits(_VolumeFilter):
         wanted = self._wanted(ctx)
         if not wanted:
             return None
-        codes = np.zeros(ctx.cluster.capacity, dtype=np.bool_)
-        for name in self.store.nodes:
-            slot = ctx.cluster.slot_of(name)
-            if slot >= 0:
-                codes[slot] = self._over(name, slot, wanted)
-        return codes[rows]
-
-    def filter_row(self, ctx: CycleContext, slot: int) -> int:
-        wanted = self._wanted(ctx)
-        return int(bool(wanted) and self._over(ctx.cluster.name_of(slot), slot, wanted))
+        slots = ctx.cluster.slots[rows].tolist()
+        return np.fromiter((self._over(ctx.cluster.known_name(slot), slot, wanted) for slot in slots), np.bool_, len(slots))
 
     def _over(self, node: str, slot: int, wanted: dict[str, set[str]]) -> bool:
         found = self.store.nodes.get(node)
@@ -154,26 +141,22 @@ class VolumeZone(_VolumeFilter):
         if not demands:
             return None
         labels = ctx.cluster.labels
-        labelled = np.zeros(ctx.cluster.capacity, dtype=np.bool_)
+        labelled = np.zeros(len(ctx.cluster.slots[rows]), dtype=np.bool_)
         for keys in _ZONES:
             for key in keys:
-                np.logical_or(labelled, labels.column(key).ids != ABSENT, out=labelled)
-        refused = np.zeros(ctx.cluster.capacity, dtype=np.bool_)
+                np.logical_or(labelled, labels.column(key).ids[rows] != ABSENT, out=labelled)
+        refused = np.zeros_like(labelled)
         for keys, values in demands:
-            accepted = self._accepted(ctx, keys[0], values)
-            legacy = np.logical_and(labels.column(keys[0]).ids == ABSENT, self._accepted(ctx, keys[1], values))
+            accepted = self._accepted(ctx, keys[0], values, rows)
+            legacy = np.logical_and(labels.column(keys[0]).ids[rows] == ABSENT, self._accepted(ctx, keys[1], values, rows))
             np.logical_or(refused, ~np.logical_or(accepted, legacy), out=refused)
-        return np.logical_and(refused, labelled)[rows]
+        return np.logical_and(refused, labelled)
 
     @staticmethod
-    def _accepted(ctx: CycleContext, key: str, values: frozenset[str]) -> NDArray[np.bool_]:
+    def _accepted(ctx: CycleContext, key: str, values: frozenset[str], rows: Rows) -> NDArray[np.bool_]:
         column = ctx.cluster.labels.column(key)
         table = np.fromiter((value in values for value in column.values), np.bool_, len(column.values))
-        return np.take(table, column.ids)
-
-    def filter_row(self, ctx: CycleContext, slot: int) -> int:
-        codes = self.filter(ctx, ALL_ROWS)
-        return 0 if codes is None else int(codes[slot])
+        return np.take(table, column.ids[rows])
 
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
         return Rejection(("node(s) had no available volume zone",), resolvable=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from koord.api.objects import Node, Pod
 from koord.api.times import format_time
 from roles.scheduler import testing
-from roles.scheduler.cycle import evaluation
 from roles.scheduler.cycle.decision import Decision
 from roles.scheduler.cycle.judgement import INFEASIBLE
 from roles.scheduler.framework.interfaces import PodObserver
@@ -162,14 +160,11 @@ def furnish(world: testing.World, reference: Reference) -> None:
     shapes=st.lists(pod_strategy(), min_size=4, max_size=4),
     plan=steps(),
     seed=st.integers(0, 9),
-    few=st.sampled_from([1, 2, 48]),
 )
 def test_engine_equals_one_pod_one_node_at_a_time(
-    nodes: list[dict[str, Any]], shapes: list[dict[str, Any]], plan: list[Step], seed: int, few: int
+    nodes: list[dict[str, Any]], shapes: list[dict[str, Any]], plan: list[Step], seed: int
 ) -> None:
-    """`few` is from how many changed rows on the engine goes over to whole vectors."""
-    with patch.object(evaluation, "_FEW_ROWS", few):
-        check(nodes, shapes, plan, seed)
+    check(nodes, shapes, plan, seed)
 
 
 ROOMY = {"cpu": "16", "memory": "64Gi", "pods": "110", "taints": [], "unschedulable": False, "widgets": None, "image": 0}
@@ -195,14 +190,10 @@ PLAIN = {"memory": None, "zone": "", "prefer": "", "port": 0, "tolerations": [],
         st.one_of(st.tuples(st.just("pod"), st.integers(0, 3)), st.tuples(st.just("delete"), st.integers(0, 50))), min_size=8, max_size=24
     ),
     seed=st.integers(0, 9),
-    few=st.sampled_from([1, 48]),
 )  # fmt: skip
-def test_scores_over_several_nodes_equal_a_plain_count(
-    zones: list[str], shapes: list[dict[str, Any]], plan: list[Step], seed: int, few: int
-) -> None:
+def test_scores_over_several_nodes_equal_a_plain_count(zones: list[str], shapes: list[dict[str, Any]], plan: list[Step], seed: int) -> None:
     """Room everywhere, so that soft spreading and preferences decide."""
-    with patch.object(evaluation, "_FEW_ROWS", few):
-        check([{**ROOMY, "zone": zone} for zone in zones], [{**PLAIN, **shape} for shape in shapes], plan, seed)
+    check([{**ROOMY, "zone": zone} for zone in zones], [{**PLAIN, **shape} for shape in shapes], plan, seed)
 
 
 def engine_totals(world: testing.World, decision: Decision) -> dict[str, float]:

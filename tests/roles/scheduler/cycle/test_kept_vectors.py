@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from koord.api.times import format_time
 from roles.scheduler import testing
 from roles.scheduler.cycle.evaluation import Evaluation
-from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.framework.context import ALL_ROWS, CycleContext
 
 NOW = 1_000_000.0
 ZONE = "topology.kubernetes.io/zone"
@@ -95,6 +95,11 @@ def test_kept_vectors_equal_fresh_ones(plan: list[tuple[str, int, int]]) -> None
         elif kind == "time":
             world.state.now += 10 * value
         same_as_fresh(world, templates)
+    for template in templates[len(plan) % 3 :: 3]:
+        ctx = CycleContext(world.state, world.parser.parse(testing.pod(**template)))
+        fresh = Evaluation(world.framework, world.cluster)
+        fresh.update(ctx)
+        rows_agree(ctx, fresh)
 
 
 def same_as_fresh(world: testing.World, templates: list[dict[str, Any]]) -> None:
@@ -111,3 +116,24 @@ def same_as_fresh(world: testing.World, templates: list[dict[str, Any]]) -> None
         for mine, other in zip(kept.filters, fresh.filters, strict=True):
             for slot in np.flatnonzero(world.cluster.alive).tolist():
                 assert bool(mine.code(slot)) == bool(other.code(slot)), mine.plugin.name
+
+
+def rows_agree(ctx: CycleContext, fresh: Evaluation) -> None:
+    """All rows at once, some of them in any order, and each by itself: every plugin says the same."""
+    alive = np.flatnonzero(ctx.cluster.alive)
+    some = alive[::-2]
+    for vector in (*fresh.filters, *fresh.row_filters):
+        whole = plain(vector.plugin.filter(ctx, ALL_ROWS), ctx.cluster.capacity)
+        np.testing.assert_array_equal(plain(vector.plugin.filter(ctx, some), len(some)), whole[some], vector.plugin.name)
+        for slot in alive:
+            assert plain(vector.plugin.filter(ctx, np.array([slot])), 1)[0] == whole[slot], vector.plugin.name
+    for score in fresh.scores:
+        values = plain(score.plugin.score(ctx, ALL_ROWS), ctx.cluster.capacity)
+        np.testing.assert_array_equal(plain(score.plugin.score(ctx, some), len(some)), values[some], score.plugin.name)
+        for slot in alive:
+            assert plain(score.plugin.score(ctx, np.array([slot])), 1)[0] == values[slot], score.plugin.name
+
+
+def plain(answer: Any, length: int) -> Any:
+    """An answer as an array, also where it is one for all rows."""
+    return np.full(length, answer or 0) if answer is None or isinstance(answer, (int, float)) else np.asarray(answer) + 0

@@ -16,11 +16,9 @@ from roles.scheduler.framework.status import SUCCESS, Status
 ASKED = (
     "pre_filter",
     "filter",
-    "filter_row",
     "filter_stamp",
     "pre_score",
     "score",
-    "score_row",
     "score_stamp",
     "restored_rows",
     "restored_row",
@@ -47,10 +45,6 @@ class Touchy(api.PreFilter, api.Filter, api.PreScore, api.Score, api.Restorer):
         self._ask("filter")
         return ctx.cluster.pod_slots[rows] < 110
 
-    def filter_row(self, ctx: Any, slot: int) -> int:
-        self._ask("filter_row")
-        return int(ctx.cluster.pod_slots[slot] < 110)
-
     def filter_stamp(self, ctx: Any) -> Any:
         self._ask("filter_stamp")
         return 1
@@ -65,10 +59,6 @@ class Touchy(api.PreFilter, api.Filter, api.PreScore, api.Score, api.Restorer):
     def score(self, ctx: Any, rows: Any) -> Any:
         self._ask("score")
         return ctx.cluster.allocatable[0][rows] / 1000.0
-
-    def score_row(self, ctx: Any, slot: int) -> float:
-        self._ask("score_row")
-        return float(ctx.cluster.allocatable[0][slot] / 1000.0)
 
     def score_stamp(self, ctx: Any) -> Any:
         self._ask("score_stamp")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -195,7 +196,7 @@ def test_whole_cards_count_each() -> None:
     add(found, "four", gpus(4))
     plugin, decision = found.framework.plugins["DeviceShare"], found.decide(gpu(200))
     rows = [found.cluster.slot_of("two"), found.cluster.slot_of("four")]
-    assert [plugin.score_row(decision.ctx, row) for row in rows] == [100.0, 50.0]
+    assert plugin.score(decision.ctx, np.array(rows)).tolist() == [100.0, 50.0]
     assert plugin.score(decision.ctx, slice(None))[rows].tolist() == [100.0, 50.0]
     assert decision.node == "two"
 

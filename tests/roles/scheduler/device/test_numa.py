@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.devices import (
@@ -169,7 +170,7 @@ def test_scores_look_at_the_numa_nodes_of_the_pod() -> None:
         decision = found.decide(wants(200))
         share: Any = found.framework.plugins["DeviceShare"]
         slot = found.cluster.slot_of("n")
-        assert share.score_row(decision.ctx, slot) == score  # of the two cards of NUMA node 1 nothing is left
+        assert share.score(decision.ctx, np.array([slot]))[0] == score  # of the two cards of NUMA node 1 nothing is left
         assert share.score(decision.ctx, slice(None))[slot] == score
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from koord.api.objects import Pod
 from roles.scheduler import testing
 from roles.scheduler.cluster.hypothesis import Hypothesis
-from roles.scheduler.framework.interfaces import ASK
+from roles.scheduler.framework.status import Status
+from roles.scheduler.plugins.device_share.request import request_for
 from tests.support.devices import (
     ALLOCATED,
     CORE,
@@ -186,19 +188,21 @@ def test_what_ifs_leave_no_trace(items: list[Any], order: list[int], quiet: bool
 @settings(max_examples=30, deadline=None)
 @given(items=st.lists(wishes, max_size=10), asked=wishes)
 def test_columns_and_rows_agree(items: list[Any], asked: Any) -> None:
-    """What the columns decide for all nodes is what choosing devices on each of them says; scores likewise."""
+    """What the columns decide for all nodes, and for each by itself, is what choosing devices on it says; scores likewise."""
     found = world()
     machines(found)
     for wish in items:
         found.schedule(make(wish))
     decision = found.decide(make(asked))
     share, ctx = plugin(found), decision.ctx
-    codes, scores = share.coarse(ctx, slice(None)), share.score(ctx, slice(None))
+    request = request_for(ctx.pod.shape)
+    codes, scores = share.filter(ctx, slice(None)), share.score(ctx, slice(None))
     for row in found.cluster.rows():
-        code = share.filter_row(ctx, row.slot)
-        assert codes[row.slot] == ASK or bool(codes[row.slot]) == bool(code), row.name
+        alone = np.array([row.slot])
+        refused = isinstance(share.chooser.outcome(ctx, row.slot, request), Status)
+        assert bool(codes[row.slot]) == refused == bool(share.filter(ctx, alone)[0]), row.name
         if decision.evaluation.feasible[row.slot]:
-            assert scores[row.slot] == share.score_row(ctx, row.slot), row.name
+            assert scores[row.slot] == share.chooser.score(ctx, row.slot, request) == share.score(ctx, alone)[0], row.name
 
 
 @pytest.mark.feature("SCH-DEV-11")

@@ -23,6 +23,7 @@ from roles.scheduler.framework.interfaces import (
     Rejection,
     Reserve,
     ResizePod,
+    Score,
     Transformer,
 )
 from roles.scheduler.framework.status import SKIP, SUCCESS, Status, unschedulable, wait
@@ -59,6 +60,50 @@ def test_a_row_wise_filter_is_asked_only_about_nodes_that_are_left() -> None:
     assert len(Probe.asked) == 4 + 3  # all four once, then the one that changed
     refused = found.decide(testing.pod())
     assert refused.message().startswith("0/5 nodes are available: 1 Insufficient cpu, 4 node(s) had a pod already.")
+
+
+@pytest.mark.feature("SCH-FW-07")
+def test_a_plugin_may_look_at_one_node_at_a_time() -> None:
+    class Probe(Filter, Score):
+        name = "Probe"
+
+        def filter_row(self, ctx: CycleContext, slot: int) -> int:
+            return int(len(ctx.cluster.row(slot).pods) >= 2)
+
+        def rejection(self, ctx: CycleContext, code: int) -> Rejection:
+            return Rejection(("node(s) had two pods already",))
+
+        def score_row(self, ctx: CycleContext, slot: int) -> float:
+            return 100.0 if ctx.cluster.row(slot).pods else 0.0
+
+    only = {"disabled": [{"name": "*"}], "enabled": [{"name": "Probe"}]}
+    found = testing.World({"plugins": {"filter": {"enabled": [{"name": "Probe"}]}, "score": only}}, plugins=(Probe,))
+    found.add_nodes(*(testing.node(f"n{number}") for number in range(2)))
+    went = [found.schedule(testing.pod()).node for _ in range(4)]
+    assert went[0] == went[1] != went[2] == went[3]  # one node is filled first
+    found.cluster.remove_node(went[0])
+    assert found.decide(testing.pod()).message().startswith("0/1 nodes are available: 1 node(s) had two pods already.")
+
+
+@pytest.mark.feature("SCH-FW-07")
+def test_what_is_said_of_all_rows_counts_where_both_are_written() -> None:
+    """As plugins were written that took one row for a case of its own."""
+
+    class Probe(Filter):
+        name = "Probe"
+
+        def filter(self, ctx: CycleContext, rows: Any) -> Any:
+            return ctx.cluster.pod_slots[rows] < 110
+
+        def filter_row(self, ctx: CycleContext, slot: int) -> int:
+            raise AssertionError("not asked")
+
+        def rejection(self, ctx: CycleContext, code: int) -> Rejection:
+            return Rejection(("node(s) had a pod already",))
+
+    found = world(Probe, "filter")
+    assert {found.schedule(testing.pod()).node for _ in range(4)} == {"n0", "n1", "n2", "n3"}
+    assert not found.decide(testing.pod()).scheduled
 
 
 @pytest.mark.feature("SCH-FW-07")

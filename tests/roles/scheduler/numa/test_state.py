@@ -14,8 +14,8 @@ from koord.accounting.cpuset import CPUSet
 from koord.api import names
 from roles.scheduler import testing
 from roles.scheduler.framework.context import ALL_ROWS, CycleContext
-from roles.scheduler.framework.interfaces import ASK
 from roles.scheduler.framework.restoring import ALIGNED, RestoredReservation
+from tests.roles.scheduler.numa.reference import Reference
 from tests.support.numa import LSR, NumaWorld, bound_pod
 
 pytestmark = pytest.mark.feature("SCH-NUMA-11")
@@ -132,17 +132,16 @@ def test_columns_say_what_single_rows_say(before: list[dict[str, Any]], content:
     plugin = world.plugin
     if not plugin.pre_filter(ctx).ok:
         return
-    codes = plugin.coarse(ctx, ALL_ROWS)
-    assert codes is not None
-    for slot in np.flatnonzero(world.cluster.alive).tolist():
-        if codes[slot] != ASK:
-            assert plugin.filter_row(ctx, slot) == codes[slot], world.cluster.name_of(slot)
-    feasible = [slot for slot in np.flatnonzero(world.cluster.alive).tolist() if not plugin.filter_row(ctx, slot)]
+    reference, alive = Reference(plugin, ctx), np.flatnonzero(world.cluster.alive)
+    codes = plugin.filter(ctx, alive)
+    for index, slot in enumerate(alive.tolist()):
+        assert codes[index] == plugin.filter(ctx, alive[index : index + 1])[0] == reference.code(slot), world.cluster.name_of(slot)
+    feasible = alive[codes == 0].tolist()
     ctx.feasible = np.isin(np.arange(world.cluster.capacity), feasible)
     scores = plugin.score(ctx, ALL_ROWS)
     assert not isinstance(scores, float)
     for slot in feasible:
-        assert scores[slot] == plugin.score_row(ctx, slot)
+        assert scores[slot] == plugin.score(ctx, np.array([slot]))[0] == reference.score(slot)
 
 
 @given(st.lists(pods, min_size=1, max_size=8), some_labels)

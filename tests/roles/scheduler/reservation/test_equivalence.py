@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from koord.accounting.pods import pod_requests
 from koord.api.objects import Pod, Reservation
 from roles.scheduler import testing
-from roles.scheduler.cycle import evaluation
 from roles.scheduler.cycle.evaluation import Evaluation
 from roles.scheduler.framework.context import CycleContext
 from tests.roles.scheduler.reservation.worlds import AFFINITY, BY_LABEL, OWNER, World, placed
@@ -63,10 +61,9 @@ STEP = st.tuples(
 @pytest.mark.feature("SCH-RSV-06")
 @pytest.mark.feature("SCH-RSV-07")
 @settings(max_examples=80, deadline=None)
-@given(plan=st.lists(STEP, min_size=1, max_size=30), few=st.sampled_from([1, 3, 48]))
-def test_kept_vectors_equal_fresh_ones_and_the_reference(plan: list[tuple[str, int, int]], few: int) -> None:
-    with patch.object(evaluation, "_FEW_ROWS", few):
-        check(plan)
+@given(plan=st.lists(STEP, min_size=1, max_size=30))
+def test_kept_vectors_equal_fresh_ones_and_the_reference(plan: list[tuple[str, int, int]]) -> None:
+    check(plan)
 
 
 def check(plan: list[tuple[str, int, int]]) -> None:

@@ -1,0 +1,80 @@
+"""Whose answers may be kept. Pods of one shape share what plugins say, which is right as long as a plugin looks at the shape and at what it
+declared (`shape_key`, `reads`, stamps). A plugin that is found to look at more is asked anew for each pod from then on: slower, and right.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.framework.interfaces import Plugin, PreFilter, PreScore
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+# What tells pods of one shape apart. Labels do so where a pod has some of its own (`PodInfo.unique_labels`).
+_OWN = frozenset({"deleting", "key", "metadata", "name", "node_name", "nominated", "pod", "reservation", "terminated", "uid"})
+_BUILT_IN = "roles.scheduler.plugins."
+
+
+class WatchedPod(PodInfo):
+    """A pod that remembers what of it was looked at beyond its shape."""
+
+    __slots__ = ("looked_at",)
+
+    def __init__(self, pod: PodInfo) -> None:
+        for name in PodInfo.__slots__:
+            setattr(self, name, getattr(pod, name))
+        self.looked_at: set[str] = set()
+
+    def __getattribute__(self, name: str) -> Any:
+        value = object.__getattribute__(self, name)
+        if name in _OWN or (name == "labels" and value is not object.__getattribute__(self, "shape").labels):
+            object.__getattribute__(self, "looked_at").add(name)
+        return value
+
+
+class Trust:
+    """The plugins of one profile that are asked anew for each pod, with the reason (`unkept`). `told` hears of each find: the plugin's name
+    and what it did."""
+
+    def __init__(self, plugins: Iterable[Plugin]) -> None:
+        self._watched = frozenset(
+            plugin.name
+            for plugin in plugins
+            if not type(plugin).__module__.startswith(_BUILT_IN) and type(plugin).shape_key is Plugin.shape_key
+        )
+        self.unkept: dict[str, str] = {}
+        self.told: Callable[[str, str], None] = _nobody
+        self.unshared = False  # whether a step before filters and scores is among them: then nothing at all is kept
+
+    def ask(self, plugin: Plugin, step: Callable[..., R], ctx: CycleContext, *args: Any) -> R:
+        """Ask for an answer that all pods of the shape will share. What users' plugins look at in the pod is watched."""
+        if plugin.name not in self._watched or plugin.name in self.unkept:
+            return step(ctx, *args)
+        pod, watched = ctx.pod, WatchedPod(ctx.pod)
+        ctx.pod = watched
+        try:
+            return step(ctx, *args)
+        finally:
+            ctx.pod = pod
+            if watched.looked_at:
+                names = ", ".join(f"pod.{name}" for name in sorted(watched.looked_at))
+                advice = "say so in shape_key, or with per_pod in preFilter"
+                self.withdraw(plugin, f"it looks at {names}, in which pods of one shape differ; {advice}")
+
+    def withdraw(self, plugin: Plugin, why: str) -> None:
+        """Keep no answer of a plugin from now on."""
+        self.told(plugin.name, why)
+        if plugin.name not in self.unkept:
+            log.error("plugin %s is asked anew for each pod from now on: %s", plugin.name, why)
+            self.unkept[plugin.name] = why
+            self.unshared = self.unshared or isinstance(plugin, PreScore) or (isinstance(plugin, PreFilter) and not plugin.per_pod)
+
+
+def _nobody(plugin: str, why: str) -> None:
+    """Outside a live scheduler nobody counts."""
