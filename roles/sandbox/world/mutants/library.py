@@ -54,3 +54,106 @@ MUTANTS.wrap(
     "a-lease-is-taken-at-once", "a standby does not wait for the lease to run out", "koord.kube.leases:_Lease._observe", _observed_at(-1e9)
 )
 MUTANTS.wrap("a-lease-is-never-taken-over", "a standby waits for ever", "koord.kube.leases:_Lease._observe", _observed_at(1e9))
+
+
+@MUTANTS.add("only-the-first-address-is-tried", "of a server with two addresses the second one is never asked")
+def _first_address() -> None:
+    async def reach(self: Any, loop: Any, connection: Any, address: tuple[str, int]) -> None:
+        first = (await loop.getaddrinfo(*address))[0][4]
+        await loop.create_connection(lambda: connection, *first)
+
+    replace("koord.kube.pool:Pool._reach", reach)
+
+
+@MUTANTS.add("a-lease-is-kept-at-the-end", "a leader that ends in order does not give its lease back")
+def _kept() -> None:
+    async def release(self: Any) -> None:
+        return
+
+    replace("koord.kube.leases:_Lease.release", release)
+
+
+@MUTANTS.add("the-fence-is-asked-once", "a write is repeated though the lease has run out, and the lease is looked at now and then")
+def _fence() -> None:
+    async def send(old: Any, self: Any, data: bytes, fence: Any = None, **options: Any) -> Any:
+        return await old(self, data, None, **options)
+
+    wrap("koord.kube.connection:Connection.send", lambda old: lambda self, *args, **options: send(old, self, *args, **options))
+    replace("roles.scheduler.app:App.may_write", lambda self: True)
+    replace("koord.kube.transport:_too_late", lambda fence, pause: False)
+
+
+@MUTANTS.add("ghosts-are-believed", "nobody looks whether the API server has lost what it knew")
+def _ghosts() -> None:
+    async def went_back(self: Any) -> bool:
+        return False
+
+    replace("koord.kube.reflector:Reflector._went_back", went_back)
+
+
+@MUTANTS.add("bookmarks-are-ignored", "a watch that was told how far it has come does not remember it")
+def _no_bookmarks() -> None:
+    def event(old: Any) -> Any:
+        def ignoring(self: Any, event: Any) -> None:
+            from koord.kube.wire import ends_initial
+
+            if event.type != "BOOKMARK" or (self._initial is not None and ends_initial(event)):
+                old(self, event)
+
+        return ignoring
+
+    wrap("koord.kube.reflector:Reflector._event", event)
+
+
+# -- the API server ------------------------------------------------------------------------------------------------------------
+
+
+@MUTANTS.add("the-disk-is-behind", "one write in five is acknowledged and not on disk")
+def _behind() -> None:
+    count = 0
+
+    def put(old: Any) -> Any:
+        def some(self: Any, *args: Any) -> None:
+            nonlocal count
+            count += 1
+            if count % 5:
+                old(self, *args)
+
+        return some
+
+    wrap("koord.apiserver.disk:Disk.put", put)
+
+
+@MUTANTS.add("versions-are-given-out-twice", "a restarted API server counts its versions from an older one on")
+def _versions() -> None:
+    replace("koord.apiserver.disk:BIRTH", -50)
+
+
+@MUTANTS.add("bindings-are-overwritten", "a second binding moves a pod, and a scheduler without an answer tries another node")
+def _rebound() -> None:
+    from roles.scheduler.planner.placements import Answer
+
+    def bind(old: Any) -> Any:
+        async def anew(core: Any, namespace: str, name: str, body: Any, options: Any) -> Any:
+            bucket = core.store.bucket(core.resources.by_path("", "v1", "pods").bucket)
+            entry = bucket.get(namespace, name)
+            if entry is None or not entry.obj["spec"].get("nodeName"):
+                return await old(core, namespace, name, body, options)
+            moved = entry.copy()
+            moved["spec"]["nodeName"] = body["target"]["name"]
+            bucket.put(namespace, name, moved)
+            return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+
+        return anew
+
+    def answered(old: Any) -> Any:
+        def blind(self: Any, p: Any, answer: Any) -> Any:
+            p.seen, p.again = "", False
+            return old(self, p, answer if answer is Answer.BOUND else Answer.REFUSED)
+
+        return blind
+
+    wrap("koord.apiserver.rest.subresources:bind", bind)
+    wrap("roles.scheduler.planner.placements:Placements.answered", answered)
+    replace("roles.scheduler.planner.placements:Placements.seen", lambda self, uid, node: [])
+    replace("roles.scheduler.binding.binder:Binder._look_again", lambda self, decision: None)

@@ -17,7 +17,9 @@ ROOT = Path(__file__).resolve().parents[4]
 SMALL = ["--nodes=2", "--pods=8", "--minutes=0.5", "--faults=4"]
 _PLANT = """
 import os
+from roles.sandbox.world import runner
 from roles.sandbox.world.mutants.registry import MUTANTS
+runner.prepare()
 for mutant in MUTANTS.values():
     pid = os.fork()
     if pid == 0:
