@@ -11,7 +11,7 @@ from roles.sandbox.world.mutants.planting import Mutants, nothing, replace, wrap
 MUTANTS = Mutants()
 
 
-@MUTANTS.add("standby-binds", "a scheduler that lost its lease goes on")
+@MUTANTS.add("standby-binds", "a scheduler that lost its lease goes on", kinds=("freeze", "stall", "refuse"))
 def _standby_binds() -> None:
     replace("roles.scheduler.app:App.may_write", lambda self: True)
     replace("koord.kube.leases:Leadership.held", property(lambda self: True))
@@ -28,12 +28,12 @@ def _no_deletions() -> None:
     wrap("koord.kube.store:Informer.forget", nothing())
 
 
-@MUTANTS.add("a-stalled-watch-is-believed", "nobody looks whether a silent watch is alive")
+@MUTANTS.add("a-stalled-watch-is-believed", "nobody looks whether a silent watch is alive", kinds=("stall",))
 def _stalled() -> None:
     replace("koord.kube.reflector:QUIET", (1e9, 1e9))
 
 
-@MUTANTS.add("expired-versions-are-kept", "410 Gone does not lead to a new list")
+@MUTANTS.add("expired-versions-are-kept", "410 Gone does not lead to a new list", kinds=("bookmark", "compact", "resume"))
 def _no_relist() -> None:
     replace("koord.kube.reflector:must_list", lambda error: False)
 
@@ -51,12 +51,18 @@ def _observed_at(moment: float) -> Callable[[Any], Any]:
 
 
 MUTANTS.wrap(
-    "a-lease-is-taken-at-once", "a standby does not wait for the lease to run out", "koord.kube.leases:_Lease._observe", _observed_at(-1e9)
+    "a-lease-is-taken-at-once",
+    "a standby does not wait for the lease to run out",
+    "koord.kube.leases:_Lease._observe",
+    _observed_at(-1e9),
+    kinds=("freeze", "refuse"),
 )
-MUTANTS.wrap("a-lease-is-never-taken-over", "a standby waits for ever", "koord.kube.leases:_Lease._observe", _observed_at(1e9))
+MUTANTS.wrap(
+    "a-lease-is-never-taken-over", "a standby waits for ever", "koord.kube.leases:_Lease._observe", _observed_at(1e9), kinds=("kill",)
+)
 
 
-@MUTANTS.add("only-the-first-address-is-tried", "of a server with two addresses the second one is never asked")
+@MUTANTS.add("only-the-first-address-is-tried", "of a server with two addresses the second one is never asked", kinds=("dead-address",))
 def _first_address() -> None:
     async def reach(self: Any, loop: Any, connection: Any, address: tuple[str, int]) -> None:
         first = (await loop.getaddrinfo(*address))[0][4]
@@ -65,7 +71,7 @@ def _first_address() -> None:
     replace("koord.kube.pool:Pool._reach", reach)
 
 
-@MUTANTS.add("a-lease-is-kept-at-the-end", "a leader that ends in order does not give its lease back")
+@MUTANTS.add("a-lease-is-kept-at-the-end", "a leader that ends in order does not give its lease back", kinds=("terminate",))
 def _kept() -> None:
     async def release(self: Any) -> None:
         return
@@ -73,7 +79,11 @@ def _kept() -> None:
     replace("koord.kube.leases:_Lease.release", release)
 
 
-@MUTANTS.add("the-fence-is-asked-once", "a write is repeated though the lease has run out, and the lease is looked at now and then")
+@MUTANTS.add(
+    "the-fence-is-asked-once",
+    "a write is repeated though the lease has run out, and the lease is looked at now and then",
+    kinds=("freeze", "storm"),
+)
 def _fence() -> None:
     async def send(old: Any, self: Any, data: bytes, fence: Any = None, **options: Any) -> Any:
         return await old(self, data, None, **options)
@@ -83,7 +93,7 @@ def _fence() -> None:
     replace("koord.kube.transport:_too_late", lambda fence, pause: False)
 
 
-@MUTANTS.add("ghosts-are-believed", "nobody looks whether the API server has lost what it knew")
+@MUTANTS.add("ghosts-are-believed", "nobody looks whether the API server has lost what it knew", kinds=("wipe",))
 def _ghosts() -> None:
     async def went_back(self: Any) -> bool:
         return False
@@ -91,7 +101,7 @@ def _ghosts() -> None:
     replace("koord.kube.reflector:Reflector._went_back", went_back)
 
 
-@MUTANTS.add("bookmarks-are-ignored", "a watch that was told how far it has come does not remember it")
+@MUTANTS.add("bookmarks-are-ignored", "a watch that was told how far it has come does not remember it", kinds=("bookmark",))
 def _no_bookmarks() -> None:
     def event(old: Any) -> Any:
         def ignoring(self: Any, event: Any) -> None:
@@ -108,7 +118,7 @@ def _no_bookmarks() -> None:
 # -- the API server ------------------------------------------------------------------------------------------------------------
 
 
-@MUTANTS.add("the-disk-is-behind", "one write in five is acknowledged and not on disk")
+@MUTANTS.add("the-disk-is-behind", "one write in five is acknowledged and not on disk", kinds=("restart",))
 def _behind() -> None:
     count = 0
 
@@ -124,12 +134,14 @@ def _behind() -> None:
     wrap("koord.apiserver.disk:Disk.put", put)
 
 
-@MUTANTS.add("versions-are-given-out-twice", "a restarted API server counts its versions from an older one on")
+@MUTANTS.add("versions-are-given-out-twice", "a restarted API server counts its versions from an older one on", kinds=("restart",))
 def _versions() -> None:
     replace("koord.apiserver.disk:BIRTH", -50)
 
 
-@MUTANTS.add("bindings-are-overwritten", "a second binding moves a pod, and a scheduler without an answer tries another node")
+@MUTANTS.add(
+    "bindings-are-overwritten", "a second binding moves a pod, and a scheduler without an answer tries another node", kinds=("lose-answer",)
+)
 def _rebound() -> None:
     from roles.scheduler.planner.placements import Answer
 

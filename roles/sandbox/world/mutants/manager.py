@@ -9,7 +9,7 @@ from roles.sandbox.world.mutants.planting import Mutants, replace, wrap
 MUTANTS = Mutants()
 
 
-@MUTANTS.add("silence-is-trusted", "a node whose agent is silent keeps its batch resources")
+@MUTANTS.add("silence-is-trusted", "a node whose agent is silent keeps its batch resources", kinds=("silence",))
 def _silence() -> None:
     for part in ("batch", "mid"):
         replace(f"roles.manager.noderesource.{part}:degraded", lambda inputs: "")
@@ -33,7 +33,11 @@ def _anybodys() -> None:
     replace("koord.api.trust:is_writer", lambda username, groups, writers: True)
 
 
-@MUTANTS.add("a-replica-believes-its-own-clock", "a manager whose clock is behind replaces certificates that are not valid yet by it")
+@MUTANTS.add(
+    "a-replica-believes-its-own-clock",
+    "a manager whose clock is behind replaces certificates that are not valid yet by it",
+    kinds=("clock",),
+)
 def _own_clock() -> None:
     def problem(old: Any) -> Any:
         def strict(certs: Any, dns_name: str, now: Any) -> str:

@@ -16,7 +16,7 @@ CARRIER = "roles.scheduler.binding.carrier:Carrier"
 # -- the scheduler's acting half -----------------------------------------------------------------------------------------------
 
 
-@MUTANTS.add("lost-answer-is-a-refusal", "a binding without an answer is taken back at once and tried elsewhere")
+@MUTANTS.add("lost-answer-is-a-refusal", "a binding without an answer is taken back at once and tried elsewhere", kinds=("lose-answer",))
 def _lost_answer() -> None:
     from roles.scheduler.planner.placements import Answer
 
@@ -34,13 +34,25 @@ def _lost_answer() -> None:
     wrap(f"{PLACEMENTS}.answered", blind)
 
 
-@MUTANTS.add("assume-nothing", "a decided pod is not counted on its node until the watch shows it")
+@MUTANTS.add("assume-nothing", "a decided pod is not counted on its node until the watch shows it", kinds=("delay",))
 def _assume_nothing() -> None:
     replace(f"{CARRIER}._assume", lambda self, placement, task: ())
 
 
-MUTANTS.wrap("take-back-nothing", "what a failed placement took is never given back", f"{CARRIER}._take_back", nothing())
-MUTANTS.wrap("failed-pods-are-forgotten", "a pod whose attempt failed does not return to the queue", f"{QUEUE}.requeue", nothing(0))
+MUTANTS.wrap(
+    "take-back-nothing",
+    "what a failed placement took is never given back",
+    f"{CARRIER}._take_back",
+    nothing(),
+    kinds=("storm", "lose-answer", "lose-request"),
+)
+MUTANTS.wrap(
+    "failed-pods-are-forgotten",
+    "a pod whose attempt failed does not return to the queue",
+    f"{QUEUE}.requeue",
+    nothing(0),
+    kinds=("storm", "refuse"),
+)
 MUTANTS.wrap(
     "deletions-wake-nobody", "pods that left free no room in the cache", "roles.scheduler.cluster.cache:Cache.remove_pod", nothing()
 )
@@ -101,7 +113,7 @@ def _no_fit() -> None:
     replace(f"{fit}.refine", lambda self, ctx, slots, codes: codes)
 
 
-@MUTANTS.add("devices-are-not-taken", "a card that was given away stays free until the watch shows it")
+@MUTANTS.add("devices-are-not-taken", "a card that was given away stays free until the watch shows it", kinds=("delay",))
 def _cards_stay_free() -> None:
     replace("roles.scheduler.plugins.device_share.columns:DeviceColumns.take", lambda self, slot, uid, holding: None)
 
@@ -152,7 +164,9 @@ def _wander() -> None:
     wrap("roles.scheduler.framework.context:Nominations.add", nothing())
 
 
-@MUTANTS.add("what-was-told-is-told-again", "a pod that is being bound is still told that it was not scheduled")
+@MUTANTS.add(
+    "what-was-told-is-told-again", "a pod that is being bound is still told that it was not scheduled", kinds=("lose-answer", "delay")
+)
 def _not_quiet() -> None:
     async def quiet(self: Any, uid: str) -> None:
         return
@@ -169,13 +183,13 @@ def _not_quiet() -> None:
     replace("roles.scheduler.binding.reporter:Reporter.forget", lambda self, uid: None)
 
 
-@MUTANTS.add("old-pictures-are-trusted", "a scheduler acts on whatever it was told last, however long ago")
+@MUTANTS.add("old-pictures-are-trusted", "a scheduler acts on whatever it was told last, however long ago", kinds=("stall",))
 def _trusting() -> None:
     replace("roles.scheduler.app:App._outdated", lambda self: "")
     replace("koord.kube.reflector:QUIET", (1e9, 1e9))
 
 
-@MUTANTS.add("binders-die", "a worker that sends bindings dies of the first one that fails; there are two")
+@MUTANTS.add("binders-die", "a worker that sends bindings dies of the first one that fails; there are two", kinds=("storm", "lose-answer"))
 def _binders_die() -> None:
     from roles.scheduler.binding.binder import Outcome
 
@@ -257,14 +271,22 @@ def _half() -> None:
     wrap("roles.scheduler.plugins.node_resources:NodeResourcesFit.filter", filter_)
 
 
-@MUTANTS.add("changes-while-bound-are-missed", "a pod that comes back from a failed binding is the one that was sent, gone or not")
+@MUTANTS.add(
+    "changes-while-bound-are-missed",
+    "a pod that comes back from a failed binding is the one that was sent, gone or not",
+    kinds=("lose-answer", "storm", "delay"),
+)
 def _stale_entries() -> None:
     replace("roles.scheduler.live:Scheduler._requeue", lambda self, uid, now, **how: self._queue.requeue(uid, now, **how))
     replace("roles.scheduler.binding.binder:Binder._look_again", lambda self, decision: None)
     replace(f"{PLACEMENTS}.vanished", lambda self, uid: [])
 
 
-@MUTANTS.add("victims-are-asked-twice", "a victim that did not answer is asked again without a look, by whatever name")
+@MUTANTS.add(
+    "victims-are-asked-twice",
+    "a victim that did not answer is asked again without a look, by whatever name",
+    kinds=("lose-answer", "delay"),
+)
 def _twice() -> None:
     from roles.scheduler.planner.evictions import Answer
 
