@@ -244,6 +244,7 @@ class _Lease:
         self._lease: dict[str, Any] | None = None
         self._observed: tuple[Any, ...] = ()
         self._observed_at = float("-inf")
+        self._lasts = 0.0  # seconds for which the lease that we saw is good
         self._sent = False
 
     async def attempt(self) -> bool:
@@ -255,17 +256,23 @@ class _Lease:
             except errors.NotFound:
                 lease = None
         if lease is None:
+            if self._still_led():  # deleted, or lost with the server's data: its holder does not know of it yet
+                return False
             return await self._write(None, {"leaseTransitions": 0, "acquireTime": self._now()})
         self._observe(lease)
         spec = lease.get("spec") or {}
-        holder = self._holder(lease)
-        if holder == self.who.name:
+        if self._holder(lease) == self.who.name:
             return await self._write(lease, {})
-        duration = spec.get("leaseDurationSeconds")
-        lasts = float(duration) if isinstance(duration, (int, float)) and duration > 0 else self.timing.lease_duration
-        if holder and self._clock() < self._observed_at + lasts and not self.who.succeeds(holder):
+        if self._still_led():
             return False
         return await self._write(lease, {"leaseTransitions": int(spec.get("leaseTransitions") or 0) + 1, "acquireTime": self._now()})
+
+    def _still_led(self) -> bool:
+        """Whether the holder that we saw last may believe that it leads."""
+        holder = self._observed[0] if self._observed else None
+        if not holder or holder == self.who.name or not isinstance(holder, str) or self.who.succeeds(holder):
+            return False
+        return self._clock() < self._observed_at + self._lasts
 
     @staticmethod
     def _holder(lease: dict[str, Any]) -> str:
@@ -276,6 +283,8 @@ class _Lease:
         """Note when we saw the lease change, by our own clock."""
         spec = lease.get("spec") or {}
         state = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("acquireTime"), spec.get("leaseTransitions"))
+        duration = spec.get("leaseDurationSeconds")
+        self._lasts = float(duration) if isinstance(duration, (int, float)) and duration > 0 else self.timing.lease_duration
         if state != self._observed:
             self._observed = state
             self._observed_at = self._clock()

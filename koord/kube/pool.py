@@ -163,8 +163,9 @@ class Pool:
             return
         found.sort(key=lambda one: one[4] != self._last_good)  # stable: the resolver's order otherwise
         sock = await aiohappyeyeballs.start_connection(found, happy_eyeballs_delay=NEXT_ADDRESS, interleave=1, loop=loop)
-        self._last_good = next((one[4] for one in found if one[4][:2] == sock.getpeername()[:2]), None)
-        await loop.create_connection(lambda: connection, sock=sock)
+        transport, _ = await loop.create_connection(lambda: connection, sock=sock)
+        peer = transport.get_extra_info("peername")
+        self._last_good = next((one[4] for one in found if one[4][:2] == peer[:2]), None)
 
     async def _through(self, connection: Connection, proxy: SplitResult, *, tunnel: bool) -> None:
         """Make a connection to a proxy one to the server. Raises OSError, ssl.SSLError or Lost."""

@@ -92,6 +92,38 @@ def test_a_dead_leader_is_replaced_after_its_lease() -> None:
     asyncio.run(main())
 
 
+def test_a_lease_that_vanishes_is_taken_when_it_would_have_run_out() -> None:
+    """Deleted, or lost with the server's data: who held it believes in it until its next renewal."""
+
+    async def main() -> None:
+        async with serving() as client:
+            leading: set[str] = set()
+            slow = Timing(lease_duration=2.5, renew_deadline=2.0, retry_period=1.5)
+            first, second = elector(client, "a", timing=slow), elector(client, "b")
+
+            def watch(name: str) -> Any:
+                async def lead(leadership: Leadership) -> None:
+                    leading.add(name)
+                    await leadership.lost.wait()
+                    leading.discard(name)
+
+                return lead
+
+            one = asyncio.create_task(first.run(watch("a")))
+            await until(lambda: first.is_leader)
+            two = asyncio.create_task(second.run(watch("b")))
+            await until(lambda: second.leader == "a")
+            await client.delete(LEASES, "koord-test", "default")
+            while not second.is_leader:
+                await asyncio.sleep(0.005)
+            assert not first.is_leader
+            assert leading <= {"b"}
+            await end(one)
+            await end(two)
+
+    asyncio.run(main())
+
+
 def test_clocks_of_others_do_not_matter() -> None:
     async def main() -> None:
         async with serving() as client:

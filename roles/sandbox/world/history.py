@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from koord.apiserver.store import Event
+    from koord.decisions.record import Record
 
 Obj = dict[str, Any]
 
@@ -55,6 +56,15 @@ class Entry:
         return self.new if self.new is not None else (self.old or {})
 
 
+class Request(NamedTuple):
+    """One request that reached the API server."""
+
+    time: float
+    author: str
+    method: str
+    path: str
+
+
 @dataclass(slots=True)
 class History:
     """The entries in order, and the objects as they are now by bucket and key."""
@@ -64,6 +74,12 @@ class History:
     objects: dict[str, dict[str, Obj]] = field(default_factory=dict)
     watchers: list[Callable[[Entry], None]] = field(default_factory=list)
     programs: list[str] = field(default_factory=list)  # names of the programs that were started
+    requests: list[Request] = field(default_factory=list)
+    records: list[tuple[float, str, Record]] = field(default_factory=list)  # decisions: when, whose, which
+    ailments: Callable[[], list[tuple[str, str]]] = list  # what is wrong inside the processes now: whose, what
+    heard: dict[tuple[str, str], float] = field(default_factory=dict)  # when a process was told of a collection last
+    version: int = 0  # the last one that was given out
+    wiped: float = float("-inf")  # when the API server lost all that it knew
     _digest: Any = field(default_factory=hashlib.sha256)
 
     def of(self, bucket: str) -> dict[str, Obj]:
@@ -83,7 +99,18 @@ class History:
             table.pop(key, None)
         else:
             table[key] = new
+        self.version = max(self.version, event.rv)
         self._add(Entry(len(self.entries), self.clock(), author, request, bucket, event.type, key, old, new))
+
+    def requested(self, author: str, method: str, path: str) -> None:
+        """A request has reached the API server."""
+        self.requests.append(Request(self.clock(), author, method, path))
+
+    def wipe(self) -> None:
+        """The API server has lost everything."""
+        self.objects.clear()
+        self.version, self.wiped = 0, self.clock()
+        self.tell("wiped", "apiserver", "everything that was stored is gone")
 
     def tell(self, verb: str, key: str, text: str = "") -> None:
         """What the world does: faults, crashes, phases."""

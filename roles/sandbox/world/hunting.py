@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from roles.sandbox.world import runner
 from roles.sandbox.world.invariants.liveness import NobodyCrashes
@@ -69,7 +69,8 @@ def hunt(mutants: Iterable[Mutant], specs: Callable[[], Iterator[Spec]], jobs: i
     catches = []
     for mutant in mutants:
         catch = Catch(mutant)
-        for result in runner.many(specs(), jobs, mutant.plant):
+        aimed = (replace(spec, kinds=spec.kinds or mutant.kinds) for spec in specs())
+        for result in runner.many(aimed, jobs, mutant.plant):
             catch.see(result)
             if catch.settled:
                 break

@@ -125,6 +125,9 @@ class VirtualLoop(base_events.BaseEventLoop):
     def create_task(self, coro: Any, *, name: Any = None, context: contextvars.Context | None = None) -> Any:
         task = _Task(coro, loop=self, name=name, context=context)
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # killed processes leave theirs behind
+        process = (PROCESS.get() if context is None else context.get(PROCESS)) if name else None
+        if process is not None:
+            process.tasks[name] = task
         return task
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
@@ -188,13 +191,8 @@ class VirtualLoop(base_events.BaseEventLoop):
             if handle._cancelled:
                 continue
             process = handle._context.get(PROCESS)
-            if process is not None:
-                if process.dead:
-                    process.buried.append(handle)
-                    continue
-                if process.frozen:
-                    process.held.append(handle)
-                    continue
+            if process is not None and process.hindered and not process.admits(handle):
+                continue
             if watched:
                 self._blame[f"{process}: {_name(handle)}"] += 1
             try:
@@ -253,12 +251,15 @@ class VirtualLoop(base_events.BaseEventLoop):
         return
 
     async def getaddrinfo(self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0) -> Any:
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, int(port)))]
+        known = self.network.names if self.network is not None else {}
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, int(port))) for one in known.get(host, (host,))]
 
     # -- connections ---------------------------------------------------------------------------------------------------------
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
         """Remember where this socket leads to; `create_connection` then goes there over the network of the world."""
+        assert self.network is not None
+        await self.network.reach(address[0], address[1])
         self._addresses[sock.fileno()] = (address[0], address[1])
 
     async def create_connection(  # type: ignore[override]
@@ -268,7 +269,9 @@ class VirtualLoop(base_events.BaseEventLoop):
         if sock is not None:
             host, port = self._addresses.pop(sock.fileno())
             sock.close()
-        return await self.network.connect(protocol_factory, host, port)
+        else:
+            await self.network.reach(host, port)
+        return self.network.connect(protocol_factory, host, port)
 
     async def create_server(self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, **options: Any) -> Any:  # type: ignore[override]
         assert self.network is not None

@@ -55,9 +55,9 @@ def run(settings: Settings) -> int:
         for mutant in MUTANTS.values():
             print(f"{mutant.name:40} {mutant.text}")
         return 0
-    unknown = sorted(set(filter(None, settings.kinds.split(","))) - set(faults.NETWORK + faults.PROCESS))
+    unknown = sorted(set(filter(None, settings.kinds.split(","))) - set(faults.KINDS))
     if unknown:
-        accepted = ", ".join(faults.NETWORK + faults.PROCESS)
+        accepted = ", ".join(faults.KINDS)
         print(f"koord sandbox world: error: --kinds: {', '.join(unknown)}: accepted are {accepted}", file=sys.stderr)
         return 2
     if settings.mutant and settings.mutant not in MUTANTS:

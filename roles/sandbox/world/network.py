@@ -22,9 +22,11 @@ HIGH_WATER = 256 * 1024
 
 
 class Verdict:
-    """What becomes of one request. `answer`: bytes that the client gets instead of the server's."""
+    """What becomes of one request. `answer`: bytes that the client gets instead of the server's. `before` and `after` happen at the moment
+    in which its bytes are about to leave, or have left.
+    """
 
-    __slots__ = ("answer", "delay", "lose_answer", "lose_request", "reset", "stall")
+    __slots__ = ("after", "answer", "before", "delay", "lose_answer", "lose_request", "reset", "stall")
 
     def __init__(
         self,
@@ -35,6 +37,8 @@ class Verdict:
         reset: bool = False,
         stall: bool = False,
         answer: bytes = b"",
+        before: Callable[[], object] | None = None,
+        after: Callable[[], object] | None = None,
     ) -> None:
         self.delay = delay
         self.lose_request = lose_request
@@ -42,6 +46,8 @@ class Verdict:
         self.reset = reset
         self.stall = stall
         self.answer = answer
+        self.before = before
+        self.after = after
 
 
 PASS = Verdict()
@@ -55,6 +61,9 @@ class Rules:
     def request(self, client: str, head: bytes) -> Verdict:
         """Of the head of a request that `client` sends."""
         return PASS
+
+    def heard(self, client: str, about: str) -> None:
+        """Bytes of an answer have come to a client that asked for a path."""
 
     def refuse(self, client: str, host: str, port: int) -> str:
         """Why a connection cannot be made now: "refused", "timeout", or "" where it can."""
@@ -99,10 +108,12 @@ class End(asyncio.Transport):
         self.paused = False
         self.stalled = False  # what this end sends is swallowed from now on
         self.drop_answer = False
+        self.about = ""  # what a client asked for last by GET
         self._arrives = 0.0
         self._inbox: deque[bytes | None] = deque()
         self._inbox_bytes = 0
         self._writer_paused = False
+        self._sipping = False
         if self.process is not None:
             self.process.connections.append(self)
 
@@ -116,9 +127,16 @@ class End(asyncio.Transport):
             return
         data = bytes(data)
         delay = 0.0
+        after: Callable[[], object] | None = None
         if self.client and not self.stalled:
+            if data.startswith(b"GET "):
+                self.about = data.split(b" ", 2)[1].decode("latin-1")
             verdict = self.network.rules.request(self.client, data)
             if verdict is not PASS:
+                if verdict.before is not None:
+                    verdict.before()
+                    return
+                after = verdict.after
                 delay = verdict.delay
                 if verdict.stall:
                     self.stalled = self.other.stalled = True
@@ -141,6 +159,8 @@ class End(asyncio.Transport):
         if self.stalled:
             return
         self._send(data, delay)
+        if after is not None:
+            after()
 
     def _send(self, data: bytes | None, delay: float = 0.0) -> None:
         """Bytes arrive in the order in which they were sent."""
@@ -148,7 +168,7 @@ class End(asyncio.Transport):
         self._arrives = max(self._arrives, self.loop.time() + self.network.rules.latency + delay)
         if data is not None:
             other._inbox_bytes += len(data)
-            if other._inbox_bytes > HIGH_WATER and not self._writer_paused and (other.paused or other._frozen()):
+            if other._inbox_bytes > HIGH_WATER and not self._writer_paused and (other.paused or other._slow()):
                 self._writer_paused = True
                 self.protocol.pause_writing()
         self.loop.call_at(self._arrives, other._arrive, data, context=other.context)
@@ -171,16 +191,36 @@ class End(asyncio.Transport):
 
     # -- reading -------------------------------------------------------------------------------------------------------------
 
-    def _frozen(self) -> bool:
-        return self.process is not None and self.process.frozen
+    def _slow(self) -> bool:
+        """Whether what arrives may have to wait for its reader."""
+        return self.process is not None and (self.process.frozen or self.process.pace > 0)
 
     def _arrive(self, data: bytes | None) -> None:
         if self.lost or self.closing:
             return
-        if self.paused or self._inbox:
+        if self.paused or self._inbox or (self.process is not None and self.process.pace):
             self._inbox.append(data)
+            self._sip()
             return
         self._deliver(data)
+
+    def _sip(self) -> None:
+        """A process that reads slowly takes half a second's worth at a time."""
+        if not (self._sipping or self.paused) and self._inbox:
+            self._sipping = True
+            self.loop.call_later(0.5 if self.process is not None and self.process.pace else 0.0, self._sipped, context=self.context)
+
+    def _sipped(self) -> None:
+        self._sipping = False
+        if self.paused or self.lost or not self._inbox:
+            return
+        data = self._inbox.popleft()
+        most = int(self.process.pace / 2) if self.process is not None else 0
+        if data is not None and 0 < most < len(data):
+            self._inbox.appendleft(data[most:])
+            data = data[:most]
+        self._deliver(data)
+        self._sip()
 
     def _deliver(self, data: bytes | None) -> None:
         if self.lost or self.closing:
@@ -194,6 +234,8 @@ class End(asyncio.Transport):
         if other._writer_paused and self._inbox_bytes < HIGH_WATER // 4:
             other._writer_paused = False
             self.loop.call_soon(other.protocol.resume_writing, context=other.context)
+        if self.about:
+            self.network.rules.heard(self.client, self.about)
         self.protocol.data_received(data)
 
     def pause_reading(self) -> None:
@@ -203,11 +245,7 @@ class End(asyncio.Transport):
         if not self.paused:
             return
         self.paused = False
-        self.loop.call_soon(self._drain, context=self.context)
-
-    def _drain(self) -> None:
-        while self._inbox and not self.paused and not self.lost:
-            self._deliver(self._inbox.popleft())
+        self._sip()
 
     def is_reading(self) -> bool:
         return not self.paused
@@ -290,6 +328,7 @@ class Network:
         self.rules = rules or Rules()
         self.listeners: dict[tuple[str, int], Listener] = {}
         self.services: dict[tuple[str, int], Callable[[], tuple[str, int] | None]] = {}
+        self.names: dict[str, tuple[str, ...]] = {}  # addresses of a name, as a resolver gives them
         self._port = 30_000
         self._world = contextvars.copy_context()
         loop.network = self
@@ -321,28 +360,41 @@ class Network:
         listener = self.listeners.get(address)
         return listener is not None and not self._is_dead(listener)
 
-    async def connect(self, factory: Callable[[], Any], host: str, port: int) -> tuple[End, Any]:
-        """Connect the process that is running now. Raises ConnectionRefusedError; waits for ever where nobody answers."""
+    def _target(self, host: str, port: int) -> tuple[str, int]:
+        """Where an address leads now: itself, or whoever is behind a Service or another address of the same host."""
         process = PROCESS.get()
         if host in ("127.0.0.1", "localhost") and process is not None:
             host = process.address
-        name = process.name if process is not None else "world"
         service = self.services.get((host, port))
-        if service is not None:
-            host, port = service() or (host, port)
-        trouble = self.rules.refuse(name, host, port)
+        return (service() if service is not None else None) or (host, port)
+
+    async def reach(self, host: str, port: int) -> None:
+        """The way there and back. Raises ConnectionRefusedError; waits for ever where nobody answers."""
+        process = PROCESS.get()
+        trouble = self.rules.refuse(process.name if process is not None else "world", host, port)
         if trouble == "timeout":
             await asyncio.Event().wait()
         await asyncio.sleep(2 * self.rules.latency)
-        if trouble or not self.serves((host, port)):
-            raise ConnectionRefusedError(111, f"Connect call failed ('{host}', {port})")
-        listener = self.listeners[(host, port)]
+        if trouble:
+            raise self._refused(host, port)
+
+    @staticmethod
+    def _refused(host: str, port: int) -> ConnectionRefusedError:
+        return ConnectionRefusedError(111, f"Connect call failed ('{host}', {port})")
+
+    def connect(self, factory: Callable[[], Any], host: str, port: int) -> tuple[End, Any]:
+        """Connect the process that is running now with an address that was reached. Raises ConnectionRefusedError."""
+        process = PROCESS.get()
+        target = self._target(host, port)
+        if not self.serves(target):
+            raise self._refused(host, port)
+        listener = self.listeners[target]
         self._port += 1
         own = (process.address if process is not None else "10.255.0.1", self._port)
         ours = End(self, own, (host, port), contextvars.copy_context())
-        theirs = End(self, (host, port), own, listener.context.copy())
+        theirs = End(self, target, own, listener.context.copy())
         ours.other, theirs.other = theirs, ours
-        ours.client = name
+        ours.client = process.name if process is not None else "world"
         ours.protocol = factory()
         theirs.protocol = listener.context.copy().run(listener.factory)
         self.loop.call_soon(theirs.protocol.connection_made, theirs, context=theirs.context)

@@ -13,6 +13,7 @@ from koord import seams
 from roles.sandbox.world.loop import PROCESS
 
 if TYPE_CHECKING:
+    from koord.process.health import Health
     from roles.sandbox.world.loop import VirtualLoop
 
 log = logging.getLogger(__name__)
@@ -73,10 +74,15 @@ class Process:
         self.address = address
         self.dead = False
         self.frozen = False
+        self.hindered = False  # dead, frozen, or counting its callbacks: `admits` is to be asked
+        self.pace = 0.0  # bytes a second that it reads from each connection; 0: whatever comes
+        self.fuse: tuple[int, Callable[[], object]] | None = None  # callbacks until something happens
         self.ended = ""  # how it ended by itself
+        self.health: Health | None = None  # its checks, if it is a role
         self.held: list[Any] = []
         self.buried: list[Any] = []
         self.connections: list[Any] = []
+        self.tasks: dict[str, asyncio.Task[Any]] = {}  # the last one of each name
         self.surroundings = Surroundings(clock, name, f"{seed}/{name}/{number}")
         self._loop = loop
         self.context = contextvars.copy_context()
@@ -104,20 +110,62 @@ class Process:
 
         self.task = self._loop.create_task(live(), context=self.context)
 
-    def kill(self) -> None:
-        """As kill -9: nothing of it runs again, not even a `finally`; its connections are reset by its host."""
-        self.dead = True
+    def kill(self, last: float = 0.0) -> None:
+        """As kill -9: nothing of it runs again, not even a `finally`; its connections are reset by its host.
+
+        What it sent in this moment still arrives if that takes no longer than `last` seconds.
+        """
+        self.dead = self.hindered = True
+        if last and self._loop.network is not None:
+            self._loop.network.at(last, self._reset)
+        else:
+            self._reset()
+
+    def _reset(self) -> None:
         for connection in list(self.connections):
             connection.abort()
 
+    def failed(self) -> list[str]:
+        """Tasks that ended by an exception which nobody has looked at."""
+        return [
+            f"{name}: {error!r}"
+            for name, task in self.tasks.items()
+            if task.done() and not task.cancelled() and task._log_traceback and (error := task.exception()) is not None  # type: ignore[attr-defined]
+        ]
+
     def freeze(self) -> None:
         """As SIGSTOP: connections stay."""
-        self.frozen = True
+        self.frozen = self.hindered = True
 
     def thaw(self) -> None:
         """Go on."""
         self.frozen = False
         self._loop.thaw(self)
+
+    def arm(self, callbacks: int, then: Callable[[], object]) -> None:
+        """Let something happen in place of the callback of that number from now on."""
+        self.fuse, self.hindered = (max(1, callbacks), then), True
+
+    def disarm(self) -> None:
+        """Count no more."""
+        self.fuse = None
+
+    def admits(self, handle: Any) -> bool:
+        """Whether a callback may run now; one of a dead process never does, one of a frozen process later."""
+        if self.fuse is not None and not (self.dead or self.frozen):
+            left, then = self.fuse
+            self.fuse = (left - 1, then)
+            if left == 1:
+                self.fuse = None
+                then()
+        if self.dead:
+            self.buried.append(handle)
+            return False
+        if self.frozen:
+            self.held.append(handle)
+            return False
+        self.hindered = self.fuse is not None
+        return True
 
 
 def author() -> str:

@@ -18,18 +18,22 @@ from koord.process import life as lives
 from koord.process.http import OpsServer
 from koord.process.life import Life
 from roles.sandbox.world.history import HEADER
+from roles.sandbox.world.loop import PROCESS
 
 if TYPE_CHECKING:
     from roles.sandbox.world.world import World
 
-API_SERVER = ("10.0.0.1", 6443)
+NAME = "api.world"
+ADDRESSES = ("10.0.0.1", "10.0.0.2")
+"""What the API server's name stands for."""
+API_SERVER = (ADDRESSES[0], 6443)
 _VERIFY = 3  # every so many decisions a scheduler compares what it kept with fresh answers
 Main = Callable[[], Awaitable[None]]
 
 
 def connection(name: str) -> ClientConfig:
     """How a process reaches the API server; it names itself, so that the history knows who wrote."""
-    return ClientConfig(server=f"http://{API_SERVER[0]}:{API_SERVER[1]}", headers=((HEADER, name),))
+    return ClientConfig(server=f"http://{NAME}:{API_SERVER[1]}", headers=((HEADER, name),))
 
 
 async def live(life: Life, main: Callable[[Life], Awaitable[object]], name: str) -> None:
@@ -40,7 +44,17 @@ async def live(life: Life, main: Callable[[Life], Awaitable[object]], name: str)
     status = await lives._end(life, task, name)
     stopping.cancel()
     if status:
-        raise RuntimeError(life.failure or f"{name} ended with status {status}")
+        error = task.exception() if task.done() and not task.cancelled() else None
+        raise RuntimeError(life.failure or repr(error or f"{name} ended with status {status}"))
+
+
+def _ops(recorder: Recorder, role: str) -> OpsServer:
+    """The pages of a role; its process is asked by them in the end how it is."""
+    ops = OpsServer(recorder=recorder, role=role)
+    process = PROCESS.get()
+    if process is not None:
+        process.health = ops.health
+    return ops
 
 
 def scheduler(world: World, name: str, life: Life, config: Path) -> Main:
@@ -50,7 +64,7 @@ def scheduler(world: World, name: str, life: Life, config: Path) -> Main:
 
     async def main(life: Life) -> None:
         recorder = Recorder("scheduler", [world.sink(name)])
-        ops = OpsServer(recorder=recorder, role="scheduler")
+        ops = _ops(recorder, "scheduler")
         async with Client(connection(name), role="scheduler") as client:
             informers = InformerFactory(client)
             options = Options(load(str(config)), seed=world.number(name), verify=_VERIFY)
@@ -70,7 +84,7 @@ def manager(world: World, name: str, life: Life, certificates: Path) -> Main:
 
     async def main(life: Life) -> None:
         recorder = Recorder("manager", [world.sink(name)])
-        ops = OpsServer(recorder=recorder, role="manager")
+        ops = _ops(recorder, "manager")
         webhook = WebhookOptions(cert_dir=str(certificates))
         gates = FeatureGates(MANAGER)
         gates.set("WebhookFramework", world.spec.webhooks)
@@ -101,7 +115,7 @@ def descheduler(world: World, name: str, life: Life, config: Path) -> Main:
 
     async def main(life: Life) -> None:
         recorder = Recorder("descheduler", [world.sink(name)])
-        ops = OpsServer(recorder=recorder, role="descheduler")
+        ops = _ops(recorder, "descheduler")
         async with Client(connection(name), qps=50, burst=100, role="descheduler") as client:
             informers = InformerFactory(client)
             app = App(read(str(config), {}), client=client, informers=informers, recorder=recorder, ops=ops)

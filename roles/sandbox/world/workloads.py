@@ -12,8 +12,9 @@ from koord.api.kinds import PODS, REPLICASETS
 from koord.kube.client import Client
 from koord.kube.errors import AlreadyExists, ApiError
 from koord.kube.informers import InformerFactory
-from roles.sandbox.nodes.fleet import CURVE_ANNOTATION, RUN_SECONDS_ANNOTATION, USAGE_PERCENT_ANNOTATION
+from roles.sandbox.nodes.fleet import CURVE_ANNOTATION, RUN_SECONDS_ANNOTATION, USAGE_PERCENT_ANNOTATION, node_name
 from roles.sandbox.objects import SCHEDULER
+from roles.sandbox.world.configuration import QUOTAS
 from roles.sandbox.world.programs import connection
 
 if TYPE_CHECKING:
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
 
 Obj = dict[str, Any]
 NAMESPACE = "apps"
-QUOTAS = {"team-a": 4, "team-b": 6}
-"""CPUs that each quota allows."""
 FINISHED = ("Succeeded", "Failed")
+SORTS = ("service", "service", "service", "hot", "batch", "batch", "gang", "big", "gpu", "gpu", "quota", "quota", "pinned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class Workload:
     quota: str = ""
     batch: bool = False
     gpu: int = 0  # percent of a card
+    prefers: str = ""  # the node that it likes best
     at: float = 0.0  # when its user creates it
     until: float = 0.0  # when its user deletes it; 0: never
 
@@ -69,6 +70,10 @@ def pod_template(work: Workload) -> Obj:
         "terminationGracePeriodSeconds": 5,
         "containers": [{"name": "main", "image": "app", "resources": resources}],
     }
+    if work.prefers:
+        expressions = [{"key": "kubernetes.io/hostname", "operator": "In", "values": [work.prefers]}]
+        liked = {"weight": 100, "preference": {"matchExpressions": expressions}}
+        spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [liked]}}
     return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
 
 
@@ -137,17 +142,22 @@ class Users:
     def __init__(self, world: World, workloads: list[Workload]) -> None:
         self.world = world
         self.workloads = workloads
+        self._begun: float | None = None
 
     async def main(self) -> None:
-        """Live until everything is done."""
+        """Live until everything is done. A second life, after all was lost, does everything again that should be there by then."""
         steps = sorted(
             [(work.at, 0, work.name, work) for work in self.workloads]
             + [(work.until, 1, work.name, work) for work in self.workloads if work.until],
             key=lambda step: step[:3],
         )
         async with Client(connection("users"), role="users") as client:
-            begun = seams.monotonic()
+            if self._begun is None:
+                self._begun = seams.monotonic()
+            begun = self._begun
             for at, kind, _, work in steps:
+                if not kind and work.until and seams.monotonic() - begun > work.until:
+                    continue
                 await seams.sleep(max(0.0, at - (seams.monotonic() - begun)))
                 await self._patiently(self._delete if kind else self._create, client, work)
 
@@ -189,7 +199,7 @@ def draw(rng: random.Random, pods: int, minutes: float) -> list[Workload]:
     made: list[Workload] = []
     left = pods
     while left > 0:
-        sort = rng.choice(("service", "service", "service", "batch", "batch", "gang", "big", "gpu", "gpu", "quota"))
+        sort = rng.choice(SORTS)
         at = round(rng.uniform(0, minutes * 30), 1)
         until = round(at + rng.uniform(30, minutes * 60), 1) if rng.random() < 0.3 else 0.0
         work = _draw_one(rng, sort, f"{sort}-{len(made) + 1}", left)
@@ -205,7 +215,7 @@ def _draw_one(rng: random.Random, sort: str, name: str, most: int) -> Workload:
         budget = max(0, replicas - 1) if rng.random() < 0.4 else 0
         cpu, memory = rng.choice((250, 500, 1000, 2000)), rng.choice((128, 512, 1024))
         priority = rng.choice(("koord-prod", "koord-prod", "koord-mid"))
-        return Workload(name, replicas, cpu, memory, priority=priority, usage=rng.randint(10, 120), curve=curve, min_available=budget)
+        return Workload(name, replicas, cpu, memory, priority=priority, usage=rng.randint(10, 80), curve=curve, min_available=budget)
     if sort == "batch":
         seconds, cpu = rng.choice((0, 20, 60)), rng.choice((500, 1000, 2000))
         usage = rng.randint(50, 100)
@@ -216,5 +226,11 @@ def _draw_one(rng: random.Random, sort: str, name: str, most: int) -> Workload:
     if sort == "gpu":
         return Workload(name, replicas, 250, 128, gpu=rng.choice((30, 50, 60, 100)), priority=rng.choice(("koord-prod", "koord-mid")))
     if sort == "quota":
-        return Workload(name, replicas, rng.choice((500, 1000)), 256, quota=rng.choice(tuple(QUOTAS)))
-    return Workload(name, 1, rng.choice((3000, 4000)), 2048, usage=rng.randint(30, 90))
+        return Workload(name, replicas, rng.choice((500, 1000, 2000)), 256, quota=rng.choice(tuple(QUOTAS)))
+    if sort == "hot":  # uses far more than it asks for, so that its nodes have to be relieved
+        replicas, prefers = min(most, rng.randint(3, 5)), node_name(rng.randrange(2))
+        least = max(0, replicas - 1) if rng.random() < 0.3 else 0
+        return Workload(name, replicas, 300, 256, usage=rng.randint(300, 500), min_available=least, prefers=prefers)
+    if sort == "pinned":
+        return Workload(name, min(most, rng.randint(1, 3)), rng.choice((1000, 2000)), 256, qos="LSR")
+    return Workload(name, 1, rng.choice((3000, 4000)), 2048, usage=rng.randint(20, 60))

@@ -15,40 +15,45 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aiohttp import web
+import orjson
 
-from koord.api.kinds import CLUSTERCOLOCATIONPROFILES, CONFIGMAPS, DEVICES, ELASTICQUOTAS, NAMESPACES, NODES, PRIORITYCLASSES, SECRETS
+from koord.api import names
+from koord.api.kinds import (
+    CLUSTERCOLOCATIONPROFILES,
+    CONFIGMAPS,
+    DEVICES,
+    ELASTICQUOTAS,
+    NAMESPACES,
+    NODERESOURCETOPOLOGIES,
+    NODES,
+    PRIORITYCLASSES,
+    SECRETS,
+)
 from koord.api.objects_meta import Projection, decoder
-from koord.apiserver import manifests
-from koord.apiserver.config import ServerConfig
-from koord.apiserver.server import ApiServer
 from koord.kube.client import Client
 from koord.process.life import Life
-from roles.sandbox import objects, profile
+from roles.sandbox import objects
 from roles.sandbox.bootstrap import ensure
 from roles.sandbox.nodes import fleet
 from roles.sandbox.process_kubelet.node import LEASE_NAMESPACE
+from roles.sandbox.world import configuration, kubelet, programs, tenant, workloads
 from roles.sandbox.world import faults as fault_plans
-from roles.sandbox.world import kubelet, programs, tenant, workloads
+from roles.sandbox.world.configuration import QUOTAS
 from roles.sandbox.world.faults import Fault, FaultRules
-from roles.sandbox.world.history import AUTHOR, HEADER, History
+from roles.sandbox.world.history import History
 from roles.sandbox.world.injection import Injector
 from roles.sandbox.world.loop import VirtualLoop, run
 from roles.sandbox.world.network import Network
 from roles.sandbox.world.process import EPOCH, Clock, Process
 from roles.sandbox.world.programs import API_SERVER
-from roles.sandbox.world.workloads import NAMESPACE, QUOTAS, Workload
+from roles.sandbox.world.server import Server
+from roles.sandbox.world.workloads import NAMESPACE, Workload
 
 if TYPE_CHECKING:
     from koord.decisions.record import Record
 
 log = logging.getLogger(__name__)
 
-_COLOCATION = """{
-  "enable": true, "degradeTimeMinutes": 1, "metricReportIntervalSeconds": 20,
-  "metricAggregateDurationSeconds": 60, "updateTimeThresholdSeconds": 60
-}"""
-WEBHOOKS = ("10.96.0.10", 443)
 _CRDS: list[dict[str, Any]] = []
 _SECRETS: list[dict[str, Any]] = []
 
@@ -111,13 +116,14 @@ class World:
         self.rng = random.Random(self.seed)
         self.loop = VirtualLoop()
         self.history = History(self.loop.time)
+        self.history.ailments = self._ailments
         self.rules = FaultRules(self.loop, self.history, random.Random(f"{self.seed}/faults"))
         self.network = Network(self.loop, self.rules)
         self.addresses: dict[str, str] = {"apiserver": API_SERVER[0]}
         self.clocks: dict[str, Clock] = {}
         self.programs: dict[str, Program] = {}
-        self.records: list[tuple[float, str, Record]] = []
-        self.server: ApiServer
+        self.records = self.history.records
+        self.server: Server
         self.silent: set[str] = set()  # kubelets whose agent reports nothing
         self.graveyard: list[Process] = []
         self.injector = Injector(self)
@@ -154,7 +160,21 @@ class World:
         program.number += 1
         program.life = Life()
         program.process = Process(self.loop, name, program.number, self.clocks[name], self.seed, self.addresses[name])
+        self.history.tell("started", name)
         program.process.start(program.make(program))
+
+    def _ailments(self) -> list[tuple[str, str]]:
+        """What is wrong inside the living processes: dead tasks, failed health checks."""
+        found = []
+        for name, program in self.programs.items():
+            process = program.process
+            if process is None or process.dead or process.frozen or process.ended:
+                continue
+            found += [(name, f"task {text}") for text in process.failed()]
+            if process.health is not None:
+                _, checks = process.context.run(process.health.report, "healthz")
+                found += [(name, f"{check}: {detail}") for check, ok, detail in checks if not ok]
+        return found
 
     async def _keep_running(self) -> None:
         """What a kubelet does for the pods of the roles: who ended is started again after a second."""
@@ -172,32 +192,7 @@ class World:
 
     # -- the API server ------------------------------------------------------------------------------------------------------
 
-    async def _api(self) -> None:
-        service = f"{objects.SYSTEM_NAMESPACE}/koordinator-webhook-service"
-        self.network.services[WEBHOOKS] = self._manager
-        # kube-apiserver's minute, or often: a client asks of a watch that says nothing for long
-        bookmarks = random.Random(f"{self.seed}/bookmarks").choice((12.0, 12.0, 12.0, 60.0))
-        mode = "RBAC" if self.spec.policies else "AlwaysAllow"
-        services = {service: f"{WEBHOOKS[0]}:{WEBHOOKS[1]}"}
-        self.server = ApiServer(ServerConfig(webhook_services=services, bookmark_seconds=bookmarks, authorization_mode=mode))
-        handle = self.server.front.handle
-
-        async def named(request: web.BaseRequest) -> web.StreamResponse:
-            AUTHOR.set((request.headers.get(HEADER, ""), f"{request.method} {request.raw_path}"))
-            return await handle(request)
-
-        self.server.front.handle = named  # type: ignore[method-assign]
-        self.server.core.store.listeners.append(self.history.on_store)
-        await self.server.start(*API_SERVER)
-        await manifests.install(self.server.core, _crds())
-
-    def _manager(self) -> tuple[str, int] | None:
-        """The manager behind the webhooks' Service: any that listens."""
-        ready = [(self.addresses[name], 9876) for name in self.programs if name.startswith("manager-")]
-        ready = [address for address in ready if self.network.serves(address)]
-        return ready[self.rules.rng.randrange(len(ready))] if ready else None
-
-    async def _bootstrap(self) -> None:
+    async def bootstrap(self) -> None:
         """What the roles count on."""
         async with Client(programs.connection("admin")) as client:
             for name in ("default", "kube-system", LEASE_NAMESPACE, objects.SYSTEM_NAMESPACE, NAMESPACE):
@@ -207,16 +202,17 @@ class World:
             await ensure(client, CLUSTERCOLOCATIONPROFILES, objects.profile())
             if self.spec.webhooks:
                 await ensure(client, SECRETS, _secret(), objects.SYSTEM_NAMESPACE)
-            await ensure(client, CONFIGMAPS, objects.slo_config({"colocation-config": _COLOCATION}), objects.SYSTEM_NAMESPACE)
+            await ensure(client, CONFIGMAPS, objects.slo_config({"colocation-config": configuration.COLOCATION}), objects.SYSTEM_NAMESPACE)
             for index in range(self.spec.nodes):
                 body = fleet.node(index, cpus=self.spec.cpus, memory=self.spec.memory_gib * 2**30, now=self.clock("apiserver").now())
                 made = await client.create(NODES, body)
                 name = made["metadata"]["name"]
                 await client.patch(NODES, name, {"status": body["status"]}, subresource="status")
+                await ensure(client, NODERESOURCETOPOLOGIES, _topology(name, self.spec.cpus))
                 if index < self.spec.gpu_nodes:
                     await ensure(client, DEVICES, _device(name, self.spec.gpus))
-            for name, most in QUOTAS.items():
-                await ensure(client, ELASTICQUOTAS, _quota(name, most), NAMESPACE)
+            for name, (least, most) in QUOTAS.items():
+                await ensure(client, ELASTICQUOTAS, _quota(name, least, most), NAMESPACE)
             if self.spec.policies:
                 await tenant.policies(client)
 
@@ -240,11 +236,14 @@ class World:
     async def _main(self) -> None:
         spec = self.spec
         works, plan = self.drawn()
-        api = Process(self.loop, "apiserver", 1, self.clock("apiserver"), self.seed, API_SERVER[0])
-        await self.loop.create_task(self._api(), context=api.context)
-        await self._bootstrap()
-        scheduler_config, descheduler_config = configurations(self.retry)
-        first, second = programs.write_configurations(self.scratch, scheduler_config, descheduler_config)
+        self.server = Server(self, _crds())
+        if any(fault.kind == "restart" for fault in plan):
+            self.server.use_disk()
+        await self.server.start()
+        await self.bootstrap()
+        first, second = programs.write_configurations(
+            self.scratch, configuration.scheduler(self.retry), configuration.descheduler(self.retry)
+        )
         certificates = self.scratch / "certificates"
         for index in range(spec.nodes):
             node = fleet.node_name(index)
@@ -268,7 +267,7 @@ class World:
         hurting = asyncio.ensure_future(self.injector.run(plan))
         await asyncio.sleep(spec.minutes * 60)
         await hurting
-        await asyncio.sleep(max(0.0, self.injector.until - self.loop.time()))
+        await self.injector.calm()
         self.history.tell("phase", "calm")
         await asyncio.sleep(spec.calm)
         self.history.tell("phase", "end")
@@ -331,12 +330,24 @@ def _device(node: str, cards: int) -> dict[str, Any]:
     return {"apiVersion": DEVICES.api_version, "kind": DEVICES.kind, "metadata": {"name": node}, "spec": {"devices": devices}}
 
 
-def _quota(name: str, most: int) -> dict[str, Any]:
-    """A quota of so many CPUs at most and no minimum."""
-    amounts = {"cpu": str(most), "memory": f"{most * 4}Gi"}
-    metadata = {"name": name, "namespace": NAMESPACE}
+def _topology(node: str, cpus: int) -> dict[str, Any]:
+    """What koordlet reports of a node's CPUs: cores of two threads on one socket."""
+    detail = [{"id": cpu, "core": cpu // 2, "socket": 0, "node": 0} for cpu in range(cpus)]
+    metadata = {"name": node, "annotations": {names.ANNOTATION_NRT_CPU_TOPOLOGY: orjson.dumps({"detail": detail}).decode()}}
+    return {
+        "apiVersion": NODERESOURCETOPOLOGIES.api_version,
+        "kind": NODERESOURCETOPOLOGIES.kind,
+        "metadata": metadata,
+        "topologyPolicies": ["None"],
+        "zones": [],
+    }
+
+
+def _quota(name: str, least: int, most: int) -> dict[str, Any]:
+    """A quota that is guaranteed so many CPUs and may use so many at most."""
+    spec = {bound: {"cpu": str(cpus), "memory": f"{cpus * 4}Gi"} for bound, cpus in (("min", least), ("max", most))}
     kind = {"apiVersion": ELASTICQUOTAS.api_version, "kind": ELASTICQUOTAS.kind}
-    return {**kind, "metadata": metadata, "spec": {"max": amounts, "min": {"cpu": "0", "memory": "0"}}}
+    return {**kind, "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
 
 
 def _secret() -> dict[str, Any]:
@@ -351,30 +362,6 @@ def _secret() -> dict[str, Any]:
         metadata = {"name": options.secret, "namespace": options.namespace}
         _SECRETS.append({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
     return _SECRETS[0]
-
-
-def configurations(retry: float = 2.0) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The scheduler's and the descheduler's configuration: what koord is installed with, and a look at the lease each `retry` seconds."""
-    election = {"leaderElect": True, "retryPeriod": f"{retry:g}s", "resourceNamespace": objects.SYSTEM_NAMESPACE}
-    scheduler = profile.configuration(profile.plugin_config())
-    scheduler["leaderElection"] = {**election, "resourceName": "koord-scheduler"}
-    descheduler = {
-        "apiVersion": "descheduler/v1alpha2",
-        "kind": "DeschedulerConfiguration",
-        "leaderElection": {**election, "resourceName": "koord-descheduler"},
-        "deschedulingInterval": "20s",
-        "profiles": [
-            {
-                "name": "koord-descheduler",
-                "plugins": {
-                    "deschedule": {"disabled": [{"name": "*"}]},
-                    "balance": {"enabled": [{"name": "LowNodeLoad"}]},
-                    "evict": {"disabled": [{"name": "*"}], "enabled": [{"name": "MigrationController"}]},
-                },
-            }
-        ],
-    }
-    return scheduler, descheduler
 
 
 @contextlib.contextmanager

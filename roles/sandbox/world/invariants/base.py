@@ -18,10 +18,13 @@ NODE_METRIC = "nodemetric.slo.koordinator.sh"
 LEASE = "lease.coordination.k8s.io"
 RESERVATION = "reservation.scheduling.koordinator.sh"
 QUOTA = "elasticquota.scheduling.sigs.k8s.io"
+DEVICE = "device.scheduling.koordinator.sh"
 DEVICE_ALLOCATED = "scheduling.koordinator.sh/device-allocated"
 RESOURCE_STATUS = "scheduling.koordinator.sh/resource-status"
 GANG = "gang.scheduling.koordinator.sh/name"
 GANG_MIN = "gang.scheduling.koordinator.sh/min-available"
+MIGRATION_JOB = "podmigrationjob.scheduling.koordinator.sh"
+BUDGET = "poddisruptionbudget.policy"
 QUOTA_LABEL = "quota.scheduling.koordinator.sh/name"
 
 # the lease of each role, and what a replica that does not lead may write
@@ -85,6 +88,28 @@ def bound_by(entry: Entry) -> bool:
     return entry.bucket == "pod" and bool(node_of(entry.new)) and not node_of(entry.old)
 
 
+def leaves(entry: Entry) -> bool:
+    """Whether this entry asks a pod to leave, or removes it at once."""
+    if entry.bucket != "pod":
+        return False
+    if entry.verb == "DELETED":
+        return not ((entry.old or {}).get("metadata") or {}).get("deletionTimestamp")
+    now, before = ((obj or {}).get("metadata") or {} for obj in (entry.new, entry.old))
+    return bool(now.get("deletionTimestamp")) and not before.get("deletionTimestamp")
+
+
+def owner_of(pod: Obj) -> str:
+    """The UID of the workload that a pod belongs to, or ""."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return str(owners[0]["uid"]) if owners else ""
+
+
+def is_ready(pod: Obj) -> bool:
+    """Whether a pod serves."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
+
 class Invariant:
     """One rule. `see` is told each entry after the objects of the history follow it; `end` is asked in the end."""
 
@@ -111,3 +136,17 @@ class Invariant:
     def pods_of(self, node: str) -> Iterator[Obj]:
         """Those of one node."""
         return (pod for pod in self.pods() if node_of(pod) == node)
+
+
+def free(invariant: Invariant, name: str) -> dict[str, int]:
+    """What the pods of a node leave of its allocatable; cpu in milli-CPU."""
+    node = invariant.history.of("node").get(name) or {}
+    room = {
+        key: parse_milli(value) if key == "cpu" else parse_value(value)
+        for key, value in ((node.get("status") or {}).get("allocatable") or {}).items()
+    }
+    for pod in invariant.pods_of(name):
+        for resource, amount in requests(pod).items():
+            if resource in room:
+                room[resource] -= amount
+    return room

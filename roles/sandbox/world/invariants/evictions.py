@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from roles.sandbox.world.invariants.base import GANG, Invariant, annotations_of, role_of
+from roles.sandbox.world.invariants.base import (
+    BUDGET,
+    GANG,
+    RESERVATION,
+    Invariant,
+    Obj,
+    annotations_of,
+    bound_by,
+    free,
+    is_ready,
+    leaves,
+    node_of,
+    requests,
+    role_of,
+)
 
 if TYPE_CHECKING:
     from roles.sandbox.world.history import Entry, History
@@ -22,11 +37,7 @@ class EvictedOnce(Invariant):
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.bucket != "pod" or role_of(entry.author) not in ("scheduler", "descheduler", "manager"):
             return
-        leaving = entry.verb == "DELETED" or (
-            bool(((entry.new or {}).get("metadata") or {}).get("deletionTimestamp"))
-            and not ((entry.old or {}).get("metadata") or {}).get("deletionTimestamp")
-        )
-        if not leaving:
+        if not (entry.verb == "DELETED" or leaves(entry)):
             return
         uid = entry.obj["metadata"]["uid"]
         if uid in self._asked:
@@ -67,3 +78,113 @@ class OneNodeMakesRoom(Invariant):
         pods = self.history.of("pod").values()
         gang = next((annotations_of(pod).get(GANG, "") for pod in pods if pod["metadata"]["uid"] == uid), "")
         return sum(annotations_of(pod).get(GANG) == gang for pod in pods) if gang else 1
+
+
+class BudgetsAreKept(Invariant):
+    """Who evicts a pod leaves as many of its like serving as their disruption budget asks for. (Preemption may go below it.)"""
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if not leaves(entry) or role_of(entry.author) not in ("descheduler", "manager"):
+            return
+        for budget in self.history.of(BUDGET).values():
+            spec, meta = budget.get("spec") or {}, budget["metadata"]
+            wanted = (spec.get("selector") or {}).get("matchLabels") or {}
+            least = spec.get("minAvailable")
+            if not isinstance(least, int) or not _matches(entry.obj, wanted, meta["namespace"]):
+                continue
+            pods = [pod for pod in self.history.of("pod").values() if _matches(pod, wanted, meta["namespace"])]
+            serving = sum(1 for pod in pods if is_ready(pod) and not pod["metadata"].get("deletionTimestamp"))
+            if serving < least:
+                yield f"{entry.author} evicted {entry.key}: {serving} of {meta['name']} serve, its budget asks for {least}"
+
+
+def _matches(pod: Obj, labels: dict[str, str], namespace: str) -> bool:
+    own = pod["metadata"].get("labels") or {}
+    return pod["metadata"].get("namespace") == namespace and all(own.get(name) == value for name, value in labels.items())
+
+
+@dataclass(slots=True)
+class Preemption:
+    """What was seen of one: for whom, where, and who had to go."""
+
+    node: str
+    victims: set[str] = field(default_factory=set)
+
+
+class Preemptions(Invariant):
+    """Follows preemptions by what is told of them. `preempted` is asked at each victim, `bound` when the preemptor gets a node."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._of: dict[str, Preemption] = {}
+        self._gone: dict[str, float] = {}
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if entry.bucket == "pod":
+            uid = entry.obj["metadata"]["uid"]
+            if entry.verb == "DELETED":
+                self._gone[uid] = entry.time
+            elif uid in self._of and bound_by(entry):
+                yield from self.bound(entry, self._of.pop(uid))
+        elif entry.verb == "ADDED" and entry.bucket in ("event", "event.events.k8s.io") and entry.obj.get("reason") == "Preempted":
+            note = str(entry.obj.get("note") or entry.obj.get("message") or "")
+            preemptor = note.partition("Preempted by pod ")[2].partition(" on node ")[0]
+            node = note.partition(" on node ")[2].split(" ")[0].rstrip(".")
+            regarding = entry.obj.get("regarding") or entry.obj.get("involvedObject") or {}
+            if preemptor and node:
+                self._of.setdefault(preemptor, Preemption(node)).victims.add(str(regarding.get("uid")))
+                yield from self.preempted(preemptor, str(regarding.get("uid")))
+
+    def preempted(self, preemptor: str, victim: str) -> Iterator[str]:
+        """A victim was asked to leave."""
+        return iter(())
+
+    def bound(self, entry: Entry, plan: Preemption) -> Iterator[str]:
+        """The preemptor got a node."""
+        return iter(())
+
+    def pod(self, uid: str) -> Obj | None:
+        """A pod by its UID."""
+        return next((pod for pod in self.history.of("pod").values() if pod["metadata"]["uid"] == uid), None)
+
+
+class VictimsAreLower(Preemptions):
+    """A pod makes room only for one of higher priority."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._priorities: dict[str, tuple[str, int]] = {}
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if entry.bucket == "pod" and entry.verb == "ADDED":
+            self._priorities[entry.obj["metadata"]["uid"]] = (entry.key, int(entry.obj["spec"].get("priority") or 0))
+        yield from super().see(entry)
+
+    def preempted(self, preemptor: str, victim: str) -> Iterator[str]:
+        if preemptor in self._priorities and victim in self._priorities:
+            (higher, most), (lower, least) = self._priorities[preemptor], self._priorities[victim]
+            if least >= most:
+                yield f"{lower} of priority {least} made room for {higher} of priority {most}"
+
+
+class RoomIsUsed(Preemptions):
+    """A pod for which room was made lands where it was made, unless that is not there: its victims do not go for nothing."""
+
+    settled = 1.5  # seconds after the last victim has gone, from which the scheduler must have known
+
+    def bound(self, entry: Entry, plan: Preemption) -> Iterator[str]:
+        landed, pod = node_of(entry.new), entry.obj
+        wants = requests(pod)
+        if landed == plan.node or annotations_of(pod).get(GANG) or any("gpu" in name for name in wants):
+            return
+        gone = [self._gone.get(uid) for uid in plan.victims]
+        if any(at is None or entry.time - at < self.settled for at in gone):
+            return
+        if any((held.get("status") or {}).get("nodeName") == plan.node for held in self.history.of(RESERVATION).values()):
+            return
+        node = self.history.of("node").get(plan.node)
+        if node is None or (node.get("spec") or {}).get("unschedulable"):
+            return
+        room = free(self, plan.node)
+        if all(room.get(name, 0) >= amount for name, amount in wants.items()):
+            yield f"{entry.key} landed on {landed}; {len(plan.victims)} pods had left {plan.node} for it, where it fits"

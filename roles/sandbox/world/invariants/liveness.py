@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from koord.api.quantity import parse_milli, parse_value
 from roles.sandbox.world.invariants.base import (
-    ANYBODYS,
+    DEVICE,
     GANG,
     LEASES,
-    QUOTA,
     QUOTA_LABEL,
     RESERVATION,
     Invariant,
@@ -21,9 +20,13 @@ from roles.sandbox.world.invariants.base import (
     requests,
     role_of,
 )
+from roles.sandbox.world.invariants.placement import cards_used
 
 if TYPE_CHECKING:
     from roles.sandbox.world.history import Entry
+
+RESTLESS = ("/leases/", "/events", "/elasticquotas", "/nodemetrics")
+"""Collections whose objects change as long as anything is in use."""
 
 
 class WhatFitsIsBound(Invariant):
@@ -41,6 +44,7 @@ class WhatFitsIsBound(Invariant):
             for resource, amount in requests(pod).items():
                 if resource in free.get(node_of(pod), {}):
                     free[node_of(pod)][resource] -= amount
+        cards = cards_used(self)
         for key, pod in sorted(self.history.of("pod").items()):
             if node_of(pod) or finished(pod) or pod["metadata"].get("deletionTimestamp") or annotations_of(pod).get(GANG) or held:
                 continue
@@ -48,6 +52,10 @@ class WhatFitsIsBound(Invariant):
                 continue
             wants = requests(pod)
             for place, left in sorted(free.items()):
+                share = wants.get("koordinator.sh/gpu-core", 0)
+                devices = ((self.history.of(DEVICE).get(place) or {}).get("spec") or {}).get("devices") or ()
+                if share and all(cards.get((place, "gpu", device["minor"]), 0) + share > 100 for device in devices):
+                    continue
                 if all(left.get(resource, 0) >= amount for resource, amount in wants.items()):
                     yield f"{key} waits although {place} has room for {dict(wants)}"
                     break
@@ -56,15 +64,21 @@ class WhatFitsIsBound(Invariant):
 class NobodyCrashes(Invariant):
     """A role ends because it is asked to or has lost its lease, and of nothing else."""
 
-    allowed = ("lost", "lease", "ended", "the first webhook sync")
-
     def see(self, entry: Entry) -> Iterator[str]:
-        if entry.verb == "ended" and role_of(entry.key) in LEASES and not any(word in entry.text for word in self.allowed):
+        if entry.verb == "ended" and role_of(entry.key) in LEASES and entry.text != "ended" and "lease" not in entry.text:
             yield f"{entry.key} ended: {entry.text}"
 
 
+class NothingIsDeadInside(Invariant):
+    """When all is calm no task of a role has died without anybody's notice, and every role says that it is well."""
+
+    def end(self) -> Iterator[str]:
+        for name, what in self.history.ailments():
+            yield f"{name}: {what}"
+
+
 class ItSettles(Invariant):
-    """When all is calm schedulers and deschedulers write nothing again and again.
+    """When all is calm nobody sends the same write again and again, whatever comes of it.
 
     A pod may still be bound late: what a node offers to batch pods follows its use, which goes on changing.
     """
@@ -74,12 +88,32 @@ class ItSettles(Invariant):
 
     def end(self) -> Iterator[str]:
         since = self.history.clock() - self.seconds
-        late: dict[tuple[str, str], list[Entry]] = defaultdict(list)
-        for entry in reversed(self.history.entries):
-            if entry.time <= since:
+        late: dict[tuple[str, str], int] = defaultdict(int)
+        for request in reversed(self.history.requests):
+            if request.time <= since:
                 break
-            if role_of(entry.author) in ("scheduler", "descheduler") and entry.bucket not in ANYBODYS | {QUOTA}:
-                late[entry.bucket, entry.key].append(entry)
-        for (_, key), entries in sorted(late.items()):
-            if len(entries) > self.most:
-                yield f"{len(entries)} writes of {key} in the last {self.seconds:.0f} s, the last {entries[0].author} {entries[0].request}"
+            path = request.path.partition("?")[0]
+            if request.method != "GET" and role_of(request.author) in LEASES and not any(part in path for part in RESTLESS):
+                late[request.author, f"{request.method} {path}"] += 1
+        for (author, what), times in sorted(late.items()):
+            if times > self.most:
+                yield f"{author} sent {what} {times} times in the last {self.seconds:.0f} s"
+
+
+class NobodySpins(Invariant):
+    """When all is calm a pod that nobody has room for is not tried more often than its backoff allows."""
+
+    seconds = 30.0
+    most = 12  # the first pauses are 1, 2, 4 and 8 s, then 10 s; a cycle that begins anew may begin with them
+
+    def end(self) -> Iterator[str]:
+        since = self.history.clock() - self.seconds
+        tried: dict[tuple[str, str], int] = defaultdict(int)
+        for time, name, record in reversed(self.history.records):
+            if time <= since:
+                break
+            if role_of(name) == "scheduler" and record.subject.kind == "Pod" and record.role == "scheduler":
+                tried[name, str(record.subject)] += 1
+        for (name, pod), times in sorted(tried.items()):
+            if times > self.most:
+                yield f"{name} decided {times} times about {pod} in the last {self.seconds:.0f} s"

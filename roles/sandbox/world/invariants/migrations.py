@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from roles.sandbox.world.invariants.base import RESERVATION, Invariant, role_of
+from koord.api.quantity import parse_milli
+from roles.sandbox.world.configuration import HIGH, LOW
+from roles.sandbox.world.invariants.base import (
+    MIGRATION_JOB,
+    NODE_METRIC,
+    RESERVATION,
+    Invariant,
+    Obj,
+    finished,
+    free,
+    is_ready,
+    leaves,
+    node_of,
+    owner_of,
+    requests,
+    role_of,
+)
 
 if TYPE_CHECKING:
-    from roles.sandbox.world.history import Entry
+    from roles.sandbox.world.history import Entry, History
 
 
 class MoveHasAPlace(Invariant):
@@ -18,11 +35,197 @@ class MoveHasAPlace(Invariant):
         if entry.bucket != "pod" or role_of(entry.author) != "descheduler" or "/eviction" not in entry.request:
             return
         uid = entry.obj["metadata"]["uid"]
-        for job in self.history.of("podmigrationjob.scheduling.koordinator.sh").values():
+        for job in self.history.of(MIGRATION_JOB).values():
             spec, status = job.get("spec") or {}, job.get("status") or {}
-            if (spec.get("podRef") or {}).get("uid") != uid or spec.get("mode") == "EvictDirectly":
+            ended = status.get("phase") in ("Failed", "Succeeded")
+            if (spec.get("podRef") or {}).get("uid") != uid or spec.get("mode") == "EvictDirectly" or ended:
                 continue
             name = (spec.get("reservationOptions") or {}).get("reservationRef", {}).get("name") or status.get("reservationName")
             held = self.history.of(RESERVATION).get(str(name))
             if held is None or (held.get("status") or {}).get("phase") not in ("Available", "Succeeded"):
                 yield f"{entry.key} was evicted and its reservation {name} is {(held or {}).get('status', {}).get('phase', 'not there')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a node reported: CPU in use in all and by pod ("namespace/name"), in milli-CPU."""
+
+    time: float
+    used: int
+    pods: dict[str, int]
+
+
+def load_of(metric: Obj, now: float) -> Load | None:
+    """A node's report; None if it says nothing yet."""
+    status = metric.get("status") or {}
+    text = (((status.get("nodeMetric") or {}).get("nodeUsage") or {}).get("resources") or {}).get("cpu")
+    if text is None:
+        return None
+    pods = {
+        f"{item.get('namespace')}/{item.get('name')}": parse_milli(((item.get("podUsage") or {}).get("resources") or {}).get("cpu", "0"))
+        for item in status.get("podsMetric") or ()
+    }
+    return Load(now, parse_milli(text), pods)
+
+
+class Loads(Invariant):
+    """Follows what nodes report."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self.reports: dict[str, list[Load]] = {}
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if entry.bucket == NODE_METRIC and entry.new is not None and (load := load_of(entry.new, entry.time)) is not None:
+            reports = self.reports.setdefault(entry.key, [])
+            if not reports or (reports[-1].used, reports[-1].pods) != (load.used, load.pods):
+                reports.append(load)
+        return iter(())
+
+    def lately(self, node: str, seconds: float) -> list[Load]:
+        """What was known at some moment of the last seconds."""
+        since = self.history.clock() - seconds
+        reports = self.reports.get(node, [])
+        return [*[load for load in reports if load.time < since][-1:], *[load for load in reports if load.time >= since]]
+
+    def used(self, node: str, seconds: float) -> list[int]:
+        """The CPU in use that was known then."""
+        return [load.used for load in self.lately(node, seconds)]
+
+    def stays(self, node: str, load: Load) -> int:
+        """Of a report, what is used by others than pods that have ended or left by now, or were told to leave."""
+        objects, gone = self.history.of("pod"), 0
+        for key, used in load.pods.items():
+            pod = objects.get(key)
+            left = pod is None or node_of(pod) != node or finished(pod) or pod["metadata"].get("deletionTimestamp")
+            gone += used if left else 0
+        return load.used - gone
+
+    def capacity(self, node: str) -> int:
+        """Milli-CPU of a node."""
+        status = (self.history.of("node").get(node) or {}).get("status") or {}
+        return parse_milli((status.get("capacity") or {}).get("cpu", "0"))
+
+    def usage(self, node: str, key: str, seconds: float = 0.0) -> int:
+        """The least that a pod used by the reports of its node, in milli-CPU."""
+        return min((load.pods[key] for load in self.lately(node, seconds) if key in load.pods), default=0)
+
+
+def moves(entry: Entry) -> bool:
+    """Whether a descheduler evicts a pod."""
+    return leaves(entry) and role_of(entry.author) == "descheduler"
+
+
+class OnlyHotNodesAreRelieved(Loads):
+    """A pod leaves for load only from a node that was hot by one of its reports of the last minutes."""
+
+    seconds = 150.0  # a round, a reservation, an eviction that budgets and limits hold back
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        yield from super().see(entry)
+        node = node_of(entry.old)
+        if moves(entry) and all(used * 100 <= HIGH * self.capacity(node) for used in self.used(node, self.seconds)):
+            yield f"{entry.key} left {node}, which used {max(self.used(node, self.seconds), default=0)} milli-CPU at most"
+
+
+class TargetsStayCool(Loads):
+    """A pod leaves for load only if the node that waits for it is not hot, and does not become hot with it."""
+
+    lag = 25.0  # seconds for a report to reach who decides
+    measured = 60.0  # seconds since what the pod uses was looked at
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        yield from super().see(entry)
+        if not moves(entry):
+            return
+        uid = entry.obj["metadata"]["uid"]
+        for job in self.history.of(MIGRATION_JOB).values():
+            status, pod = job.get("status") or {}, (job.get("spec") or {}).get("podRef") or {}
+            target = str(status.get("nodeName") or "")
+            if pod.get("uid") != uid or status.get("phase") != "Running" or not target:
+                continue
+            used = min((self.stays(target, load) for load in self.lately(target, self.lag)), default=0)
+            brings = self.usage(node_of(entry.old), entry.key, self.measured)
+            if used and (used + brings) * 100 > HIGH * self.capacity(target):
+                yield f"{entry.key} uses {brings} milli-CPU and moves to {target}, which used {used} already"
+
+
+@dataclass(slots=True)
+class Moved:
+    """A pod that was moved, and how many of its workload had a node then."""
+
+    key: str
+    had: int
+
+
+class MovesLoseNothing(Invariant):
+    """When all is calm a workload of which a pod was moved has as many pods on nodes as before, unless others took their room."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._moved: dict[str, Moved] = {}
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if entry.verb == "wiped":
+            self._moved.clear()
+        elif entry.bucket == "pod" and (owner := owner_of(entry.obj)):
+            if moves(entry):
+                had = sum(1 for pod in self.pods() if owner_of(pod) == owner)
+                self._moved[owner] = Moved(entry.key, max(had, self._moved[owner].had if owner in self._moved else 0))
+            elif leaves(entry) and node_of(entry.old):  # preempted, revoked, deleted by its user
+                self._moved.pop(owner, None)
+        return iter(())
+
+    def end(self) -> Iterator[str]:
+        for owner, moved in self._moved.items():
+            has = sum(1 for pod in self.pods() if owner_of(pod) == owner)
+            done = sum(1 for pod in self.history.of("pod").values() if owner_of(pod) == owner and finished(pod))
+            if has + done < moved.had:
+                yield f"{has} pods of the workload of {moved.key} have a node, {moved.had} had when it was moved"
+
+
+class HotIsRelieved(Loads):
+    """When all is calm no node stays hot from which a pod could go to a node that is cool and stays so."""
+
+    seconds = 50.0  # in which it was hot, the other one cool, and no pod left it
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._left: dict[str, float] = {}
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        yield from super().see(entry)
+        if entry.bucket == "pod" and (leaves(entry) or entry.verb == "DELETED"):
+            self._left[node_of(entry.old)] = entry.time
+
+    def end(self) -> Iterator[str]:
+        for hot in sorted(self.history.of("node")):
+            known = self.used(hot, self.seconds)
+            over = min(known, default=0) * 100 > (HIGH + 5) * self.capacity(hot)
+            if not over or len(known) < 3 or self.history.clock() - self._left.get(hot, float("-inf")) < self.seconds:
+                continue
+            for pod in self.pods_of(hot):
+                key = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+                if self._may_leave(pod) and (cool := self._takes(pod, self.usage(hot, key), hot)):
+                    yield f"{hot} used {min(known)} milli-CPU or more for {self.seconds:.0f} s; {key} could go to {cool}"
+                    break
+
+    def _may_leave(self, pod: Obj) -> bool:
+        """A pod of a workload that can spare one: its like all serve, and no budget covers it."""
+        labels, annotations = pod["metadata"].get("labels") or {}, pod["metadata"].get("annotations") or {}
+        like = [other for other in self.history.of("pod").values() if owner_of(other) == owner_of(pod)]
+        plain = labels.get("koordinator.sh/qosClass") == "LS" and not any("gang" in name for name in annotations)
+        guarded = any(budget["metadata"]["name"] == labels.get("app") for budget in self.history.of("poddisruptionbudget.policy").values())
+        return plain and not guarded and len(like) >= 4 and all(is_ready(other) for other in like)
+
+    def _takes(self, pod: Obj, brings: int, hot: str) -> str:
+        """A node that is cool, has room, and stays cool with the pod."""
+        for name in sorted(self.history.of("node")):
+            known = self.used(name, self.seconds)
+            if name == hot or len(known) < 3 or any(used * 100 > LOW * self.capacity(name) for used in known):
+                continue
+            room = free(self, name)
+            fits = all(room.get(resource, 0) >= amount for resource, amount in requests(pod).items())
+            if brings and fits and (max(known) + brings) * 100 < (HIGH - 10) * self.capacity(name):
+                return name
+        return ""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from koord.api.quantity import parse_value
-from roles.sandbox.world.invariants.base import NODE_METRIC, Invariant
+from koord.api.quantity import parse_milli, parse_value
+from roles.sandbox.world.invariants.base import NODE_METRIC, Invariant, bound_by, node_of, requests, role_of
+
+if TYPE_CHECKING:
+    from roles.sandbox.world.history import Entry, History
 
 
 class NoPromiseFromSilence(Invariant):
     """A node whose agent is silent for longer than the limit offers no batch resources."""
 
-    limit = 150.0  # degradeTimeMinutes of the world's configuration, and the manager's time to see it
+    limit = 85.0  # degradeTimeMinutes of the world's configuration, and the manager's time to see it
 
     def end(self) -> Iterator[str]:
         for name, node in sorted(self.history.of("node").items()):
@@ -24,3 +29,65 @@ class NoPromiseFromSilence(Invariant):
             )
             if last is None or self.history.clock() - last > self.limit:
                 yield f"{name} offers batch-cpu {offered}; its agent reported last at {last}"
+
+
+BATCH_CPU = "kubernetes.io/batch-cpu"
+
+
+def batch_of(node: dict[str, object] | None) -> int | None:
+    """The batch-cpu that a node offers, in milli-CPU."""
+    status = (node or {}).get("status")
+    offered = (status.get("allocatable") or {}).get(BATCH_CPU) if isinstance(status, dict) else None
+    return None if offered is None else parse_value(offered)
+
+
+class PromisesAreBacked(Invariant):
+    """What the manager offers to batch pods is at most the reclaimed share of a node without what its services use."""
+
+    reclaimed = 0.60  # cpuReclaimThresholdPercent, as it is by default
+    seconds = 90.0  # reports that the manager may have looked at
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._services: dict[str, list[tuple[float, int]]] = defaultdict(list)
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if entry.bucket == NODE_METRIC and entry.new is not None:
+            used = 0
+            for item in (entry.new.get("status") or {}).get("podsMetric") or ():
+                if item.get("priority") == "koord-prod":
+                    used += parse_milli(((item.get("podUsage") or {}).get("resources") or {}).get("cpu", "0"))
+            self._services[entry.key].append((entry.time, used))
+        if entry.bucket != "node" or role_of(entry.author) != "manager" or entry.new is None:
+            return
+        offered, before = batch_of(entry.new), batch_of(entry.old)
+        if offered is None or offered == before:
+            return
+        capacity = parse_milli(((entry.new.get("status") or {}).get("capacity") or {}).get("cpu", "0"))
+        services = min((used for at, used in self._services[entry.key] if at > entry.time - self.seconds), default=0)
+        if offered > self.reclaimed * capacity - services + 1:
+            yield f"{entry.key} offers {offered} milli-CPU of {capacity} to batch pods while its services use {services}"
+
+
+class BatchWithinPromise(Invariant):
+    """Batch pods are assigned only within what the node offered lately."""
+
+    seconds = 75.0  # in which a scheduler may act on an older picture
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._offers: dict[str, list[tuple[float, int]]] = defaultdict(list)
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if entry.bucket == "node" and (offered := batch_of(entry.new)) is not None:
+            offers = self._offers[entry.key]
+            if not offers or offers[-1][1] != offered:
+                offers.append((entry.time, offered))
+        if not bound_by(entry) or BATCH_CPU not in requests(entry.obj):
+            return
+        name, since = node_of(entry.new), entry.time - self.seconds
+        used = sum(requests(pod).get(BATCH_CPU, 0) for pod in self.pods_of(name))
+        offers = self._offers[name]
+        most = max([offered for at, offered in offers if at >= since] + [offered for at, offered in offers if at < since][-1:], default=0)
+        if used > most:
+            yield f"{entry.key} on {name}: batch-cpu {used} of {most}"

@@ -48,23 +48,26 @@ class NodeNotOvercommitted(Invariant):
             yield f"{entry.key} on {name}: {count} pods"
 
 
+def cards_used(invariant: Invariant) -> dict[tuple[str, str, int], int]:
+    """How much of each card is given away, in percent, by (node, kind, minor)."""
+    used: dict[tuple[str, str, int], int] = defaultdict(int)
+    for pod in invariant.pods():
+        text = annotations_of(pod).get(DEVICE_ALLOCATED)
+        for kind, cards in orjson.loads(text).items() if text else ():
+            for card in cards:
+                amounts = card.get("resources") or {}
+                share = parse_value(amounts.get("koordinator.sh/gpu-core", amounts.get("koordinator.sh/rdma", "0")))
+                used[node_of(pod), kind, int(card.get("minor", 0))] += share
+    return used
+
+
 class DeviceOnce(Invariant):
     """No card is given away beyond its 100 %."""
 
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.bucket != "pod" or DEVICE_ALLOCATED not in annotations_of(entry.new):
             return
-        used: dict[tuple[str, str, int], int] = defaultdict(int)
-        for pod in self.pods():
-            text = annotations_of(pod).get(DEVICE_ALLOCATED)
-            if not text:
-                continue
-            for kind, cards in orjson.loads(text).items():
-                for card in cards:
-                    amounts = card.get("resources") or {}
-                    share = parse_value(amounts.get("koordinator.sh/gpu-core", amounts.get("koordinator.sh/rdma", "0")))
-                    used[node_of(pod), kind, int(card.get("minor", 0))] += share
-        for (node, kind, minor), share in used.items():
+        for (node, kind, minor), share in cards_used(self).items():
             if share > 100:
                 yield f"{kind} {minor} of {node} is given away to {share} %"
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from koord.api.quantity import parse_milli, parse_value
-from roles.sandbox.world.invariants.base import QUOTA, QUOTA_LABEL, Invariant, bound_by, requests
+from roles.sandbox.world.invariants.base import QUOTA, QUOTA_LABEL, Invariant, Obj, bound_by, finished, node_of, requests
 
 if TYPE_CHECKING:
-    from roles.sandbox.world.history import Entry
+    from roles.sandbox.world.history import Entry, History
 
 
 class QuotaWithinMax(Invariant):
@@ -33,3 +33,39 @@ class QuotaWithinMax(Invariant):
             bound = parse_milli(limit) if resource == "cpu" else parse_value(limit)
             if total[resource] > bound:
                 yield f"{entry.key}: quota {label} has {resource} {total[resource]} of {bound}"
+
+
+class MinimumIsReturned(Invariant):
+    """When all is calm a quota that is below its minimum does not wait for what it has lent to others."""
+
+    seconds = 40.0  # for which a pod has waited: revoking takes its delay and the victims' grace
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._since: dict[str, float] = {}
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if entry.bucket == "pod" and entry.verb == "ADDED":
+            self._since[entry.key] = entry.time
+        return iter(())
+
+    def end(self) -> Iterator[str]:
+        quotas = {quota["metadata"]["name"]: quota.get("spec") or {} for quota in self.history.of(QUOTA).values()}
+        used: dict[str, int] = defaultdict(int)
+        for pod in self.pods():
+            used[label_of(pod)] += requests(pod).get("cpu", 0)
+        least_of = {name: parse_milli(spec["min"].get("cpu", "0")) for name, spec in quotas.items() if spec.get("min")}
+        lent = [name for name, least in least_of.items() if used[name] > least]
+        for key, pod in sorted(self.history.of("pod").items()):
+            name, wants = label_of(pod), requests(pod).get("cpu", 0)
+            least = least_of.get(name, 0)
+            waits = not node_of(pod) and not finished(pod) and not pod["metadata"].get("deletionTimestamp")
+            if waits and used[name] + wants <= least and self.history.clock() - self._since.get(key, 0.0) > self.seconds:
+                others = [other for other in lent if other != name]
+                if others:
+                    yield f"{key} waits: {name} uses {used[name]} of the {least} it is guaranteed, {', '.join(others)} use more than theirs"
+
+
+def label_of(pod: Obj) -> str:
+    """The quota that a pod names, or ""."""
+    return str((pod["metadata"].get("labels") or {}).get(QUOTA_LABEL) or "")

@@ -3,33 +3,59 @@
 from __future__ import annotations
 
 from roles.sandbox.world.invariants.base import Invariant
-from roles.sandbox.world.invariants.evictions import EvictedOnce, OneNodeMakesRoom
+from roles.sandbox.world.invariants.durability import AcknowledgedIsKept, AuthorityStays
+from roles.sandbox.world.invariants.evictions import BudgetsAreKept, EvictedOnce, OneNodeMakesRoom, RoomIsUsed, VictimsAreLower
 from roles.sandbox.world.invariants.gangs import GangWhole
-from roles.sandbox.world.invariants.leadership import LeadersLead, OneLeaderWrites
-from roles.sandbox.world.invariants.liveness import ItSettles, NobodyCrashes, WhatFitsIsBound
-from roles.sandbox.world.invariants.migrations import MoveHasAPlace
-from roles.sandbox.world.invariants.overcommit import NoPromiseFromSilence
+from roles.sandbox.world.invariants.leadership import LeadersHandOver, LeadersLead, OneLeaderWrites
+from roles.sandbox.world.invariants.liveness import ItSettles, NobodyCrashes, NobodySpins, NothingIsDeadInside, WhatFitsIsBound
+from roles.sandbox.world.invariants.migrations import (
+    HotIsRelieved,
+    MoveHasAPlace,
+    MovesLoseNothing,
+    OnlyHotNodesAreRelieved,
+    TargetsStayCool,
+)
+from roles.sandbox.world.invariants.overcommit import BatchWithinPromise, NoPromiseFromSilence, PromisesAreBacked
+from roles.sandbox.world.invariants.pictures import BookmarksSpareLists, NothingForGhosts, OldPicturesAreNotActedOn
 from roles.sandbox.world.invariants.placement import BoundIsScheduled, BoundOnce, DeviceOnce, ExclusiveCpuOnce, NodeNotOvercommitted
-from roles.sandbox.world.invariants.quotas import QuotaWithinMax
+from roles.sandbox.world.invariants.quotas import MinimumIsReturned, QuotaWithinMax
 from roles.sandbox.world.invariants.trust import AllocatedByScheduler, TrustedByAdmission
 
 INVARIANTS: tuple[type[Invariant], ...] = (
     NodeNotOvercommitted,
     DeviceOnce,
     ExclusiveCpuOnce,
+    BatchWithinPromise,
+    PromisesAreBacked,
+    NoPromiseFromSilence,
     QuotaWithinMax,
+    MinimumIsReturned,
     BoundOnce,
     BoundIsScheduled,
-    OneLeaderWrites,
-    EvictedOnce,
-    OneNodeMakesRoom,
-    MoveHasAPlace,
     TrustedByAdmission,
     AllocatedByScheduler,
-    NoPromiseFromSilence,
     GangWhole,
-    WhatFitsIsBound,
+    OneLeaderWrites,
     LeadersLead,
+    LeadersHandOver,
+    OldPicturesAreNotActedOn,
+    NothingForGhosts,
+    BookmarksSpareLists,
+    AcknowledgedIsKept,
+    AuthorityStays,
+    EvictedOnce,
+    BudgetsAreKept,
+    VictimsAreLower,
+    OneNodeMakesRoom,
+    RoomIsUsed,
+    MoveHasAPlace,
+    OnlyHotNodesAreRelieved,
+    TargetsStayCool,
+    MovesLoseNothing,
+    HotIsRelieved,
+    WhatFitsIsBound,
     NobodyCrashes,
+    NothingIsDeadInside,
+    NobodySpins,
     ItSettles,
 )

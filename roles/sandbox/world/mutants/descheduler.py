@@ -2,12 +2,124 @@
 
 from __future__ import annotations
 
-from roles.sandbox.world.mutants.planting import Mutants, replace
+from typing import Any
+
+from roles.sandbox.world.mutants.planting import Mutants, replace, wrap
 
 MUTANTS = Mutants()
+
+MACHINE = "roles.descheduler.migration.machine"
+CLASSIFY = "roles.descheduler.plugins.lownodeload.classify"
 
 
 @MUTANTS.add("evicted-before-a-place", "a migration evicts before its reservation is there")
 def _no_place() -> None:
-    machine = "roles.descheduler.migration.machine"
-    replace(f"{machine}:_exempt", lambda view: True)
+    def placed(old: Any) -> Any:
+        def at_once(view: Any, reservation: Any) -> Any:
+            from roles.descheduler.migration import leaving
+
+            return leaving.leave(view) or old(view, reservation)
+
+        return at_once
+
+    async def still_good(self: Any, view: Any, pod: Any) -> None:
+        return
+
+    wrap(f"{MACHINE}:_placed", placed)
+    replace("roles.descheduler.migration.acting:Acting._still_good", still_good)
+
+
+@MUTANTS.add("evictions-are-deletions", "pods are deleted where they should be evicted, so that nobody asks budgets")
+def _deletions() -> None:
+    from roles.descheduler.migration import evictors
+
+    async def ask(client: Any, pod: Any, options: Any) -> None:
+        return
+
+    evictors.EVICTORS_BY_NAME["Eviction"] = evictors._delete
+    replace("roles.descheduler.migration.evictors:ask", ask)
+
+
+@MUTANTS.add("cool-nodes-are-relieved", "a node counts as hot as soon as it takes no more pods")
+def _eager() -> None:
+    def class_of(old: Any) -> Any:
+        def eager(view: Any, bounds: Any) -> Any:
+            from roles.descheduler.plugins.lownodeload.classify import NodeClass, over
+
+            return NodeClass.HOT if over(view.usage or {}, {n: v * 7 // 10 for n, v in bounds.low.items()}) else old(view, bounds)
+
+        return eager
+
+    def over(old: Any) -> Any:
+        return lambda usage, bounds: old(usage, {name: value // 3 for name, value in bounds.items()})
+
+    wrap(f"{CLASSIFY}:class_of", class_of)
+    wrap("roles.descheduler.plugins.lownodeload.select:over", over)
+
+
+@MUTANTS.add("any-node-takes-the-pod", "where a pod goes that leaves a hot node is nobody's concern")
+def _anywhere() -> None:
+    def best(self: Any, view: Any, usage: Any, count: int, *, node_fit: bool) -> Any:
+        return self.targets[:count]
+
+    replace("roles.descheduler.relief:Relief.refuse", lambda self, view: "")
+    replace("roles.descheduler.migration.targets:Targets.acceptable", lambda self, job, pod: None)
+    replace("roles.descheduler.plugins.lownodeload.room:Room.best", best)
+
+
+@MUTANTS.add("targets-forget-what-comes", "a target counts neither what came since its report nor what has a place there")
+def _forgetful() -> None:
+    for module in ("roles.descheduler.observing", "roles.descheduler.migration.targets"):
+        replace(f"{module}:expect", lambda view, places, brought: None)
+
+
+@MUTANTS.add("hot-nodes-are-left-alone", "no node is ever hot")
+def _blind() -> None:
+    def class_of(old: Any) -> Any:
+        def never(view: Any, bounds: Any) -> Any:
+            from roles.descheduler.plugins.lownodeload.classify import NodeClass
+
+            found = old(view, bounds)
+            return NodeClass.NORMAL if found is NodeClass.HOT else found
+
+        return never
+
+    wrap(f"{CLASSIFY}:class_of", class_of)
+
+
+@MUTANTS.add("a-job-counts-as-gone", "a pod that is to be moved counts as gone, whatever comes of its migration")
+def _gone() -> None:
+    def pod(old: Any) -> Any:
+        def leaving(self: Any, pod: Any) -> Any:
+            view = old(self, pod)
+            view.accepted = view.accepted or view.leaving
+            return view
+
+        return leaving
+
+    wrap("roles.descheduler.picture:Pictures._pod", pod)
+
+
+@MUTANTS.add("the-place-is-given-up", "a job ends with the eviction: its reservation is gone before the successor comes")
+def _given_up() -> None:
+    def leave(old: Any) -> Any:
+        def done(view: Any) -> Any:
+            from roles.descheduler.migration import status
+            from roles.descheduler.migration.words import Reason
+
+            step = old(view)
+            if status.eviction_begun(view.job) and view.pod is not None and view.pod.metadata.deletion_timestamp:
+                from roles.descheduler.migration.step import fail
+
+                return fail(view, Reason.TIMEOUT, "planted")
+            return step
+
+        return done
+
+    wrap("roles.descheduler.migration.leaving:leave", leave)
+
+
+@MUTANTS.add("jobs-are-made-again", "a pod that is being moved is told to leave again in each round")
+def _again() -> None:
+    replace("roles.descheduler.migration.evictors:ambiguous", lambda error: False)
+    replace("roles.descheduler.migration.status:eviction_begun", lambda job: False)

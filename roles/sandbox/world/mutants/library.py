@@ -11,7 +11,7 @@ from roles.sandbox.world.mutants.planting import Mutants, nothing, replace, wrap
 MUTANTS = Mutants()
 
 
-@MUTANTS.add("standby-binds", "a scheduler that lost its lease goes on")
+@MUTANTS.add("standby-binds", "a scheduler that lost its lease goes on", kinds=("freeze", "stall", "refuse"))
 def _standby_binds() -> None:
     replace("roles.scheduler.app:App.may_write", lambda self: True)
     replace("koord.kube.leases:Leadership.held", property(lambda self: True))
@@ -28,12 +28,12 @@ def _no_deletions() -> None:
     wrap("koord.kube.store:Informer.forget", nothing())
 
 
-@MUTANTS.add("a-stalled-watch-is-believed", "nobody looks whether a silent watch is alive")
+@MUTANTS.add("a-stalled-watch-is-believed", "nobody looks whether a silent watch is alive", kinds=("stall",))
 def _stalled() -> None:
     replace("koord.kube.reflector:QUIET", (1e9, 1e9))
 
 
-@MUTANTS.add("expired-versions-are-kept", "410 Gone does not lead to a new list")
+@MUTANTS.add("expired-versions-are-kept", "410 Gone does not lead to a new list", kinds=("bookmark", "compact", "resume"))
 def _no_relist() -> None:
     replace("koord.kube.reflector:must_list", lambda error: False)
 
@@ -51,6 +51,121 @@ def _observed_at(moment: float) -> Callable[[Any], Any]:
 
 
 MUTANTS.wrap(
-    "a-lease-is-taken-at-once", "a standby does not wait for the lease to run out", "koord.kube.leases:_Lease._observe", _observed_at(-1e9)
+    "a-lease-is-taken-at-once",
+    "a standby does not wait for the lease to run out",
+    "koord.kube.leases:_Lease._observe",
+    _observed_at(-1e9),
+    kinds=("freeze", "refuse"),
 )
-MUTANTS.wrap("a-lease-is-never-taken-over", "a standby waits for ever", "koord.kube.leases:_Lease._observe", _observed_at(1e9))
+MUTANTS.wrap(
+    "a-lease-is-never-taken-over", "a standby waits for ever", "koord.kube.leases:_Lease._observe", _observed_at(1e9), kinds=("kill",)
+)
+
+
+@MUTANTS.add("only-the-first-address-is-tried", "of a server with two addresses the second one is never asked", kinds=("dead-address",))
+def _first_address() -> None:
+    async def reach(self: Any, loop: Any, connection: Any, address: tuple[str, int]) -> None:
+        first = (await loop.getaddrinfo(*address))[0][4]
+        await loop.create_connection(lambda: connection, *first)
+
+    replace("koord.kube.pool:Pool._reach", reach)
+
+
+@MUTANTS.add("a-lease-is-kept-at-the-end", "a leader that ends in order does not give its lease back", kinds=("terminate",))
+def _kept() -> None:
+    async def release(self: Any) -> None:
+        return
+
+    replace("koord.kube.leases:_Lease.release", release)
+
+
+@MUTANTS.add(
+    "the-fence-is-asked-once",
+    "a write is repeated though the lease has run out, and the lease is looked at now and then",
+    kinds=("freeze", "storm"),
+)
+def _fence() -> None:
+    async def send(old: Any, self: Any, data: bytes, fence: Any = None, **options: Any) -> Any:
+        return await old(self, data, None, **options)
+
+    wrap("koord.kube.connection:Connection.send", lambda old: lambda self, *args, **options: send(old, self, *args, **options))
+    replace("roles.scheduler.app:App.may_write", lambda self: True)
+    replace("koord.kube.transport:_too_late", lambda fence, pause: False)
+
+
+@MUTANTS.add("ghosts-are-believed", "nobody looks whether the API server has lost what it knew", kinds=("wipe",))
+def _ghosts() -> None:
+    async def went_back(self: Any) -> bool:
+        return False
+
+    replace("koord.kube.reflector:Reflector._went_back", went_back)
+
+
+@MUTANTS.add("bookmarks-are-ignored", "a watch that was told how far it has come does not remember it", kinds=("bookmark",))
+def _no_bookmarks() -> None:
+    def event(old: Any) -> Any:
+        def ignoring(self: Any, event: Any) -> None:
+            from koord.kube.wire import ends_initial
+
+            if event.type != "BOOKMARK" or (self._initial is not None and ends_initial(event)):
+                old(self, event)
+
+        return ignoring
+
+    wrap("koord.kube.reflector:Reflector._event", event)
+
+
+# -- the API server ------------------------------------------------------------------------------------------------------------
+
+
+@MUTANTS.add("the-disk-is-behind", "one write in five is acknowledged and not on disk", kinds=("restart",))
+def _behind() -> None:
+    count = 0
+
+    def put(old: Any) -> Any:
+        def some(self: Any, *args: Any) -> None:
+            nonlocal count
+            count += 1
+            if count % 5:
+                old(self, *args)
+
+        return some
+
+    wrap("koord.apiserver.disk:Disk.put", put)
+
+
+@MUTANTS.add("versions-are-given-out-twice", "a restarted API server counts its versions from an older one on", kinds=("restart",))
+def _versions() -> None:
+    replace("koord.apiserver.disk:BIRTH", -50)
+
+
+@MUTANTS.add(
+    "bindings-are-overwritten", "a second binding moves a pod, and a scheduler without an answer tries another node", kinds=("lose-answer",)
+)
+def _rebound() -> None:
+    from roles.scheduler.planner.placements import Answer
+
+    def bind(old: Any) -> Any:
+        async def anew(core: Any, namespace: str, name: str, body: Any, options: Any) -> Any:
+            bucket = core.store.bucket(core.resources.by_path("", "v1", "pods").bucket)
+            entry = bucket.get(namespace, name)
+            if entry is None or not entry.obj["spec"].get("nodeName"):
+                return await old(core, namespace, name, body, options)
+            moved = entry.copy()
+            moved["spec"]["nodeName"] = body["target"]["name"]
+            bucket.put(namespace, name, moved)
+            return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+
+        return anew
+
+    def answered(old: Any) -> Any:
+        def blind(self: Any, p: Any, answer: Any) -> Any:
+            p.seen, p.again = "", False
+            return old(self, p, answer if answer is Answer.BOUND else Answer.REFUSED)
+
+        return blind
+
+    wrap("koord.apiserver.rest.subresources:bind", bind)
+    wrap("roles.scheduler.planner.placements:Placements.answered", answered)
+    replace("roles.scheduler.planner.placements:Placements.seen", lambda self, uid, node: [])
+    replace("roles.scheduler.binding.binder:Binder._look_again", lambda self, decision: None)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from roles.sandbox.world.mutants.planting import Mutants, replace, wrap
 
 MUTANTS = Mutants()
 
 
-@MUTANTS.add("silence-is-trusted", "a node whose agent is silent keeps its batch resources")
+@MUTANTS.add("silence-is-trusted", "a node whose agent is silent keeps its batch resources", kinds=("silence",))
 def _silence() -> None:
     for part in ("batch", "mid"):
         replace(f"roles.manager.noderesource.{part}:degraded", lambda inputs: "")
@@ -29,3 +31,31 @@ def _chatty() -> None:
 @MUTANTS.add("allocations-are-anybodys", "admission takes whoever asks for the scheduler")
 def _anybodys() -> None:
     replace("koord.api.trust:is_writer", lambda username, groups, writers: True)
+
+
+@MUTANTS.add(
+    "a-replica-believes-its-own-clock",
+    "a manager whose clock is behind replaces certificates that are not valid yet by it",
+    kinds=("clock",),
+)
+def _own_clock() -> None:
+    def problem(old: Any) -> Any:
+        def strict(certs: Any, dns_name: str, now: Any) -> str:
+            from cryptography import x509
+
+            begins = x509.load_pem_x509_certificate(certs.cert).not_valid_before_utc
+            return old(certs, dns_name, now) or ("it is not valid yet" if now < begins else "")
+
+        return strict
+
+    wrap("roles.manager.webhooks.certstore:problem", problem)
+
+
+@MUTANTS.add("the-node-of-yesterday", "batch resources are what they were when the manager first looked")
+def _yesterday() -> None:
+    first: dict[str, Any] = {}
+
+    def get(old: Any) -> Any:
+        return lambda self, key: first.setdefault(key, old(self, key)) if self.label.startswith("nodemetric") else old(self, key)
+
+    wrap("koord.kube.store:Informer.get", get)

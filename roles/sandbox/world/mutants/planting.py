@@ -14,29 +14,33 @@ Make = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A mistake with a name. `crash`: the mistake is that a process ends, so that its end betrays it; of others a crash proves nothing."""
+    """A mistake with a name. `crash`: the mistake is that a process ends, so that its end betrays it; of others a crash proves nothing.
+
+    `kinds` are the faults under which it shows, as far as faults have to do with it.
+    """
 
     name: str
     text: str
     plant: Plant
     crash: bool = False
+    kinds: tuple[str, ...] = ()
 
 
 class Mutants(list[Mutant]):
     """The mutants of one part of the product."""
 
-    def add(self, name: str, text: str, *, crash: bool = False) -> Callable[[Plant], Plant]:
+    def add(self, name: str, text: str, *, crash: bool = False, kinds: tuple[str, ...] = ()) -> Callable[[Plant], Plant]:
         """A decorator of the function that plants one."""
 
         def decorate(plant: Plant) -> Plant:
-            self.append(Mutant(name, text, plant, crash))
+            self.append(Mutant(name, text, plant, crash, kinds))
             return plant
 
         return decorate
 
-    def wrap(self, name: str, text: str, path: str, make: Make) -> None:
+    def wrap(self, name: str, text: str, path: str, make: Make, *, kinds: tuple[str, ...] = ()) -> None:
         """One that replaces a single function."""
-        self.append(Mutant(name, text, lambda: wrap(path, make)))
+        self.append(Mutant(name, text, lambda: wrap(path, make), kinds=kinds))
 
 
 def find(path: str) -> tuple[Any, str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from roles.sandbox.world.mutants.planting import Mutants, nothing, replace, wrap
+from roles.sandbox.world.mutants.planting import Mutants, find, nothing, replace, wrap
 
 MUTANTS = Mutants()
 
@@ -16,7 +16,7 @@ CARRIER = "roles.scheduler.binding.carrier:Carrier"
 # -- the scheduler's acting half -----------------------------------------------------------------------------------------------
 
 
-@MUTANTS.add("lost-answer-is-a-refusal", "a binding without an answer is taken back at once and tried elsewhere")
+@MUTANTS.add("lost-answer-is-a-refusal", "a binding without an answer is taken back at once and tried elsewhere", kinds=("lose-answer",))
 def _lost_answer() -> None:
     from roles.scheduler.planner.placements import Answer
 
@@ -34,13 +34,25 @@ def _lost_answer() -> None:
     wrap(f"{PLACEMENTS}.answered", blind)
 
 
-@MUTANTS.add("assume-nothing", "a decided pod is not counted on its node until the watch shows it")
+@MUTANTS.add("assume-nothing", "a decided pod is not counted on its node until the watch shows it", kinds=("delay",))
 def _assume_nothing() -> None:
     replace(f"{CARRIER}._assume", lambda self, placement, task: ())
 
 
-MUTANTS.wrap("take-back-nothing", "what a failed placement took is never given back", f"{CARRIER}._take_back", nothing())
-MUTANTS.wrap("failed-pods-are-forgotten", "a pod whose attempt failed does not return to the queue", f"{QUEUE}.requeue", nothing(0))
+MUTANTS.wrap(
+    "take-back-nothing",
+    "what a failed placement took is never given back",
+    f"{CARRIER}._take_back",
+    nothing(),
+    kinds=("storm", "lose-answer", "lose-request"),
+)
+MUTANTS.wrap(
+    "failed-pods-are-forgotten",
+    "a pod whose attempt failed does not return to the queue",
+    f"{QUEUE}.requeue",
+    nothing(0),
+    kinds=("storm", "refuse"),
+)
 MUTANTS.wrap(
     "deletions-wake-nobody", "pods that left free no room in the cache", "roles.scheduler.cluster.cache:Cache.remove_pod", nothing()
 )
@@ -107,7 +119,7 @@ def _stale_fit() -> None:
     replace("roles.scheduler.plugins.node_resources:NodeResourcesFit.reads", NODE)
 
 
-@MUTANTS.add("devices-are-not-taken", "a card that was given away stays free until the watch shows it")
+@MUTANTS.add("devices-are-not-taken", "a card that was given away stays free until the watch shows it", kinds=("delay",))
 def _cards_stay_free() -> None:
     replace("roles.scheduler.plugins.device_share.columns:DeviceColumns.take", lambda self, slot, uid, holding: None)
 
@@ -126,3 +138,172 @@ def _no_gang() -> None:
     replace(f"{plugin}.pre_enqueue", lambda self, pod: Status())
     replace(f"{plugin}.before_pre_filter", lambda self, ctx: (Status(), None))
     replace(f"{plugin}.find_one_node", lambda self, ctx, candidates: (Status(), ""))
+
+
+@MUTANTS.add("batch-is-not-counted", "NodeResourcesFit looks at plain CPU and memory only")
+def _no_batch() -> None:
+    path = "roles.scheduler.plugins.node_resources:NodeResourcesFit._ignores"
+    wrap(path, lambda old: lambda self, resource: "batch" in resource or old(self, resource))
+
+
+@MUTANTS.add("cpus-are-not-taken", "exclusive CPUs that were given away are free until the watch shows them, and after it")
+def _cpus_stay_free() -> None:
+    columns = "roles.scheduler.plugins.numa.columns:NumaColumns"
+    wrap(f"{columns}.reserve", nothing())
+    wrap(f"{columns}._record", nothing())
+
+
+@MUTANTS.add("quotas-are-not-revoked", "nobody takes back what a quota has lent")
+def _nothing_back() -> None:
+    replace("roles.scheduler.plugins.elastic_quota.revoke:Revoker.due", lambda self, book, now, bonds: [])
+
+
+@MUTANTS.add("equals-are-victims", "pods make room for others of the same priority")
+def _equals() -> None:
+    replace("roles.scheduler.plugins.coscheduling.preemption:preemptible", lambda pod, below: pod.priority <= below and not pod.reservation)
+
+
+@MUTANTS.add("nominations-are-forgotten", "a pod for which room was made goes wherever it likes best, and so does everybody else")
+def _wander() -> None:
+    cycle = "roles.scheduler.cycle.cycle:Cycle"
+    replace(f"{cycle}._preferred", lambda self, ctx, framework, totals, restriction: -1)
+    wrap("roles.scheduler.framework.context:Nominations.add", nothing())
+
+
+@MUTANTS.add(
+    "what-was-told-is-told-again", "a pod that is being bound is still told that it was not scheduled", kinds=("lose-answer", "delay")
+)
+def _not_quiet() -> None:
+    async def quiet(self: Any, uid: str) -> None:
+        return
+
+    async def patiently(self: Any, uid: str, pod: Any, status: dict[str, Any]) -> None:
+        """As before this was repaired: a condition without an answer is sent again."""
+        await write(self, uid, pod, status)
+        if uid not in self._written:
+            self._pending.setdefault(uid, (pod, status))
+
+    _, _, write = find("roles.scheduler.binding.reporter:Reporter._write")
+    replace("roles.scheduler.binding.reporter:Reporter.quiet", quiet)
+    replace("roles.scheduler.binding.reporter:Reporter._write", patiently)
+    replace("roles.scheduler.binding.reporter:Reporter.forget", lambda self, uid: None)
+
+
+@MUTANTS.add("old-pictures-are-trusted", "a scheduler acts on whatever it was told last, however long ago", kinds=("stall",))
+def _trusting() -> None:
+    replace("roles.scheduler.app:App._outdated", lambda self: "")
+    replace("koord.kube.reflector:QUIET", (1e9, 1e9))
+
+
+@MUTANTS.add("binders-die", "a worker that sends bindings dies of the first one that fails; there are two", kinds=("storm", "lose-answer"))
+def _binders_die() -> None:
+    from roles.scheduler.binding.binder import Outcome
+
+    def init(old: Any) -> Any:
+        return lambda self, **options: old(self, **{**options, "workers": 2})
+
+    async def run(self: Any, task: Any) -> None:
+        self._busy += 1
+        outcome, status = await self._carry_out(task)
+        self._busy -= 1
+        if outcome is not Outcome.BOUND:
+            raise IndexError("planted")
+        self._finished(task, outcome, status)
+
+    wrap("roles.scheduler.binding.binder:Binder.__init__", init)
+    replace("roles.scheduler.binding.binder:Binder._run", run)
+
+
+@MUTANTS.add("a-raising-plugin-ends-the-scheduler", "an exception in Reserve is nobody's, and there is one now and then", crash=True)
+def _reserve_raises() -> None:
+    count = 0
+
+    def reserve(old: Any) -> Any:
+        def raising(self: Any, ctx: Any, slot: int) -> Any:
+            nonlocal count
+            count += 1
+            if count % 10 == 0:
+                raise KeyError("planted")
+            return old(self, ctx, slot)
+
+        return raising
+
+    def unguarded(self: Any, do: Any, placement: Any, failure: Exception) -> Any:
+        raise SystemError(repr(failure))
+
+    wrap("roles.scheduler.framework.framework:Framework.run_reserve", reserve)
+    replace(f"{CARRIER}._raised", unguarded)
+    replace("roles.scheduler.live:Scheduler._crashed", lambda self, entry, placement, failure: unguarded(self, None, placement, failure))
+
+
+@MUTANTS.add("nobody-rests", "a refused pod is tried again at once, whatever happens")
+def _no_backoff() -> None:
+    from roles.scheduler.queue.entry import UNSCHEDULABLE
+
+    def flush(self: Any, now: float) -> None:
+        for members in list(self._parked.values()):
+            for entry in [entry for entry in members.values() if entry.state == UNSCHEDULABLE and now - entry.stopped >= 0.2]:
+                self._return(entry, now, "planted")
+
+    replace(f"{QUEUE}.backoff", lambda self, entry: 0.0)
+    replace(f"{QUEUE}.flush_backoff", flush)
+    wrap(f"{QUEUE}.next_wake", lambda old: lambda self: 0.0 if self._parked else None)
+
+
+@MUTANTS.add("half-an-evaluation-is-kept", "what a filter that raised had not looked at stays refused for all pods of the shape")
+def _half() -> None:
+    count = 0
+
+    def update(old: Any) -> Any:
+        def marking(self: Any, ctx: Any) -> None:
+            try:
+                old(self, ctx)
+            finally:
+                self._current = True
+
+        return marking
+
+    def filter_(old: Any) -> Any:
+        def raising(self: Any, ctx: Any, rows: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count in (5, 25, 60):
+                raise KeyError("planted")
+            return old(self, ctx, rows)
+
+        return raising
+
+    wrap("roles.scheduler.cycle.evaluation:Evaluation.update", update)
+    wrap("roles.scheduler.plugins.node_resources:NodeResourcesFit.filter", filter_)
+
+
+@MUTANTS.add(
+    "changes-while-bound-are-missed",
+    "a pod that comes back from a failed binding is the one that was sent, gone or not",
+    kinds=("lose-answer", "storm", "delay"),
+)
+def _stale_entries() -> None:
+    replace("roles.scheduler.live:Scheduler._requeue", lambda self, uid, now, **how: self._queue.requeue(uid, now, **how))
+    replace("roles.scheduler.binding.binder:Binder._look_again", lambda self, decision: None)
+    replace(f"{PLACEMENTS}.vanished", lambda self, uid: [])
+
+
+@MUTANTS.add(
+    "victims-are-asked-twice",
+    "a victim that did not answer is asked again without a look, by whatever name",
+    kinds=("lose-answer", "delay"),
+)
+def _twice() -> None:
+    from roles.scheduler.planner.evictions import Answer
+
+    def forget(old: Any) -> Any:
+        return lambda self, uid, answer, now: old(self, uid, Answer.FAILED if answer is Answer.DONE else answer, now)
+
+    async def remove(self: Any, preemptor: Any, victim: Any) -> None:
+        from koord.api.kinds import PODS
+
+        await self._client.delete(PODS, victim.name, victim.namespace, grace_period_seconds=1)
+
+    wrap(f"{EVICTIONS}.answered", forget)
+    replace(f"{EVICTIONS}.seen_leaving", lambda self, uid, now: [])
+    replace("roles.scheduler.binding.preemption:Evictor._remove", remove)

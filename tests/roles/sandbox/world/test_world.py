@@ -17,7 +17,9 @@ ROOT = Path(__file__).resolve().parents[4]
 SMALL = ["--nodes=2", "--pods=8", "--minutes=0.5", "--faults=4"]
 _PLANT = """
 import os
+from roles.sandbox.world import runner
 from roles.sandbox.world.mutants.registry import MUTANTS
+runner.prepare()
 for mutant in MUTANTS.values():
     pid = os.fork()
     if pid == 0:
@@ -59,7 +61,7 @@ def test_every_planted_defect_can_be_planted() -> None:
 @pytest.mark.timeout(400)
 def test_a_planted_defect_is_betrayed_and_shrunk() -> None:
     """Pods that do not fit are bound: the checker names the rule, and without any fault a few workloads show it as well."""
-    flags = ["--seed=5", "--nodes=2", "--pods=24", "--minutes=0.5", "--faults=3", "--mutant=requests-are-not-checked"]
+    flags = ["--seed=4", "--nodes=2", "--pods=24", "--minutes=0.5", "--faults=3", "--mutant=requests-are-not-checked"]
     done = world(*flags, "--shrink", timeout=380)
     assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-2000:]
     assert "NodeNotOvercommitted" in done.stdout

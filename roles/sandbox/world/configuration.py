@@ -1,0 +1,60 @@
+"""How the roles of a world are configured: as they are installed, with shorter times, so that minutes show what takes hours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from roles.sandbox import objects, profile
+
+COLOCATION = """{
+  "enable": true, "degradeTimeMinutes": 1, "metricReportIntervalSeconds": 20,
+  "metricAggregateDurationSeconds": 60, "updateTimeThresholdSeconds": 60
+}"""
+LOW, HIGH = 50, 65
+"""Percent of a node's CPU below which it takes pods, and above which it is hot."""
+ROUND = 10.0  # seconds between two rounds of the descheduler
+REVOKED_AFTER = 10.0  # seconds for which a quota may use what others want back
+QUOTAS = {"team-a": (2, 9), "team-b": (4, 9)}
+"""CPUs that each quota is guaranteed, and that it may use at most: more than there is, so that one lends to the other."""
+
+
+def scheduler(retry: float) -> dict[str, Any]:
+    """The scheduler's configuration; a look at the lease each `retry` seconds."""
+    arguments = profile.plugin_config()
+    revoking = {"monitorAllQuotas": True, "delayEvictTime": f"{REVOKED_AFTER:g}s", "revokePodInterval": "2s"}
+    arguments["ElasticQuota"] = {**arguments["ElasticQuota"], **revoking}
+    made = profile.configuration(arguments)
+    made["leaderElection"] = _election("koord-scheduler", retry)
+    return made
+
+
+def descheduler(retry: float) -> dict[str, Any]:
+    """The descheduler's: LowNodeLoad through MigrationController, reservation first; a look at the lease each `retry` seconds."""
+    relief = {
+        "lowThresholds": {"cpu": LOW, "memory": 70},
+        "highThresholds": {"cpu": HIGH, "memory": 90},
+        "anomalyCondition": {"consecutiveAbnormalities": 1},
+    }
+    migration = {"defaultJobTTL": "60s", "objectLimiters": {"workload": {"duration": "30s"}}}
+    return {
+        "apiVersion": "descheduler/v1alpha2",
+        "kind": "DeschedulerConfiguration",
+        "leaderElection": _election("koord-descheduler", retry),
+        "deschedulingInterval": f"{ROUND:g}s",
+        "profiles": [
+            {
+                "name": "koord-descheduler",
+                "pluginConfig": [{"name": "LowNodeLoad", "args": relief}, {"name": "MigrationController", "args": migration}],
+                "plugins": {
+                    "deschedule": {"disabled": [{"name": "*"}]},
+                    "balance": {"enabled": [{"name": "LowNodeLoad"}]},
+                    "evict": {"disabled": [{"name": "*"}], "enabled": [{"name": "MigrationController"}]},
+                },
+            }
+        ],
+    }
+
+
+def _election(name: str, retry: float) -> dict[str, Any]:
+    namespace = objects.SYSTEM_NAMESPACE
+    return {"leaderElect": True, "resourceName": name, "resourceNamespace": namespace, "retryPeriod": f"{retry:g}s"}

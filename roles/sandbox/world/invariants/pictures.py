@@ -1,0 +1,95 @@
+"""Pictures of the world and their age: nothing is done with an old one, and nothing for what is no more."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from koord.kube.informers import PICTURE_LIMIT
+from roles.sandbox.world.invariants.base import RESERVATION, Invariant, bound_by, leaves, role_of
+
+if TYPE_CHECKING:
+    from roles.sandbox.world.history import Entry, History
+
+JOB = "podmigrationjob.scheduling.koordinator.sh"
+
+
+class OldPicturesAreNotActedOn(Invariant):
+    """A scheduler binds and evicts, a descheduler evicts only while it hears of pods: not when nothing came for longer than the limit."""
+
+    slack = 15.0  # seconds for what was decided in time and written late
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if role_of(entry.author) not in ("scheduler", "descheduler") or not (bound_by(entry) or leaves(entry)):
+            return
+        heard = self.history.heard.get((entry.author, "pods"))
+        if heard is not None and entry.time - heard > PICTURE_LIMIT + self.slack:
+            yield f"{entry.author} wrote {entry.request} and had heard of pods {entry.time - heard:.0f} s before"
+
+
+class NothingForGhosts(Invariant):
+    """Half a minute after the API server has lost everything nobody makes anything for pods that were lost."""
+
+    seconds = 30.0
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._pods: set[str] = set()
+        self._ghosts: set[str] = set()
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if entry.verb == "wiped":
+            self._ghosts |= self._pods
+        elif entry.bucket == "pod" and entry.verb == "ADDED":
+            self._pods.add(entry.obj["metadata"]["uid"])
+        elif entry.verb == "ADDED" and self._ghosts and about(entry) & self._ghosts:
+            since = entry.time - self.history.wiped
+            if since > self.seconds:
+                yield f"{entry.author} made {entry.bucket} {entry.key} for a pod that was lost {since:.0f} s before"
+
+
+def about(entry: Entry) -> set[str]:
+    """UIDs of the pods that a migration job, a reservation or an event is about."""
+    obj = entry.obj
+    spec = obj.get("spec") or {}
+    if entry.bucket == JOB:
+        return {str((spec.get("podRef") or {}).get("uid"))}
+    if entry.bucket == RESERVATION:
+        return {str((owner.get("object") or {}).get("uid")) for owner in spec.get("owners") or ()}
+    if entry.bucket in ("event", "event.events.k8s.io"):
+        return {str((obj.get("regarding") or obj.get("involvedObject") or {}).get("uid"))}
+    return set()
+
+
+class BookmarksSpareLists(Invariant):
+    """Who was told by a bookmark how far a watch has come goes on from there when it is cut, though all before was forgotten."""
+
+    seconds = 3.0
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._cuts: list[tuple[float, int]] = []
+        self._started: dict[str, float] = {}
+        self._hurt = float("-inf")  # when another fault began or ended last
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if entry.verb == "started":
+            self._started[entry.key] = entry.time
+        elif entry.verb == "fault" and entry.key not in ("bookmark", "silence", "clock"):
+            self._hurt = entry.time
+        elif entry.verb == "cut after a bookmark" and entry.time - self._hurt > 60:
+            self._cuts.append((entry.time, len(self.history.requests)))
+        return iter(())
+
+    def end(self) -> Iterator[str]:
+        for at, first in self._cuts:
+            again: dict[str, set[str]] = defaultdict(set)
+            for request in self.history.requests[first:]:
+                if request.time > at + self.seconds:
+                    break
+                whole = "limit=500" in request.path or "sendInitialEvents" in request.path
+                if request.method == "GET" and whole and self._started.get(request.author, 0.0) < at - 30:
+                    again[request.author].add(request.path.partition("?")[0])
+            for author, paths in sorted(again.items()):
+                yield f"{author} listed {', '.join(sorted(paths))} again after a bookmark at {at:.1f}"
