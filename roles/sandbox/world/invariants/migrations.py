@@ -211,12 +211,12 @@ class HotIsRelieved(Loads):
                     break
 
     def _may_leave(self, pod: Obj) -> bool:
-        """A pod of a workload that can spare one: its like all serve, and no budget covers it."""
+        """A pod that is replaced and of a workload that can spare one: its like all serve, and no budget covers it."""
         labels, annotations = pod["metadata"].get("labels") or {}, pod["metadata"].get("annotations") or {}
         like = [other for other in self.history.of("pod").values() if owner_of(other) == owner_of(pod)]
         plain = labels.get("koordinator.sh/qosClass") == "LS" and not any("gang" in name for name in annotations)
         guarded = any(budget["metadata"]["name"] == labels.get("app") for budget in self.history.of("poddisruptionbudget.policy").values())
-        return plain and not guarded and len(like) >= 4 and all(is_ready(other) for other in like)
+        return bool(owner_of(pod)) and plain and not guarded and len(like) >= 4 and all(is_ready(other) for other in like)
 
     def _takes(self, pod: Obj, brings: int, hot: str) -> str:
         """A node that is cool, has room, and stays cool with the pod."""
