@@ -19,7 +19,7 @@ from roles.runtime_proxy.sparing import Sparing
 log = logging.getLogger(__name__)
 log.addFilter(Sparing())
 
-_OPTIONAL = 0.25  # part of what is left of the caller's time that a hook may take when the call goes on without it
+_OPTIONAL = 0.2  # part of what is left of the caller's time that a hook may take when the call goes on without it
 _BINDING = 0.75  # the same for a hook whose failure ends the call
 _FAREWELL = 1.0  # seconds that post hooks have to end when the process does
 
@@ -70,7 +70,7 @@ class Stages:
     async def pre(self, hook_type: str, record: Any, labels: Any, deadline: Deadline | None = None) -> Any:
         """The answer of the server asked before the engine, or None. Raises HookRefusal.
 
-        A server whose policy is not Fail gets a quarter of what is left of the caller's time: if it hangs, enough is left for the
+        A server whose policy is not Fail gets a fifth of what is left of the caller's time: if it hangs, enough is left for the
         engine. One whose policy is Fail gets three quarters: the rest is for saying why the call was refused.
         """
         server = first_for(self._servers(), hook_type)

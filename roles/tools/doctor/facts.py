@@ -23,6 +23,16 @@ class Socket:
 
 
 @dataclass(frozen=True, slots=True)
+class HookSocket:
+    """A registration with the runtime proxy. `binding`: pods wait for it; `problem`: why it cannot be asked, "" when it can."""
+
+    source: str
+    endpoint: str
+    binding: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class HostFacts:
     """One machine. `live`: it is the one that this process runs on, so that the kernel itself could be asked."""
 
@@ -49,6 +59,8 @@ class HostFacts:
     resctrl_mounted: bool = False
     resctrl_features: frozenset[str] = frozenset()
     sockets: tuple[Socket, ...] = ()
+    runtime_proxy: Socket | None = None
+    hook_sockets: tuple[HookSocket, ...] = ()
     kubelet_listens: bool | None = None
     kubelet_pods: str | None = None
     """"" when the kubelet lists its pods to us, else why not; None when it was not asked."""

@@ -18,6 +18,7 @@ from roles.koordlet.host.psitrigger import PressureTrigger
 from roles.koordlet.host.root import HostRoot, PathEscapeError
 from roles.koordlet.selftest import blocked, general
 from roles.koordlet.states.driver import kubelet_driver, kubelet_pid
+from roles.tools.doctor import hookservers
 from roles.tools.doctor.facts import HostFacts, Socket
 
 KUBELET_PORT = 10250
@@ -36,6 +37,7 @@ async def gather(root: HostRoot) -> HostFacts:
     live = root.root == "/"
     version, error = _version(root)
     sample = _sample(root, version) if version is not None else None
+    proxy = _path(root.var_run_path, hookservers.PROXY)
     return HostFacts(
         live=live,
         superuser=not live or os.geteuid() == 0,
@@ -57,6 +59,8 @@ async def gather(root: HostRoot) -> HostFacts:
         resctrl_mounted=_exists(_path(root.resctrl_path, "schemata")),
         resctrl_features=frozenset(_names(_path(root.resctrl_path, "info"))),
         sockets=tuple([await _ask(runtime, path, live=live) for runtime, path in _sockets(root)]),
+        runtime_proxy=await _ask("koord", proxy, live=live) if _exists(proxy) else None,
+        hook_sockets=await hookservers.gather(root, live=live),
         kubelet_listens=kubelet_pid(root, KUBELET_PORT) is not None,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from roles.tools.doctor import hookservers
 from roles.tools.doctor.facts import HostFacts
 from roles.tools.doctor.finding import Finding, fail, ok, warn
 
@@ -25,6 +26,7 @@ def judge(facts: HostFacts) -> Iterator[Finding]:
     yield from _pressure(facts)
     yield from _resctrl(facts)
     yield from _runtime(facts)
+    yield from hookservers.judge(facts)
     yield from _kubelet(facts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import grpc
@@ -13,7 +14,10 @@ from koord.protocols import cri_pb2 as cri
 from koord.protocols import runtimehook_pb2 as hook
 from roles.runtime_proxy.afterwards import Afterwards
 from roles.runtime_proxy.deadline import Deadline, share
+from roles.runtime_proxy.hookclient import HookError
 from roles.runtime_proxy.lanes import Lanes
+from roles.runtime_proxy.registration import HookServer as Registered
+from roles.runtime_proxy.stages import HookRefusal, HookRules, Stages
 from tests.roles.runtime_proxy.support import Engine, HookServer, create, proxied, run_pod, until
 
 
@@ -187,5 +191,32 @@ def test_lanes_are_forgotten_when_nobody_uses_them() -> None:
         tasks[1].cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         assert (order, len(lanes)) == (["x", "x", "z", "z"], 0)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-REG-03")
+@pytest.mark.parametrize(("policy", "part"), [("Ignore", 0.2), ("", 0.2), ("Fail", 0.75)])
+def test_a_hook_is_given_a_budget_of_its_own(policy: str, part: float) -> None:
+    """At most a fifth of what is left of the caller's time, unless the call may not go on without the hook."""
+
+    class Caller:
+        given: list[float | None] = []
+
+        async def call(self, server: Registered, hook_type: str, request: Any, deadline: float | None) -> Any:
+            self.given.append(deadline)
+            raise HookError("away")
+
+    async def scenario() -> None:
+        caller = Caller()
+        server = Registered("h.json", "/h.sock", ("PreStartContainer", "PostStartContainer"), policy)
+        stages = Stages(caller, lambda: (server,), HookRules(), lambda *_: None)
+        deadline = Deadline(10.0, lambda: 100.0)
+        with contextlib.suppress(HookRefusal):
+            await stages.pre("PreStartContainer", hook.ContainerResourceHookRequest(), {}, deadline)
+        assert caller.given == [pytest.approx(10 * part)]
+        await stages.post("PostStartContainer", hook.ContainerResourceHookRequest(), {}, "sandbox", deadline)
+        await stages.close()
+        assert caller.given[1:] in ([None], [pytest.approx(2.0)]), "after the answer: nobody waits; before it: a fifth"
 
     asyncio.run(scenario())

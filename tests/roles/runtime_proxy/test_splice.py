@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -92,48 +94,76 @@ class Talker(Engine):
         return super().handler(path)
 
 
-@pytest.mark.feature("RP-CRI-01")
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_every_byte_between_client_and_engine_is_the_other_ones(seed: int) -> None:
-    """Random calls, many at once: unary, streams, errors, cancelled ones, services that do not exist."""
+ROUND = 200
+#: Calls in all; a hundred thousand take a quarter of an hour.
+CALLS = int(os.environ.get("KOORD_SPLICE_CALLS", "600"))
 
-    async def one(channel: grpc.aio.Channel, rng: random.Random) -> None:
-        kind = rng.choice(("Status", "Echo", "Refuse", "Many", "Chat", "None", "Slow"))
-        service = rng.choice((RUNTIME, IMAGES, "/a.Future/"))
-        raw = rng.randbytes(rng.choice((0, 10, 3000, 200_000)) if kind != "Refuse" else 900)
-        metadata = tuple((f"k{rng.randrange(5)}", "v" * rng.randrange(60)) for _ in range(rng.randrange(4)))
-        with contextlib.suppress(grpc.aio.AioRpcError):
-            if kind == "Many":
-                async for _ in channel.unary_stream(service + kind)(raw, metadata=metadata):
-                    if rng.random() < 0.03:
-                        break
-            elif kind == "Chat":
-                call = channel.stream_stream(service + kind)(metadata=metadata)
-                for _ in range(rng.randrange(4)):
-                    await call.write(raw)
-                    await call.read()
-                await call.done_writing()
-            else:
-                timeout = 0.05 if kind == "Slow" else rng.choice((None, 5, 20.5))
-                await channel.unary_unary(service + kind)(raw, metadata=metadata, timeout=timeout)
+
+def lengths(kept: list[bytearray]) -> list[int]:
+    return [len(part) for part in kept]
+
+
+async def random_call(channel: grpc.aio.Channel, rng: random.Random, kinds: Counter[str]) -> None:
+    """A call of any sort: unary, streams that are broken off, errors, deadlines that pass, services that do not exist."""
+    kind = rng.choice(("Status", "Echo", "Refuse", "Many", "Chat", "None", "Slow"))
+    service = rng.choice((RUNTIME, IMAGES, "/a.Future/"))
+    size = 900 if kind == "Refuse" else rng.choices((0, 10, 3000, 200_000), (30, 40, 25, 5))[0]
+    raw = rng.randbytes(size)
+    metadata = tuple((f"k{rng.randrange(5)}", "v" * rng.randrange(60)) for _ in range(rng.randrange(4)))
+    try:
+        if kind == "Many":
+            async for _ in channel.unary_stream(service + kind)(raw, metadata=metadata):
+                if rng.random() < 0.03:
+                    break
+        elif kind == "Chat":
+            call = channel.stream_stream(service + kind)(metadata=metadata)
+            for _ in range(rng.randrange(4)):
+                await call.write(raw)
+                await call.read()
+            await call.done_writing()
+        else:
+            timeout = 0.05 if kind == "Slow" else rng.choice((None, 5, 20.5))
+            await channel.unary_unary(service + kind)(raw, metadata=metadata, timeout=timeout)
+        kinds[f"{kind} OK"] += 1
+    except grpc.aio.AioRpcError as error:
+        kinds[f"{kind} {error.code().name}"] += 1
+
+
+@pytest.mark.feature("RP-CRI-01")
+@pytest.mark.timeout(120 + CALLS // 20)
+def test_every_byte_between_client_and_engine_is_the_other_ones() -> None:
+    """Rounds of random calls, twenty at once, each round on a connection of its own; KOORD_SPLICE_CALLS says how many in all."""
 
     async def scenario() -> None:
-        rng = random.Random(seed)
+        kinds: Counter[str] = Counter()
+        passed = 0
         before, behind = Recorder(), Recorder()
         async with proxied(Talker(), before_engine=behind.at) as stack:
             own = len(behind.up)  # the proxy's own questions
             async with before.at(stack.directory / "before.sock", stack.directory / "proxy.sock"):
-                channel = grpc.aio.insecure_channel(f"unix:{stack.directory}/before.sock", options=WIDE)
-                for _ in range(10):
-                    await asyncio.gather(*(one(channel, rng) for _ in range(20)))
-                await channel.close()
-                await until(lambda: not any(c.streams for c in stack.app.backend._server._connections))
-                lengths = lambda kept: [len(part) for part in kept]  # noqa: E731
-                await until(lambda: lengths(before.up) == lengths(behind.up[own:]) and lengths(before.down) == lengths(behind.down[own:]))
-                assert len(before.up) == len(behind.up) - own == 1
-                assert len(before.up[0]) > 100_000
-                assert before.up == behind.up[own:]
-                assert before.down == behind.down[own:]
+                for number in range(max(CALLS // ROUND, 1)):
+                    rng = random.Random(number)
+                    channel = grpc.aio.insecure_channel(f"unix:{stack.directory}/before.sock", options=WIDE)
+                    for _ in range(ROUND // 20):
+                        await asyncio.gather(*(random_call(channel, rng, kinds) for _ in range(20)))
+                    await channel.close()
+                    await until(lambda: not any(c.streams for c in stack.app.backend._server._connections), limit=60)
+                    await until(
+                        lambda: lengths(before.up) == lengths(behind.up[own:]) and lengths(before.down) == lengths(behind.down[own:]),
+                        limit=60,
+                    )
+                    assert len(before.up) == len(behind.up) - own == 1
+                    assert len(before.up[0]) > 20_000
+                    assert before.up == behind.up[own:], f"round {number}"
+                    assert before.down == behind.down[own:], f"round {number}"
+                    passed += len(before.up[0]) + len(before.down[0])
+                    for kept in (before.up, before.down):
+                        kept.clear()
+                    del behind.up[own:], behind.down[own:]
+        assert kinds.total() == max(CALLS // ROUND, 1) * ROUND
+        expected = ("Status OK", "Echo OK", "Many OK", "Chat OK", "Refuse NOT_FOUND", "None UNIMPLEMENTED", "Slow DEADLINE_EXCEEDED")
+        assert set(expected) <= set(kinds), kinds
+        print(f"{kinds.total()} calls, {passed >> 20} MiB: {dict(sorted(kinds.items()))}")
 
     asyncio.run(scenario())
 

@@ -21,10 +21,10 @@ from koord.process.certificates import ensure
 from koord.protocols import cri_pb2
 from roles.koordlet.host.root import HostRoot
 from roles.tools import manifests
-from roles.tools.doctor import host, judge_cluster, judge_host
+from roles.tools.doctor import hookservers, host, judge_cluster, judge_host
 from roles.tools.doctor.cli import command
 from roles.tools.doctor.crds import drift
-from roles.tools.doctor.facts import ClusterFacts, HostFacts, NodeFacts, RightsFacts, Socket, WebhookFacts
+from roles.tools.doctor.facts import ClusterFacts, HookSocket, HostFacts, NodeFacts, RightsFacts, Socket, WebhookFacts
 from roles.tools.doctor.finding import Finding, Level, failed, lines
 from roles.tools.doctor.rights import Question, questions
 from roles.tools.doctor.webhooks import handshake, read_ca
@@ -363,3 +363,43 @@ def test_without_a_cluster_the_machine_is_looked_at_all_the_same(tmp_path: Path)
     done = CliRunner().invoke(command, ["--cluster", f"--kubeconfig={file}"])
     assert done.exit_code == 1
     assert done.output.startswith("fail  API server: http://127.0.0.1:9")
+
+
+@pytest.mark.feature("RP-OPS-01")
+def test_a_hook_server_whose_socket_is_gone_is_seen(tmp_path: Path) -> None:
+    """As on a node with a runtime proxy: two servers, one of them binding; then their sockets vanish."""
+    hooks, run = tmp_path / "etc/runtime/hookserver.d", tmp_path / "var/run"
+    hooks.mkdir(parents=True)
+    (run / "koord-runtimeproxy").mkdir(parents=True)
+    for name, policy in (("a", "Fail"), ("b", "Ignore")):
+        body = {"remote-endpoint": str(run / f"{name}.sock"), "failure-policy": policy, "runtime-hooks": ["PreRunPodSandbox"]}
+        (hooks / f"{name}.json").write_bytes(orjson.dumps(body))
+    (hooks / "c.json").write_text("[")
+
+    async def look(live: bool) -> dict[str, str]:
+        root = HostRoot.at("/", {"runtime-hooks-config-path": str(hooks)})
+        return {one.source: one.problem for one in await hookservers.gather(root, live=live)}
+
+    async def story() -> None:
+        servers = [await asyncio.start_unix_server(lambda reader, writer: writer.close(), run / f"{name}.sock") for name in "ab"]
+        assert await look(True) == {
+            "a.json": "",
+            "b.json": "",
+            "c.json": "c.json: not JSON: unexpected end of data: line 1 column 2 (char 1)",
+        }
+        for server in servers:
+            server.close()
+        assert "nobody listens at its socket" in (await look(True))["a.json"]
+        for name in "ab":
+            (run / f"{name}.sock").unlink(missing_ok=True)
+        assert (await look(True))["b.json"] == (await look(False))["b.json"] == "its socket is not there"
+
+    asyncio.run(story())
+    gone = [HookSocket("a.json", "/run/a.sock", True, "its socket is not there"), HookSocket("b.json", "/run/b.sock", False, "x")]
+    there = Socket("koord", "/run/koord-runtimeproxy/runtimeproxy.sock", "containerd 1.7")
+    told = list(judge_host.judge(replace(GOOD_HOST, runtime_proxy=there, hook_sockets=tuple(gone))))
+    assert [(one.area, one.level) for one in bad(told)] == [("hook servers", Level.FAIL), ("hook servers", Level.WARN)]
+    away = replace(there, answer="", error="UNAVAILABLE: x")
+    told = bad(list(judge_host.judge(replace(GOOD_HOST, runtime_proxy=away, hook_sockets=()))))
+    assert [(one.area, one.level) for one in told] == [("runtime proxy", Level.FAIL), ("hook servers", Level.WARN)]
+    assert bad(list(judge_host.judge(replace(GOOD_HOST, hook_sockets=tuple(gone))))) == [], "nobody asks hooks where there is no proxy"
