@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from roles.sandbox.world.faults import NETWORK, Fault
+from roles.sandbox.world.faults import HOST, NETWORK, Fault
 
 if TYPE_CHECKING:
     from roles.sandbox.world.process import Process
@@ -47,6 +47,8 @@ class Injector:
             self.until = max(self.until, self.world.loop.time() + fault.seconds)
         if fault.kind in NETWORK:
             self._connections(fault)
+        elif fault.kind in HOST:
+            self.world.hosts.hurt(fault)
         else:
             self._kinds[fault.kind](fault)
 

@@ -32,6 +32,7 @@ from roles.sandbox.world import faults as fault_plans
 from roles.sandbox.world import kubelet, programs, tenant, workloads
 from roles.sandbox.world.faults import Fault, FaultRules
 from roles.sandbox.world.history import AUTHOR, HEADER, History
+from roles.sandbox.world.host.fleet import Hosts
 from roles.sandbox.world.injection import Injector
 from roles.sandbox.world.loop import VirtualLoop, run
 from roles.sandbox.world.network import Network
@@ -73,6 +74,7 @@ class Spec:
     webhooks: bool = True
     hostile: int = 4  # attacks of a tenant (roles/sandbox/hostile.py)
     policies: bool = False  # the admission policies of configs/install, for which the tenant's rights are enforced
+    koordlets: int = 1  # nodes on a modelled host with an agent of their own
     kinds: tuple[str, ...] = ()
     workloads: tuple[Workload, ...] = ()
     plan: tuple[Fault, ...] | None = None
@@ -120,6 +122,7 @@ class World:
         self.server: ApiServer
         self.silent: set[str] = set()  # kubelets whose agent reports nothing
         self.graveyard: list[Process] = []
+        self.hosts = Hosts(self)
         self.injector = Injector(self)
         self.retry = random.Random(f"{self.seed}/retry").choice((2.0, 5.0, 5.0))  # seconds between looks at a lease
 
@@ -132,6 +135,11 @@ class World:
     def number(self, name: str) -> int:
         """A number of its own for each life of a program."""
         return random.Random(f"{self.seed}/{name}/{self.programs[name].number}").getrandbits(32)
+
+    @staticmethod
+    def address_of(node: str) -> str:
+        """The address in the status of a node."""
+        return fleet.address(int(node.rpartition("-")[2]))
 
     def clock(self, host: str) -> Clock:
         """The clocks of a host."""
@@ -150,6 +158,8 @@ class World:
     def start(self, name: str) -> None:
         """Start the next life of a program."""
         program = self.programs[name]
+        if program.process is not None and not program.process.dead and not program.process.ended:
+            return  # somebody else was earlier
         program.number += 1
         program.life = Life()
         program.process = Process(self.loop, name, program.number, self.clocks[name], self.seed, self.addresses[name])
@@ -206,7 +216,7 @@ class World:
             await ensure(client, CLUSTERCOLOCATIONPROFILES, objects.profile())
             if self.spec.webhooks:
                 await ensure(client, SECRETS, _secret(), objects.SYSTEM_NAMESPACE)
-            await ensure(client, CONFIGMAPS, objects.slo_config({"colocation-config": _COLOCATION}), objects.SYSTEM_NAMESPACE)
+            await ensure(client, CONFIGMAPS, objects.slo_config(self.hosts.strategies(_COLOCATION)), objects.SYSTEM_NAMESPACE)
             for index in range(self.spec.nodes):
                 body = fleet.node(index, cpus=self.spec.cpus, memory=self.spec.memory_gib * 2**30, now=self.clock("apiserver").now())
                 made = await client.create(NODES, body)
@@ -229,11 +239,16 @@ class World:
         """Workloads and faults of the seed."""
         spec = self.spec
         works = list(spec.workloads) or workloads.draw(random.Random(f"{self.seed}/workloads"), spec.pods, spec.minutes)
+        if self.hosts.names and not spec.workloads:
+            works += workloads.pinned(random.Random(f"{self.seed}/pinned"), spec.minutes)
         names = [f"{role}-{letter}" for role, count in self._replicas() for letter in "ab"[:count]]
         names += [f"kubelet-{fleet.node_name(i)}" for i in range(spec.nodes)]
+        agents = [f"koordlet-{node}" for node in self.hosts.names]
         plan = list(spec.plan) if spec.plan is not None else fault_plans.draw(
             random.Random(f"{self.seed}/plan"), spec.minutes * 60, spec.faults, names, spec.kinds
         )  # fmt: skip
+        if spec.plan is None:
+            plan = fault_plans.with_hosts(random.Random(f"{self.seed}/hosts"), plan, spec.minutes * 60, spec.faults, agents, spec.kinds)
         return works, plan
 
     async def _main(self) -> None:
@@ -245,9 +260,11 @@ class World:
         scheduler_config, descheduler_config = configurations(self.retry)
         first, second = programs.write_configurations(self.scratch, scheduler_config, descheduler_config)
         certificates = self.scratch / "certificates"
+        self.hosts.lay()
         for index in range(spec.nodes):
             node = fleet.node_name(index)
             self.add(f"kubelet-{node}", partial(_kubelet, self, node), host=node)
+        self.hosts.start()
         for letter in "ab"[: spec.managers]:
             self.add(f"manager-{letter}", lambda program: programs.manager(self, program.name, _life(program), certificates / program.name))
         for letter in "ab"[: spec.schedulers]:
@@ -269,7 +286,7 @@ class World:
         await hurting
         await asyncio.sleep(max(0.0, self.injector.until - self.loop.time()))
         self.history.tell("phase", "calm")
-        await asyncio.sleep(spec.calm)
+        await self.hosts.calm(spec.calm)
         self.history.tell("phase", "end")
         keeper.cancel()
 
@@ -297,6 +314,7 @@ def _life(program: Program) -> Life:
 def warm() -> None:
     """Import and make what all worlds of this process share."""
     import roles.descheduler.app
+    import roles.koordlet.app
     import roles.manager.app
     import roles.scheduler.app  # noqa: F401
 

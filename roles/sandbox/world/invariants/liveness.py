@@ -44,8 +44,9 @@ class WhatFitsIsBound(Invariant):
         for key, pod in sorted(self.history.of("pod").items()):
             if node_of(pod) or finished(pod) or pod["metadata"].get("deletionTimestamp") or annotations_of(pod).get(GANG) or held:
                 continue
-            if (pod["metadata"].get("labels") or {}).get(QUOTA_LABEL):
-                continue
+            labels = pod["metadata"].get("labels") or {}
+            if labels.get(QUOTA_LABEL) or labels.get("koordinator.sh/qosClass") in ("LSE", "LSR"):
+                continue  # CPUs of its own are more than so much CPU
             wants = requests(pod)
             for place, left in sorted(free.items()):
                 if all(left.get(resource, 0) >= amount for resource, amount in wants.items()):
@@ -59,7 +60,11 @@ class NobodyCrashes(Invariant):
     allowed = ("lost", "lease", "ended", "the first webhook sync")
 
     def see(self, entry: Entry) -> Iterator[str]:
-        if entry.verb == "ended" and role_of(entry.key) in LEASES and not any(word in entry.text for word in self.allowed):
+        if entry.verb != "ended":
+            return
+        role = role_of(entry.key)
+        crashed = entry.text != "ended" if role == "koordlet" else not any(word in entry.text for word in self.allowed)
+        if crashed and (role in LEASES or role == "koordlet"):
             yield f"{entry.key} ended: {entry.text}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from roles.sandbox.world.invariants.base import Invariant
 from roles.sandbox.world.invariants.evictions import EvictedOnce, OneNodeMakesRoom
 from roles.sandbox.world.invariants.gangs import GangWhole
+from roles.sandbox.world.invariants.hosts import HOST_INVARIANTS
 from roles.sandbox.world.invariants.leadership import LeadersLead, OneLeaderWrites
 from roles.sandbox.world.invariants.liveness import ItSettles, NobodyCrashes, WhatFitsIsBound
 from roles.sandbox.world.invariants.migrations import MoveHasAPlace
@@ -32,4 +33,5 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     LeadersLead,
     NobodyCrashes,
     ItSettles,
+    *HOST_INVARIANTS,
 )
