@@ -35,13 +35,6 @@ def _source(obj: Obj) -> str:
     return (obj.get("source") or {}).get("component") or obj.get("reportingComponent") or ""
 
 
-def _controller(obj: Obj) -> str:
-    for ref in obj["metadata"].get("ownerReferences") or ():
-        if ref.get("controller"):
-            return str(ref.get("uid") or "")
-    return ""
-
-
 _NAME = _get("metadata", "name")
 _NAMESPACE = _get("metadata", "namespace")
 
