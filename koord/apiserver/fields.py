@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from koord.api.selectors import SelectorError, parse_field_selector
 from koord.apiserver.errors import bad_request
-from koord.kube.selectors import SelectorError, parse_field_selector
 
 if TYPE_CHECKING:
     from koord.apiserver.resources import Resource

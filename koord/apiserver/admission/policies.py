@@ -6,10 +6,10 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from koord.api.selectors import from_label_selector
 from koord.apiserver.admission.attributes import Attributes
 from koord.apiserver.admission.matching import compile_match, matching_resource
 from koord.apiserver.errors import StatusError, forbidden
-from koord.kube.selectors import from_label_selector
 
 if TYPE_CHECKING:
     from koord.apiserver.admission.matching import Match

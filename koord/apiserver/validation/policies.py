@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from koord.api.quantity import Quantity
+from koord.api.selectors import SelectorError, from_label_selector
 from koord.apiserver.errors import Cause, invalid_value, not_supported, required
 from koord.apiserver.quota.usage import COMPUTE, POD_SCOPES, STANDARD, scopes
 from koord.apiserver.validation.names import qualified_name
-from koord.kube.selectors import SelectorError, from_label_selector
 
 Obj = dict[str, Any]
 
