@@ -123,14 +123,14 @@ class PolicyAdmission:
 
 def _ask(policy: Policy, values: Obj | _Unjudged) -> tuple[list[Verdict], dict[str, str]]:
     from koord.apiserver.cel.environment import CelError
-    from koord.apiserver.cel.policy import Verdict, meets
+    from koord.apiserver.cel.policy import Verdict
 
     try:
         if isinstance(values, _Unjudged):
             raise values
         if policy.causes:
             raise _Unjudged(policy.causes[0].text())
-        if not meets(policy.conditions, values):
+        if not policy.applies(values):
             return [], {}
         return policy.judge(values), policy.audit(values)
     except (CelError, _Unjudged) as error:
