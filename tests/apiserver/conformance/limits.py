@@ -195,7 +195,8 @@ def crd_rule_types(t: Transcript) -> None:
         "map": {"type": "object", "additionalProperties": INT, "maxProperties": 5}, "list": {"type": "array", "maxItems": 5, "items": TEXT},
     }  # fmt: skip
     listed = (
-        "self.share < 0.5", "self.wait > duration('1s')", "self.at < timestamp('2030-01-01T00:00:00Z')", "self.port == 80 || self.port == 'http'",
+        "self.share < 0.5", "self.wait > duration('1s')", "self.at < timestamp('2030-01-01T00:00:00Z')",
+        "self.port == 80 || self.port == 'http'",
         "self.some__dash__name == self.__namespace__", "self.map.all(k, self.map[k] > 0) && 'a' in self.map",
         "self.list.exists(e, e.startsWith('b')) && self.list.isSorted()",
     )  # fmt: skip
