@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,17 +15,11 @@ By default it listens on 127.0.0.1 with TLS and a random bearer token: take both
 """
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(n.strip() for n in text.split(",") if n.strip())
-
-
 @click.command(name="apiserver", help=_HELP)
 @click.option("--port", type=click.IntRange(0, 65535), default=6443, show_default=True, help="Port to listen on; 0 takes a free one.")
 @click.option("--bind-address", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Keep the state, certificates and the token here.")
-@click.option(
-    "--print-kubeconfig", "kubeconfig_file", type=click.Path(path_type=Path), help="Write a kubeconfig to this file; - is stdout."
-)
+@click.option("--print-kubeconfig", type=click.Path(path_type=Path), help="Write a kubeconfig to this file; - is stdout.")
 @click.option(
     "--crds", type=click.Path(path_type=Path, exists=True), help="Install the CustomResourceDefinitions of this file or directory."
 )
@@ -46,7 +41,9 @@ def _names(text: str) -> frozenset[str]:
     "--enable-controllers", default="", help="Built-in controllers to turn on, with commas; disruption (budget status) is off by default."
 )
 @click.option(
-    "--disable-controllers", default="", help="Built-in controllers to turn off, with commas: namespace, garbagecollector, event-ttl."
+    "--disable-controllers",
+    default="",
+    help="Built-in controllers to turn off, with commas: namespace, garbagecollector, event-ttl, resourcequota.",
 )
 @click.option("--event-ttl", default="1h", show_default=True, help="How long events live (a duration such as 1h or 90s).")
 @click.option(
@@ -57,51 +54,12 @@ def _names(text: str) -> frozenset[str]:
     help="Webhooks that name a Service nobody maps (--webhook-service): skip them, or obey their failurePolicy.",
 )
 @click.option("--webhook-service", multiple=True, metavar="NAMESPACE/NAME=HOST:PORT", help="Where a Service named by webhooks really is.")
-def command(
-    port: int,
-    bind_address: str,
-    data_dir: Path | None,
-    kubeconfig_file: Path | None,
-    crds: Path | None,
-    tls: bool,
-    tls_cert_file: Path | None,
-    tls_private_key_file: Path | None,
-    token: str | None,
-    anonymous: bool,
-    authorization_mode: str,
-    enable_admission_plugins: str,
-    disable_admission_plugins: str,
-    enable_controllers: str,
-    disable_controllers: str,
-    event_ttl: str,
-    unresolvable_webhooks: str,
-    webhook_service: tuple[str, ...],
-) -> None:
-    from koord.apiserver.main import Flags, serve
+def command(**flags: Any) -> None:
+    from koord.apiserver.main import read, serve
 
     try:
-        flags = Flags(
-            port=port,
-            bind_address=bind_address,
-            data_dir=data_dir,
-            kubeconfig=kubeconfig_file,
-            crds=crds,
-            tls=tls,
-            cert_file=tls_cert_file,
-            key_file=tls_private_key_file,
-            token=token,
-            anonymous=anonymous,
-            authorization_mode=authorization_mode,
-            enabled_plugins=_names(enable_admission_plugins),
-            disabled_plugins=_names(disable_admission_plugins),
-            enabled_controllers=_names(enable_controllers),
-            disabled_controllers=_names(disable_controllers),
-            event_ttl=event_ttl,
-            unresolvable_webhooks=unresolvable_webhooks,
-            webhook_services=webhook_service,
-        )
-        flags.check()
+        start = read(flags)
     except ValueError as err:
         click.echo(f"error: {err}", err=True)
         sys.exit(1)
-    sys.exit(serve(flags))
+    sys.exit(serve(start))

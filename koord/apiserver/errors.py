@@ -100,10 +100,6 @@ def field_forbidden(field: str, detail: str) -> Cause:
     return Cause("FieldValueForbidden", field, f"Forbidden: {detail}")
 
 
-def too_long(field: str, value: object, limit: int) -> Cause:
-    return Cause("FieldValueTooLong", field, f"Too long: must have at most {limit} bytes")
-
-
 def _qualified(word: str, group: str) -> str:
     return f"{word}.{group}" if group else word
 

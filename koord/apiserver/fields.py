@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from koord.api.selectors import SelectorError, parse_field_selector
 from koord.apiserver.errors import bad_request
-from koord.kube.selectors import SelectorError, parse_field_selector
 
 if TYPE_CHECKING:
     from koord.apiserver.resources import Resource
@@ -33,13 +33,6 @@ def _get(*path: str, default: str = "") -> Getter:
 
 def _source(obj: Obj) -> str:
     return (obj.get("source") or {}).get("component") or obj.get("reportingComponent") or ""
-
-
-def _controller(obj: Obj) -> str:
-    for ref in obj["metadata"].get("ownerReferences") or ():
-        if ref.get("controller"):
-            return str(ref.get("uid") or "")
-    return ""
 
 
 _NAME = _get("metadata", "name")

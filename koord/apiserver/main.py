@@ -2,182 +2,148 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import ipaddress
 import logging
 import re
-import signal
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 
 from koord import seams
+from koord.api.times import parse_duration
 from koord.apiserver import kubeconfig, manifests
 from koord.apiserver.admission.chain import known_plugins
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.controllers.registry import CONTROLLERS
 from koord.apiserver.disk import DiskError
 from koord.apiserver.server import ApiServer
-from koord.process import certificates
+from koord.process import certificates, life
+from koord.process.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
-
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_STOP_SECONDS = 5.0
-
-
-def seconds(text: str) -> float:
-    """A Go duration in seconds. Raises ValueError."""
-    parts = _DURATION.findall(text)
-    if not parts or "".join(n + u for n, u in parts) != text:
-        raise ValueError(f"{text!r} is not a duration; accepted: such as 1h, 5m0s, 90s")
-    return sum(float(n) * _UNITS[u] for n, u in parts)
 
 
 @dataclass(slots=True)
 class Flags:
-    """The command line."""
+    """The command line: the server's own settings, and what is around them. Without `pair` (certificate, key) one is made."""
 
+    config: ServerConfig
     port: int
     bind_address: str
-    data_dir: Path | None
     kubeconfig: Path | None
     crds: Path | None
     tls: bool
-    cert_file: Path | None
-    key_file: Path | None
-    token: str | None
-    anonymous: bool
-    authorization_mode: str
-    enabled_plugins: frozenset[str]
-    disabled_plugins: frozenset[str]
-    enabled_controllers: frozenset[str]
-    disabled_controllers: frozenset[str]
-    event_ttl: str
-    unresolvable_webhooks: str
-    webhook_services: tuple[str, ...]
-
-    def check(self) -> None:
-        """Refuse what makes no sense together. Raises ValueError."""
-        for flag, names in (("--enable-admission-plugins", self.enabled_plugins), ("--disable-admission-plugins", self.disabled_plugins)):
-            unknown = names - known_plugins()
-            if unknown:
-                raise ValueError(f"{flag}: unknown {', '.join(sorted(unknown))}; accepted: {', '.join(sorted(known_plugins()))}")
-        known = {c.name for c in CONTROLLERS}
-        for flag, names in (("--enable-controllers", self.enabled_controllers), ("--disable-controllers", self.disabled_controllers)):
-            if names - known:
-                raise ValueError(f"{flag}: unknown {', '.join(sorted(names - known))}; accepted: {', '.join(sorted(known))}")
-        if (self.cert_file is None) != (self.key_file is None):
-            raise ValueError("--tls-cert-file and --tls-private-key-file go together")
-        if self.anonymous and self.token:
-            raise ValueError("--anonymous and --token exclude each other")
-        open_door = self.anonymous or (not self.tls and self.token is None)
-        if open_door and not self.loopback:
-            raise ValueError(f"--bind-address {self.bind_address}: without TLS and a token the server only listens on the loopback")
-        seconds(self.event_ttl)
-        self.services()
-
-    @property
-    def loopback(self) -> bool:
-        try:
-            return ipaddress.ip_address(self.bind_address).is_loopback
-        except ValueError:
-            return self.bind_address == "localhost"
-
-    def services(self) -> dict[str, str]:
-        """--webhook-service as a map. Raises ValueError."""
-        out: dict[str, str] = {}
-        for text in self.webhook_services:
-            found = re.fullmatch(r"([^/=]+/[^/=]+)=(.+:\d+)", text)
-            if found is None:
-                raise ValueError(f"--webhook-service {text!r}: accepted: NAMESPACE/NAME=HOST:PORT")
-            out[found.group(1)] = found.group(2)
-        return out
+    pair: tuple[Path, Path] | None
 
 
-def _token(flags: Flags) -> str:
+def read(flags: dict[str, Any]) -> Flags:
+    """The options of the command by their names. Raises ValueError for what makes no sense, alone or together."""
+    plugins = [_names(flags, f"{verb}_admission_plugins", known_plugins()) for verb in ("enable", "disable")]
+    controllers = [_names(flags, f"{verb}_controllers", frozenset(c.name for c in CONTROLLERS)) for verb in ("enable", "disable")]
+    cert, key = flags["tls_cert_file"], flags["tls_private_key_file"]
+    if (cert is None) != (key is None):
+        raise ValueError("--tls-cert-file and --tls-private-key-file go together")
+    if flags["anonymous"] and flags["token"]:
+        raise ValueError("--anonymous and --token exclude each other")
+    if (flags["anonymous"] or (not flags["tls"] and flags["token"] is None)) and not _loopback(flags["bind_address"]):
+        raise ValueError(f"--bind-address {flags['bind_address']}: without TLS and a token the server only listens on the loopback")
+    config = ServerConfig(
+        token=_token(flags),
+        authorization_mode=flags["authorization_mode"],
+        enabled_plugins=plugins[0],
+        disabled_plugins=plugins[1],
+        enabled_controllers=controllers[0],
+        disabled_controllers=controllers[1],
+        data_dir=flags["data_dir"],
+        event_ttl=parse_duration(flags["event_ttl"]),
+        unresolvable_webhooks=flags["unresolvable_webhooks"],
+        webhook_services=_services(flags["webhook_service"]),
+    )
+    pair = (cert, key) if cert is not None else None
+    return Flags(config, flags["port"], flags["bind_address"], flags["print_kubeconfig"], flags["crds"], flags["tls"], pair)
+
+
+def _names(flags: dict[str, Any], flag: str, known: frozenset[str]) -> frozenset[str]:
+    names = frozenset(name.strip() for name in flags[flag].split(",") if name.strip())
+    if names - known:
+        wrong = ", ".join(sorted(names - known))
+        raise ValueError(f"--{flag.replace('_', '-')}: unknown {wrong}; accepted: {', '.join(sorted(known))}")
+    return names
+
+
+def _loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def _services(texts: tuple[str, ...]) -> dict[str, str]:
+    out: dict[str, str] = {}
+    for text in texts:
+        found = re.fullmatch(r"([^/=]+/[^/=]+)=(.+:\d+)", text)
+        if found is None:
+            raise ValueError(f"--webhook-service {text!r}: accepted: NAMESPACE/NAME=HOST:PORT")
+        out[found.group(1)] = found.group(2)
+    return out
+
+
+def _token(flags: dict[str, Any]) -> str:
     """The administrator's token: as given, as kept in the data directory, or new. kubectl sends none without TLS."""
-    if flags.token is not None:
-        return flags.token
-    if flags.anonymous or not flags.tls:
-        return ""
-    if flags.data_dir is None:
+    if flags["token"] is not None or flags["anonymous"] or not flags["tls"]:
+        return flags["token"] or ""
+    if flags["data_dir"] is None:
         return seams.token_urlsafe(24)
-    file = flags.data_dir / "token"
+    file: Path = flags["data_dir"] / "token"
     if not file.exists():
-        flags.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         file.touch(mode=0o600)
         file.write_text(seams.token_urlsafe(24))
     return file.read_text().strip()
 
 
-async def _run(flags: Flags, scratch: Path) -> int:
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    config = ServerConfig(
-        token=_token(flags),
-        authorization_mode=flags.authorization_mode,
-        disabled_plugins=flags.disabled_plugins,
-        enabled_plugins=flags.enabled_plugins,
-        enabled_controllers=flags.enabled_controllers,
-        disabled_controllers=flags.disabled_controllers,
-        data_dir=flags.data_dir,
-        event_ttl=seconds(flags.event_ttl),
-        unresolvable_webhooks=flags.unresolvable_webhooks,
-        webhook_services=flags.services(),
-    )
-    server = ApiServer(config)
+async def _run(flags: Flags, scratch: Path, alive: life.Life) -> None:
+    server = ApiServer(flags.config)
     context, ca = None, b""
     if flags.tls:
-        if flags.cert_file is not None and flags.key_file is not None:
-            pair = certificates.load(flags.cert_file, flags.key_file)
+        where = (flags.config.data_dir or scratch) / "certs"
+        if flags.pair is not None:
+            pair = certificates.load(*flags.pair)
         else:
-            where = (flags.data_dir or scratch) / "certs"
             pair = certificates.ensure(where, flags.bind_address, certificates.API_SERVER_NAMES)
         context, ca = pair.context(), pair.ca
-        if flags.cert_file is None:
-            renewal = certificates.keep(where, flags.bind_address, context, certificates.API_SERVER_NAMES)
-            server.background(renewal, "certificate")
+        if flags.pair is None:
+            alive.spawn(certificates.keep(where, flags.bind_address, context, certificates.API_SERVER_NAMES), "certificate")
+    alive.on_stop(server.stop)
     await server.start(flags.bind_address, flags.port, context)
     if flags.crds is not None:
         await manifests.install(server.core, manifests.read(flags.crds))
     if flags.kubeconfig is not None:
-        made = kubeconfig.build(server.url, config.token, ca)
+        made = kubeconfig.build(server.url, flags.config.token, ca)
         if str(flags.kubeconfig) == "-":
             sys.stdout.write(orjson.dumps(made, option=orjson.OPT_INDENT_2).decode() + "\n")
             sys.stdout.flush()
         else:
             kubeconfig.write(flags.kubeconfig, made)
     log.info("serving on %s", server.url)
-    if flags.data_dir is None:
+    if flags.config.data_dir is None:
         log.warning("nothing is kept: the state ends with this process; --data-dir keeps it")
-    await stop.wait()
-    log.info("stopping")
-    try:
-        async with asyncio.timeout(_STOP_SECONDS):
-            await server.stop()
-    except TimeoutError:
-        log.error("could not stop in %s s", _STOP_SECONDS)
-        return 1
-    return 0
+    await alive.stopping.wait()
 
 
 def serve(flags: Flags) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code."""
-    import uvloop
-
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    gc.set_threshold(50_000, 50, 1000)
-    try:
-        with tempfile.TemporaryDirectory(prefix="koord-apiserver-") as scratch:
-            return int(uvloop.run(_run(flags, Path(scratch))))
-    except (OSError, DiskError, manifests.ManifestError) as err:
-        log.error("cannot serve: %s", err)
-        return 1
+    with tempfile.TemporaryDirectory(prefix="koord-apiserver-") as scratch:
+
+        async def main(alive: life.Life) -> None:
+            try:
+                await _run(flags, Path(scratch), alive)
+            except (OSError, DiskError, manifests.ManifestError) as err:
+                raise ConfigurationError(f"cannot serve: {err}") from err
+
+        return life.run(main, name="koord apiserver")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from koord.config.selectors import LabelSelector
+from koord.api.selectors import Selector
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +47,17 @@ class Impossible(Exception):
 _NOTHING = Bound()
 
 
-def bounds_of(selector: LabelSelector) -> dict[str, Bound]:
+def bounds_of(selector: Selector) -> dict[str, Bound]:
     """What a selector demands, by key."""
     found: dict[str, Bound] = {}
-    for key, operator, values in selector.requirements:
+    for requirement in selector.requirements:
+        key, values = requirement.key, requirement.values
         bound = {
             "In": Bound(allowed=values, present=True),
             "NotIn": Bound(excluded=values),
             "Exists": Bound(present=True),
             "DoesNotExist": Bound(absent=True),
-        }[operator]
+        }[requirement.operator]
         found[key] = found.get(key, _NOTHING).joined(bound)
     return found
 
@@ -79,7 +80,7 @@ def meeting(one: Mapping[str, Bound], other: Mapping[str, Bound]) -> dict[str, s
 class SelectorIndex:
     """Selectors by their number; None matches nothing."""
 
-    def __init__(self, selectors: Sequence[LabelSelector | None]) -> None:
+    def __init__(self, selectors: Sequence[Selector | None]) -> None:
         self._selectors = selectors
         self._bounds = [bounds_of(selector) if selector is not None else {} for selector in selectors]
         self._pinned: dict[str, dict[str, list[int]]] = {}

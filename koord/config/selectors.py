@@ -1,68 +1,23 @@
-"""Label selectors as they stand in configuration and custom resources: compiled once, then matched; pure.
-
-`koord.kube.selectors` lies above this layer; this is the part that configuration needs.
-"""
+"""Label selectors as they stand in configuration and custom resources: every mistake with its path, or a compiled `Selector`; pure."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from koord.api.selectors import OPERATORS, Selector, SelectorError, from_label_selector, validate_key, validate_value
 from koord.config.errors import ConfigError, join, unknown_field
 
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
-_PREFIX = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
-_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
+_OPERATORS = OPERATORS[:4]
 _FIELDS = ("matchLabels", "matchExpressions")
 _EXPRESSION_FIELDS = ("key", "operator", "values")
 
 
-class LabelSelector:
-    """A compiled metav1.LabelSelector; an empty one matches everything. `LabelSelector.compile` refuses an invalid one."""
-
-    __slots__ = ("_expressions", "_labels", "source")
-
-    def __init__(self, source: Mapping[str, Any]) -> None:
-        self.source = source
-        self._labels: tuple[tuple[str, str], ...] = tuple((source.get("matchLabels") or {}).items())
-        self._expressions = tuple(
-            (item["key"], item["operator"], frozenset(item.get("values") or ())) for item in source.get("matchExpressions") or ()
-        )
-
-    @classmethod
-    def compile(cls, selector: Any, path: str = "nodeSelector") -> LabelSelector:
-        """Raises ConfigError with the first mistake."""
-        for error in selector_errors(selector, path):
-            raise error
-        return cls(selector)
-
-    @property
-    def requirements(self) -> Iterator[tuple[str, str, frozenset[str]]]:
-        """(key, operator, values) of every requirement; a label that must match is `In` one value."""
-        yield from ((key, "In", frozenset((value,))) for key, value in self._labels)
-        yield from self._expressions
-
-    @property
-    def empty(self) -> bool:
-        """Whether the selector has no requirement at all."""
-        return not self._labels and not self._expressions
-
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether the labels meet every requirement."""
-        for key, value in self._labels:
-            if labels.get(key) != value:
-                return False
-        for key, operator, values in self._expressions:
-            if operator == "In":
-                held = key in labels and labels[key] in values
-            elif operator == "NotIn":
-                held = key not in labels or labels[key] not in values
-            else:
-                held = (key in labels) == (operator == "Exists")
-            if not held:
-                return False
-        return True
+def compile_selector(selector: Any, path: str = "nodeSelector") -> Selector:
+    """An empty selector matches everything. Raises ConfigError with the first mistake."""
+    for error in selector_errors(selector, path):
+        raise error
+    return from_label_selector(selector)
 
 
 def selector_errors(selector: Any, path: str) -> Iterator[ConfigError]:
@@ -115,11 +70,14 @@ def _unknown(given: Mapping[str, Any], known: tuple[str, ...], where: str) -> It
 
 
 def _key_errors(key: Any, where: str) -> Iterator[ConfigError]:
-    prefix, slash, name = key.rpartition("/") if isinstance(key, str) else ("", "", "")
-    if not _NAME.fullmatch(name) or (slash and (len(prefix) > 253 or not _PREFIX.fullmatch(prefix))):
-        yield ConfigError(where, f"{key!r} is no valid label key")
+    try:
+        validate_key(key)
+    except SelectorError as error:
+        yield ConfigError(where, str(error))
 
 
 def _value_errors(value: Any, where: str) -> Iterator[ConfigError]:
-    if not isinstance(value, str) or (value and not _NAME.fullmatch(value)):
-        yield ConfigError(where, f"{value!r} is no valid label value")
+    try:
+        validate_value(value)
+    except SelectorError as error:
+        yield ConfigError(where, str(error))

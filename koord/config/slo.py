@@ -12,11 +12,12 @@ from typing import Any, Protocol
 
 import orjson
 
+from koord.api.selectors import Selector
 from koord.config import slo_schema as s
 from koord.config.colocation import ColocationStrategy, override_by_node, validity_errors
 from koord.config.errors import ConfigError, join
 from koord.config.schema import clean, errors, merge, unknown
-from koord.config.selectors import LabelSelector
+from koord.config.selectors import compile_selector
 
 
 class NodeLike(Protocol):
@@ -31,7 +32,7 @@ class NodeEntry:
     """A node entry: `strategy` is already the cluster strategy with the entry's own fields laid over it."""
 
     name: str
-    selector: LabelSelector | None
+    selector: Selector | None
     strategy: dict[str, Any]
 
 
@@ -201,10 +202,10 @@ def _parse_key(key: str, text: str, notes: list[ConfigError]) -> tuple[KeyConfig
 
 def _parse_entry(key: str, cluster: dict[str, Any], item: dict[str, Any], where: str) -> tuple[NodeEntry, list[ConfigError]]:
     name, wrong = str(item.get("name") or ""), []
-    selector: LabelSelector | None = None
+    selector: Selector | None = None
     if item.get("nodeSelector") is not None:
         try:
-            selector = LabelSelector.compile(item["nodeSelector"], join(where, "nodeSelector"))
+            selector = compile_selector(item["nodeSelector"], join(where, "nodeSelector"))
         except ConfigError as error:
             wrong.append(error)
     own = clean(s.STRATEGIES[key], item)
@@ -233,7 +234,7 @@ def _differs(new: KeyConfig, old: KeyConfig) -> bool:
 
 
 def _entries(config: KeyConfig) -> list[tuple[Any, dict[str, Any]]]:
-    return [(entry.selector.source if entry.selector else None, entry.strategy) for entry in config.nodes]
+    return [(entry.selector, entry.strategy) for entry in config.nodes]
 
 
 class SLOConfigStore:

@@ -9,11 +9,12 @@ from typing import Any
 import orjson
 
 from koord.api.quantity import QuantityError, parse_value
+from koord.api.selectors import Selector
 from koord.config import slo_schema as s
 from koord.config.errors import ConfigError, join
 from koord.config.schema import errors
 from koord.config.selector_index import SelectorIndex
-from koord.config.selectors import LabelSelector, selector_errors
+from koord.config.selectors import compile_selector, selector_errors
 
 CHECKED = (s.COLOCATION, s.THRESHOLD, s.QOS, s.SYS, s.BURST, *s.EXTENSIONS)
 """Keys whose node entries and ranges are checked strictly; the other keys are checked for types and ranges only."""
@@ -54,9 +55,9 @@ class NodeEntries:
             yield ConfigError(_where(self.key, one), f"the node strategies {names} match the same nodes, such as {labels}")
 
 
-def _compiled(selector: Any) -> LabelSelector | None:
+def _compiled(selector: Any) -> Selector | None:
     try:
-        return None if selector is None else LabelSelector.compile(selector)
+        return None if selector is None else compile_selector(selector)
     except ConfigError:
         return None
 

@@ -44,18 +44,18 @@ class TokenBucket:
             self._tokens = min(float(self.burst), self._tokens + max(0.0, now - self._at) * self.qps)
         self._at = now
 
-    def take(self, now: float) -> bool:
-        """Take a token if there is one."""
+    def take(self, now: float, keep: int = 0) -> bool:
+        """Take a token if there is one more than `keep`."""
         self._refill(now)
-        if self._tokens < 1.0 - _ROUNDING:
+        if self._tokens < keep + 1.0 - _ROUNDING:
             return False
         self._tokens -= 1.0
         return True
 
-    def wait(self, now: float) -> float:
-        """Seconds until there is a token; 0 if there is one."""
+    def wait(self, now: float, keep: int = 0) -> float:
+        """Seconds until there is one token more than `keep`; 0 if there is."""
         self._refill(now)
-        missing = 1.0 - self._tokens
+        missing = keep + 1.0 - self._tokens
         return max(_LEAST_WAIT, missing / self.qps) if missing > _ROUNDING else 0.0
 
     def give_back(self) -> None:
@@ -75,10 +75,15 @@ class TokenBucket:
 
 
 class RateLimiter:
-    """Requests wait here, the most urgent class first, in order of arrival within one; without a rate they do not wait."""
+    """Requests wait here, the most urgent class first, in order of arrival within one; without a rate they do not wait.
+
+    A tenth of the burst is left for reviews, bindings and evictions: one of them does not wait for the next token because a flood of
+    status writes took the last one.
+    """
 
     def __init__(self, qps: float | None, burst: int | None) -> None:
         self._bucket = TokenBucket(qps, burst or max(1, int(qps))) if qps and qps > 0 else None
+        self._kept = self._bucket.burst // 10 if self._bucket is not None else 0
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._arrivals = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -89,7 +94,7 @@ class RateLimiter:
             return 0.0
         loop = asyncio.get_running_loop()
         began = loop.time()
-        if not self._waiting and self._bucket.take(began):
+        if not self._waiting and self._bucket.take(began, self._keep(priority)):
             return 0.0
         turn: asyncio.Future[None] = loop.create_future()
         self._arrivals += 1
@@ -104,6 +109,10 @@ class RateLimiter:
             raise
         return loop.time() - began
 
+    def _keep(self, priority: int) -> int:
+        """How many tokens a class leaves alone."""
+        return self._kept if priority >= Priority.STATUS else 0
+
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         """Hand out the tokens that are there, and come back for the next one."""
         assert self._bucket is not None
@@ -114,10 +123,10 @@ class RateLimiter:
         while self._waiting:
             if self._waiting[0][2].done():  # cancelled meanwhile
                 heapq.heappop(self._waiting)
-            elif self._bucket.take(now):
+            elif self._bucket.take(now, keep := self._keep(self._waiting[0][0])):
                 heapq.heappop(self._waiting)[2].set_result(None)
             else:
-                self._timer = loop.call_later(self._bucket.wait(now), self._serve, loop)
+                self._timer = loop.call_later(self._bucket.wait(now, keep), self._serve, loop)
                 return
 
 

@@ -21,6 +21,7 @@ log = logging.getLogger("koord.kube.informers")
 
 BACKOFF_FIRST = 0.2  # seconds
 BACKOFF_LIMIT = 15.0  # seconds
+RELIST_SPREAD = 2.0  # seconds over which relists are spread: an API server that comes back tells everybody at once that they are too old
 MISSING_KIND_PERIOD = 30.0  # seconds between looks for a kind that the server does not serve
 STEADY = 5.0  # seconds that a watch lasts to count as working, if nothing came through it
 SLICE = 16  # objects between two looks at the clock
@@ -96,7 +97,7 @@ class Reflector:
         pause = self._backoff.next()
         if isinstance(error, errors.Gone):
             log.info("%s: %s; listing again", self.label, error)
-            return pause
+            return max(pause, seams.rng().random() * RELIST_SPREAD)
         if isinstance(error, errors.NotFound):
             if self.optional:
                 self._empty()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from koord.config.selectors import LabelSelector
+from koord.config.selectors import compile_selector
 from roles.descheduler import registry
 from roles.descheduler.config import DeschedulerConfiguration, ResolvedProfile, resolve
 from roles.descheduler.framework.evicting import Controller, Evicting, Setup
@@ -28,7 +28,7 @@ class Options:
 def rounds(options: Options, setup_of: SetupOf) -> Rounds:
     """Everything that runs in rounds. `setup_of(profile)` gives the doors of a profile what they need."""
     config = options.config
-    selector = LabelSelector.compile(config.node_selector) if config.node_selector is not None else None
+    selector = compile_selector(config.node_selector) if config.node_selector is not None else None
     limits = Limits(
         config.max_no_of_pods_to_evict_per_node, config.max_no_of_pods_to_evict_per_namespace, config.max_no_of_pods_to_evict_total
     )
@@ -46,7 +46,7 @@ def _profile(profile: ResolvedProfile, interval: float, setup: Setup) -> Profile
         point: [registry.PLUGIN_TYPES[name].make(profile.args[name], interval) for name in profile.plugins[point]]
         for point in ("deschedule", "balance")
     }
-    selector = LabelSelector.compile(profile.node_selector) if profile.node_selector is not None else None
+    selector = compile_selector(profile.node_selector) if profile.node_selector is not None else None
     filters = [doors[name] for name in profile.plugins["filter"]]
     return Profile(profile.name, selector, doors[profile.plugins["evict"][0]], filters, plugins, profile.observe)
 

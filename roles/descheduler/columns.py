@@ -14,7 +14,7 @@ import numpy as np
 
 from koord.accounting.resources import add_into
 from koord.api.objects import Pod, PodAffinityTerm, Taint
-from koord.kube.selectors import SelectorError, from_label_selector
+from koord.api.selectors import SelectorError, from_label_selector
 from roles.descheduler.nodefit import HARD, Placeable, anti_affinity_terms, compiled_affinity, tolerates
 from roles.descheduler.picture import NodeView, PodView, Vector
 from roles.descheduler.podindex import PodIndex

@@ -14,7 +14,7 @@ from koord.config.errors import ConfigError, InvalidConfig, did_you_mean
 from koord.config.loader import check_shape, decode, validate, validate_model
 from koord.config.model import ConfigModel, Seconds
 from koord.config.model import wire as on_the_wire
-from koord.config.selectors import LabelSelector
+from koord.config.selectors import compile_selector
 from roles.descheduler import registry
 from roles.descheduler.migration.plugin import MigrationController
 
@@ -193,10 +193,10 @@ class DeschedulerConfiguration(ConfigModel):
                 raise ConfigError(f"profiles[{index}].name", f"{profile.name!r} is already used; names must be unique")
             names.add(profile.name)
         if self.node_selector is not None:
-            LabelSelector.compile(self.node_selector)
+            compile_selector(self.node_selector)
         for index, profile in enumerate(self.profiles):
             if profile.node_selector is not None:
-                LabelSelector.compile(profile.node_selector, f"profiles[{index}].nodeSelector")
+                compile_selector(profile.node_selector, f"profiles[{index}].nodeSelector")
         self.healthz_bind_address = _address("healthzBindAddress", self.healthz_bind_address)
         self.metrics_bind_address = _address("metricsBindAddress", self.metrics_bind_address)
         return self

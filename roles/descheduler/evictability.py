@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from koord.api.objects import Pod
-from koord.config.selectors import LabelSelector
+from koord.config.selectors import compile_selector
 from roles.descheduler.migration.args import MigrationControllerArgs
 from roles.descheduler.plugins.lownodeload.order import eviction_cost
 from roles.descheduler.protection import Protected, forced, refuse
@@ -17,7 +17,7 @@ NEVER = 2**31 - 1
 
 def evictability(args: MigrationControllerArgs, priority_of_class: Callable[[str], int | None]) -> Callable[[Pod], str]:
     """A function that says why a pod may not leave, "" when it may. `priority_of_class` resolves PriorityClass names."""
-    selector = LabelSelector.compile(args.label_selector, "labelSelector") if args.label_selector is not None else None
+    selector = compile_selector(args.label_selector, "labelSelector") if args.label_selector is not None else None
     protected = Protected(
         bare=not args.evict_all_bare_pods,
         bare_failed=not args.evict_failed_bare_pods,
@@ -36,7 +36,7 @@ def evictability(args: MigrationControllerArgs, priority_of_class: Callable[[str
             return "its eviction cost says never"
         if reason := refuse(pod, protected, priority_of_class):
             return reason
-        if selector is not None and not selector.empty and not selector.matches(pod.metadata.labels):
+        if selector is not None and not selector.everything and not selector.matches(pod.metadata.labels):
             return "its labels do not match labelSelector"
         return ""
 

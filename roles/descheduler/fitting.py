@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from koord import seams
 from koord.api.objects import Node, Pod
 from koord.api.quantity import QuantityError
-from koord.kube.selectors import Selector, parse_label_selector
+from koord.api.selectors import Selector, parse_label_selector
 from roles.descheduler.columns import Columns
 from roles.descheduler.picture import NodeView, Pictures, is_ready, pod_view
 from roles.descheduler.world import World

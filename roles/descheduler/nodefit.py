@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from koord.accounting.resources import fits
 from koord.api.objects import Node, Pod, PodAffinityTerm, Taint, Toleration
-from koord.kube.selectors import NodeSelector, SelectorError, from_label_selector, node_selector
+from koord.api.selectors import NodeSelector, SelectorError, from_label_selector, node_selector
 from roles.descheduler.picture import NodeView, PodView
 
 HARD = ("NoSchedule", "NoExecute")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from koord.kube.selectors import Selector
+from koord.api.selectors import Selector
 from roles.descheduler.picture import PodView
 
 

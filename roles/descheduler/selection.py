@@ -8,9 +8,10 @@ from typing import Any
 from pydantic import model_validator
 
 from koord.api.objects import Pod
+from koord.api.selectors import Selector
 from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel
-from koord.config.selectors import LabelSelector
+from koord.config.selectors import compile_selector
 
 
 class Namespaces(ConfigModel):
@@ -47,7 +48,7 @@ class PodChoice:
         """Raises ConfigError for a selector that cannot be used."""
         self._namespaces = namespaces
         self._selectors = [
-            LabelSelector.compile(entry.selector, f"podSelectors[{index}].selector")
+            compile_selector(entry.selector, f"podSelectors[{index}].selector")
             for index, entry in enumerate(selectors)
             if entry.selector is not None
         ]
@@ -69,6 +70,6 @@ class PodChoice:
         return lambda pod: self.refuse(pod) or door(pod)
 
 
-def node_selector(selector: dict[str, Any] | None, path: str = "nodeSelector") -> LabelSelector | None:
+def node_selector(selector: dict[str, Any] | None, path: str = "nodeSelector") -> Selector | None:
     """A compiled selector, None for all nodes. Raises ConfigError."""
-    return None if selector is None else LabelSelector.compile(selector, path)
+    return None if selector is None else compile_selector(selector, path)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from koord.kube.client import Client
 from koord.kube.config import ClientConfig
+from koord.kube.ratelimit import Priority
 from koord.kube.transport import Observer
 from roles.manager.options import Options
 
@@ -27,8 +28,9 @@ class Lanes:
 
     @classmethod
     def one(cls, client: Client) -> Lanes:
-        """All work through one client."""
-        return cls(client, client, client, client)
+        """All work through one client; what a review waits for goes first."""
+        first = client.ranked(Priority.ADMISSION) if isinstance(client, Client) else client
+        return cls(client, first, first, client)
 
     @classmethod
     def of(cls, config: ClientConfig, options: Options, observer: Observer | None = None) -> Lanes:

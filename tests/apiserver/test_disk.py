@@ -13,6 +13,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from multiprocessing.process import BaseProcess as Process
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from koord.apiserver.store import Event, Store
 from koord.kube import errors
 from koord.kube.client import Client
 from koord.kube.config import ClientConfig
-from tests.support.processes import KOORD, free_port, until_healthy
+from tests.support.processes import KOORD, forked, free_port, until_answers, until_healthy
 
 LIVES = int(os.environ.get("KOORD_KILLS", "12"))
 """How often the server is killed; the nightly run sets 1000."""
@@ -52,33 +53,66 @@ def create(port: int, name: str) -> int | None:
         return None
 
 
-@pytest.mark.timeout(1800 if LIVES > 100 else 120)
+def stored(port: int) -> dict[str, int]:
+    """Names and versions of the ConfigMaps that the tests made."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/namespaces/default/configmaps", timeout=60) as answer:
+        return {item["metadata"]["name"]: int(item["metadata"]["resourceVersion"]) for item in json.load(answer)["items"]}
+
+
+def write_until_killed(server: Process, port: int, life: int, rng: random.Random) -> dict[str, int]:
+    """What one life of the server acknowledged: it is killed up to a quarter of a second after it began to serve, some lives before."""
+    if rng.random() < 0.1:
+        time.sleep(rng.uniform(0.0, 0.2))
+        server.kill()
+        server.join(30)
+        return {}
+    until_answers(f"http://127.0.0.1:{port}/readyz", server.is_alive)
+    timer = threading.Timer(rng.uniform(0.0, 0.25), server.kill)
+    timer.start()
+    known: dict[str, int] = {}
+    number = 0
+    while server.is_alive():
+        version = create(port, f"c-{life}-{number}")
+        if version is not None:
+            known[f"c-{life}-{number}"] = version
+        number += 1
+    timer.join()
+    server.join(30)
+    return known
+
+
+@pytest.mark.timeout(7200 if LIVES > 100 else 180)
 def test_kill_9_loses_no_answered_write_and_repeats_no_version(tmp_path: Path) -> None:
     rng, port = random.Random(7), free_port()
+    flags = ("apiserver", "--no-tls", "--port", str(port), "--data-dir", str(tmp_path / "data"))
     known: dict[str, int] = {}
     given: list[int] = []
     for life in range(LIVES):
-        server = start(tmp_path / "data", port)
-        timer = threading.Timer(rng.uniform(0.01, 0.25), server.kill)
-        timer.start()
-        number = 0
-        while server.poll() is None:
-            version = create(port, f"c-{life}-{number}")
-            if version is not None:
-                known[f"c-{life}-{number}"] = version
-                given.append(version)
-            number += 1
-        timer.join()
-        server.communicate()
-    server = start(tmp_path / "data", port)
+        made = write_until_killed(forked(*flags), port, life, rng)
+        known |= made
+        given += made.values()
+        if life % 50 == 49 or life == LIVES - 1:
+            server = forked(*flags)
+            try:
+                until_answers(f"http://127.0.0.1:{port}/readyz", server.is_alive)
+                there = stored(port)
+                assert {name: there.get(name) for name in known} == known
+                url = f"http://127.0.0.1:{port}/api/v1/namespaces/default/configmaps"
+                with urllib.request.urlopen(urllib.request.Request(url, method="DELETE"), timeout=60) as answer:
+                    assert answer.status == 200
+                known = {}
+            finally:
+                server.kill()  # what is deleted stays deleted
+                server.join(30)
+            print(f"{life + 1} lives, {len(given)} writes acknowledged, none lost")
+    server = forked(*flags)
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/namespaces/default/configmaps", timeout=5) as answer:
-            there = {item["metadata"]["name"]: int(item["metadata"]["resourceVersion"]) for item in json.load(answer)["items"]}
+        until_answers(f"http://127.0.0.1:{port}/readyz", server.is_alive)
+        assert stored(port).keys() <= {"kube-root-ca.crt"}
     finally:
-        server.terminate()
-        server.communicate(timeout=20)
-    assert known
-    assert {name: there.get(name) for name in known} == known
+        server.kill()
+        server.join(30)
+    assert given
     assert len(given) == len(set(given))
 
 

@@ -220,7 +220,7 @@ def test_what_cannot_be_enforced_is_refused(with_api: Any, change: Obj, field: s
         ({"policyName": "p", "validationActions": ["Deny", "Warn"]}, "spec.validationActions"),
         ({"policyName": "p", "validationActions": ["Shout"]}, "spec.validationActions[0]"),
         ({"validationActions": ["Deny"]}, "spec.policyName"),
-        ({"policyName": "p", "validationActions": ["Deny"], "paramRef": {"parameterNotFoundAction": "Deny"}}, "spec.paramRef.name"),
+        ({"policyName": "p", "validationActions": ["Deny"], "paramRef": {"parameterNotFoundAction": "Deny"}}, "spec.paramRef"),
     ],
 )
 def test_a_binding_says_what_it_means(with_api: Any, spec: Obj, field: str) -> None:

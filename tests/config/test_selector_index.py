@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from koord.config import selector_index, slo_validate
 from koord.config.selector_index import SelectorIndex, bounds_of, meeting
-from koord.config.selectors import LabelSelector
+from koord.config.selectors import compile_selector
 
 KEYS, VALUES = ("a", "b", "c"), ("", "x", "y")
 EXPRESSIONS = st.one_of(
@@ -22,7 +22,7 @@ EXPRESSIONS = st.one_of(
     st.builds(lambda key, operator: {"key": key, "operator": operator}, st.sampled_from(KEYS), st.sampled_from(["Exists", "DoesNotExist"])),
 )
 SELECTORS = st.builds(
-    lambda labels, expressions: LabelSelector.compile({"matchLabels": labels, "matchExpressions": expressions}),
+    lambda labels, expressions: compile_selector({"matchLabels": labels, "matchExpressions": expressions}),
     st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES), max_size=2),
     st.lists(EXPRESSIONS, max_size=3),
 )

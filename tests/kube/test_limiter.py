@@ -68,6 +68,24 @@ def test_the_most_urgent_class_goes_first_and_each_class_in_order() -> None:
     assert asyncio.run(main()) == expected
 
 
+def test_a_flood_of_status_writes_leaves_tokens_for_bindings() -> None:
+    """A binding has its token at once, although writes of status take whatever comes."""
+
+    async def main() -> None:
+        limiter = RateLimiter(0.001, 20)
+        flood = [asyncio.create_task(limiter.acquire(priority)) for priority in (Priority.STATUS, Priority.BULK) for _ in range(20)]
+        await asyncio.sleep(0)
+        assert sum(task.done() for task in flood) == 18
+        async with asyncio.timeout(5):
+            await limiter.acquire(Priority.BIND)
+            await limiter.acquire(Priority.ADMISSION)
+        for task in flood:
+            task.cancel()
+        await asyncio.wait(flood)
+
+    asyncio.run(main())
+
+
 def test_requests_that_hang_keep_only_their_own_class_waiting(fault_server: Any) -> None:
     """A hundred status writes without an answer hold all places of their class; a binding has one of its own."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from aiohttp import web
 from koord.api.kinds import CONFIGMAPS, PODS
 from koord.api.objects import Pod
 from koord.apiserver.testing import running_server
+from koord.kube import errors, reflector
 from koord.kube import informers as module
-from koord.kube import reflector
 from koord.kube.client import Client
 from koord.kube.config import ClientConfig
 from koord.kube.informers import InformerFactory
@@ -23,6 +24,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector, "BACKOFF_FIRST", 0.01)
     monkeypatch.setattr(reflector, "BACKOFF_LIMIT", 0.05)
     monkeypatch.setattr(reflector, "QUIET", (0.3, 0.5))
+    monkeypatch.setattr(reflector, "RELIST_SPREAD", 0.1)
 
 
 def config_map(name: str, value: str = "") -> dict[str, Any]:
@@ -161,6 +163,24 @@ def test_first_list_and_relist_come_from_the_watch_cache(fault_server: Any, even
             await factory.stop()
 
     asyncio.run(main())
+
+
+def test_relists_of_many_are_spread(fault_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An API server that comes back tells all at once that they are too old; they do not list at once."""
+    monkeypatch.undo()
+
+    async def main() -> list[float]:
+        pauses: list[float] = []
+        async with fault_server() as (_, client):
+            for _ in range(200):
+                each = reflector.Reflector(client, PODS, None, "", "", optional=False)
+                pauses.append(each._pause(errors.Gone(410, "Expired", "too old")))
+        return sorted(pauses)
+
+    pauses = asyncio.run(main())
+    assert pauses[0] < 0.4
+    assert 1.5 < pauses[-1] <= reflector.RELIST_SPREAD
+    assert max(b - a for a, b in pairwise(pauses)) < 0.2, "spread, not in heaps"
 
 
 def test_the_database_is_asked_when_the_cache_cannot_answer(fault_server: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koord.apiserver.cel.policy import compile_policy, meets
+from koord.apiserver.cel.policy import compile_policy
 from roles.tools import manifests
 
 Obj = dict[str, Any]
@@ -38,7 +38,7 @@ class Policy:
             return ""
         extra = {NODE: [node]} if node is not None else {"authentication.kubernetes.io/pod-name": ["koordlet-x"]}
         context = {"request": {"userInfo": {"username": user, "extra": extra}}, "object": {"metadata": {"name": name}}}
-        verdicts = self.policy.judge(context) if meets(self.policy.conditions, context) else []
+        verdicts = self.policy.judge(context) if self.policy.applies(context) else []
         return verdicts[0].message if verdicts else ""
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from koord.api import names, trust
 from koord.apiserver.cel.library import authorizer
-from koord.apiserver.cel.policy import compile_policy, meets
+from koord.apiserver.cel.policy import compile_policy
 from roles.tools import manifests, policies
 
 Obj = dict[str, Any]
@@ -44,7 +44,7 @@ class Policy:
             "oldObject": before,
             "authorizer": authorizer(user, ()),
         }
-        verdicts = self.policy.judge(context) if meets(self.policy.conditions, context) else []
+        verdicts = self.policy.judge(context) if self.policy.applies(context) else []
         return verdicts[0].message if verdicts else ""
 
 

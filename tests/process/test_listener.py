@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
+import resource
 import socket
 import warnings
 from collections.abc import AsyncIterator
@@ -122,6 +124,44 @@ def test_an_answer_that_nobody_takes_is_given_up() -> None:
         await server.stop()
 
     asyncio.run(main())
+
+
+def test_ten_thousand_half_open_requests_cost_no_more_than_the_bound() -> None:
+    """As shipped: 64 connections and 8 for health, whoever else is there; memory does not grow with them."""
+
+    async def main() -> None:
+        async with served(Limits()) as server:
+            assert server._listener is not None
+            loop = asyncio.get_running_loop()
+            await health(server)
+            gc.collect()
+            before = resident()
+            sockets: list[socket.socket] = []
+            at_once = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 200  # all of them, where this process may hold so many
+            for number in range(10_000):
+                one = socket.socket()
+                one.setblocking(False)
+                with contextlib.suppress(OSError):
+                    await loop.sock_connect(one, ("127.0.0.1", server.port))
+                    await loop.sock_sendall(one, HALF)
+                sockets.append(one)
+                if len(sockets) > at_once:
+                    sockets.pop(0).close()
+                assert len(server._listener.open) <= 72
+                if number % 2500 == 0:
+                    assert await health(server) == 200
+            assert await health(server) == 200
+            assert resident() - before < 32
+            for one in sockets:
+                one.close()
+
+    asyncio.run(main())
+
+
+def resident() -> float:
+    """Memory of this process now, MiB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def test_health_keeps_its_place_whoever_says_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import shutil
 import socket
@@ -10,7 +11,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from tests.support import patience
@@ -43,14 +45,38 @@ def healthy(url: str) -> bool:
 
 
 def until_healthy(url: str, child: subprocess.Popen[bytes], limit: float = 40) -> None:
+    until_answers(url, lambda: child.poll() is None, limit)
+
+
+def until_answers(url: str, alive: Callable[[], bool], limit: float = 40) -> None:
+    """Wait for a 200. Raises RuntimeError when the process ended, or after `limit` seconds."""
     end = time.monotonic() + patience.seconds(limit)
     while time.monotonic() < end:
-        if child.poll() is not None:
-            raise RuntimeError(f"{child.args} ended with {child.returncode}")
+        if not alive():
+            raise RuntimeError(f"the process that was to answer at {url} has ended")
         if healthy(url):
             return
         time.sleep(0.01)
     raise RuntimeError(f"{url} did not become healthy")
+
+
+def forked(*arguments: str) -> BaseProcess:
+    """`koord` with these arguments in a process of its own, forked from one that has loaded its modules: hundreds of starts cost little."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["koord.apiserver.main", "koord.apiserver.cli", "tests.support.processes"])
+    process = context.Process(target=_main, args=(arguments,), daemon=True)
+    process.start()
+    return process
+
+
+def _main(arguments: tuple[str, ...]) -> None:
+    from koord.cli import main
+
+    sys.argv = ["koord", *arguments]
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
+    main()
 
 
 def roles(directory: Path, kubeconfig: Path) -> list[tuple[str, list[str], str, dict[str, str]]]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 Obj = dict[str, Any]
 
-CREATE, UPDATE, DELETE, CONNECT = "CREATE", "UPDATE", "DELETE", "CONNECT"
+CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"
 
 
 @dataclass(slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from koord.api.selectors import EVERYTHING, Selector, from_label_selector
 from koord.apiserver.admission.attributes import DELETE, Attributes
-from koord.kube.selectors import EVERYTHING, Selector, from_label_selector
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core

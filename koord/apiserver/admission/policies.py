@@ -6,10 +6,10 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from koord.api.selectors import from_label_selector
 from koord.apiserver.admission.attributes import Attributes
 from koord.apiserver.admission.matching import compile_match, matching_resource
 from koord.apiserver.errors import StatusError, forbidden
-from koord.kube.selectors import from_label_selector
 
 if TYPE_CHECKING:
     from koord.apiserver.admission.matching import Match
@@ -123,14 +123,14 @@ class PolicyAdmission:
 
 def _ask(policy: Policy, values: Obj | _Unjudged) -> tuple[list[Verdict], dict[str, str]]:
     from koord.apiserver.cel.environment import CelError
-    from koord.apiserver.cel.policy import Verdict, meets
+    from koord.apiserver.cel.policy import Verdict
 
     try:
         if isinstance(values, _Unjudged):
             raise values
         if policy.causes:
             raise _Unjudged(policy.causes[0].text())
-        if not meets(policy.conditions, values):
+        if not policy.applies(values):
             return [], {}
         return policy.judge(values), policy.audit(values)
     except (CelError, _Unjudged) as error:

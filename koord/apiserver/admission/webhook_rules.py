@@ -9,6 +9,7 @@ from koord.apiserver.admission.attributes import Attributes
 from koord.apiserver.admission.matching import Match, compile_match, matching_resource
 
 if TYPE_CHECKING:
+    from koord.apiserver.cel.environment import Environment
     from koord.apiserver.cel.policy import Condition
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
@@ -33,6 +34,8 @@ class Hook:
     reinvoke: bool
     dry_run_safe: bool
     conditions: tuple[Condition, ...] = ()
+    env: Environment | None = None
+    """What the conditions are evaluated in."""
 
 
 def compile_hooks(configurations: list[Obj], core: Core) -> list[Hook]:
@@ -50,19 +53,20 @@ def compile_hooks(configurations: list[Obj], core: Core) -> list[Hook]:
                     float(raw.get("timeoutSeconds", 10)),
                     raw.get("reinvocationPolicy") == "IfNeeded",
                     raw.get("sideEffects") in ("None", "NoneOnDryRun"),
-                    _conditions(raw, core),
+                    *_conditions(raw, core),
                 )
             )
     return out
 
 
-def _conditions(raw: Obj, core: Core) -> tuple[Condition, ...]:
+def _conditions(raw: Obj, core: Core) -> tuple[tuple[Condition, ...], Environment | None]:
     if not raw.get("matchConditions"):
-        return ()
+        return (), None
     from koord.apiserver.admission.expressions import answers
     from koord.apiserver.cel.policy import environment, match_conditions
 
-    return match_conditions(raw["matchConditions"], environment(answers(core)), "", [])
+    env = environment(answers(core))
+    return match_conditions(raw["matchConditions"], env, "", []), env
 
 
 def wanted(core: Core, hook: Hook, attributes: Attributes) -> Resource | None:
@@ -70,13 +74,13 @@ def wanted(core: Core, hook: Hook, attributes: Attributes) -> Resource | None:
     if hook.match.rules is None:
         return None
     found = matching_resource(core, hook.match, attributes)
-    if found is None or not hook.conditions:
+    if found is None or hook.env is None:
         return found
     from koord.apiserver.admission.expressions import values
     from koord.apiserver.cel.environment import CelError
     from koord.apiserver.cel.policy import meets
 
     try:
-        return found if meets(hook.conditions, values(core, found, attributes)) else None
+        return found if meets(hook.conditions, hook.env.bind(values(core, found, attributes))) else None
     except CelError as error:
         raise ConditionError(str(error)) from None

@@ -15,6 +15,7 @@ from koord.apiserver.cel import library
 
 Obj = dict[str, Any]
 Type = Any  # of cel_expr_python
+Bound = Any  # values of an environment
 Allows = Callable[[Obj], tuple[bool, str]]
 """Answers a question to the authorizer: whether it is allowed, and why."""
 
@@ -58,28 +59,31 @@ class Environment:
             compiled = self._env.compile(expression)
         except Exception as error:
             raise CelError(f"compilation failed: {_told(error)}") from None
-        program = Program(self._env, compiled, expression, results)
+        program = Program(compiled, expression, results)
         if results and program.type.name() not in (*results, "DYN"):
             raise CelError(f"must evaluate to {' or '.join(results).lower()}")
         return program
+
+    def bind(self, values: Mapping[str, Any]) -> Bound:
+        """Values for programs of this environment: each is converted once, when the first expression asks for it."""
+        return self._env.Activation(values)
 
 
 class Program:
     """One compiled expression."""
 
-    __slots__ = ("_compiled", "_env", "_results", "expression", "type")
+    __slots__ = ("_compiled", "_results", "expression", "type")
 
-    def __init__(self, env: Any, compiled: Any, expression: str, results: tuple[str, ...]) -> None:
-        self._env = env
+    def __init__(self, compiled: Any, expression: str, results: tuple[str, ...]) -> None:
         self._compiled = compiled
         self._results = results
         self.expression = expression
         self.type: Type = compiled.return_type()
 
-    def evaluate(self, values: Mapping[str, Any]) -> Any:
-        """The result as a plain Python value. Raises CelError."""
+    def evaluate(self, values: Bound) -> Any:
+        """The result as a plain Python value; `values` are of its environment. Raises CelError."""
         try:
-            found = self._compiled.eval(self._env.Activation(values))
+            found = self._compiled.eval(values)
             kind = found.type().name()
             result = None if kind == NULL else found.plain_value()
         except Exception as error:

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import orjson
 from cel_expr_python import cel
 from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, duration_pb2, message_factory, struct_pb2, timestamp_pb2, wrappers_pb2
 
@@ -162,7 +163,7 @@ def _extreme(pick: Callable[[Iterable[Any]], Any]) -> Callable[[list[Any]], Any]
 
 def authorizer(user: str, groups: Iterable[str], **given: str) -> Any:
     """The variable `authorizer` for a user, or a question of which parts are known already."""
-    text = json.dumps({"user": user, "groups": list(groups), **given})
+    text = orjson.dumps({"user": user, "groups": list(groups), **given}).decode()
     return _made("Check" if given else "Authorizer", text)
 
 

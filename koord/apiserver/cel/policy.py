@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from koord.apiserver.cel.environment import BOOL, DYN, NULL, STRING, Allows, CelError, Environment, Program, Type, named_type
+from koord.apiserver.cel.environment import BOOL, DYN, NULL, STRING, Allows, Bound, CelError, Environment, Program, Type, named_type
 from koord.apiserver.errors import Cause, duplicate, invalid_value, not_supported, required
 
 Obj = dict[str, Any]
@@ -71,8 +71,8 @@ def compiled(env: Environment, text: Any, path: str, causes: list[Cause], *resul
         return None
 
 
-def meets(conditions: Iterable[Condition], values: Values) -> bool:
-    """Whether all conditions hold. One that is false decides, whatever others fail with. Raises CelError."""
+def meets(conditions: Iterable[Condition], values: Bound) -> bool:
+    """Whether all conditions hold of values of their environment. One that is false decides, whatever others fail with. Raises CelError."""
     failed: CelError | None = None
     for condition in conditions:
         try:
@@ -107,43 +107,52 @@ class Policy:
 
     name: str
     spec: Obj
+    env: Environment
     causes: list[Cause] = field(default_factory=list)
     conditions: tuple[Condition, ...] = ()
     variables: list[tuple[str, Program]] = field(default_factory=list)
     validations: list[_Validation] = field(default_factory=list)
     annotations: list[tuple[str, Program]] = field(default_factory=list)
+    used: dict[str, set[str]] = field(default_factory=dict)
+    """Variables by the expressions that use them."""
 
     @property
     def fails(self) -> bool:
         """What cannot be judged is refused."""
         return self.spec.get("failurePolicy") != "Ignore"
 
-    def _evaluate(self, program: Program, given: Values) -> Any:
-        """Evaluate with the variables that the expression uses; `given` keeps them. Raises CelError."""
-        wanted = _uses(program, dict(self.variables))
-        failed: dict[str, str] = {}
+    def _bound(self, given: Values, programs: Iterable[Program], failed: dict[str, str]) -> Bound:
+        """Values for some expressions: `given`, and the variables that they use, which `given` keeps. Those that fail go to `failed`."""
+        wanted: set[str] = set()
+        for program in programs if self.variables else ():
+            if program.expression not in self.used:
+                self.used[program.expression] = _uses(program, dict(self.variables))
+            wanted |= self.used[program.expression]
         for name, variable in self.variables:
             key = f"variables.{name}"
             if name in wanted and key not in given:
                 try:
-                    given[key] = variable.evaluate(given)
+                    given[key] = variable.evaluate(self.env.bind(given))
                 except CelError as error:  # it fails where it is used, if it is
                     failed[key] = f'composited variable "{name}" fails to evaluate: {error}'
-        try:
-            return program.evaluate(given)
-        except CelError as error:
-            raise CelError(next((why for key, why in failed.items() if f'"{key}"' in str(error)), str(error))) from None
+        return self.env.bind(given)
+
+    def applies(self, given: Values) -> bool:
+        """Whether all match conditions hold. Raises CelError."""
+        return not self.conditions or meets(self.conditions, self.env.bind(given))
 
     def judge(self, given: Values) -> list[Verdict]:
-        """All validations that do not hold; `given` collects the variables. Raises CelError where one cannot be judged."""
+        """All validations that do not hold, also those that cannot be judged where the policy says so; `given` collects the variables."""
         out: list[Verdict] = []
+        failed: dict[str, str] = {}
+        bound = self._bound(given, (validation.program for validation in self.validations), failed)
         for validation in self.validations:
-            program = validation.program
             try:
-                held = self._evaluate(program, given)
+                held = validation.program.evaluate(bound)
             except CelError as error:
                 if self.fails:
-                    out.append(Verdict(f"expression '{program.expression}' resulted in error: {error}"))
+                    why = next((why for key, why in failed.items() if f'"{key}"' in str(error)), str(error))
+                    out.append(Verdict(f"expression '{validation.program.expression}' resulted in error: {why}"))
                 continue
             if not held:
                 out.append(Verdict(self._message(validation, given), validation.reason))
@@ -153,7 +162,7 @@ class Policy:
         program = validation.message_program
         if program is not None:
             try:
-                text = str(self._evaluate(program, given)).strip()
+                text = str(program.evaluate(self._bound(given, (program,), {}))).strip()
             except CelError:
                 text = ""
             if text and "\n" not in text:
@@ -165,7 +174,7 @@ class Policy:
         out: dict[str, str] = {}
         for key, program in self.annotations:
             try:
-                value = self._evaluate(program, given)
+                value = program.evaluate(self._bound(given, (program,), {}))
             except CelError as error:
                 value = f"error: {error}"
             if value:
@@ -187,12 +196,10 @@ def _uses(program: Program, variables: Mapping[str, Program]) -> set[str]:
 
 def compile_policy(name: str, spec: Obj, allows: Allows | None = None) -> Policy:
     """Compile a policy's spec; mistakes are in its `causes`."""
-    out = Policy(name, spec)
-    causes = out.causes
+    causes: list[Cause] = []
     types: dict[str, Type] = {}
     env = environment(allows)
-    out.conditions = match_conditions(spec.get("matchConditions") or (), env, "spec.matchConditions", causes)
-    for at, item in enumerate(spec.get("variables") or ()):
+    for at, item in enumerate(spec.get("variables") or ()):  # each knows those before it
         where = f"spec.variables[{at}]"
         own = item.get("name") or ""
         if not _IDENTIFIER.fullmatch(own):
@@ -202,8 +209,11 @@ def compile_policy(name: str, spec: Obj, allows: Allows | None = None) -> Policy
         program = compiled(env, item.get("expression"), f"{where}.expression", causes)
         if program is not None and own and own not in types:
             types[own] = program.type
-            out.variables.append((own, program))
             env = environment(allows, variables=types)
+    out = Policy(name, spec, env, causes)
+    if not causes:
+        out.variables = [(item["name"], env.compile(item["expression"])) for item in spec.get("variables") or ()]
+    out.conditions = match_conditions(spec.get("matchConditions") or (), env, "spec.matchConditions", causes)
     for at, item in enumerate(spec.get("validations") or ()):
         made = _validation(env, item, f"spec.validations[{at}]", causes)
         if made is not None:

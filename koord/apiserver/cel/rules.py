@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from koord.apiserver.cel.environment import BOOL, DYN, STRING, CelError, Environment, Program, Type, readable
+from koord.apiserver.cel.environment import BOOL, DYN, STRING, Bound, CelError, Environment, Program, Type, readable
 from koord.apiserver.cel.schema import Types, bind
 from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.schema.builtin import Path_, path_text
@@ -17,6 +17,7 @@ Obj = dict[str, Any]
 REASONS = ("FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired", "FieldValueDuplicate")
 _STRINGS = re.compile(r"""[rR]?(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""")
 _OLD = re.compile(r"(?<![\w.])oldSelf\b")
+_VALUES = Environment({"self": DYN, "oldSelf": DYN})  # plain maps
 _STEP = re.compile(r"\.([^.\['\]]+)|\['([^']+)'\]")
 
 
@@ -63,10 +64,11 @@ class RuleNode:
                 causes.append(invalid_value(path_text(path) or "<nil>", self._kind(), f"{error}: its rules cannot be evaluated"))
                 return
             same = old is not None and value == old
+            given = _VALUES.bind({"self": bound, "oldSelf": former})
             for rule in self.rules:
                 # what was stored before a rule came may stay as it is
                 if not (same and not rule.transition):
-                    self._judge(rule, bound, former, path, causes)
+                    self._judge(rule, value, given, former is None, path, causes)
         if isinstance(value, dict):
             before = old if isinstance(old, dict) else {}
             for key, inner in value.items():
@@ -88,27 +90,25 @@ class RuleNode:
         found.pop(None, None)
         return found
 
-    def _judge(self, rule: Rule, value: Any, old: Any, path: Path_, causes: list[Cause]) -> None:
+    def _judge(self, rule: Rule, value: Any, given: Bound, first: bool, path: Path_, causes: list[Cause]) -> None:
         program = rule.program
-        if rule.transition and old is None:
+        if rule.transition and first:
             if rule.first is None:
                 return
             program = rule.first
-        given = {"self": value, "oldSelf": old}
-        place = path_text(path) + rule.where if path is not None else rule.where.removeprefix(".") or "<nil>"
+        place = path_text(path)
         try:
-            if program.evaluate(given):
-                return
+            if not program.evaluate(given):
+                causes.append(_cause(rule.reason, (place + rule.where).removeprefix(".") or "<nil>", value, _message(rule, given)))
         except CelError as error:
-            causes.append(invalid_value(place, self._kind(), f"{error} evaluating rule: {rule.message or _line(rule.text)}"))
-            return
-        causes.append(_cause(rule.reason, place, self._kind(), _message(rule, given)))
+            text = f"{error} evaluating rule: {rule.message or _line(rule.text)}"
+            causes.append(invalid_value(place or "<nil>", self._kind(), text))
 
     def _kind(self) -> str:
         return self.node.type or "object"
 
 
-def _message(rule: Rule, given: Obj) -> str:
+def _message(rule: Rule, given: Bound) -> str:
     if rule.message_program is not None:
         try:
             text = str(rule.message_program.evaluate(given)).strip()
@@ -123,14 +123,16 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _cause(reason: str, place: str, kind: str, message: str) -> Cause:
+def _cause(reason: str, place: str, value: Any, message: str) -> Cause:
     if reason == "FieldValueForbidden":
         return field_forbidden(place, message)
     if reason == "FieldValueRequired":
         return required(place, message)
     if reason == "FieldValueDuplicate":
-        return duplicate(place, kind)
-    return invalid_value(place, kind, message)
+        return duplicate(place, value)
+    if isinstance(value, (dict, list)):  # too much to be shown
+        return Cause("FieldValueInvalid", place, f"Invalid value: {message}")
+    return invalid_value(place, value, message)
 
 
 # -- compiling -----------------------------------------------------------------------------------------------------------------------
@@ -153,9 +155,9 @@ class _Compiler:
         out = RuleNode(node, root)
         listed = node.raw.get("x-kubernetes-validations") or ()
         if listed:
-            checked, evaluated = self._environments(node)
+            checked = self._checked(node)
             for at, raw in enumerate(listed):
-                made = self._rule(raw, node, checked, evaluated, f"{path}.x-kubernetes-validations[{at}]", loose)
+                made = self._rule(raw, node, checked, f"{path}.x-kubernetes-validations[{at}]", loose)
                 if made is not None:
                     out.rules.append(made)
         for key, prop in node.props.items():
@@ -169,13 +171,12 @@ class _Compiler:
             out.additional = self.node(node.additional, f"{path}.additionalProperties", loose=loose)
         return None if out.empty else out
 
-    def _environments(self, node: Structural) -> tuple[Environment, Environment]:
-        """One whose types are those of the schema, to find mistakes; one for plain maps, to evaluate."""
+    def _checked(self, node: Structural) -> Environment:
+        """An environment whose types are those of the schema: it finds mistakes."""
         own: Type = self._types.of(node)
-        typed = Environment({"self": own, "oldSelf": own}, pool=self._types.pool)
-        return typed, Environment({"self": DYN, "oldSelf": DYN})
+        return Environment({"self": own, "oldSelf": own}, pool=self._types.pool)
 
-    def _rule(self, raw: Obj, node: Structural, checked: Environment, evaluated: Environment, path: str, loose: str) -> Rule | None:
+    def _rule(self, raw: Obj, node: Structural, checked: Environment, path: str, loose: str) -> Rule | None:
         text, causes = str(raw.get("rule") or ""), self._causes
         if not text.strip():
             causes.append(required(f"{path}.rule", "rule is not specified"))
@@ -197,20 +198,20 @@ class _Compiler:
         where = str(raw.get("fieldPath") or "")
         if where and not _leads_somewhere(node, where):
             causes.append(invalid_value(f"{path}.fieldPath", where, "fieldPath must be a valid path"))
-        program = self._compiled(checked, evaluated, _optional(text, "optional.of(oldSelf)") if optional else text, f"{path}.rule", BOOL)
+        program = self._compiled(checked, _optional(text, "optional.of(oldSelf)") if optional else text, f"{path}.rule", BOOL)
         first = told = None
         if optional and program is not None:
-            first = self._compiled(checked, evaluated, _optional(text, "optional.none()"), f"{path}.rule", BOOL)
+            first = self._compiled(checked, _optional(text, "optional.none()"), f"{path}.rule", BOOL)
         if raw.get("messageExpression"):
-            told = self._compiled(checked, evaluated, raw["messageExpression"], f"{path}.messageExpression", STRING)
+            told = self._compiled(checked, raw["messageExpression"], f"{path}.messageExpression", STRING)
         if program is None or len(causes) > before:
             return None
         return Rule(text, message.strip(), reason, where, transition, program, first, told)
 
-    def _compiled(self, checked: Environment, evaluated: Environment, text: str, path: str, result: str) -> Program | None:
+    def _compiled(self, checked: Environment, text: str, path: str, result: str) -> Program | None:
         try:
             checked.compile(text, result)
-            return evaluated.compile(text, result)
+            return _VALUES.compile(text, result)
         except CelError as error:
             self._causes.append(invalid_value(path, text, str(error)))
             return None

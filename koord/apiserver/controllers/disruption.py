@@ -7,10 +7,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from koord import seams
+from koord.api.selectors import from_label_selector
 from koord.apiserver.controllers.queue import WorkQueue
 from koord.apiserver.schema.timeformat import now
 from koord.apiserver.store import DELETED, Event
-from koord.kube.selectors import from_label_selector
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core

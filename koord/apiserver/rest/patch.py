@@ -26,7 +26,6 @@ JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
-APPLY_CBOR = "application/apply-patch+cbor"
 _ALL = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH)
 _CUSTOM = (JSON_PATCH, MERGE_PATCH, APPLY_PATCH)
 _RETRIES = 5

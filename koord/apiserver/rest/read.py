@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from koord.api.selectors import SelectorError, parse_label_selector
 from koord.apiserver.errors import (
     StatusError,
     bad_request,
@@ -23,7 +24,6 @@ from koord.apiserver.fields import field_matcher
 from koord.apiserver.rest.context import flag
 from koord.apiserver.store import Entry
 from koord.apiserver.watch import Match
-from koord.kube.selectors import SelectorError, parse_label_selector
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core

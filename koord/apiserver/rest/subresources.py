@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from koord import seams
+from koord.api.selectors import from_label_selector
 from koord.apiserver.admission.attributes import CREATE, Attributes
 from koord.apiserver.errors import (
     STALE,
@@ -26,7 +27,6 @@ from koord.apiserver.rest.write import commit
 from koord.apiserver.schema.builtin import clean, schemas
 from koord.apiserver.schema.timeformat import now
 from koord.apiserver.store import Entry
-from koord.kube.selectors import from_label_selector
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core

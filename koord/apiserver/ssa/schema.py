@@ -39,6 +39,8 @@ _LIST_KEYS: dict[tuple[str, str], tuple[str, ...]] = {
     ("V1MutatingWebhookConfiguration", "webhooks"): _NAME,
     ("V1ValidatingWebhookConfiguration", "webhooks"): _NAME,
     ("V1CSINodeSpec", "drivers"): _NAME,
+    ("V1ValidatingAdmissionPolicySpec", "matchConditions"): _NAME,
+    ("V1ValidatingAdmissionPolicySpec", "variables"): _NAME,
 }
 _SETS = {("V1ObjectMeta", "finalizers"), ("V1NodeSpec", "podCIDRs"), ("V1Endpoint", "addresses")}
 # key fields that default, so that an item without them is still known

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from koord.api.selectors import from_label_selector
 from koord.apiserver.tables.pods import pod
 from koord.apiserver.tables.text import NONE, UNKNOWN, UNSET, age, ago, containers, human, pairs, seconds_since
-from koord.kube.selectors import from_label_selector
 
 Obj = dict[str, Any]
 Row = Callable[[Obj], list[Any]]

@@ -6,10 +6,10 @@ import re
 from typing import Any
 
 from koord.api.quantity import Quantity
+from koord.api.selectors import SelectorError, from_label_selector
 from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.validation.names import label_value, qualified_name
 from koord.apiserver.validation.pods import overcommits
-from koord.kube.selectors import SelectorError, from_label_selector
 
 Obj = dict[str, Any]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from koord.api.quantity import Quantity
-from koord.apiserver.errors import Cause, invalid_value, not_supported, required
+from koord.api.selectors import SelectorError, from_label_selector
+from koord.apiserver.errors import Cause, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.quota.usage import COMPUTE, POD_SCOPES, STANDARD, scopes
 from koord.apiserver.validation.names import qualified_name
-from koord.kube.selectors import SelectorError, from_label_selector
 
 Obj = dict[str, Any]
 
@@ -109,9 +109,13 @@ def check_binding(obj: Obj, causes: list[Cause]) -> None:
         _check_match(spec["matchResources"], "spec.matchResources", causes)
     ref = spec.get("paramRef")
     if ref is not None:
-        if bool(ref.get("name")) == (ref.get("selector") is not None):
-            causes.append(invalid_value("spec.paramRef.name", ref.get("name") or "", "exactly one of name or selector must be specified"))
-        if ref.get("parameterNotFoundAction") not in ("Allow", "Deny"):
+        if ref.get("name") and ref.get("selector") is not None:
+            causes += [field_forbidden(f"spec.paramRef.{key}", "name and selector are mutually exclusive") for key in ("name", "selector")]
+        elif not ref.get("name") and ref.get("selector") is None:
+            causes.append(required("spec.paramRef", "one of name or selector must be specified"))
+        if not ref.get("parameterNotFoundAction"):
+            causes.append(required("spec.paramRef.parameterNotFoundAction"))
+        elif ref["parameterNotFoundAction"] not in ("Allow", "Deny"):
             causes.append(
                 not_supported("spec.paramRef.parameterNotFoundAction", ref.get("parameterNotFoundAction") or "", ("Allow", "Deny"))
             )

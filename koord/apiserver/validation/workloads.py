@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from koord.api.selectors import SelectorError, from_label_selector
 from koord.apiserver.errors import Cause, invalid_value, required
 from koord.apiserver.validation.pods import check_pod_spec
-from koord.kube.selectors import SelectorError, from_label_selector
 
 Obj = dict[str, Any]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from aiohttp import web
 
-from koord.apiserver.errors import StatusError, bad_request, forbidden, internal, path_not_found, unauthorized
+from koord.apiserver.errors import StatusError, forbidden, internal, path_not_found, unauthorized
 from koord.apiserver.impersonation import effective
 from koord.apiserver.rbac import Attributes, selected_name, verb_of
 from koord.apiserver.rest.context import Options, flag
@@ -151,14 +151,3 @@ class Front:
 def _page_not_found() -> web.Response:
     """404 for a path that belongs to no API group."""
     return web.Response(status=404, text="404 page not found\n")
-
-
-def parse_json(body: bytes, *, what: str = "object") -> Obj:
-    """A JSON object from a request body, or 400."""
-    try:
-        found = orjson.loads(body)
-    except orjson.JSONDecodeError as err:
-        raise bad_request(f"the {what} provided is unrecognized (must be of type JSON object): {err}") from err
-    if not isinstance(found, dict):
-        raise bad_request(f"the {what} provided is unrecognized (must be of type JSON object)")
-    return found

@@ -169,7 +169,7 @@ class ObjectHandlers:
         parsed = read.parse_query(target.resource, target.namespace, query)
         wanted = shape(request.headers.get("Accept", ""))
         if flag(query, "watch"):
-            return await self.watches.serve(request, target.resource, parsed, wanted, query)
+            return await self.watches.serve(request, target.resource, parsed, wanted)
         page = read.list_page(self.core, target.resource, parsed)
         return self.render.page(target.resource, page, wanted, query)
 

@@ -81,9 +81,7 @@ class WatchStreams:
             return expired(f"too old resource version: {wanted} ({bucket.compacted + 1})")
         return None
 
-    async def serve(
-        self, request: web.BaseRequest, resource: Resource, query: ListQuery, wanted: Shape, raw_query: dict[str, str]
-    ) -> web.StreamResponse:
+    async def serve(self, request: web.BaseRequest, resource: Resource, query: ListQuery, wanted: Shape) -> web.StreamResponse:
         """Stream a watch."""
         check_watch(query)
         watcher = Watcher(

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from koord import seams
 from koord.api.objects import Node, Pod
-from koord.config.selectors import LabelSelector
+from koord.api.selectors import Selector
 from koord.decisions.record import Record
 from roles.descheduler.framework.effects import Annotate, Cordon, Evict, Pause, PluginError, Tell
 from roles.descheduler.framework.evicting import Asks, Assumes, Evicting, EvictOptions, EvictResult, Remembers, Replaces, Sees
@@ -52,7 +52,7 @@ class Profile:
     """A profile with its plugins made; they keep their memory (detectors) from round to round."""
 
     name: str
-    selector: LabelSelector | None
+    selector: Selector | None
     door: Evicting
     filters: Sequence[Evicting]
     plugins: dict[str, list[Plugin]]
@@ -83,7 +83,7 @@ class Rounds:
     """Runs rounds over pictures. Holds no connection and no clock."""
 
     def __init__(
-        self, profiles: Sequence[Profile], *, selector: LabelSelector | None, limits: Limits, dry_run: bool, grace_period: int | None = None
+        self, profiles: Sequence[Profile], *, selector: Selector | None, limits: Limits, dry_run: bool, grace_period: int | None = None
     ) -> None:
         self._grace_period = grace_period
         self.profiles = profiles
@@ -301,5 +301,5 @@ class _Turn:
         )
 
 
-def _matches(selector: LabelSelector | None, node: NodeView) -> bool:
+def _matches(selector: Selector | None, node: NodeView) -> bool:
     return selector is None or selector.matches(node.node.metadata.labels)

@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
+from koord.api.selectors import SelectorError, parse_label_selector
 from koord.config.errors import ConfigError, did_you_mean
 from koord.config.model import ConfigModel, Seconds, wire
-from koord.config.selectors import LabelSelector
-from koord.kube.selectors import SelectorError, parse_label_selector
+from koord.config.selectors import compile_selector
 from roles.descheduler.protection import CRITICAL_PRIORITY, PriorityThreshold
 from roles.descheduler.selection import Namespaces
 
@@ -185,7 +185,7 @@ class MigrationControllerArgs(ConfigModel):
         check_share("maxMigratingPerWorkload", self.max_migrating_per_workload)
         check_share("maxUnavailablePerWorkload", self.max_unavailable_per_workload)
         if self.label_selector is not None:
-            LabelSelector.compile(self.label_selector, "labelSelector")
+            compile_selector(self.label_selector, "labelSelector")
         if self.node_selector:
             try:
                 parse_label_selector(self.node_selector)

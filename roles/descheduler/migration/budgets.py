@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 from koord.api import kinds
 from koord.api.objects import Pod, PodDisruptionBudget, find_condition
+from koord.api.selectors import NOTHING, Selector, SelectorError, from_label_selector
 from koord.kube.informers import InformerFactory
-from koord.kube.selectors import NOTHING, Selector, SelectorError, from_label_selector
 
 
 class Budgets:

@@ -12,7 +12,7 @@ from koord.accounting.resources import add_into, parse
 from koord.api.objects import Pod
 from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel
-from koord.config.selectors import LabelSelector
+from koord.config.selectors import compile_selector
 from roles.descheduler.framework.effects import PAUSE, Cordon, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
@@ -71,7 +71,7 @@ class CustomPriorityArgs(ConfigModel):
         for index, level in enumerate(self.eviction_order):
             if names.index(level.name) != index:
                 raise ConfigError(f"evictionOrder[{index}].name", f"{level.name!r} is already used; names must be unique")
-            LabelSelector.compile(level.node_selector, f"evictionOrder[{index}].nodeSelector")
+            compile_selector(level.node_selector, f"evictionOrder[{index}].nodeSelector")
         node_selector(self.node_selector)
         PodChoice(self.evictable_namespaces, self.pod_selectors)
         return self
@@ -101,7 +101,7 @@ class CustomPriority:
         self._drains: dict[str, Drain] = {}
         self._given_up: dict[str, float] = {}  # node -> until when it is left alone
         self._nodes = node_selector(args.node_selector)
-        self._levels = [(level.name, LabelSelector.compile(level.node_selector)) for level in args.eviction_order]
+        self._levels = [(level.name, compile_selector(level.node_selector)) for level in args.eviction_order]
         self._choice = PodChoice(args.evictable_namespaces, args.pod_selectors)
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:

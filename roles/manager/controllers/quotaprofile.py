@@ -14,11 +14,11 @@ from koord.api.kinds import ELASTICQUOTAPROFILES, ELASTICQUOTAS
 from koord.api.objects import ElasticQuota, ElasticQuotaProfile, Node, convert
 from koord.api.objects_meta import find_condition
 from koord.api.quantity import QuantityError, multiply_base
+from koord.api.selectors import Selector, SelectorError, from_label_selector
 from koord.kube.errors import AlreadyExists, ApiError, NotFound
 from koord.kube.events import EventRecorder, ObjectRef
 from koord.kube.informers import Informer, InformerFactory
 from koord.kube.patch import diff_merge_patch
-from koord.kube.selectors import Selector, SelectorError, from_label_selector
 from roles.manager.controllers.base import Controller, log
 from roles.manager.controllers.world import World
 from roles.manager.controllers.writer import Writer

@@ -12,8 +12,8 @@ import orjson
 from koord.api.names import ANNOTATION_LOAD_ESTIMATED_SCALING_FACTORS
 from koord.api.objects import Recommendation
 from koord.api.quantity import Quantity, QuantityError, parse_milli
+from koord.api.selectors import Selector, SelectorError, parse_label_selector
 from koord.api.v1alpha1.recommendation import CONDITION_LOW_CONFIDENCE
-from koord.kube.selectors import Selector, SelectorError, parse_label_selector
 
 ANNOTATION_MODE = "analysis.koordinator.sh/mode"
 ANNOTATION_SELECTOR = "analysis.koordinator.sh/selector"

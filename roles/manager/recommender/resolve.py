@@ -9,9 +9,9 @@ from urllib.parse import quote
 import orjson
 
 from koord.api.objects import LabelSelector, Pod, Recommendation
+from koord.api.selectors import Selector, SelectorError, from_label_selector, parse_label_selector
 from koord.kube.client import Client
 from koord.kube.errors import ApiError
-from koord.kube.selectors import Selector, SelectorError, from_label_selector, parse_label_selector
 
 _DEFAULT_VERSION = {"Job": "batch/v1", "CronJob": "batch/v1", "ReplicationController": "v1"}
 # Workloads whose selector stands in their spec; any other kind is asked for its scale.

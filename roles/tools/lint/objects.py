@@ -10,9 +10,9 @@ import msgspec
 from koord.api import names
 from koord.api.kinds import RESERVATIONS
 from koord.api.objects import ClusterColocationProfile, convert
+from koord.api.selectors import SelectorError, from_label_selector
 from koord.apiserver.resources import Resource
 from koord.config.errors import unknown_field
-from koord.kube.selectors import SelectorError, from_label_selector
 from roles.manager.webhooks.profiles import apply_metadata, compile_profile, probability
 from roles.tools.lint import configmaps, meaning, protocol
 from roles.tools.lint.finding import Finding, Level

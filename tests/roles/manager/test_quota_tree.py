@@ -7,8 +7,8 @@ import pytest
 
 from koord.api.kinds import ELASTICQUOTAPROFILES, ELASTICQUOTAS, EVENTS, NODES
 from koord.api.objects import ElasticQuota, Node, Pod, convert
+from koord.api.selectors import from_label_selector
 from koord.kube.errors import AlreadyExists, ApiError
-from koord.kube.selectors import from_label_selector
 from roles.manager.controllers.quotaprofile import Totals
 from roles.manager.webhooks import ancestry
 from roles.manager.webhooks.quota_pods import QuotaPods

@@ -7,7 +7,7 @@ from typing import ClassVar
 import msgspec
 
 from koord.api.objects import Pod, PodAffinityTerm
-from koord.kube.selectors import SelectorError, from_label_selector
+from koord.api.selectors import SelectorError, from_label_selector
 from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import DESCHEDULE

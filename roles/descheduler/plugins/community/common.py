@@ -14,7 +14,7 @@ from koord.api.qos import kubernetes_qos
 from koord.api.times import parse_time
 from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel
-from koord.config.selectors import LabelSelector
+from koord.config.selectors import compile_selector
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.picture import NodeView, PodView
 from roles.descheduler.selection import Namespaces
@@ -43,12 +43,12 @@ class CommunityArgs(LenientModel):
     @model_validator(mode="after")
     def _selects(self) -> CommunityArgs:
         if self.label_selector is not None:
-            LabelSelector.compile(self.label_selector, "labelSelector")
+            compile_selector(self.label_selector, "labelSelector")
         return self
 
     def chosen(self) -> Callable[[Pod], bool]:
         """Whether a pod is one that the plugin looks at."""
-        selector = LabelSelector.compile(self.label_selector, "labelSelector") if self.label_selector is not None else None
+        selector = compile_selector(self.label_selector, "labelSelector") if self.label_selector is not None else None
         namespaces = self.namespaces
 
         def looks_at(pod: Pod) -> bool:

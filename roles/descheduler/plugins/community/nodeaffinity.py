@@ -9,8 +9,8 @@ import msgspec
 from pydantic import model_validator
 
 from koord.api.objects import Node, Pod
+from koord.api.selectors import SelectorError, node_selector_term
 from koord.config.errors import ConfigError
-from koord.kube.selectors import SelectorError, node_selector_term
 from roles.descheduler.columns import Columns
 from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle

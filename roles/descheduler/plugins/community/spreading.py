@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from koord.api.objects import Pod, TopologySpreadConstraint
-from koord.kube.selectors import Requirement, Selector, from_label_selector
+from koord.api.selectors import Requirement, Selector, from_label_selector
 from roles.descheduler.columns import Columns
 from roles.descheduler.nodefit import Placeable, compiled_affinity, untolerated
 from roles.descheduler.picture import NodeView, PodView

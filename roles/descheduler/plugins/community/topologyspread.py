@@ -10,7 +10,7 @@ import msgspec
 from pydantic import model_validator
 
 from koord.api.objects import Pod
-from koord.kube.selectors import SelectorError
+from koord.api.selectors import SelectorError
 from roles.descheduler.framework.effects import PAUSE, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE

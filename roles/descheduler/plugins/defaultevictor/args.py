@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
+from koord.api.selectors import SelectorError, parse_label_selector
 from koord.config.errors import ConfigError, did_you_mean
 from koord.config.model import ConfigModel, Seconds
-from koord.config.selectors import LabelSelector
-from koord.kube.selectors import SelectorError, parse_label_selector
+from koord.config.selectors import compile_selector
 from roles.descheduler.protection import PriorityThreshold
 
 EXTRA = ("PodsWithPVC", "PodsWithoutPDB", "PodsWithResourceClaims")
@@ -107,7 +107,7 @@ class DefaultEvictorArgs(ConfigModel):
     def _consistent(self) -> DefaultEvictorArgs:
         for name, selector in (("labelSelector", self.label_selector), ("namespaceLabelSelector", self.namespace_label_selector)):
             if selector is not None:
-                LabelSelector.compile(selector, name)
+                compile_selector(selector, name)
         threshold = self.priority_threshold
         if threshold is not None and threshold.value is not None and threshold.name:
             raise ConfigError("priorityThreshold", "only one of value and name may be set")

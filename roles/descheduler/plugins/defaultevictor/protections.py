@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from koord.api import names
 from koord.api.objects import PersistentVolumeClaim, Pod, PodDisruptionBudget, Volume
+from koord.api.selectors import SelectorError, from_label_selector
 from koord.api.times import parse_time
-from koord.config.selectors import LabelSelector
-from koord.kube.selectors import SelectorError, from_label_selector
+from koord.config.selectors import compile_selector
 from roles.descheduler.plugins.defaultevictor.args import DefaultEvictorArgs
 from roles.descheduler.protection import Protected, forced, refuse
 
@@ -33,9 +33,9 @@ class Protections:
         self.args = args
         self.held = args.protections()
         self._classes = args.protected_storage_classes()
-        self._labels = LabelSelector.compile(args.label_selector) if args.label_selector is not None else None
+        self._labels = compile_selector(args.label_selector) if args.label_selector is not None else None
         selector = args.namespace_label_selector
-        self._namespaces = LabelSelector.compile(selector) if selector is not None else None
+        self._namespaces = compile_selector(selector) if selector is not None else None
 
     def refuse(self, pod: Pod, around: Surroundings) -> str:
         """Why the pod is protected, "" when it is not."""

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel, Seconds
-from koord.config.selectors import LabelSelector
+from koord.config.selectors import compile_selector
 from roles.descheduler.selection import Namespaces, PodSelector
 
 Percentages = dict[str, float | int]
@@ -97,7 +97,7 @@ class Thresholds(ConfigModel):
                 if high and resource in high and percent > high[resource]:
                     raise ConfigError(f"{low_name}.{resource}", f"{percent} must not be above {high_name}.{resource}, {high[resource]}")
         if self.node_selector is not None:
-            LabelSelector.compile(self.node_selector)
+            compile_selector(self.node_selector)
         return self
 
     def _named(self) -> list[tuple[str, Percentages]]:
@@ -149,7 +149,7 @@ class LowNodeLoadArgs(Thresholds):
     def _selectors(self) -> LowNodeLoadArgs:
         for index, entry in enumerate(self.pod_selectors):
             if entry.selector is not None:
-                LabelSelector.compile(entry.selector, f"podSelectors[{index}].selector")
+                compile_selector(entry.selector, f"podSelectors[{index}].selector")
         return self
 
     def pools(self) -> list[Pool]:
@@ -163,7 +163,7 @@ class Pool:
     def __init__(self, name: str, own: Thresholds, base: LowNodeLoadArgs) -> None:
         self.name = name
         self.deviation = own.use_deviation_thresholds
-        self.selector = LabelSelector.compile(own.node_selector) if own.node_selector is not None else None
+        self.selector = compile_selector(own.node_selector) if own.node_selector is not None else None
         filler = 0.0 if self.deviation else 100.0
         low, high = _inherit(own.low_thresholds, base.low_thresholds), _inherit(own.high_thresholds, base.high_thresholds)
         prod_low = _inherit(own.prod_low_thresholds, base.prod_low_thresholds)

@@ -16,7 +16,7 @@ from koord.api.annotations import (
     parse_gpu_partition_spec,
 )
 from koord.api.quantity import parse_value
-from koord.kube.selectors import Selector, SelectorError, from_label_selector
+from koord.api.selectors import Selector, SelectorError, from_label_selector
 from roles.scheduler.cluster.podinfo import PodShape
 from roles.scheduler.plugins.device_share.amounts import GPU, WHOLE, InvalidRequest, Wanted, wanted_of
 

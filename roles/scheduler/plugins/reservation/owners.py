@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from koord.api.objects import ObjectReference, ReservationControllerReference, ReservationOwner
-from koord.kube.selectors import Selector, SelectorError, from_label_selector
+from koord.api.selectors import Selector, SelectorError, from_label_selector
 from roles.scheduler.cluster.podinfo import UNIQUE_LABELS, PodInfo
 
 Bucket = tuple[str, ...]

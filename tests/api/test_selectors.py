@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.kube import selectors
-from koord.kube.selectors import SelectorError, from_label_selector, parse_field_selector, parse_label_selector
+from koord.api import selectors
+from koord.api.selectors import SelectorError, from_label_selector, parse_field_selector, parse_label_selector
 
 keys = st.sampled_from(["a", "b", "x.io/name", "in", "notin"])
 values = st.sampled_from(["", "1", "2", "v", "w-1"])
