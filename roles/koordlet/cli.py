@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: Decision records in memory for each kind of subject: those of a full node's files and pods. Memory of a node is its pods'.
-RECORDS = 2000
+RECORDS = 1000
 
 _TYPES: dict[str, Any] = {"str": str, "int": int, "float": float}
 
