@@ -220,6 +220,18 @@ TUNING_STRATEGY: Final = Struct(
     }
 )
 
+OFFLOAD_STRATEGY: Final = Struct(
+    {
+        "enable": Bool(),
+        "latencySensitive": Bool(),
+        "stallPerMille": Int((1, 1000), (1, 1000)),
+        "refaultsPerSecond": Int(AT_LEAST_1, AT_LEAST_1),
+        "stepPercent": Int((1, 10), (1, 10)),
+        "stepBytes": Int((1 << 20, 1 << 25), (1 << 20, 1 << 25)),
+        "mostPercent": _SHARE,
+    }
+)
+
 _ENTRY: Final[dict[str, Node]] = {"name": Str(), "nodeSelector": Selector()}
 
 
@@ -238,10 +250,10 @@ def nested(strategy: Struct) -> Struct:
     return Struct({"clusterStrategy": strategy, "nodeStrategies": ListOf(entry(strategy))})
 
 
-COLOCATION, THRESHOLD, QOS, BURST, SYS, HOSTS, NORMALIZATION, AMPLIFICATION, INTERFERENCE, TUNING = (
+COLOCATION, THRESHOLD, QOS, BURST, SYS, HOSTS, NORMALIZATION, AMPLIFICATION, INTERFERENCE, TUNING, OFFLOAD = (
     "colocation-config", "resource-threshold-config", "resource-qos-config", "cpu-burst-config",
     "system-config", "host-application-config", "cpu-normalization-config", "resource-amplification-config",
-    "interference-config", "resource-tuning-config",
+    "interference-config", "resource-tuning-config", "memory-offloading-config",
 )  # fmt: skip
 
 _HOSTS_STRATEGY: Final = Struct({"applications": HOST_APPLICATIONS})
@@ -257,10 +269,11 @@ STRATEGIES: Final[dict[str, Struct]] = {
     AMPLIFICATION: RESOURCE_AMPLIFICATION,
     INTERFERENCE: INTERFERENCE_STRATEGY,
     TUNING: TUNING_STRATEGY,
+    OFFLOAD: OFFLOAD_STRATEGY,
 }
 """Strategy of each key of the ConfigMap."""
 
-EXTENSIONS: Final = {INTERFERENCE: "interference", TUNING: "resourceTuning"}
+EXTENSIONS: Final = {INTERFERENCE: "interference", TUNING: "resourceTuning", OFFLOAD: "memoryOffloading"}
 """Keys that end below `extensions` of a NodeSLO, and the names that they have there."""
 
 FLAT: Final = frozenset({COLOCATION, HOSTS, NORMALIZATION, AMPLIFICATION})
@@ -309,5 +322,6 @@ DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     AMPLIFICATION: {"enable": False},
     INTERFERENCE: {},
     TUNING: {},
+    OFFLOAD: {},
 }
 """Strategy of a key that the ConfigMap does not have; also what a given strategy is laid over."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from koord.config.slo_schema import AMPLIFICATION, COLOCATION, HOSTS, INTERFERENCE, NORMALIZATION, THRESHOLD, TUNING
+from koord.config.slo_schema import AMPLIFICATION, COLOCATION, HOSTS, INTERFERENCE, NORMALIZATION, OFFLOAD, THRESHOLD, TUNING
 
 TEXTS: Final[Mapping[str, Mapping[str, str]]] = {
     COLOCATION: {
@@ -66,6 +66,15 @@ TEXTS: Final[Mapping[str, Mapping[str, str]]] = {
         "throttlePercent": "Disk throughput that a throttled pod keeps, in percent of its use; default 50.",
         "migrateAfterSeconds": "How long the pod disturbs before its migration is asked for; default 60.",
         "evictAfterSeconds": "How long the pod disturbs before it is evicted; default 180.",
+    },
+    OFFLOAD: {
+        "enable": "Whether idle memory of pods is asked back (cgroup v2); default false.",
+        "latencySensitive": "Whether LS pods take part, too; LSE and LSR never do. Default false.",
+        "stallPerMille": "Time a pod may wait for memory, in thousandths; steps become smaller towards it. Default 1.",
+        "refaultsPerSecond": "Pages read back a second from which on a pod is left alone for a while; default 100.",
+        "stepPercent": "A step, in percent of the pod's memory; default 2.",
+        "stepBytes": "The largest step, bytes; default 16 MiB.",
+        "mostPercent": "Most that is asked back in all, in percent of the most that the pod had; default 50.",
     },
     TUNING: {
         "cpu": "Burst and quota of containers that are throttled.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterator
 
 from koord.decisions.record import Record
@@ -23,7 +23,7 @@ class RingSink:
         self.per_subject = per_subject
         self.total = total
         self._counts: dict[str, int] = {}
-        self._kinds: dict[str, OrderedDict[Key, deque[Record]]] = {}
+        self._kinds: dict[str, OrderedDict[Key, list[Record]]] = {}
 
     def __len__(self) -> int:
         return sum(self._counts.values())
@@ -35,17 +35,17 @@ class RingSink:
         subjects = self._kinds.setdefault(kind, OrderedDict())
         records = subjects.get(key)
         if records is None:
-            records = subjects[key] = deque()
+            records = subjects[key] = []  # most subjects have one or two: a deque would weigh more than they
         else:
             subjects.move_to_end(key)
         records.append(record)
         count = self._counts.get(kind, 0) + 1
         if len(records) > self.per_subject:
-            records.popleft()
+            del records[0]
             count -= 1
         while count > self.total:
             oldest_key, oldest = next(iter(subjects.items()))
-            oldest.popleft()
+            del oldest[0]
             count -= 1
             if not oldest:
                 del subjects[oldest_key]
@@ -60,7 +60,7 @@ class RingSink:
             found.sort(key=lambda record: record.time)
         return found[-limit:] if limit else found
 
-    def _matching(self, kind: str, namespace: str, name: str) -> Iterator[deque[Record]]:
+    def _matching(self, kind: str, namespace: str, name: str) -> Iterator[list[Record]]:
         for its_kind, subjects in self._kinds.items():
             if kind and kind.lower() != its_kind.lower():
                 continue

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+#: Decision records in memory for each kind of subject: those of a full node's files and pods. Memory of a node is its pods'.
+RECORDS = 1000
+
 _TYPES: dict[str, Any] = {"str": str, "int": int, "float": float}
 
 
@@ -91,6 +94,7 @@ def command(
 async def _run(life: Life, options: Options, config: ClientConfig, decision_log: DecisionLog) -> None:
     """Build what a process of its own needs, then live."""
     from koord.decisions.recorder import Recorder
+    from koord.decisions.ring import RingSink
     from koord.kube.client import Client
     from koord.kube.informers import InformerFactory
     from koord.process import metrics
@@ -98,7 +102,7 @@ async def _run(life: Life, options: Options, config: ClientConfig, decision_log:
     from koord.process.serving import Serving, gate_for, tls_source
     from roles.koordlet.app import App, parse_address
 
-    recorder = Recorder("koordlet", decision_log.sinks("koordlet", life))
+    recorder = Recorder("koordlet", [RingSink(total=RECORDS), *decision_log.sinks("koordlet", life)])
     serving = Serving(
         cert_file=options.tls_cert_file,
         key_file=options.tls_private_key_file,

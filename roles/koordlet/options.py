@@ -127,6 +127,7 @@ class Options:
     cpu_evict_interval_seconds: int = _option(1, "Period of CPU eviction; 0 turns it off.")
     memory_evict_interval_seconds: int = _option(1, "Period of memory eviction; 0 turns it off.")
     resource_tuning_interval_seconds: int = _option(5, "Period of resource tuning; 0 turns it off.")
+    memory_offload_interval_seconds: int = _option(5, "Period of memory offloading; 0 turns it off.")
     memory_evict_cool_time_seconds: int = _option(4, "Pause after a memory eviction.")
     cpu_evict_cool_time_seconds: int = _option(20, "Pause after a CPU eviction.")
     only_evict_by_api: bool = _option(False, "Evict through the Eviction API only.")

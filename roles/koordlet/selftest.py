@@ -139,6 +139,12 @@ def _resctrl(machine: Machine) -> str:
     return "" if known else "neither is resctrl mounted nor does this kernel know it: the CPUs offer no such control, or it is switched off"
 
 
+def _offloading(machine: Machine) -> str:
+    if machine.cgroups is not None and not machine.cgroups.v2:
+        return "cgroup v1 has no memory.reclaim"
+    return _files("memory.reclaim")(machine)
+
+
 def _counters(machine: Machine) -> str:
     if machine.cgroups is None:
         return f"no cgroups at {machine.root.cgroup}"
@@ -207,6 +213,7 @@ BLOCKED: tuple[Blocked, ...] = (
     Blocked("PSICollector", _pressure),
     Blocked("ColdPageCollector", _kidled),
     Blocked("InterferenceDetection", _signals),
+    Blocked("MemoryOffloading", _offloading),
     Blocked("SystemConfig", _knobs),
     Blocked("OOMScoreAdj", _processes),
     Blocked("CoreSched", _core_scheduling),

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -139,6 +139,25 @@ class Machine:
         # what a kubelet gives the levels
         (V1 / "cpu" / self.top / qos_directory("BestEffort") / "cpu.shares").write_text("2")
 
+    def come(self, numbers: Iterable[int]) -> None:
+        """The groups of more pods."""
+        for subsystem in (*SUBSYSTEMS, *(["unified"] if (self.scratch / "cgroup/unified").exists() else [])):
+            for number in numbers:
+                for directory in (pod_directory(number), *(container_directory(number, i) for i in range(2))):
+                    path = V1 / subsystem / self.top / directory
+                    path.mkdir()
+                    if subsystem == "cpuset":
+                        for file in ("cpuset.cpus", "cpuset.mems"):
+                            (path / file).write_text((path.parent / file).read_text())
+
+    def go(self, numbers: Iterable[int]) -> None:
+        """Away with them."""
+        for subsystem in (*SUBSYSTEMS, *(["unified"] if (self.scratch / "cgroup/unified").exists() else [])):
+            top = V1 / subsystem / self.top
+            for number in numbers:
+                inner = [top / container_directory(number, i) for i in range(2)]
+                remove_groups(iter([*inner, top / pod_directory(number)]))
+
     def sleepers(self) -> None:
         for number in range(self.pods):
             for index in range(2):
@@ -246,14 +265,14 @@ async def cluster(client: Any, slo: dict[str, Any]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def kubelet(pods: int) -> AsyncIterator[int]:
-    """Answers /pods and /configz; its port."""
+async def kubelet(numbers: Callable[[], Iterable[int]]) -> AsyncIterator[int]:
+    """Answers /pods, with those of ``numbers``, and /configz; its port."""
     from aiohttp import web
 
-    body = orjson.dumps({"kind": "PodList", "apiVersion": "v1", "items": [pod(n) for n in range(pods)]})
     config = orjson.dumps({"kubeletconfig": {"cpuManagerPolicy": "none"}})
 
     async def answer(request: web.Request) -> web.Response:
+        body = orjson.dumps({"kind": "PodList", "apiVersion": "v1", "items": [pod(n) for n in numbers()]})
         return web.Response(body=body if request.path.startswith("/pods") else config, content_type="application/json")
 
     app = web.Application()
@@ -313,11 +332,21 @@ def _end_with_parent() -> None:
 
 @contextlib.asynccontextmanager
 async def agent(
-    machine: Machine, *, slo: dict[str, Any], gates: str = "", flags: Sequence[str] = (), profile: str = ""
+    machine: Machine,
+    *,
+    slo: dict[str, Any],
+    gates: str = "",
+    flags: Sequence[str] = (),
+    profile: str = "",
+    numbers: Callable[[], Iterable[int]] | None = None,
 ) -> AsyncIterator[Agent]:
     """koordlet on the machine, healthy; with an API server and a kubelet of its own. Ends with the block."""
     scratch = machine.scratch
-    async with running_server(crds=True) as server, server.client() as client, kubelet(machine.pods) as kubelet_port:
+    async with (
+        running_server(crds=True) as server,
+        server.client() as client,
+        kubelet(numbers or (lambda: range(machine.pods))) as kubelet_port,
+    ):
         await cluster(client, slo)
         port = free_port()
         arguments = [

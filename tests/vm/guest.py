@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from koord.api.objects import Pod
+from koord.api.objects_meta import decoder
 from roles.koordlet.actuation.executor import Executor
 from roles.koordlet.actuation.journal import Journal
 from roles.koordlet.actuation.restore import journal_path, restore
@@ -20,9 +22,15 @@ from roles.koordlet.host import parse, proc, psi
 from roles.koordlet.host.cgroup import BESTEFFORT, Cgroups
 from roles.koordlet.host.files import HostFiles
 from roles.koordlet.host.root import HostRoot
+from roles.koordlet.options import Options
 from roles.koordlet.qos import tuning_memory
+from roles.koordlet.qos.offload import MemoryOffloading
 from roles.koordlet.sensing.pressure import PressureWatch
-from roles.koordlet.states.model import HostState
+from roles.koordlet.states.model import HostState, PodState, Snapshot
+from roles.koordlet.states.pods import pod_state
+from roles.koordlet.states.slo import SLO, effective_slo
+from roles.koordlet.store.store import MetricStore
+from roles.koordlet.store.view import MetricsView
 
 ROOT = Path("/sys/fs/cgroup")
 KUBEPODS = "kubepods.slice"
@@ -31,6 +39,7 @@ POD = f"{TIER}/kubepods-besteffort-podu1.slice"
 CONTAINER = f"{POD}/cri-containerd-c1.scope"
 CONTROLLERS = "+cpu +cpuset +memory +io +pids"
 MIB = 1 << 20
+OFFLOADED = {"extensions": {"memoryOffloading": {"enable": True, "stepPercent": 5}}}
 
 
 def tree() -> None:
@@ -221,6 +230,60 @@ class Guest:
         os.rmdir(ROOT / POD / "cri-containerd-gone.scope")
         return self.apply(sequence(Write("cpu.shares", f"{POD}/cri-containerd-gone.scope", "100", cached=False)))
 
+    def offload(self) -> Any:
+        """A pod that has read 160 MiB once and uses 16: bytes before and after, and how long it waited, in thousandths."""
+        disks = sorted(Path("/dev").glob("nullb*"))
+        if not disks:
+            return None
+        wire = {
+            "metadata": {"name": "idle", "namespace": "d", "uid": "u2"},
+            "spec": {"containers": []},
+            "status": {"phase": "Running", "qosClass": "BestEffort"},
+        }
+        pod = pod_state(decoder(Pod)(json.dumps(wire).encode()), self.host.cgroups)
+        (ROOT / pod.cgroup_dir).mkdir()
+        program = (
+            "import sys, time; sys.stdin.readline()\n"
+            f"disk = open({str(disks[0])!r}, 'rb', buffering=0)\n"
+            "for _ in range(160): disk.read(1 << 20)\n"
+            "hot = bytearray(16 << 20); print('read', flush=True)\n"
+            "while True:\n"
+            "    for at in range(0, len(hot), 4096): hot[at] = 1\n"
+            "    time.sleep(0.1)\n"
+        )
+        idler = subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        try:
+            (ROOT / pod.cgroup_dir / "cgroup.procs").write_text(str(idler.pid))
+            assert idler.stdin is not None
+            assert idler.stdout is not None
+            idler.stdin.write(b"\n")
+            idler.stdin.flush()
+            idler.stdout.readline()
+            strategy, slo = MemoryOffloading(Options(), lambda _: True), effective_slo(OFFLOADED)[0]
+            state, failed, began = strategy.initial(), [], time.monotonic()
+            before, stalled = int(read(pod.cgroup_dir, "memory.current")), self._stalled(pod.cgroup_dir)
+            for _ in range(45):
+                self.host.files.begin_tick()
+                now = time.monotonic()
+                outcome = strategy.decide(self._snapshot(pod, slo, now), slo, state, now)
+                state = outcome.state
+                failed += [str(e) for e in self.executor.apply(outcome.batches, rule="offload", now=now).failed]
+                time.sleep(0.5)
+            waited = (self._stalled(pod.cgroup_dir) - stalled) / (time.monotonic() - began) / 1e3
+            return {"before": before, "after": int(read(pod.cgroup_dir, "memory.current")), "per_mille": waited, "failed": failed}
+        finally:
+            idler.kill()
+            idler.wait()
+
+    def _stalled(self, directory: str) -> int:
+        return psi.parse_psi("memory", (ROOT / directory / "memory.pressure").read_bytes()).some.total
+
+    def _snapshot(self, pod: PodState, slo: SLO, now: float) -> Snapshot:
+        return Snapshot(
+            time=now, node_name="n", host=self.host, node=None, slo=slo, pods=(pod,), topology=None, nrt=None,
+            metrics=MetricsView(MetricStore(), now), collect_interval=1.0, pods_synced=True,
+        )  # fmt: skip
+
     def restored(self) -> Any:
         if self.burner is not None:
             self.burner.kill()
@@ -234,7 +297,7 @@ class Guest:
 def checks(guest: Guest) -> Iterator[tuple[str, Callable[[], Any]]]:
     for name in (
         "version", "quota", "quota_works", "burst", "weight", "idle", "cpusets", "memory", "held", "disks", "pressure",
-        "parsers", "vanished", "restored",
+        "parsers", "vanished", "offload", "restored",
     ):  # fmt: skip
         yield name, getattr(guest, name)
 

@@ -102,7 +102,7 @@ def initramfs(program: Path, directory: Path) -> Path:
     return path
 
 
-def run(program: Path, directory: Path, seconds: float = 100.0) -> dict[str, Any]:
+def run(program: Path, directory: Path, seconds: float = 240.0) -> dict[str, Any]:
     """Boot, run, and give what the program printed as RESULT."""
     machine = [
         "-accel",

@@ -105,6 +105,17 @@ def test_a_group_that_is_gone_is_nothing_to_do(found: dict[str, Any]) -> None:
     assert found["vanished"] == {"written": 0, "skipped": 0, "failed": []}
 
 
+@pytest.mark.feature("BEY-OFF-01")
+def test_idle_memory_is_offloaded_and_the_pod_does_not_wait(found: dict[str, Any]) -> None:
+    """Of a pod that read 160 MiB once at least a fifth goes, at a memory pressure of at most 0.1 %."""
+    offload = found["offload"]
+    if offload is None:
+        pytest.skip("the guest's kernel has no null_blk module")
+    assert offload["failed"] == []
+    assert offload["after"] <= 0.8 * offload["before"], offload
+    assert offload["per_mille"] <= 1.0, offload
+
+
 @pytest.mark.feature("BEY-JRN-01")
 def test_everything_is_put_back(found: dict[str, Any]) -> None:
     failed, values = found["restored"]

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 NAME = "journal"
 #: Compact when there are this many entries and twice as many as the last time.
-_COMPACT_AT = 4096
+_COMPACT_AT = 1024
 #: Compact when the file has this many bytes and four times as many as the last time.
 _COMPACT_BYTES = 1 << 20
 

@@ -58,6 +58,8 @@ class Target:
             return self.current == self.text and os.path.lexists(self.path)
         if kind in _REMOVALS:
             return not os.path.lexists(self.path)
+        if kind is Kind.TRIGGER:
+            return False
         if kind is Kind.MOUNT:
             return kernel.is_mounted(self.path, self.write.resource)
         if kind is Kind.LINE:
@@ -83,7 +85,7 @@ class Target:
     def entry(self) -> Entry | None:
         """The journal line for this file; None when there is nothing to put back."""
         kind, resource = self.write.kind, self.write.resource
-        if resource in _NEVER_JOURNALLED or kind in _REMOVALS:
+        if resource in _NEVER_JOURNALLED or kind in (*_REMOVALS, Kind.TRIGGER):
             return None
         if kind is Kind.MOUNT:
             return Entry(self.path, "", Undo.UNMOUNT, ours=())
@@ -110,6 +112,12 @@ class Target:
             kernel.write(self.path, text + "\n")
         elif kind is Kind.LINE:
             kernel.append_line(self.path, text)
+        elif kind is Kind.TRIGGER:
+            try:
+                kernel.write(self.path, text)
+            except WriteError as error:
+                if error.trouble is not Trouble.BUSY:  # less than was asked for: the next look sees how much
+                    raise
         elif kind is Kind.CREATE:
             kernel.replace_file(self.path, text)
         elif kind is Kind.MOUNT:
@@ -157,6 +165,8 @@ def key_of(write: Write) -> tuple[str, str, str]:
 def resolve(write: Write, host: HostState, *, raw: str | None = None) -> Target:
     """Check a write and read what stands there; ``raw`` is a text of the file itself to write as it is. Raises WriteError."""
     try:
+        if write.kind is Kind.TRIGGER:
+            return _resolve_trigger(write, host)
         return _resolve_cgroup(write, host, raw) if write.kind is Kind.CGROUP else _resolve_file(write, host, raw)
     except ResourceUnsupportedError as error:
         raise WriteError(Trouble.UNSUPPORTED, write.target, str(error)) from None
@@ -185,6 +195,17 @@ def _resolve_cgroup(write: Write, host: HostState, raw: str | None) -> Target:
             basis = _effective_cpus(write.target, host)
     native = None if write.native is None else _native(write, host, current)
     return Target(write, path, text, current, basis, native=native)
+
+
+def _resolve_trigger(write: Write, host: HostState) -> Target:
+    cgroups = host.cgroups
+    if not cgroups.supported(write.resource, write.target):
+        raise WriteError(Trouble.UNSUPPORTED, f"{write.target}/{write.resource}", "is not offered by this kernel")
+    path = cgroups.file(write.resource, write.target)
+    try:
+        return Target(write, path, cgroups.spec(write.resource).encode(write.value))
+    except ValueError as error:
+        raise WriteError(Trouble.INVALID, path, str(error)) from None
 
 
 def _native(write: Write, host: HostState, current: str) -> str | None:

@@ -23,6 +23,8 @@ class Merge(StrEnum):
 class Kind(StrEnum):
     CGROUP = "cgroup"
     """A cgroup file; ``target`` is a cgroup directory relative to the root, ``resource`` a row of the file table."""
+    TRIGGER = "trigger"
+    """A cgroup file that makes the kernel do something once and holds no value (memory.reclaim)."""
     FILE = "file"
     """A whole file; ``target`` is its absolute path. It must exist and be readable."""
     LINE = "line"

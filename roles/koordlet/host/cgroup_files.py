@@ -226,6 +226,7 @@ ROWS: tuple[CgroupResource, ...] = (
     _both("memory.min", "memory", _K, _A, _ANY_SIZE),
     _both("memory.low", "memory", _K, _A, _ANY_SIZE),
     _both("memory.high", "memory", _K, _A, _ANY_SIZE),
+    _row("memory.reclaim", None, FileSpec("memory", "memory.reclaim", _F, _ANY_SIZE)),
     _both("memory.wmark_ratio", "memory", _K, _F, in_range(0, 100)),
     _both("memory.wmark_scale_factor", "memory", _K, _F, in_range(1, 1000)),
     _both("memory.wmark_min_adj", "memory", _K, _F, in_range(-25, 50)),

@@ -133,6 +133,9 @@ class Metrics:
         self.interference_action = self._in(
             Gauge("koordlet_interference_action", "What is done to a pod that slows others down.", (*_POD, "action"))
         )
+        self.memory_offloaded = self._in(
+            Gauge("koordlet_memory_offloaded_bytes", "How much less a pod has than the most that it had while memory is offloaded.", _POD)
+        )
         self.tuning = self._in(
             Gauge("koordlet_container_tuning", "What resource tuning set, by kind (µs, bytes, score).", (*_CONTAINER, "kind"))
         )

@@ -12,6 +12,7 @@ from roles.koordlet.qos.cpuevict import CPUEvict
 from roles.koordlet.qos.interference import InterferenceDetection
 from roles.koordlet.qos.memevict import MemoryEvict
 from roles.koordlet.qos.memoryqos import MemoryQoS
+from roles.koordlet.qos.offload import MemoryOffloading
 from roles.koordlet.qos.outcome import Strategy
 from roles.koordlet.qos.resctrl import RdtResctrl
 from roles.koordlet.qos.suppress import BECPUSuppress
@@ -29,6 +30,7 @@ STRATEGIES: tuple[type[Strategy[Any]], ...] = (
     SystemConfig,
     InterferenceDetection,
     ResourceTuning,
+    MemoryOffloading,
 )
 
 NAMES = tuple(s.name for s in STRATEGIES)

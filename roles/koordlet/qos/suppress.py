@@ -12,7 +12,6 @@ from typing import ClassVar
 
 from koord.accounting.cpuset import CPUSet
 from koord.api.annotations import AnnotationError, parse_kubelet_cpu_manager_policy, parse_resource_status
-from koord.api.times import TimeError, parse_time
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.writes import Batch, Merge, Write, sequence
 from roles.koordlet.host.cgroup import BESTEFFORT
@@ -21,12 +20,10 @@ from roles.koordlet.qos import view
 from roles.koordlet.qos.allowance import Allowance, allowance
 from roles.koordlet.qos.outcome import Notice, Outcome, Sample, Strategy
 from roles.koordlet.qos.picker import divide, pools
-from roles.koordlet.states.model import PodState, Snapshot, TopologyState
+from roles.koordlet.qos.starting import MIN_QUOTA_US, lifts, starting, starting_quota
+from roles.koordlet.states.model import Snapshot, TopologyState
 from roles.koordlet.states.slo import SLO
 
-MIN_QUOTA_US = 2000
-#: While a best-effort pod starts, and for how long after its creation that is believed (seconds): an image may never come.
-STARTING_QUOTA_US, STARTING_FOR = 50_000, 120.0
 REASON = "AdjustBEByNodeCPUUsage"
 IDLE = "cpu.idle"
 #: Percent of the node: with the level at ``cpu.idle`` nothing is held back from best-effort pods.
@@ -41,26 +38,10 @@ class SuppressState:
     quota_free: bool = False
     grew_at: float = 0.0
     """When the tier was last given more: growth is so much an interval, however often pressure asks."""
+    lifted: tuple[str, ...] = ()
+    """Directories of pods that start and have more weight meanwhile."""
     told: str = ""
     """Verdict and target of the last record, so that only changes are recorded."""
-
-
-def starting_quota(capacity_milli: int) -> int:
-    """The least quota (µs) while a best-effort pod starts: half a core, but no more than a twentieth of the node."""
-    return max(min(STARTING_QUOTA_US, capacity_milli * 100 // 20), MIN_QUOTA_US)
-
-
-def _starting(snapshot: Snapshot) -> list[PodState]:
-    """Pods of the tier that have just come and run nothing yet. At the least quota a sandbox alone would take minutes."""
-    return [p for p in snapshot.pods if p.kube_qos == BESTEFFORT and p.phase == "Pending" and _age(p, snapshot.time) < STARTING_FOR]
-
-
-def _age(pod: PodState, now: float) -> float:
-    """Seconds since a pod's creation; 0 where that is not known."""
-    try:
-        return max(now - parse_time(pod.pod.metadata.creation_timestamp or ""), 0.0)
-    except (TimeError, TypeError):
-        return 0.0
 
 
 def _static(nrt: TopologyState) -> bool:
@@ -104,6 +85,12 @@ class BECPUSuppress(Strategy[SuppressState]):
         return SuppressState()
 
     def decide(self, snapshot: Snapshot, slo: SLO, state: SuppressState, now: float) -> Outcome[SuppressState]:
+        outcome = self._decide(snapshot, slo, state, now)
+        squeezed = slo.threshold.enable and slo.threshold.cpu_suppress_policy == CFS_QUOTA and not self.gate("BECPUManager")
+        batches, lifted = lifts(snapshot.host, starting(snapshot) if squeezed else (), state.lifted)
+        return replace(outcome, batches=outcome.batches + batches, state=replace(outcome.state, lifted=lifted))
+
+    def _decide(self, snapshot: Snapshot, slo: SLO, state: SuppressState, now: float) -> Outcome[SuppressState]:
         if self.gate("BECPUManager"):
             return self._released(snapshot, state, now, "the BE CPU manager places BE pods", manager=True)
         if not slo.threshold.enable:
@@ -136,8 +123,8 @@ class BECPUSuppress(Strategy[SuppressState]):
         if current is None:
             return Outcome(state)
         cores = -(-allow.capacity // 1000)
-        starting = _starting(snapshot)
-        least = starting_quota(allow.capacity) if starting else MIN_QUOTA_US
+        new = starting(snapshot)
+        least = starting_quota(allow.capacity, len(new)) if new else MIN_QUOTA_US
         quota = max(allow.milli * 100, least)
         # differences below 1 % of the node are noise, unless it is the least there is
         if current != -1 and abs(quota - current) < cores * 1000 and quota != least:
@@ -155,7 +142,7 @@ class BECPUSuppress(Strategy[SuppressState]):
         )
         notices: tuple[Notice, ...] = ()
         if quota == least and told != state.told:
-            kept = f"; it is kept there while {len(starting)} of them start" if starting else ""
+            kept = f"; it is kept there while {len(new)} of them start" if new else ""
             notices = (
                 Notice("Warning", "BECPUExhausted", f"best-effort pods get the least quota there is, {quota / 100_000:g} cores{kept}"),
             )

@@ -201,6 +201,19 @@ class InterferenceStrategy(Struct, rename="camel", frozen=True, gc=False, forbid
     evict_after_seconds: Seconds = 180
 
 
+class OffloadStrategy(Struct, rename="camel", frozen=True, gc=False, forbid_unknown_fields=True):
+    """``extensions.memoryOffloading`` (BEY-OFF-01). A step is ``step_percent`` of a pod's memory, at most ``step_bytes``; at most
+    ``most_percent`` of the most that it had is asked back in all."""
+
+    enable: bool = False
+    latency_sensitive: bool = False
+    stall_per_mille: Annotated[int, Meta(ge=1, le=1000)] = 1
+    refaults_per_second: Annotated[int, Meta(ge=1)] = 100
+    step_percent: Annotated[int, Meta(ge=1, le=10)] = 2
+    step_bytes: Annotated[int, Meta(ge=1 << 20, le=1 << 25)] = 16 << 20
+    most_percent: Percent = 50
+
+
 class HostAppCgroupPath(Struct, rename="camel", frozen=True, gc=False):
     base: str = ""
     parent_dir: str = ""
@@ -228,6 +241,7 @@ class SLO(Struct, frozen=True):
     host_applications: tuple[HostApp, ...] = ()
     tuning: TuningStrategy = TuningStrategy()
     interference: InterferenceStrategy = InterferenceStrategy()
+    offload: OffloadStrategy = OffloadStrategy()
     extensions: dict[str, Any] = {}
     received_sections: frozenset[str] = frozenset()
 
@@ -335,6 +349,7 @@ def effective_slo(
         ),
         tuning=attempt(lambda: own("resourceTuning", TuningStrategy), last.tuning),
         interference=attempt(lambda: own("interference", InterferenceStrategy), last.interference),
+        offload=attempt(lambda: own("memoryOffloading", OffloadStrategy), last.offload),
         extensions=attempt(lambda: _extensions(spec, extensions or {}), last.extensions),
         received_sections=frozenset(k for k, v in spec.items() if v is not None),
     ), errors

@@ -68,6 +68,35 @@ def test_best_effort_cpu_falls_within_a_second_of_a_load_step(world, tree, gates
 
 
 @pytest.mark.feature("KA-SUP-02")
+def test_a_pod_that_starts_at_the_least_quota_gets_its_share_of_the_tier(world, tree, gates, build_node, build_topology):
+    """Batch pods that request whole cores burn what the tier has; a plain pod of weight 2 that starts has as much as they."""
+    busy, fresh = (
+        world.pod(name, qos="BE", kube_qos="BestEffort", phase=phase) for name, phase in (("busy", "Running"), ("fresh", "Pending"))
+    )
+    tree.make(busy.containers[0].cgroup_dir, fresh.containers[0].cgroup_dir)
+    world.pod("ls", qos="LS")
+    cores = os.cpu_count() or 1
+    world.node, world.topology = build_node(str(cores)), build_topology(cores, threads=1)
+    world.spec = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"}}
+    for pod, shares in ((busy, "1024"), (fresh, "2")):
+        Path(world.machine.host.cgroups.file("cpu.shares", pod.cgroup_dir)).write_text(shares)
+    strategy = BECPUSuppress(Options(), gates("BECPUSuppress"))
+    world.load(float(cores), ls=float(cores))
+    world.run(strategy)
+    tree.burn(busy.containers[0].cgroup_dir, cores)
+    tree.burn(fresh.containers[0].cgroup_dir, cores)
+    begun = tree.used(fresh.cgroup_dir)
+    for _ in range(200):
+        time.sleep(0.05)
+        mine = tree.used(fresh.cgroup_dir) - begun
+        if mine > 0.1e9:
+            break
+    assert mine > 0.1e9, "a tenth of a second of CPU, which makes a sandbox, within ten seconds"
+    assert mine > 0.25 * (tree.used(busy.cgroup_dir) + mine) / 2
+    assert restore(world.machine.root).failed == []
+
+
+@pytest.mark.feature("KA-SUP-02")
 def test_a_level_at_cpu_idle_fills_the_node_and_yields_without_a_quota(world, tree, gates, build_node, build_topology):
     cores = os.cpu_count() or 1
     be = world.pod("be", qos="BE", kube_qos="BestEffort")

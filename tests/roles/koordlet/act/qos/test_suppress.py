@@ -15,7 +15,8 @@ from koord.api.times import format_time
 from roles.koordlet.options import Options
 from roles.koordlet.qos.allowance import allowance
 from roles.koordlet.qos.picker import Pools, divide, pick
-from roles.koordlet.qos.suppress import BECPUSuppress, starting_quota
+from roles.koordlet.qos.starting import starting_quota
+from roles.koordlet.qos.suppress import BECPUSuppress
 
 QOS = "kubepods.slice/kubepods-besteffort.slice"
 RESERVED = "node.koordinator.sh/reservation"
@@ -404,6 +405,32 @@ def test_the_least_quota_is_an_event_told_once_and_is_raised_at_once_for_a_pod_t
     world.load(15.9, ls=15.9)
     world.run(suppress, outcome.state)
     assert world.machine.get("cpu.cfs_quota_us", QOS) == "50000"
+
+
+def test_several_pods_that_start_get_half_a_core_each_within_a_twentieth_of_the_node():
+    assert [starting_quota(64_000, pods) for pods in (1, 3, 7)] == [50_000, 150_000, 320_000]
+
+
+def test_a_pod_that_starts_weighs_as_much_as_others_until_it_runs(world, suppress):
+    threshold(world, cpuSuppressPolicy="cfsQuota")
+    be_tree(world, quota="2000")
+    world.pod("ls", qos="LS")
+    fresh = world.pod("fresh", qos="BE", kube_qos="BestEffort", phase="Pending")
+    batch = world.pod("batch", qos="BE", kube_qos="BestEffort")
+    world.load(15.9, ls=15.9)
+    state = world.run(suppress)
+    assert state.lifted == (), "it has no group yet"
+    world.machine.put("cpu.shares", fresh.cgroup_dir, "2")
+    world.machine.put("cpu.shares", batch.cgroup_dir, "1024")
+    world.now += 1
+    world.load(15.9, ls=15.9)
+    state = world.run(suppress, state)
+    assert world.machine.get("cpu.shares", fresh.cgroup_dir) == "1024"
+    world.pods[world.pods.index(fresh)] = replace(fresh, phase="Running")
+    world.now += 1
+    world.load(15.9, ls=15.9)
+    state = world.run(suppress, state)
+    assert (world.machine.get("cpu.shares", fresh.cgroup_dir), state.lifted) == ("2", ())
 
 
 @pytest.mark.parametrize(("cores", "quota"), [(1, 5000), (2, 10_000), (16, 50_000), (128, 50_000)])
