@@ -74,7 +74,7 @@ class App:
         self._rounds = build.rounds(options, self._setup)
         self._controllers = build.controllers(self._rounds.profiles)
         self._observer = Observer(self._world, self._rounds.profiles)
-        self._placements = Placements(informers, self._world) if build.lists_only(options) else None
+        self._placements = Placements(informers, self._world, client, options.scheduler) if build.lists_only(options) else None
         self._acting = ClusterActing(client, self.may_write, self._where)
         if ops is not None:
             ops.health.register("caches", gate=True)

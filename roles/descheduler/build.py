@@ -11,14 +11,18 @@ from roles.descheduler.framework.evicting import Controller, Evicting, Setup
 from roles.descheduler.framework.limits import Limits
 from roles.descheduler.framework.plugin import Plugin
 from roles.descheduler.framework.round import Profile, Rounds
+from roles.descheduler.placement import SchedulerFlags
 
 SetupOf = Callable[[str], Setup]
 
 
 class Options:
-    """A configuration that can run, and the feature gates. Raises InvalidConfig."""
+    """A configuration that can run, and the feature gates. `scheduler` is how the cluster's scheduler is started. Raises InvalidConfig."""
 
-    def __init__(self, config: DeschedulerConfiguration, source: str, gates: dict[str, bool] | None = None) -> None:
+    def __init__(
+        self, config: DeschedulerConfiguration, source: str, gates: dict[str, bool] | None = None, scheduler: SchedulerFlags | None = None
+    ) -> None:
+        self.scheduler = scheduler
         self.config = config
         self.source = source
         self.gates = gates or {}

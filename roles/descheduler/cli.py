@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from koord.process.life import Life
     from koord.process.serving import Gate, Serving
     from roles.descheduler.build import Options
+    from roles.descheduler.placement import SchedulerFlags
 
 _LEASE_FLAGS = {
     "leader_elect": "leader_elect",
@@ -68,6 +69,9 @@ _LEASE_FLAGS = {
 @click.option("--leader-elect-resource-lock", default="leases", show_default=True, help="Kind of lock.")
 @click.option("--leader-elect-resource-name", default="koord-descheduler", show_default=True, help="Name of the Lease.")
 @click.option("--leader-elect-resource-namespace", default="koordinator-system", show_default=True, help="Namespace of the Lease.")
+@click.option("--scheduler-config", metavar="FILE", default="", help="The scheduler's --config: dry runs ask it where pods would go.")
+@click.option("--scheduler-feature-gates", metavar="A=true,…", default="", help="The scheduler's --feature-gates.")
+@click.option("--scheduler-plugin-path", metavar="PATH", multiple=True, help="The scheduler's --plugin-path; may be repeated.")
 @inert_options(COMPONENT_BASE)
 @decision_log_options
 @common_options
@@ -157,9 +161,23 @@ def read(path: str | None, flags: dict[str, Any]) -> Options:
     gates = FeatureGates(DESCHEDULER)
     gates.set_from_flag(flags.get("feature_gates") or "")
     try:
-        return Options(config, source, gates.all())
+        return Options(config, source, gates.all(), _scheduler(flags))
     except InvalidConfig as error:
         raise located(error, text) from None
+
+
+def _scheduler(flags: dict[str, Any]) -> SchedulerFlags | None:
+    """How the cluster's scheduler is started. Raises ConfigurationError for what it could not be started with."""
+    from koord.process.errors import ConfigurationError
+    from roles.descheduler.placement import SchedulerFlags
+
+    path = flags.get("scheduler_config")
+    if not path:
+        for name in ("scheduler_feature_gates", "scheduler_plugin_path"):
+            if flags.get(name):
+                raise ConfigurationError(f"--{name.replace('_', '-')} is given without --scheduler-config")
+        return None
+    return SchedulerFlags(path, flags.get("scheduler_feature_gates") or "", tuple(flags.get("scheduler_plugin_path") or ()))
 
 
 def _text(path: str | None) -> str:

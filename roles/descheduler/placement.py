@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -18,16 +18,31 @@ from koord.kube.informers import InformerFactory
 from roles.descheduler.world import World
 
 if TYPE_CHECKING:  # the scheduler is only loaded when it is asked
-    from roles.scheduler.whatif import Simulation
+    from koord.kube.client import Client
+    from roles.scheduler.whatif import Scheduler, Simulation
 
 log = logging.getLogger(__name__)
 
 
-class Placements:
-    """One simulated cluster a round, made at the first question, off the event loop. Pods stay where the answers put them."""
+class SchedulerFlags(NamedTuple):
+    """What `koord scheduler` of this cluster is started with: --config, --feature-gates, --plugin-path."""
 
-    def __init__(self, informers: InformerFactory, world: World) -> None:
+    config: str
+    feature_gates: str = ""
+    plugin_paths: tuple[str, ...] = ()
+
+
+class Placements:
+    """One simulated cluster a round, made at the first question, off the event loop. Pods stay where the answers put them.
+
+    With `flags` it is the cluster's own scheduler that is asked, about all objects that its plugins look at; without, kube-scheduler's
+    plugins and reservations.
+    """
+
+    def __init__(self, informers: InformerFactory, world: World, client: Client | None = None, flags: SchedulerFlags | None = None) -> None:
         self._world = world
+        self._client = client
+        self._flags = flags
         self._namespaces = informers.informer(kinds.NAMESPACES, Namespace)
         self._reservations = informers.informer(kinds.RESERVATIONS, Reservation, optional=True)
         self._simulation: Simulation | None = None
@@ -45,24 +60,49 @@ class Placements:
             if self._simulation is None:
                 await self._namespaces.wait_synced()
                 await self._reservations.wait_synced()
-                self._simulation = await seams.to_thread(self._make, now)
+                scheduler = await seams.to_thread(self._scheduler)
+                objects = await self._objects(scheduler)
+                self._simulation = await seams.to_thread(self._make, scheduler, objects, now)
             return self._ask(self._simulation, pod)
         except Exception:  # an explanation is not worth a round
             log.exception("the scheduler could not be asked where pods would go")
             self._broken = True
             return ""
 
-    def _make(self, now: float) -> Simulation:
-        from roles.scheduler.whatif import Simulation, Snapshot, with_reservations
+    def _scheduler(self) -> Scheduler:
+        """The configuration to ask."""
+        from roles.scheduler.whatif import configured, unknown
 
+        if self._flags is not None:
+            return configured(self._flags.config, feature_gates=self._flags.feature_gates, plugin_paths=self._flags.plugin_paths)
         pods = self._world.pods.list()
-        names = sorted({pod.spec.scheduler_name for pod in pods if pod.spec.scheduler_name} | {"koord-scheduler", "default-scheduler"})
+        return unknown({pod.spec.scheduler_name for pod in pods if pod.spec.scheduler_name} | {"koord-scheduler", "default-scheduler"})
+
+    async def _objects(self, scheduler: Scheduler) -> dict[str, Sequence[Any]]:
+        """Objects beside pods and nodes, by kind. What may not be read is not known, which is logged."""
+        from koord.kube.errors import ApiError
+
         objects: dict[str, Sequence[Any]] = {
             kinds.NODEMETRICS.kind: self._world.node_metrics.list(),
             kinds.RESERVATIONS.kind: self._reservations.list(),
         }
-        snapshot = Snapshot(self._world.nodes.list(), pods, self._namespaces.list(), objects)
-        return Simulation(snapshot, config=with_reservations(names), now=now)
+        client = self._client
+        if self._flags is None or client is None:
+            return objects
+        for name, feed in scheduler.kinds().items():
+            if name not in objects:
+                try:
+                    listed = await client.list(feed.kind, feed.namespace, field_selector=feed.field_selector)
+                except ApiError as error:
+                    log.warning("what-ifs do without %s: %s", feed.kind.plural, error)
+                else:
+                    objects[name] = feed.read(listed.items)
+        return objects
+
+    def _make(self, scheduler: Scheduler, objects: dict[str, Sequence[Any]], now: float) -> Simulation:
+        from roles.scheduler.whatif import Snapshot
+
+        return scheduler.simulate(Snapshot(self._world.nodes.list(), self._world.pods.list(), self._namespaces.list(), objects), now=now)
 
     @staticmethod
     def _ask(simulation: Simulation, pod: Pod) -> str:

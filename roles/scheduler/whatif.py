@@ -1,30 +1,37 @@
 """What would happen: a snapshot and pods in, placements with reasons out. Pure, and the only door to the scheduler for other roles.
 
-It runs the very cycle that schedules live, with a planner that only keeps books, so there is never a second opinion on placement.
+It runs the very cycle that schedules live, with queue order, gang rules, nominations and permits (`rehearsal`), so there is never a second
+opinion on placement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
 from koord.accounting.resources import format as format_amounts
-from koord.api.kinds import RESERVATIONS
+from koord.api.kinds import NODES, PODS, RESERVATIONS
 from koord.api.objects import Namespace, Node, Pod, Reservation
 from koord.api.v1alpha1.reservation import PHASE_AVAILABLE
-from koord.config.scheduler import KubeSchedulerConfiguration
+from koord.config.gates import SCHEDULER, FeatureGates
+from koord.config.scheduler import KubeSchedulerConfiguration, load
 from koord.decisions.record import Record, Subject
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.nodeview import NodeView
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.cycle.decision import ERROR, UNSCHEDULABLE, Decision
+from roles.scheduler.cycle.decision import UNSCHEDULABLE, Decision
 from roles.scheduler.cycle.record import ROLE, record_of, subject_of
 from roles.scheduler.engine import Engine, registry
 from roles.scheduler.framework.handle import ClusterDoor
+from roles.scheduler.framework.interfaces import Feed, PodObserver
 from roles.scheduler.framework.registry import Registry
+from roles.scheduler.rehearsal import Outcome, Rehearsal
+
+T = TypeVar("T")
 
 
 def with_reservations(scheduler_names: Iterable[str]) -> KubeSchedulerConfiguration:
@@ -41,7 +48,8 @@ def with_reservations(scheduler_names: Iterable[str]) -> KubeSchedulerConfigurat
 @dataclass(slots=True)
 class Snapshot:
     """The world to start from. `objects` are further API objects by kind name ("NodeMetric", "Reservation", …), as the projections of
-    `koord.api.objects`; those that no plugin of the configuration observes are ignored."""
+    `koord.api.objects`; those that no plugin of the configuration observes are ignored. A kind that is not given
+    is not known, which is something else than that there is none: give an empty list for that (`Scheduler.kinds` names them)."""
 
     nodes: Sequence[Node] = ()
     pods: Sequence[Pod] = ()
@@ -69,7 +77,8 @@ class Placement:
 
 
 class Simulation:
-    """A private copy of the world. `now` in seconds since the epoch; the same `seed` gives the same placements.
+    """A private copy of the world. `now` in seconds since the epoch; the same `seed` gives the same placements. With the configuration, the
+    plugins and the feature gates of a live scheduler (`configured`) it answers as that one would.
 
     Raises PluginError or InvalidConfig for a configuration that cannot run, QuantityError for a malformed quantity.
     """
@@ -82,23 +91,53 @@ class Simulation:
         now: float,
         seed: int = 0,
         plugins: Registry | None = None,
+        gates: Mapping[str, bool] | None = None,
     ) -> None:
-        self._engine = Engine(config, plugins if plugins is not None else registry(entry_points=False), seed=seed)
+        known = plugins if plugins is not None else registry(entry_points=False)
+        self._make = partial(Engine, config, known, seed=seed, gates=dict(gates or {}))
+        self._snapshot, self._now = snapshot, now
+        self._kept: list[Callable[[], object]] = []  # what was placed and removed, in order
+        self._build()
+
+    def _build(self) -> None:
+        """The world of the snapshot."""
+        snapshot, self._engine = self._snapshot, self._make()
+        self._spoiled = False
         engine = self._engine
-        engine.state.now = now
+        engine.state.now = self._now
         engine.cluster.reserve(len(snapshot.nodes))
         for namespace in snapshot.namespaces:
             engine.state.namespaces[namespace.metadata.name] = dict(namespace.metadata.labels)
         for node in snapshot.nodes:
             engine.cluster.set_node(NodeView(node))
-        for pod in snapshot.pods:
-            info = engine.parser.parse(pod)
-            if info.node_name and not info.terminated:
+        self._rehearsal = Rehearsal(engine)
+        self._observers = _observers(engine, snapshot.objects)
+        pods = [info for info in map(engine.parser.parse, snapshot.pods) if not info.terminated]
+        for info in pods:
+            if info.node_name:
                 engine.cluster.add_pod(info, info.node_name)
         self._door = _Door(engine.cluster)
         for handle in engine.handles.values():
             handle.pods = self._door
         self._feed(snapshot.objects)
+        for info in pods:
+            self._see(info)
+            if not info.node_name:
+                self._wait(info)
+
+    def _wait(self, info: PodInfo) -> None:
+        """A pod without a node: the room that is nominated to it is kept, and a plugin may name it."""
+        engine = self._engine
+        ours = info.shape.scheduler_name in engine.frameworks
+        foreign = any(handle.gates.get("CrossSchedulerNomination", False) for handle in engine.handles.values())
+        if info.nominated and (ours or foreign):
+            engine.state.nominations.add(info, info.nominated, foreign=not ours)
+        if ours:
+            self._rehearsal.pending[info.uid] = info
+
+    def _see(self, info: PodInfo) -> None:
+        for plugin in self._observers:
+            plugin.pod_seen(info)
 
     def _feed(self, objects: Mapping[str, Sequence[Any]]) -> None:
         told: set[Any] = set()
@@ -113,21 +152,53 @@ class Simulation:
     # ---------------------------------------------------------------- asking
 
     def place(self, pods: Iterable[Pod]) -> list[Placement]:
-        """Schedule pods one after the other in the queue's order, each counted where it went; answers come in that order."""
+        """Schedule pods in the queue's order, each counted where it went; answers come in that order. Pods of a gang are placed together
+        or not at all."""
+        return self._keep(partial(self._place_all, tuple(pods)))
+
+    def _place_all(self, pods: Sequence[Pod]) -> list[Placement]:
         infos = [self._engine.parser.parse(pod) for pod in pods]
         sort_key = next(iter(self._engine.frameworks.values())).queue_sort.sort_key
         infos.sort(key=lambda info: sort_key(info, 0.0))
-        return [self._place(info, keep=True) for info in infos]
+        return self._place(infos)
 
     def fits(self, pod: Pod) -> Placement:
         """Where one pod would go now; nothing is kept."""
-        return self._place(self._engine.parser.parse(pod), keep=False)
+        self._refresh()
+        state, rehearsal = self._engine.state, self._rehearsal
+        info = self._engine.parser.parse(pod)
+        drawn, before, waits = state.random.getstate(), state.nominations.node_of(info.uid), info.uid in rehearsal.pending
+        (placement,) = self._place([info])
+        self._spoiled = rehearsal.attempts > 1 or self._engine.kin(info) is not None  # a job's books do not go back
+        rehearsal.take_back()
+        state.nominations.add(info, before)
+        state.random.setstate(drawn)
+        if not waits:
+            rehearsal.pending.pop(info.uid, None)
+            self._forget(info.uid)
+        return placement
+
+    def _keep(self, step: Callable[[], T]) -> T:
+        """Do what every later question is to see."""
+        self._refresh()
+        self._kept.append(step)
+        return step()
+
+    def _refresh(self) -> None:
+        """Before a question: the last one has left no trace."""
+        if self._spoiled:
+            self._build()
+            for step in self._kept:
+                step()
 
     def reserve(self, reservation: Reservation) -> Placement:
         """Schedule a Reservation; where it was placed it is there for its owners from then on. Its UID must not be known already.
 
         The configuration must have the Reservation plugin in a profile of the template's scheduler name.
         """
+        return self._keep(partial(self._reserve, reservation))
+
+    def _reserve(self, reservation: Reservation) -> Placement:
         name = reservation.metadata.name
         self._feed({RESERVATIONS.kind: (reservation,)})
         info = self._door.waiting.pop(name, None)
@@ -137,7 +208,7 @@ class Simulation:
             )
             record = Record(ROLE, Subject(RESERVATIONS.kind, "", name, reservation.metadata.uid), self._engine.state.now, UNSCHEDULABLE)
             return Placement(name, "", UNSCHEDULABLE, message, record)
-        placement = self._place(info, keep=True)
+        (placement,) = self._place([info])
         if placement.placed:
             status = msgspec.structs.replace(
                 reservation.status, phase=PHASE_AVAILABLE, node_name=placement.node, allocatable=format_amounts(info.shape.amounts)
@@ -147,39 +218,87 @@ class Simulation:
 
     def remove(self, uids: Iterable[str]) -> int:
         """Take pods off their nodes; returns how many counted."""
-        return sum(1 for uid in uids if self._engine.cluster.remove_pod(uid) is not None)
+        return self._keep(partial(self._remove, tuple(uids)))
+
+    def _remove(self, uids: Sequence[str]) -> int:
+        count = 0
+        for uid in uids:
+            self._rehearsal.pending.pop(uid, None)
+            self._engine.state.nominations.remove(uid)
+            count += self._engine.cluster.remove_pod(uid) is not None
+            self._forget(uid)
+        return count
+
+    def _forget(self, uid: str) -> None:
+        for plugin in self._observers:
+            plugin.pod_gone(uid)
 
     def node_of(self, uid: str) -> str:
         """Where a pod counts now, "" when nowhere."""
+        self._refresh()
         slot = self._engine.cluster.slot_of_pod(uid)
         return self._engine.cluster.name_of(slot) if slot >= 0 else ""
 
-    def _place(self, info: PodInfo, *, keep: bool) -> Placement:
+    def _place(self, infos: Sequence[PodInfo]) -> list[Placement]:
         engine = self._engine
-        if info.shape.scheduler_name not in engine.frameworks:
-            known = ", ".join(sorted(engine.frameworks))
-            return _refused(info, f"no profile has the scheduler name {info.shape.scheduler_name!r}; known: {known}", engine.state.now)
-        gate = engine.pre_enqueue(info)
-        if not gate.ok:
-            return _refused(info, gate.message, engine.state.now)
-        decision = engine.cycle.decide(info)
-        if decision.scheduled:
-            self._reserve(decision, keep=keep)
-        return _placement(decision, engine.state.now)
+        known = [info for info in infos if info.shape.scheduler_name in engine.frameworks]
+        for info in known:
+            self._see(info)
+            if info.nominated:
+                engine.state.nominations.add(info, info.nominated)
+        found = {outcome.pod.uid: outcome for outcome in self._rehearsal.run(known)}
+        return [self._told(info, found.get(info.uid)) for info in infos]
 
-    def _reserve(self, decision: Decision, *, keep: bool) -> None:
-        """Count the pod and let the plugins reserve, as live scheduling does; take it back unless it is to stay."""
-        cluster = self._engine.cluster
-        decision.framework.run_resize(decision.ctx, decision.slot)
-        cluster.place(decision.pod, decision.slot)
-        status = decision.framework.run_reserve(decision.ctx, decision.slot)
-        if status.ok and keep:
-            return
-        decision.framework.run_unreserve(decision.ctx, decision.slot)
-        if not status.ok:
-            decision.verdict = UNSCHEDULABLE if status.rejected else ERROR
-            decision.status = status
-        cluster.remove_pod(decision.pod.uid)
+    def _told(self, info: PodInfo, outcome: Outcome | None) -> Placement:
+        now = self._engine.state.now
+        if outcome is None:
+            known = ", ".join(sorted(self._engine.frameworks))
+            return _refused(info, f"no profile has the scheduler name {info.shape.scheduler_name!r}; known: {known}", now)
+        if outcome.decision is None:
+            return _refused(info, outcome.refusal.message if outcome.refusal is not None else "", now)
+        return _placement(outcome.decision, now)
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduler:
+    """How a scheduler is set up: its configuration, the plugins that there are, its feature gates."""
+
+    config: KubeSchedulerConfiguration
+    plugins: Registry
+    gates: Mapping[str, bool] = field(default_factory=dict)
+
+    def simulate(self, snapshot: Snapshot, *, now: float, seed: int = 0) -> Simulation:
+        """What it would do. Raises as `Simulation`."""
+        return Simulation(snapshot, config=self.config, now=now, seed=seed, plugins=self.plugins, gates=self.gates)
+
+    def kinds(self) -> dict[str, Feed]:
+        """What its plugins look at beside pods and nodes, by kind name: what a snapshot should hold."""
+        engine = Engine(self.config, self.plugins, gates=dict(self.gates))
+        feeds = (feed for framework in engine.frameworks.values() for plugin in framework.plugins.values() for feed in plugin.feeds())
+        return {feed.kind.kind: feed for feed in feeds if feed.kind not in (PODS, NODES)}
+
+
+def configured(path: str, *, feature_gates: str = "", plugin_paths: Iterable[str] = ()) -> Scheduler:
+    """The scheduler that `koord scheduler` with these flags is. Raises InvalidConfig, PluginError, or ValueError for unknown gates."""
+    gates = FeatureGates(SCHEDULER)
+    gates.set_from_flag(feature_gates)
+    return Scheduler(load(path), registry(plugin_paths), {name: gates.enabled(name) for name in SCHEDULER})
+
+
+def unknown(scheduler_names: Iterable[str]) -> Scheduler:
+    """What can be said of schedulers of which only the names are known."""
+    return Scheduler(with_reservations(sorted(scheduler_names)), registry(entry_points=False))
+
+
+def _observers(engine: Engine, objects: Mapping[str, Sequence[Any]]) -> list[PodObserver]:
+    """Plugins that follow pods. One whose objects the snapshot does not know (a gang book without PodGroups) can judge none by them."""
+    found = []
+    for framework in engine.frameworks.values():
+        for plugin in framework.plugins.values():
+            kinds = {feed.kind.kind for feed in plugin.feeds() if feed.kind != PODS}
+            if isinstance(plugin, PodObserver) and (not kinds or kinds & objects.keys()):
+                found.append(plugin)
+    return found
 
 
 class _Door(ClusterDoor):

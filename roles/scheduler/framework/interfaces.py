@@ -11,6 +11,7 @@ import enum
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -98,6 +99,11 @@ class Feed(NamedTuple):
     field_selector: str = ""
     transform: Callable[[Any], Any] | None = None
     namespace: str | None = None
+
+    def read(self, objects: Iterable[dict[str, Any]]) -> list[Any]:
+        """Objects as they are observed, from decoded JSON. Raises msgspec.ValidationError."""
+        found = (item if self.projection is dict else msgspec.convert(item, self.projection) for item in objects)
+        return [one for one in (map(self.transform, found) if self.transform is not None else found) if one is not None]
 
 
 class PodObserver(Plugin):
