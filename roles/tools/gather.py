@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import stat
 from collections.abc import Mapping, Sequence
@@ -146,7 +147,10 @@ async def _gather(client: Client, kind: str, namespace: str, name: str, endpoint
     if kind != "Node" and not namespace:
         namespace = await _namespace_of(client, kind, name, found)
     if namespace or kind == "Node":
-        found.live = await _live(client, kind, namespace, name)
+        try:
+            found.live = await _live(client, kind, namespace, name)
+        except errors.Forbidden as error:  # the roles may tell it all the same
+            found.problems.append(str(error))
     obj = (found.live and found.live.obj) or {}
     if not endpoints:
         node = name if kind == "Node" else str((obj.get("spec") or {}).get("nodeName") or "")
@@ -245,12 +249,14 @@ async def _live_pod(client: Client, namespace: str, name: str) -> Live:
         live.obj = await client.get(PODS, name, namespace)
     except errors.NotFound:
         return live
-    live.events = await _events(client, namespace, live.obj)
+    with contextlib.suppress(errors.Forbidden):  # who may look at one namespace is told what can be told without
+        live.events = await _events(client, namespace, live.obj)
     if not (live.obj.get("spec") or {}).get("nodeName"):
-        nodes = await client.list(NODES)
-        if len(nodes.items) <= MAX_NODES:
-            live.nodes = nodes.items
-            live.pods = (await client.list(PODS, field_selector="spec.nodeName!=")).items
+        with contextlib.suppress(errors.Forbidden):
+            nodes = await client.list(NODES)
+            if len(nodes.items) <= MAX_NODES:
+                live.pods = (await client.list(PODS, field_selector="spec.nodeName!=")).items
+                live.nodes = nodes.items
     return live
 
 
