@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "doctor": ("roles.tools.doctor.cli", "command", "Look whether machine and cluster have what koord needs."),
     "lint": ("roles.tools.lint.cli", "command", "Check configurations and objects without a cluster."),
     "probe": ("roles.tools.probe", "command", "Ask a role's health from inside its container."),
+    "completion": ("roles.tools.completion", "command", "Print the script that completes commands and flags in a shell."),
     "why": ("roles.tools.why", "command", "Explain a pod or a node from the decision records."),
 }
 
@@ -49,6 +50,17 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; all of them tell a mistake on the command line in one form."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            from koord.process.flags import FlagError
+
+            if isinstance(error, (FlagError, UnknownCommand, click.exceptions.NoArgsIsHelpError)):
+                raise
+            raise FlagError(error.format_message(), error.ctx) from error
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             raise UnknownCommand(args[0], ctx)
@@ -60,9 +72,7 @@ class LazyGroup(click.Group):
 
 
 class UnknownCommand(click.UsageError):
-    """A command that does not exist: one line with the nearest one, status 1."""
-
-    exit_code = 1
+    """A command that does not exist: one line with the nearest one, status 2."""
 
     def __init__(self, name: str, ctx: click.Context) -> None:
         import difflib
@@ -80,6 +90,11 @@ class UnknownCommand(click.UsageError):
 @click.version_option(VERSION, prog_name="koord")
 def main() -> None:
     """QoS-based co-location scheduling for Kubernetes: one executable, one subcommand a role."""
+
+
+def kubectl() -> None:
+    """`kubectl koord …`: kubectl finds the program `kubectl-koord` on the PATH and runs it."""
+    main(prog_name="kubectl koord")
 
 
 if __name__ == "__main__":

@@ -53,13 +53,13 @@ def test_version() -> None:
 )
 def test_unknown_commands_are_one_line(args: list[str], line: str) -> None:
     result = koord(*args)
-    assert (result.returncode, result.stderr) == (1, line + "\n")
+    assert (result.returncode, result.stderr) == (2, line + "\n")
 
 
 @pytest.mark.parametrize("role", ["scheduler", "manager", "descheduler", "koordlet", "runtime-proxy"])
 def test_roles_refuse_unknown_flags_in_one_line(role: str) -> None:
     result = koord(role, "--no-such-flag=1")
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert result.stderr == f"koord {role}: error: unknown flag: --no-such-flag\n"
 
 

@@ -25,15 +25,21 @@ _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
 
 class FlagError(click.UsageError):
-    """A mistake on the command line. Shown as one line, ends the process with status 1."""
+    """A mistake on the command line. Shown as one line, ends the process with status 2."""
 
-    exit_code = 1
+    exit_code = 2
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the line, with the command it is about."""
         where = self.ctx.command_path if self.ctx is not None else "koord"
         line = " ".join(self.format_message().split())
         click.echo(f"{where}: error: {line}", file=file, err=file is None)
+
+
+class Refused(FlagError):
+    """A configuration or a cluster with which the command cannot do its work. Shown like a wrong flag, ends the process with status 1."""
+
+    exit_code = 1
 
 
 # -- types ---------------------------------------------------------------------------------------------------------
@@ -192,6 +198,8 @@ class GoCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Spell the arguments click's way, then parse; every mistake becomes a FlagError."""
+        if ctx.resilient_parsing:  # a line that is being completed is not whole yet
+            return super().parse_args(ctx, args)
         try:
             return super().parse_args(ctx, self._normalized(ctx, args))
         except FlagError:
@@ -200,15 +208,18 @@ class GoCommand(click.Command):
             raise FlagError(error.format_message(), ctx) from error
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the function; a configuration error that it raises is shown like a wrong flag."""
+        """Run the function; a configuration error that it raises is shown like a wrong flag, and ends with status 1."""
         try:
             return super().invoke(ctx)
         except FlagError:
             raise
         except click.UsageError as error:
             raise FlagError(error.format_message(), ctx) from error
+        except click.ClickException as error:
+            raise Refused(error.format_message(), ctx) from error
         except (ConfigurationError, ConfigError) as error:
-            raise FlagError(str(error), ctx) from error
+            mistake = FlagError if str(error).startswith("--feature-gates") else Refused
+            raise mistake(str(error), ctx) from error
 
     def _normalized(self, ctx: click.Context, args: Iterable[str]) -> list[str]:
         options: dict[str, click.Option] = {}

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from koord.config.errors import ConfigError
+from koord.config.gates import KOORDLET, FeatureGates
 from koord.process.decisionlog import DecisionLog, decision_log_options
 from koord.process.flags import FlagError, bool_option, common_options, duration_option, gates_option, go_command
 from roles.koordlet.options import DURATION, FLAGS, GATES, Flag, OptionError, Options, check, host_root
@@ -64,13 +66,11 @@ def command(
     options = Options(**values)
     options.node_name = options.node_name or os.environ.get("NODE_NAME", "")
     try:
+        FeatureGates(KOORDLET).set_from_flag(options.feature_gates)
         check(options)
-    except OptionError as error:
+    except (OptionError, ConfigError) as error:
         raise FlagError(str(error), click.get_current_context()) from None
     if validate_config:
-        from koord.config.gates import KOORDLET, FeatureGates
-
-        FeatureGates(KOORDLET).set_from_flag(options.feature_gates)
         click.echo("the flags: valid")
         return
     from koord.process import life

@@ -12,6 +12,7 @@ from koord.process.decisionlog import decision_log_options
 from koord.process.errors import ConfigurationError
 from koord.process.flags import (
     CommaList,
+    FlagError,
     HostPortAddress,
     always_allow_option,
     bool_option,
@@ -120,7 +121,7 @@ def command(**flags: Any) -> None:
     try:
         gates.set_from_flag(flags.pop("feature_gates"))
     except ConfigError as error:
-        raise click.ClickException(str(error)) from None
+        raise FlagError(str(error), click.get_current_context()) from None
     if flags.pop("validate_config"):
         options_of(flags, gates)
         click.echo("the flags and the environment: valid")

@@ -72,7 +72,10 @@ def command(
     **flags: Any,
 ) -> None:
     """Schedule pods: load-aware, with kube-scheduler's plugins, as columns over all nodes at once."""
+    from koord.config.gates import SCHEDULER, FeatureGates
     from koord.process import life
+
+    FeatureGates(SCHEDULER).set_from_flag(flags.get("feature_gates") or "")
 
     given = {name: value for name, value in flags.items() if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
     if validate_config or write_config_to:

@@ -14,8 +14,13 @@ from roles.tools.facts import Gathered
 
 
 def show(explanation: Explanation, found: Gathered, output: str, stream: TextIO | None = None) -> None:
-    """Print in the format `output` ("text" or "json")."""
+    """Print in the format `output` ("text", "json" or "yaml")."""
     stream = stream or sys.stdout
+    if output == "yaml":
+        import yaml
+
+        stream.write("---\n" + yaml.safe_dump(orjson.loads(as_json(explanation, found)), sort_keys=False, allow_unicode=True))
+        return
     if output == "json":
         stream.write(as_json(explanation, found) + "\n")
     elif stream.isatty():

@@ -7,19 +7,28 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from koord.process.errors import ConfigurationError
-from koord.process.flags import GoCommand
+from koord.process.flags import GoCommand, duration_option
+
+if TYPE_CHECKING:
+    from roles.tools.explain import Explanation
+    from roles.tools.facts import Gathered
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+FORMATS = ("text", "json", "yaml")
+
+
 def _options(function: F) -> F:
     for option in (
-        click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format."),
+        click.option("-o", "--output", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="Output format."),
+        click.option("--watch", is_flag=True, help="Ask again and again, and print what has changed."),
+        duration_option("--interval", default="5s", help="Pause between two questions of --watch."),
         click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
         click.option("--kubeconfig", metavar="FILE", help="Read the live object with this (default: KUBECONFIG, or a running sandbox's)."),
         click.option(
@@ -95,6 +104,8 @@ def _explain(
     context: str | None,
     output: str,
     logs: tuple[str, ...],
+    watch: bool,
+    interval: float,
 ) -> None:
     from koord.kube import config
     from roles.tools import explain, gather, render
@@ -106,13 +117,24 @@ def _explain(
         raise ConfigurationError(
             "nobody to ask: give --endpoint URL (or KOORD_ENDPOINTS), or --kubeconfig, or --decision-log DIR, or start `koord sandbox up`"
         )
-    found = asyncio.run(gather.gather(kind, namespace, name, found_endpoints, server, logs))
-    places = sorted({record.subject.namespace for record in found.records if record.subject.kind == kind} | set(found.places))
-    if len(places) > 1:
-        raise ConfigurationError(f"there are {kind.lower()}s named {name} in {', '.join(places)}: say which with --namespace")
-    live = found.live.obj if found.live and found.live.obj else {}
-    namespace = namespace or (places[0] if places else (live.get("metadata") or {}).get("namespace", ""))
-    explanation = explain.explain(kind, found, namespace=namespace, name=name, now=time.time())
+    if interval <= 0:
+        raise ConfigurationError("--interval: must be more than 0")
+
+    def ask() -> tuple[explain.Explanation | None, Gathered]:
+        found = asyncio.run(gather.gather(kind, namespace, name, found_endpoints, server, logs))
+        places = sorted({record.subject.namespace for record in found.records if record.subject.kind == kind} | set(found.places))
+        if len(places) > 1:
+            raise ConfigurationError(f"there are {kind.lower()}s named {name} in {', '.join(places)}: say which with --namespace")
+        live = found.live.obj if found.live and found.live.obj else {}
+        where = namespace or (places[0] if places else (live.get("metadata") or {}).get("namespace", ""))
+        return explain.explain(kind, found, namespace=where, name=name, now=time.time()), found
+
+    if watch:
+        try:
+            _watch(ask, output, interval)
+        except KeyboardInterrupt:
+            sys.exit(130)
+    explanation, found = ask()
     if explanation is None:
         asked = [*map(str, found_endpoints), *logs] + ([f"API server at {server.server}"] if server else [])
         which = f"{namespace}/{name}" if namespace else name
@@ -124,3 +146,23 @@ def _explain(
     if not found.answered:
         click.echo(f"koord why: no role answered: {'; '.join(found.problems) or 'nobody was found to ask'}", err=True)
         sys.exit(1)
+
+
+def _watch(ask: Callable[[], tuple[Explanation | None, Gathered]], output: str, interval: float) -> NoReturn:
+    """Print the explanation, and after that each time its first line or its decision has changed; until Ctrl-C."""
+    from roles.tools import render
+
+    told: tuple[str, str] | None = None
+    while True:
+        explanation, found = ask()
+        now = (explanation.summary, explanation.reason) if explanation is not None else ("nothing is known yet", "")
+        if now != told:
+            if explanation is None:
+                click.echo(f"{time.strftime('%H:%M:%S')} {now[0]}", err=True)
+            elif told is None or output != "text":
+                render.show(explanation, found, output)
+            else:
+                click.echo(f"{time.strftime('%H:%M:%S')} {explanation.summary}")
+            sys.stdout.flush()
+            told = now
+        time.sleep(interval)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "-o",
     "--output",
-    type=click.Choice(["text", "wide", "json"]),
+    type=click.Choice(["text", "wide", "json", "yaml"]),
     default="text",
     show_default=True,
     help="Output format; wide: all columns, however narrow the terminal.",
@@ -95,7 +95,7 @@ async def _run(config: Any, look: Look, output: str, interval: float | None) -> 
     from koord.kube.errors import ApiError
 
     async with Client(config, role="top") as client:
-        if interval is not None and output != "json" and sys.stdout.isatty():
+        if interval is not None and output not in ("json", "yaml") and sys.stdout.isatty():
             await _live(client, look, interval, wide=output == "wide")
             return
         while True:
@@ -109,7 +109,7 @@ async def _run(config: Any, look: Look, output: str, interval: float | None) -> 
             if interval is None:
                 return
             await asyncio.sleep(interval)
-            if output != "json":
+            if output not in ("json", "yaml"):
                 click.echo()
 
 
@@ -118,8 +118,14 @@ def _print(rows: list[Row], hidden: int, output: str) -> None:
 
     from roles.tools.top import table
 
-    if output == "json":
-        click.echo(orjson.dumps({"total": table.wire(rows[:1])[0], "nodes": table.wire(rows[1:])}))
+    if output in ("json", "yaml"):
+        document = {"total": table.wire(rows[:1])[0], "nodes": table.wire(rows[1:])}
+        if output == "json":
+            click.echo(orjson.dumps(document))
+            return
+        import yaml
+
+        click.echo("---\n" + yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
         return
     if sys.stdout.isatty():
         from rich.console import Console

@@ -149,10 +149,11 @@ def test_older_spellings_and_a_stale_socket(directory: Path) -> None:
         (["--remote-runtime-service-endpoint=tcp://127.0.0.1:1"], "accepted: a path, with or without unix://"),
     ],
 )
-def test_what_cannot_work_is_one_line_and_status_1(arguments: list[str], said: str) -> None:
+def test_what_cannot_work_is_one_line(arguments: list[str], said: str) -> None:
     child = start("runtime-proxy", *arguments)
     _, text = child.communicate(timeout=20)
-    assert child.returncode == 1
+    # a path that is good as a flag may still lead to something else than a socket
+    assert child.returncode == (1 if said in ("107 bytes", "is no socket") else 2)
     assert said in text
     assert "Traceback" not in text
 

@@ -130,7 +130,7 @@ def test_the_command_line_says_what_is_wrong_in_one_line(tmp_path: Path) -> None
     assert done.returncode == 1
     assert len(done.stderr.strip().splitlines()) == 1
     assert "pluginConfig[0].args.scoringStrategy.type" in done.stderr
-    assert subprocess.run([*run, "--no-such-flag"], capture_output=True, check=False, timeout=30).returncode == 1
+    assert subprocess.run([*run, "--no-such-flag"], capture_output=True, check=False, timeout=30).returncode == 2
     file.write_text("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n")
     good = subprocess.run([*run, f"--config={file}", "--validate-config"], capture_output=True, text=True, check=False, timeout=30)
     assert (good.returncode, good.stdout) == (0, f"{file}: valid (1 profile(s))\n")

@@ -68,7 +68,7 @@ def test_shipped_argument_lists_are_accepted(arguments: list[str], tmp_path: Pat
 )
 def test_mistakes_are_one_line(arguments: list[str], said: str) -> None:
     run = subprocess.run([KOORD, "scheduler", "--validate-config", *arguments], capture_output=True, text=True, check=False)
-    assert run.returncode == 1
+    assert run.returncode == 2
     assert said in run.stderr
     assert run.stderr.count("\n") == 1
 

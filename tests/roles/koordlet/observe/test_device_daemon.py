@@ -209,7 +209,7 @@ def test_settings_and_signals(machine: Machine, tmp_path: Path) -> None:
         (("--config-file=/nowhere",), "/nowhere"),
     ):
         done = subprocess.run(machine.command(*flags), env=machine.environment(), capture_output=True, text=True, timeout=30, check=False)
-        assert done.returncode == 1
+        assert done.returncode == 2
         assert text in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
 

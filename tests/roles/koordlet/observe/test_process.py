@@ -73,10 +73,10 @@ class TestFlags:
             (["--node-name=n1", "--runtime-hooks-failure-policy=Panic"], "Ignore, Fail"),
         ],
     )
-    def test_mistakes_are_one_line_and_status_1(self, arguments, said, monkeypatch) -> None:
+    def test_mistakes_are_one_line_and_status_2(self, arguments, said, monkeypatch) -> None:
         monkeypatch.delenv("NODE_NAME", raising=False)
         result = CliRunner().invoke(command, arguments)
-        assert result.exit_code == 1
+        assert result.exit_code == 2
         assert said in result.output
         assert len(result.output.strip().splitlines()) == 1
 
