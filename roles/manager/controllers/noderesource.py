@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from koord.api import names
 from koord.api.kinds import NODERESOURCETOPOLOGIES, NODES
-from koord.api.objects import Device, Node, NodeMetric, NodeResourceTopology, Pod
+from koord.api.objects import Device, Node, NodeMetric, NodeResourceTopology
 from koord.api.quantity import QuantityError, parse_value
 from koord.config import slo_schema
 from koord.config.gates import FeatureGates
@@ -68,7 +68,7 @@ class NodeResourceController(Controller):
         self.plugins, self.gates, self.smoothing, self.clock = plugins, gates, smoothing, clock
         self._written: dict[str, float] = {}
         self._recorded: dict[str, tuple[float, str]] = {}
-        self._pods: dict[str, tuple[str, PodInput | None]] = {}
+        self._unreadable: set[str] = set()  # pods that a warning told of
         self._without_device: set[str] = set()  # nodes whose Device was deleted
         self.due = RankedQueue(f"{self.name}-writes")
         self._turn = asyncio.Lock()
@@ -90,7 +90,7 @@ class NodeResourceController(Controller):
             on_delete=self._on_device_gone,
         )
         self.world.topologies.add_handler(on_add=self._on_topology, on_update=self._on_topology_change)
-        self.world.pods.add_handler(on_delete=lambda pod: self._pods.pop(pod.key, None))
+        self.world.pods.add_handler(on_delete=lambda pod: self._unreadable.discard(pod.key))
         self.world.on_config(self._on_config)
 
     def _on_node_gone(self, node: Node) -> None:
@@ -265,12 +265,11 @@ class NodeResourceController(Controller):
     def observe(self, node: Node, now: float) -> Inputs:
         """The inputs of a node from the caches."""
         name, config = node.metadata.name, self.world.config
-        pods = (self._pod(pod) for pod in self.world.pods.by_index(BY_NODE, name))
         return Inputs(
             node=node,
             strategy=config.colocation_for(node),
             now=now,
-            pods=tuple(pod for pod in pods if pod is not None),
+            pods=tuple(self._pods(name)),
             metric=self.world.node_metrics.get(name),
             topology=self.world.topologies.get(name),
             device=self.world.devices.get(name),
@@ -283,17 +282,17 @@ class NodeResourceController(Controller):
             smoothing=self.smoothing,
         )
 
-    def _pod(self, pod: Pod) -> PodInput | None:
-        version, known = pod.metadata.resource_version, self._pods.get(pod.key)
-        if known is not None and known[0] == version:
-            return known[1]
-        try:
-            made = pod_input(pod)
-        except QuantityError as error:
-            log.warning("pod %s: %s; it is left out of its node's accounting", pod.key, error)
-            made = None
-        self._pods[pod.key] = (version, made)
-        return made
+    def _pods(self, name: str) -> Iterator[PodInput]:
+        for pod in self.world.pods.by_index(BY_NODE, name):
+            try:
+                made = pod_input(pod)
+            except QuantityError as error:
+                if pod.key not in self._unreadable:
+                    log.warning("pod %s: %s; it is left out of its node's accounting", pod.key, error)
+                self._unreadable.add(pod.key)
+                continue
+            if made is not None:
+                yield made
 
     async def _try(
         self, reasons: tuple[str, ...], write: Callable[[Inputs, Plan], Awaitable[bool]], inputs: Inputs, plan: Plan

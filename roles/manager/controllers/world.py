@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from koord.api.deprecated import rewrite_device
 from koord.api.kinds import CONFIGMAPS, DEVICES, NODEMETRICS, NODERESOURCETOPOLOGIES, NODES, NODESLOS, PODS
 from koord.api.objects import ConfigMap, Device, Node, NodeMetric, NodeResourceTopology, NodeSLO, Pod
-from koord.api.sharing import PodSharer
+from koord.api.sharing import PodSharer, SharedPod
 from koord.config.slo import ParseResult, SLOConfig, SLOConfigStore
+from roles.manager.noderesource.reports import ReportKeeper
 
 if TYPE_CHECKING:
     from koord.kube.informers import Informer, InformerFactory
@@ -19,6 +20,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("koord.manager")
 
 BY_NODE = "node"
+
+
+def node_of(pod: Pod) -> str | None:
+    """The node of a pod, None without one."""
+    return (pod.node_name if isinstance(pod, SharedPod) else pod.spec.node_name) or None
+
+
+def namespace_of(pod: Pod) -> str:
+    """The namespace of a pod."""
+    return pod.namespace if isinstance(pod, SharedPod) else pod.metadata.namespace
 
 
 def _of_today(device: Device) -> Device:
@@ -33,7 +44,9 @@ class World:
     def __init__(self, informers: InformerFactory, options: Options) -> None:
         self.nodes: Informer[Node] = informers.informer(NODES, Node)
         self.pods: Informer[Pod] = informers.informer(PODS, Pod, namespace=options.namespace or None, transform=PodSharer())
-        self.node_metrics: Informer[NodeMetric] = informers.informer(NODEMETRICS, NodeMetric, optional=True)
+        self.node_metrics: Informer[NodeMetric] = informers.informer(
+            NODEMETRICS, NodeMetric, transform=ReportKeeper(self._name_of), optional=True
+        )
         self.node_slos: Informer[NodeSLO] = informers.informer(NODESLOS, NodeSLO, optional=True)
         self.devices: Informer[Device] = informers.informer(DEVICES, Device, transform=_of_today, optional=True)
         self.topologies: Informer[NodeResourceTopology] = informers.informer(NODERESOURCETOPOLOGIES, NodeResourceTopology, optional=True)
@@ -41,11 +54,16 @@ class World:
             CONFIGMAPS, ConfigMap, namespace=options.config_namespace, field_selector=f"metadata.name={options.slo_config_name}"
         )
         self.config_key = f"{options.config_namespace}/{options.slo_config_name}"
-        self.pods.index(BY_NODE, lambda pod: pod.spec.node_name or None)
+        self.pods.index(BY_NODE, node_of)
         self._store = SLOConfigStore()
         self._handlers: list[Callable[[frozenset[str]], None]] = []
         self._reporters: list[Callable[[ParseResult], None]] = []
         self.config_maps.add_handler(on_add=self._on_config, on_update=lambda old, new: self._on_config(new))
+
+    def _name_of(self, namespace: str, name: str) -> str | None:
+        """A pod's name as it is kept already, so that a report keeps no second one."""
+        pod = self.pods.get(f"{namespace}/{name}")
+        return pod.name if isinstance(pod, SharedPod) else None
 
     @property
     def config(self) -> SLOConfig:
