@@ -99,6 +99,13 @@ _PLUGINS = ("CPUNormalization", "ResourceAmplification", "MidResource", "BatchRe
 @click.option("--colocation-profile-update-pod-qps", type=float, default=10.0, show_default=True, help="Pods changed a second.")
 @click.option("--colocation-profile-update-pod-burst", type=int, default=100, show_default=True, help="Pods changed at once.")
 @duration_option("--overcommit-smoothing", default=0.0, help="In which time batch and mid go half of the way to a new amount; 0: at once.")
+@click.option(
+    "--config-spread",
+    type=click.FloatRange(0, 100),
+    default=20.0,
+    show_default=True,
+    help="Percent of the nodes that an edit of slo-controller-config reaches in a minute; 0: all at once.",
+)
 @duration_option("--abnormal-node-interval", default=15.0, help="How often nodes are judged (gate AbnormalNodes).")
 @duration_option("--recommender-interval", default=60.0, help="How often usage is looked at.")
 @click.option(
