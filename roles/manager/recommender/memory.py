@@ -156,7 +156,7 @@ class MemoryHistory:
     def growth(self) -> float:
         """Share by which the days' peaks grew lately, a day, if they did on each of the last days; else 0."""
         peaks = self._complete()[-5:]
-        if len(peaks) < 4 or any(after < before * (1 + _GROWTH) for before, after in itertools.pairwise(peaks)):
+        if len(peaks) < 4 or not peaks[0] > 0 or any(after < before * (1 + _GROWTH) for before, after in itertools.pairwise(peaks)):
             return 0.0
         return float((peaks[-1] / peaks[0]) ** (1 / (len(peaks) - 1)) - 1)
 
@@ -219,7 +219,11 @@ class MemoryHistory:
 
 def _margin(peaks: list[float]) -> float:
     """What days differ by, upwards: the largest step above the days before it, and some deviations more."""
-    steps = [math.log(peaks[n] / max(peaks[max(n - 7, 0) : n])) for n in range(max(len(peaks) - 14, 1), len(peaks)) if peaks[n] > 0]
+    steps = []
+    for n in range(max(len(peaks) - 14, 1), len(peaks)):
+        before = max(peaks[max(n - 7, 0) : n])
+        if before > 0 and peaks[n] > 0:
+            steps.append(math.log(peaks[n] / before))
     steps = [step for step in steps if -_SURPRISE < step <= _SURPRISE]
     if len(steps) < _DAYS_WANTED:
         return _FIRST_MARGIN

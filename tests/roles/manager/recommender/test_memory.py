@@ -146,6 +146,12 @@ def test_a_kill_is_judged_by_the_limit() -> None:
     assert after == pytest.approx(2.4e9)
 
 
+def test_a_container_that_uses_nothing_is_no_mistake() -> None:
+    assert estimates({"c": fed(lambda t: 0.0, 12)}, OURS)["c"].growth == 0
+    mixed = fed(lambda t: 0.0 if int(t // DAY) % 3 else 5e8, 12)
+    assert estimates({"c": mixed}, OURS)["c"].target.memory >= 5e8
+
+
 def test_the_percentile_model_is_the_vertical_pod_autoscaler() -> None:
     group = fed(lambda t: 5e8 + t, 9)
     found = estimates({"c": group}, VPA)["c"]
