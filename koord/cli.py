@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "apiserver": ("koord.apiserver.cli", "command", "Serve the embedded API server alone."),
     "sandbox": ("roles.sandbox.cli", "command", "Run everything in one process, with simulated nodes and this machine."),
     "recommend": ("roles.tools.recommend", "command", "Try the recommender on usage that is known already."),
+    "overcommit": ("roles.tools.overcommit", "command", "Try how far nodes can be overcommitted, on usage that is known already."),
     "install": ("roles.tools.install", "install", "Print the manifests that koord is installed with."),
     "uninstall": ("roles.tools.install", "uninstall", "Take koord out of a cluster in the safe order."),
     "top": ("roles.tools.top.cli", "command", "Show who uses what on which node, now."),

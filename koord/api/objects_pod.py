@@ -134,6 +134,13 @@ class ContainerPort(Projection):
     host_ip: str = field(default="", name="hostIP")
 
 
+class ContainerResizePolicy(Projection):
+    """What a resize of one resource asks of a running container: NotRequired or RestartContainer."""
+
+    resource_name: str = ""
+    restart_policy: str = ""
+
+
 class Container(Projection):
     """A container as schedulers and controllers see it (see AgentContainer for what runs in it)."""
 
@@ -142,6 +149,7 @@ class Container(Projection):
     resources: ResourceRequirements = ResourceRequirements()
     ports: tuple[ContainerPort, ...] = ()
     restart_policy: str | None = None
+    resize_policy: tuple[ContainerResizePolicy, ...] = ()
 
     @property
     def is_sidecar(self) -> bool:

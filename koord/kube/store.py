@@ -39,34 +39,32 @@ class Handler(Generic[T]):
 
 
 class _Index(Generic[T]):
-    """Objects by the values that a function gives them."""
+    """Objects by the values that a function gives them; the function depends on the object alone."""
 
     def __init__(self, name: str, function: IndexFunction[T]) -> None:
         self.name = name
         self.function = function
-        self.values: dict[str, tuple[str, ...]] = {}
         self.objects: dict[str, dict[str, T]] = {}
 
-    def put(self, key: str, obj: T) -> None:
+    def _values(self, key: str, obj: T) -> tuple[str, ...]:
         try:
             given = self.function(obj)
         except Exception:  # whatever somebody else's function raises must not stop the watch
             log.exception("index %s failed for %s", self.name, key)
             given = None
-        values = () if given is None else (given,) if isinstance(given, str) else tuple(given)
-        before = self.values.get(key, ())
-        for value in before:
-            if value not in values:
-                self._drop(value, key)
+        return () if given is None else (given,) if isinstance(given, str) else tuple(given)
+
+    def put(self, key: str, obj: T, old: T | None) -> None:
+        values = self._values(key, obj)
+        if old is not None:
+            for value in self._values(key, old):
+                if value not in values:
+                    self._drop(value, key)
         for value in values:
             self.objects.setdefault(value, {})[key] = obj
-        if values:
-            self.values[key] = values
-        else:
-            self.values.pop(key, None)
 
-    def remove(self, key: str) -> None:
-        for value in self.values.pop(key, ()):
+    def remove(self, key: str, old: T) -> None:
+        for value in self._values(key, old):
             self._drop(value, key)
 
     def _drop(self, value: str, key: str) -> None:
@@ -124,7 +122,7 @@ class Informer(Generic[T]):
             return
         index = self._indexes[name] = _Index(name, function)
         for key, obj in self._objects.items():
-            index.put(key, obj)
+            index.put(key, obj, None)
 
     def by_index(self, name: str, value: str) -> builtins.list[T]:
         """The objects that have this value in the index. Raises KeyError for an index that does not exist."""
@@ -182,7 +180,7 @@ class Informer(Generic[T]):
             old = None
         self._objects[key] = obj
         for index in self._indexes.values():
-            index.put(key, obj)
+            index.put(key, obj, old)
         if old is None:
             for handler in self._handlers:
                 if handler.on_add is not None:
@@ -209,7 +207,7 @@ class Informer(Generic[T]):
         if old is None:
             return
         for index in self._indexes.values():
-            index.remove(key)
+            index.remove(key, old)
         last = old
         if final is not None and self._handlers:
             try:

@@ -22,6 +22,7 @@ from koord.process.flags import (
     go_command,
 )
 from roles.manager.options import CONTROLLERS
+from roles.manager.recommender.policy import MEMORY_MODELS
 
 _PLUGINS = ("CPUNormalization", "ResourceAmplification", "MidResource", "BatchResource", "GPUDeviceResource", "RDMADeviceResource")
 
@@ -99,6 +100,13 @@ _PLUGINS = ("CPUNormalization", "ResourceAmplification", "MidResource", "BatchRe
 @click.option("--colocation-profile-update-pod-qps", type=float, default=10.0, show_default=True, help="Pods changed a second.")
 @click.option("--colocation-profile-update-pod-burst", type=int, default=100, show_default=True, help="Pods changed at once.")
 @duration_option("--overcommit-smoothing", default=0.0, help="In which time batch and mid go half of the way to a new amount; 0: at once.")
+@click.option(
+    "--config-spread",
+    type=click.FloatRange(0, 100),
+    default=20.0,
+    show_default=True,
+    help="Percent of the nodes that an edit of slo-controller-config reaches in a minute; 0: all at once.",
+)
 @duration_option("--abnormal-node-interval", default=15.0, help="How often nodes are judged (gate AbnormalNodes).")
 @duration_option("--recommender-interval", default=60.0, help="How often usage is looked at.")
 @click.option(
@@ -109,6 +117,17 @@ _PLUGINS = ("CPUNormalization", "ResourceAmplification", "MidResource", "BatchRe
 @duration_option("--recommender-half-life", default=86400.0, help="After how long a sample counts half.")
 @click.option("--recommender-min-cpu-millicores", type=int, default=25, show_default=True, help="Least CPU of a pod.")
 @click.option("--recommender-min-memory-mb", type=int, default=250, show_default=True, help="Least memory of a pod, MiB.")
+@click.option(
+    "--recommender-memory-model", type=click.Choice(MEMORY_MODELS), default="auto", show_default=True, help="How memory targets are found."
+)
+@click.option("--recommender-kill-price", type=float, default=10.0, show_default=True, help="Cost of a kill, in days of the memory.")
+@click.option(
+    "--recommender-resize-cpu-percentile",
+    type=float,
+    default=0.97,
+    show_default=True,
+    help="Share of recent CPU, of pods resized in place.",
+)
 @click.option("--recommender-prometheus-address", default="", help="Prometheus that is asked for eight days of history, http(s)://...")
 @bool_option("--validate-config", default=False, help="Check the flags and the environment, and exit.")
 @bool_option("--disable-no-deepcopy", default=False, help="Accepted for compatibility: caches are never copied.")

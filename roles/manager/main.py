@@ -67,6 +67,9 @@ def options_of(flags: dict[str, Any], gates: FeatureGates) -> Options:
                 min_cpu=flags["recommender_min_cpu_millicores"],
                 min_memory=flags["recommender_min_memory_mb"] << 20,
                 prometheus=flags["recommender_prometheus_address"],
+                memory_model=flags["recommender_memory_model"],
+                kill_price=flags["recommender_kill_price"],
+                resize_cpu_percentile=flags["recommender_resize_cpu_percentile"],
             )
         ),
         "webhook": webhook_options(),

@@ -66,6 +66,11 @@ class Metrics:
             "Nodes whose batch and mid stay although nothing is reported of them, because it is so on many at once.",
             registry=registry,
         )
+        self.spread_nodes = Gauge(
+            "koord_manager_config_waiting_nodes",
+            "Nodes that an edit of slo-controller-config has not reached yet.",
+            registry=registry,
+        )
         self.webhook_duration = Histogram(
             "koord_manager_webhook_webhook_duration_milliseconds",
             "Milliseconds in a plugin of a webhook.",

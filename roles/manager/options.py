@@ -87,6 +87,8 @@ class Options:
     profile_update_qps: float = 10.0
     profile_update_burst: int = 100
     overcommit_smoothing: float = 0.0
+    config_spread: float = 20.0
+    """Percent of the nodes that an edit of slo-controller-config reaches in a minute; 0: all at once."""
     abnormal_node_interval: float = 15.0
     recommender: Policy = field(default_factory=Policy)
     gates: FeatureGates = field(default_factory=lambda: FeatureGates(MANAGER))

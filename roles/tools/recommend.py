@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import csv
+import dataclasses
 import json
 import time
-from collections.abc import Iterable
-from datetime import datetime
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from koord.api.quantity import QuantityError, parse_value
 from koord.config.errors import ConfigError
 from koord.process.errors import ConfigurationError
-from koord.process.flags import GoCommand, duration_option
+from koord.process.flags import GoCommand, bool_option, duration_option
 from roles.manager.recommender import fleets, history
-from roles.manager.recommender.backtest import VPA_DEFAULTS, Outcome, Series, Usage, replay
-from roles.manager.recommender.policy import Policy, checked
+from roles.manager.recommender.backtest import MOVING_MAXIMUM, VPA_DEFAULTS, Outcome, Series, Usage, replay
+from roles.manager.recommender.policy import MEMORY_MODELS, Policy, checked
+from roles.tools import usage
 
-_COLUMNS = ("timestamp", "workload", "container", "replica", "cpu", "memory")
-_REQUEST = "cpu_request"
+
+class Row(NamedTuple):
+    """One replay: where usage is from, who decided, with what it was set, and what came of it."""
+
+    source: str
+    policy: str
+    setting: str
+    outcome: Outcome
 
 
 @click.group("recommend", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -47,21 +52,82 @@ def command() -> None:
 @duration_option("--recommender-half-life", default=86400.0, help="After how long a sample counts half.")
 @click.option("--recommender-min-cpu-millicores", type=int, default=25, show_default=True, help="Least CPU of a pod.")
 @click.option("--recommender-min-memory-mb", type=int, default=250, show_default=True, help="Least memory of a pod, MiB.")
+@click.option(
+    "--recommender-memory-model", type=click.Choice(MEMORY_MODELS), default="auto", show_default=True, help="How memory targets are found."
+)
+@click.option("--recommender-kill-price", type=float, default=10.0, show_default=True, help="Cost of a kill, in days of the memory.")
+@click.option(
+    "--recommender-resize-cpu-percentile",
+    type=float,
+    default=0.97,
+    show_default=True,
+    help="Share of recent CPU, of pods resized in place.",
+)
+@bool_option("--curve", default=True, help="Also replay other settings, and mark those that no other beats in everything.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format.")
 def backtest(files: tuple[Path, ...], **flags: Any) -> None:
-    """Replay usage day by day; slack and OOM-free share, beside the Vertical Pod Autoscaler's defaults.
+    """Replay usage: slack and OOM-free share, beside the Vertical Pod Autoscaler's defaults and a moving maximum as of Autopilot.
 
-    FILES are CSV with the columns timestamp (seconds or RFC 3339), workload, container, replica, cpu (cores), memory (bytes or a quantity),
-    and if known cpu_request (cores): a CPU sample weighs as much as the container requests, by default the target of its day.
+    FILES are CSV, gzip or not, with the columns timestamp (seconds or RFC 3339), workload, container, replica, cpu (cores), memory (bytes
+    or a quantity), and if known cpu_request (cores): a CPU sample weighs as much as the container requests, by default the target of the
+    day.
     """
     policy = _policy(flags)
     found = list(_sources(files, flags))
     if not found:
         raise ConfigurationError("nothing to replay: give CSV files, --synthetic or --prometheus")
-    rows = [
-        (name, who, replay(series, with_)) for name, series in found for who, with_ in (("koord", policy), ("VPA defaults", VPA_DEFAULTS))
-    ]
-    click.echo(json.dumps([_as_json(*row) for row in rows], indent=2) if flags["output"] == "json" else _table(rows))
+    rows = [row for name, series in found for row in _rows(name, series, policy)]
+    points = [row for name, series in found for row in _curve(name, series, policy)] if flags["curve"] else []
+    if flags["output"] == "json":
+        best = _best([*rows, *points])
+        click.echo(json.dumps([_as_json(row) | {"pareto": id(row) in best} for row in (*rows, *points)], indent=2))
+        return
+    click.echo(_table(rows))
+    if points:
+        click.echo("\n" + _curve_table([*rows, *points]))
+
+
+def _rows(name: str, series: list[Series], policy: Policy) -> Iterator[Row]:
+    yield Row(name, "koord", "", replay(series, policy))
+    yield Row(name, "koord in place", "", replay(series, policy, in_place=True))
+    yield Row(name, "VPA defaults", "", replay(series, _with_floors(VPA_DEFAULTS, policy)))
+    yield Row(name, "moving maximum", "", replay(series, _with_floors(MOVING_MAXIMUM, policy)))
+
+
+def _with_floors(other: Policy, policy: Policy) -> Policy:
+    """Least amounts are nobody's merit: the same for all."""
+    return dataclasses.replace(other, min_cpu=policy.min_cpu, min_memory=policy.min_memory)
+
+
+def _curve(name: str, series: list[Series], policy: Policy) -> Iterator[Row]:
+    """The same policies set otherwise."""
+    for price in (policy.kill_price / 10, policy.kill_price * 10):
+        yield Row(name, "koord", f"a kill costs {price:g}", replay(series, dataclasses.replace(policy, kill_price=price)))
+    for percentile in (0.9, 0.99):
+        changed = dataclasses.replace(policy, resize_cpu_percentile=percentile)
+        yield Row(name, "koord in place", f"p{percentile * 100:g} of CPU", replay(series, changed, in_place=True))
+    for margin in (0.0, 0.6):
+        yield Row(
+            name,
+            "VPA defaults",
+            f"margin {margin:.0%}",
+            replay(series, dataclasses.replace(_with_floors(VPA_DEFAULTS, policy), margin=margin)),
+        )
+
+
+def _best(rows: list[Row]) -> set[int]:
+    """Those that no other of the same source is better than in one thing and as good in all others."""
+
+    def bad(row: Row) -> tuple[float, ...]:
+        out = row.outcome
+        return (out.cpu_slack, out.starved_share, out.memory_slack, out.killed_days)
+
+    def beaten(row: Row) -> bool:
+        own = bad(row)
+        others = (bad(other) for other in rows if other.source == row.source)
+        return any(other != own and all(a <= b for a, b in zip(other, own, strict=True)) for other in others)
+
+    return {id(row) for row in rows if row.outcome.days and not beaten(row)}
 
 
 def _policy(flags: dict[str, Any]) -> Policy:
@@ -74,6 +140,9 @@ def _policy(flags: dict[str, Any]) -> Policy:
                 half_life=flags["recommender_half_life"],
                 min_cpu=flags["recommender_min_cpu_millicores"],
                 min_memory=flags["recommender_min_memory_mb"] << 20,
+                memory_model=flags["recommender_memory_model"],
+                kill_price=flags["recommender_kill_price"],
+                resize_cpu_percentile=flags["recommender_resize_cpu_percentile"],
             )
         )
     except ConfigError as error:
@@ -108,48 +177,18 @@ def _of_points(points: Iterable[history.Point]) -> list[Series]:
 def read_csv(path: Path) -> list[Series]:
     """Usage out of a CSV file. Raises ConfigurationError naming the line and the column that is wrong."""
     found: dict[tuple[str, str, str], list[Usage]] = {}
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = csv.DictReader(file)
-        missing = [column for column in _COLUMNS if column not in (rows.fieldnames or ())]
-        if missing:
-            raise ConfigurationError(f"{path}: no column {', '.join(missing)}; wanted: {', '.join(_COLUMNS)}")
-        for row in rows:
-            where = f"{path}:{rows.line_num}"
-            usage = Usage(
-                _time(row["timestamp"], where),
-                _amount(row["cpu"], where, "cpu"),
-                _amount(row["memory"], where, "memory"),
-                _amount(row[_REQUEST], where, _REQUEST) if row.get(_REQUEST) else 0.0,
-            )
-            found.setdefault((row["workload"], row["container"], row["replica"]), []).append(usage)
-    return [Series(*key, sorted(usage)) for key, usage in sorted(found.items())]
+    for line in usage.read(path):
+        made = Usage(line.time, line.cpu, line.memory, line.cpu_request)
+        found.setdefault((line.workload, line.container, line.replica), []).append(made)
+    return [Series(*key, sorted(samples)) for key, samples in sorted(found.items())]
 
 
-def _time(text: str, where: str) -> float:
-    try:
-        return float(text)
-    except (TypeError, ValueError):
-        pass
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (TypeError, ValueError):
-        raise ConfigurationError(f"{where}: timestamp: {text!r} is neither seconds nor RFC 3339") from None
-
-
-def _amount(text: str, where: str, column: str) -> float:
-    try:
-        value = float(text) if column in ("cpu", _REQUEST) or not (text or "")[-1:].isalpha() else float(parse_value(text))
-    except (TypeError, ValueError, QuantityError):
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise ConfigurationError(f"{where}: {column}: {text!r} is no amount of at least 0")
-    return value
-
-
-def _as_json(source: str, policy: str, outcome: Outcome) -> dict[str, Any]:
+def _as_json(row: Row) -> dict[str, Any]:
+    outcome = row.outcome
     return {
-        "source": source,
-        "policy": policy,
+        "source": row.source,
+        "policy": row.policy,
+        "setting": row.setting,
         "containerDays": outcome.days,
         "cpuSlack": outcome.cpu_slack,
         "memorySlack": outcome.memory_slack,
@@ -159,14 +198,26 @@ def _as_json(source: str, policy: str, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _table(rows: list[tuple[str, str, Outcome]]) -> str:
+def _numbers(outcome: Outcome) -> str:
+    if not outcome.days:
+        return "too short: a day teaches first"
+    numbers = f"{outcome.cpu_slack:>10.1%} {outcome.memory_slack:>13.1%} {outcome.starved_share:>10.2%} {outcome.oom_free:>9.2%}"
+    return f"{outcome.days:>7} {numbers}"
+
+
+def _table(rows: list[Row]) -> str:
     head = f"{'source':16} {'policy':14} {'days':>7} {'CPU slack':>10} {'memory slack':>13} {'above CPU':>10} {'OOM-free':>9}"
-    lines = [head]
-    for source, policy, outcome in rows:
-        numbers = f"{outcome.cpu_slack:>10.1%} {outcome.memory_slack:>13.1%} {outcome.starved_share:>10.2%} {outcome.oom_free:>9.2%}"
-        lines.append(
-            f"{source[:16]:16} {policy:14} {outcome.days:>7} {numbers}"
-            if outcome.days
-            else f"{source[:16]:16} {policy:14} too short: a day teaches first"
-        )
+    return "\n".join([head, *(f"{row.source[:16]:16} {row.policy:14} {_numbers(row.outcome)}" for row in rows)])
+
+
+def _curve_table(rows: list[Row]) -> str:
+    """Every setting of every source; the Pareto front is marked."""
+    best = _best(rows)
+    head = (
+        f"  {'source':14} {'policy':14} {'setting':16} {'days':>7} {'CPU slack':>10} {'memory slack':>13} {'above CPU':>10} {'OOM-free':>9}"
+    )
+    lines = [f"the curve: * where no other setting is better in one column and as good in the others\n{head}"]
+    for row in sorted(rows, key=lambda row: (row.source, row.policy)):
+        mark = "*" if id(row) in best else " "
+        lines.append(f"{mark} {row.source[:14]:14} {row.policy:14} {row.setting or 'as above':16} {_numbers(row.outcome)}")
     return "\n".join(lines)

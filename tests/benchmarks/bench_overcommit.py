@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import hashlib
 import time
+import zlib
 from typing import Any
 
 import msgspec
@@ -60,7 +62,7 @@ class Cluster:
         self.show(CONFIGMAPS, "koordinator-system/slo-controller-config", body)
         for name, node in self.nodes.items():
             for number in range(PODS_A_NODE):
-                self.show(PODS, f"default/{name}-{number}", pod(name, number))
+                self.show(PODS, f"team-{number % 40}/{pod_name(name, number)}", pod(name, number))
             self.show(NODES, name, node)
             self.report(name)
 
@@ -69,14 +71,61 @@ class Cluster:
 
 
 def pod(node: str, number: int) -> dict[str, Any]:
+    """As a cluster has them: two containers, statuses, conditions, addresses, a projected token, annotations of the network."""
     batch = number % 3 == 0
     names = ("kubernetes.io/batch-cpu", "kubernetes.io/batch-memory") if batch else ("cpu", "memory")
-    resources = {"requests": dict(zip(names, ("500" if batch else "500m", "1Gi"), strict=True))}
-    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"rs-{number}", "uid": f"rs-{number}", "controller": True}
-    labels = {"app": f"a{number}", "koordinator.sh/qosClass": "BE" if batch else "LS", "pod-template-hash": "abc"}
-    metadata = {"name": f"{node}-{number}", "namespace": "default", "uid": f"{node}-{number}", "labels": labels, "ownerReferences": [owner]}
-    spec = {"nodeName": node, "priority": 5500 if batch else 9500, "containers": [{"name": "main", "image": "i:1", "resources": resources}]}
-    return {"metadata": metadata, "spec": spec, "status": {"phase": "Running", "qosClass": "Burstable"}}
+    amounts = dict(zip(names, ("500" if batch else "500m", "1Gi"), strict=True))
+    digest = hashlib.sha256(f"{node}/{number}".encode()).hexdigest()
+    uid = f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
+    stamp = f"2026-11-{1 + int(digest[:2], 16) % 28:02d}T10:{int(digest[2:4], 16) % 60:02d}:00Z"
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"web-{number}-7c9d8b6f5d", "uid": f"rs-{number}", "controller": True}
+    labels = {"app": f"web-{number}", "koordinator.sh/qosClass": "BE" if batch else "LS", "pod-template-hash": "7c9d8b6f5d"}
+    address = f"10.{int(digest[4:6], 16)}.{int(digest[6:8], 16)}.{number}"
+    containers = [
+        {"name": name, "image": f"registry.example.com/{name}:1", "resources": {"requests": amounts if name == "main" else {}}}
+        for name in ("main", "sidecar")
+    ]
+    states = [
+        {
+            "name": one["name"],
+            "ready": True,
+            "started": True,
+            "image": one["image"],
+            "imageID": f"{one['image']}@sha256:{digest}",
+            "containerID": f"containerd://{digest[::-1]}",
+            "state": {"running": {"startedAt": stamp}},
+            "resources": one["resources"],
+        }
+        for one in containers
+    ]
+    kinds = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+    metadata = {
+        "name": pod_name(node, number),
+        "namespace": f"team-{number % 40}",
+        "uid": uid,
+        "resourceVersion": str(10**9 + int(digest[:6], 16)),
+        "creationTimestamp": stamp,
+        "labels": labels,
+        "annotations": {"cni.projectcalico.org/podIP": f"{address}/32"},
+        "ownerReferences": [owner],
+    }
+    status = {
+        "phase": "Running",
+        "qosClass": "Burstable",
+        "conditions": [{"type": kind, "status": "True", "lastTransitionTime": stamp} for kind in kinds],
+        "containerStatuses": states,
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "startTime": stamp,
+    }
+    volumes = [{"name": f"kube-api-access-{digest[:5]}", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}]
+    spec = {"nodeName": node, "priority": 5500 if batch else 9500, "containers": containers, "volumes": volumes}
+    return {"metadata": metadata, "spec": spec, "status": status}
+
+
+def pod_name(node: str, number: int) -> str:
+    """Names of a ReplicaSet's pods end in five letters and digits."""
+    return f"web-{number}-7c9d8b6f5d-{zlib.crc32(node.encode()):08x}"
 
 
 def metric(name: str, busy: float) -> dict[str, Any]:
@@ -85,10 +134,12 @@ def metric(name: str, busy: float) -> dict[str, Any]:
 
     entries = [
         {
-            "namespace": "default",
-            "name": f"{name}-{number}",
+            "namespace": f"team-{number % 40}",
+            "name": pod_name(name, number),
             "priority": "koord-batch" if number % 3 == 0 else "koord-prod",
-            "podUsage": amounts(0.2 * busy, 400),
+            "podUsage": amounts(
+                0.2 * busy + (zlib.crc32(name.encode()) + number) % 97 / 1000, 400 + (zlib.crc32(name.encode()) + number) % 101
+            ),
         }
         for number in range(PODS_A_NODE)
     ]

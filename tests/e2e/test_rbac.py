@@ -38,6 +38,7 @@ UNREACHED = {
             "koord-manager-recommender: get deployments,statefulsets,daemonsets,replicasets",
             "koord-manager-recommender: get,list jobs,cronjobs",
             "koord-manager-recommender: list pods",
+            "koord-manager-recommender: patch pods/resize",
             "koord-manager-recommender: create,patch,delete configmaps",
         ),
         "gate Recommender; tests/roles/manager/recommender",

@@ -15,6 +15,8 @@ CONDITION_FETCHING_HISTORY = "FetchingHistory"
 CONDITION_CONFIG_DEPRECATED = "ConfigDeprecated"
 CONDITION_CONFIG_UNSUPPORTED = "ConfigUnsupported"
 CONDITION_CHECKPOINT_FAILED = "CheckpointFailed"
+CONDITION_MEMORY_GROWING = "MemoryGrowing"
+CONDITION_RESIZE_PENDING = "ResizePending"
 
 
 class CrossVersionObjectReference(Model):
@@ -58,7 +60,9 @@ class RecommendationStatus(Model):
     pod_status: RecommendedPodStatus | None = Field(None, description="What the containers should request.")
     update_time: Timestamp | None = Field(None, description="When the recommendation was last written.")
     conditions: list[Condition] | None = Field(
-        None, description="LowConfidence, NoObjectsMatched, FetchingHistory, ConfigDeprecated, ConfigUnsupported."
+        None,
+        description="LowConfidence, NoObjectsMatched, FetchingHistory, CheckpointFailed, MemoryGrowing, ResizePending, ConfigDeprecated, "
+        "ConfigUnsupported.",
     )
 
 

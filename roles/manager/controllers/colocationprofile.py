@@ -15,7 +15,7 @@ from koord.kube.errors import ApiError, NotFound
 from koord.kube.informers import Informer, InformerFactory
 from koord.kube.patch import copy_json, diff_merge_patch
 from roles.manager.controllers.base import Controller, log
-from roles.manager.controllers.world import World
+from roles.manager.controllers.world import World, node_of
 from roles.manager.controllers.writer import NotLeading, Writer
 from roles.manager.options import Options
 from roles.manager.webhooks import profiles
@@ -75,7 +75,7 @@ class ColocationProfileController(Controller):
 
     def attach(self) -> None:
         """Listen."""
-        self.world.pods.index(WAITING, lambda pod: WAITING if not pod.spec.node_name and pod.status.phase == "Pending" else None)
+        self.world.pods.index(WAITING, lambda pod: WAITING if node_of(pod) is None and pod.status.phase == "Pending" else None)
         self.profiles.add_handler(
             on_add=lambda profile: self.queue.add(profile.metadata.name),
             on_update=lambda old, new: self.queue.add(new.metadata.name),

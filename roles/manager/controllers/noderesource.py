@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from koord.api import names
 from koord.api.kinds import NODERESOURCETOPOLOGIES, NODES
-from koord.api.objects import Device, Node, NodeMetric, NodeResourceTopology, Pod
+from koord.api.objects import Device, Node, NodeMetric, NodeResourceTopology
 from koord.api.quantity import QuantityError, parse_value
 from koord.config import slo_schema
 from koord.config.gates import FeatureGates
+from koord.config.slo import SLOConfig
 from koord.decisions.record import Record, Subject
 from koord.decisions.recorder import Recorder
 from koord.kube.errors import ApiError, NotFound
 from koord.kube.events import EventRecorder, ObjectRef
 from koord.kube.workqueue import WorkQueue
 from roles.manager.controllers.base import EVERYTHING, Controller, log
+from roles.manager.controllers.editing import EditSpreader
 from roles.manager.controllers.ranked import RankedQueue
 from roles.manager.controllers.world import BY_NODE, World
 from roles.manager.controllers.writer import NotLeading, Writer
@@ -32,6 +34,9 @@ from roles.manager.noderesource.plan import Plan, decide, rank
 from roles.manager.steady import SteadyClock
 
 KEYS = frozenset({slo_schema.COLOCATION, slo_schema.NORMALIZATION, slo_schema.AMPLIFICATION})
+SPREAD = "*spread"
+"""The key that lets the next nodes follow an edit of the ConfigMap."""
+SPREAD_EVERY = 3.0
 RECORD_EVERY = 60.0
 HELD_AGAIN = 30.0  # seconds after which a node whose values are held is looked at again
 WRITERS = 16  # nodes that are written at the same time
@@ -68,10 +73,11 @@ class NodeResourceController(Controller):
         self.plugins, self.gates, self.smoothing, self.clock = plugins, gates, smoothing, clock
         self._written: dict[str, float] = {}
         self._recorded: dict[str, tuple[float, str]] = {}
-        self._pods: dict[str, tuple[str, PodInput | None]] = {}
+        self._unreadable: set[str] = set()  # pods that a warning told of
         self._without_device: set[str] = set()  # nodes whose Device was deleted
         self.due = RankedQueue(f"{self.name}-writes")
         self._turn = asyncio.Lock()
+        self.editing = EditSpreader(world, recorder, events, clock, self.turns, self._under)
         for plugin in plugins:
             metrics.plugin_ran(plugin, True, "Setup")
 
@@ -90,12 +96,14 @@ class NodeResourceController(Controller):
             on_delete=self._on_device_gone,
         )
         self.world.topologies.add_handler(on_add=self._on_topology, on_update=self._on_topology_change)
-        self.world.pods.add_handler(on_delete=lambda pod: self._pods.pop(pod.key, None))
+        self.world.pods.add_handler(on_delete=lambda pod: self._unreadable.discard(pod.key))
         self.world.on_config(self._on_config)
+        self.world.on_release(self.queue.add)
 
     def _on_node_gone(self, node: Node) -> None:
         for memory in (self._written, self._recorded):
             memory.pop(node.metadata.name, None)
+        self.world.spread.forget(node.metadata.name)
         self._without_device.discard(node.metadata.name)
         self.brake.forget(node.metadata.name)
 
@@ -125,7 +133,10 @@ class NodeResourceController(Controller):
             self.queue.add(new.metadata.name)
 
     def _on_config(self, changed: frozenset[str]) -> None:
-        if KEYS & changed:
+        if self.world.spread.active:
+            self.editing.begun()
+            self.queue.add(SPREAD)
+        elif KEYS & changed:
             self.queue.add(EVERYTHING)
 
     @property
@@ -139,6 +150,7 @@ class NodeResourceController(Controller):
 
     async def run(self) -> None:
         """Decide for one node after the other; what is due is written by WRITERS tasks, the most urgent first."""
+        self.world.spreads = True  # before, edits of the ConfigMap were another leader's
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(super().run(), name=f"{self.name} decides")
             for number in range(WRITERS):
@@ -165,6 +177,9 @@ class NodeResourceController(Controller):
 
     async def _work(self, key: str) -> bool:
         """Decide for one node; a write is queued by its rank."""
+        if key == SPREAD:
+            await self._spread()
+            return True
         try:
             inputs, plan = await self._decided(key)
         except Exception as error:  # one bad node must not stop the others
@@ -200,13 +215,28 @@ class NodeResourceController(Controller):
                 raise failure
         return HELD_AGAIN if held else self._degrades_in(inputs)
 
+    async def _spread(self) -> None:
+        """One round of an edit's way to the nodes."""
+        await self.editing.round(held=bool(self.brake.held))
+        self.metrics.spread_nodes.set(self.world.spread.waiting)
+        self.queue.done(SPREAD)
+        if self.world.spread.active:
+            self.queue.add_after(SPREAD, SPREAD_EVERY)
+
+    def _under(self, node: Node, config: SLOConfig) -> Plan:
+        """What a node would be told under a configuration."""
+        inputs = self.observe(node, self.clock(), config)
+        return decide(
+            inputs, cluster_enabled=config.cluster_enabled, plugins=self.plugins, last_write=self._written.get(node.metadata.name)
+        )
+
     def _held(self, inputs: Inputs, plan: Plan, *, take: bool) -> bool:
         """Whether what stands on the node must not be taken away yet; the plan then leaves it alone."""
         name, present = inputs.node.metadata.name, self._promised(inputs.node)
         self.brake.promise(name, present)
         before = len(self.brake.held)
         # Without a ConfigMap nobody has said that co-location is off.
-        unmeasured = plan.unmeasured or (not plan.enabled and self.world.config.stale(slo_schema.COLOCATION))
+        unmeasured = plan.unmeasured or (not plan.enabled and self.world.config_of(name).stale(slo_schema.COLOCATION))
         held = bool(unmeasured and present) and self.brake.holds(name, present, inputs.now, take=take)
         if held:
             plan.hold()
@@ -229,8 +259,7 @@ class NodeResourceController(Controller):
 
     async def _decided(self, key: str) -> tuple[Inputs, Plan] | tuple[None, None]:
         """What one node is to be told now; one decision at a time, so that the tasks together do not hold the loop."""
-        config = self.world.config
-        if not config.available:
+        if not self.world.config.available:
             return None, None
         async with self._turn:
             await self.turns.pause()
@@ -239,8 +268,8 @@ class NodeResourceController(Controller):
                 self.metrics.node_resource_reconciled(False, "reconcileNodeNotFound")
                 self.metrics.extended_resources(key, {})
                 return None, None
-            now = self.clock()
-            inputs = self.observe(node, now)
+            now, config = self.clock(), self.world.config_of(key)
+            inputs = self.observe(node, now, config)
             plan = decide(inputs, cluster_enabled=config.cluster_enabled, plugins=self.plugins, last_write=self._written.get(key))
         for plugin, message in plan.errors:
             log.warning("node %s: %s: %s; what stands on the node stays", key, plugin, message)
@@ -262,15 +291,14 @@ class NodeResourceController(Controller):
                 if plugin in plugins:
                     self.metrics.plugin_ran(plugin, True, step)
 
-    def observe(self, node: Node, now: float) -> Inputs:
+    def observe(self, node: Node, now: float, config: SLOConfig | None = None) -> Inputs:
         """The inputs of a node from the caches."""
-        name, config = node.metadata.name, self.world.config
-        pods = (self._pod(pod) for pod in self.world.pods.by_index(BY_NODE, name))
+        name, config = node.metadata.name, config or self.world.config_of(node.metadata.name)
         return Inputs(
             node=node,
             strategy=config.colocation_for(node),
             now=now,
-            pods=tuple(pod for pod in pods if pod is not None),
+            pods=tuple(self._pods(name)),
             metric=self.world.node_metrics.get(name),
             topology=self.world.topologies.get(name),
             device=self.world.devices.get(name),
@@ -283,17 +311,17 @@ class NodeResourceController(Controller):
             smoothing=self.smoothing,
         )
 
-    def _pod(self, pod: Pod) -> PodInput | None:
-        version, known = pod.metadata.resource_version, self._pods.get(pod.key)
-        if known is not None and known[0] == version:
-            return known[1]
-        try:
-            made = pod_input(pod)
-        except QuantityError as error:
-            log.warning("pod %s: %s; it is left out of its node's accounting", pod.key, error)
-            made = None
-        self._pods[pod.key] = (version, made)
-        return made
+    def _pods(self, name: str) -> Iterator[PodInput]:
+        for pod in self.world.pods.by_index(BY_NODE, name):
+            try:
+                made = pod_input(pod)
+            except QuantityError as error:
+                if pod.key not in self._unreadable:
+                    log.warning("pod %s: %s; it is left out of its node's accounting", pod.key, error)
+                self._unreadable.add(pod.key)
+                continue
+            if made is not None:
+                yield made
 
     async def _try(
         self, reasons: tuple[str, ...], write: Callable[[Inputs, Plan], Awaitable[bool]], inputs: Inputs, plan: Plan

@@ -87,6 +87,7 @@ class NodeSLOController(Controller):
             on_delete=lambda slo: self.queue.add(slo.metadata.name),
         )
         self.world.on_config(self._on_config)
+        self.world.on_release(self.queue.add)
 
     def _on_node(self, old: Node, new: Node) -> None:
         key = names.ANNOTATION_NODE_NETWORK_BANDWIDTH
@@ -111,9 +112,9 @@ class NodeSLOController(Controller):
             if node is None:
                 done = slo is not None and await self._delete(key)
             elif slo is None:
-                done = await self._create(key, build(self.world.config, node, {}))
+                done = await self._create(key, build(self.world.config_of(key), node, {}))
             else:
-                patch = diff_merge_patch(slo.spec, build(self.world.config, node, slo.spec))
+                patch = diff_merge_patch(slo.spec, build(self.world.config_of(key), node, slo.spec))
                 done = bool(patch)
                 if patch:
                     await self.writer.patch(NODESLOS, key, {"spec": patch})

@@ -21,7 +21,8 @@ from koord.decisions.recorder import Recorder
 from koord.kube.errors import AlreadyExists, ApiError, NotFound
 from koord.kube.informers import Informer, InformerFactory
 from roles.manager.controllers.base import Controller, log
-from roles.manager.controllers.world import World
+from roles.manager.controllers.resizer import Resizer
+from roles.manager.controllers.world import World, namespace_of
 from roles.manager.controllers.writer import Writer
 from roles.manager.recommender import checkpoint, history, samples, status
 from roles.manager.recommender.apply import ANNOTATION_SELECTOR, Mode, mode_of
@@ -74,10 +75,13 @@ class RecommenderController(Controller):
         self._metrics_api = MetricsAPI(writer.client)
         self._node_metrics = NodeMetrics(world.node_metrics)
         self._learnt: dict[str, Learnt] = {}
+        self._resizer = Resizer(informers, writer, recorder, clock)
 
     def attach(self) -> None:
         """Listen."""
-        self.world.pods.index(BY_NAMESPACE, lambda pod: pod.metadata.namespace)
+        self._resizer.attach()
+        self.world.pods.add_handler(on_delete=lambda pod: self._resizer.forget(pod.metadata.uid))
+        self.world.pods.index(BY_NAMESPACE, namespace_of)
         self.recommendations.add_handler(
             on_add=lambda obj: self.queue.add(obj.key),
             on_update=lambda old, new: self.queue.add(new.key) if (old.spec, _asked(old)) != (new.spec, _asked(new)) else None,
@@ -104,6 +108,7 @@ class RecommenderController(Controller):
             await self._learn_history(recommendation, learnt, pods)
             await self._feed(recommendation, learnt, pods)
             self._expire(learnt, pods)
+            await self._resize(recommendation, learnt, pods)
         try:
             await self._save(recommendation, learnt)
         except ApiError as error:
@@ -163,10 +168,21 @@ class RecommenderController(Controller):
 
     # ---------------------------------------------------------------- writing
 
+    async def _resize(self, recommendation: Recommendation, learnt: Learnt, pods: list[Pod]) -> None:
+        """Running pods follow, where that was asked for and enough is known."""
+        if mode_of(recommendation) is not Mode.RESIZE_IN_PLACE:
+            return
+        if status.low_confidence(learnt.learner.estimates()) is not None:
+            return
+        finding = await self._resizer.follow(pods, learnt.learner.targets(), f"of {recommendation.key}")
+        if finding is not None:
+            learnt.findings.append(finding)
+
     async def _write(self, recommendation: Recommendation, learnt: Learnt, target: Target | None) -> None:
-        found, now, meta = learnt.learner.estimates(), self.clock(), recommendation.metadata
-        low = status.low_confidence(found)
-        body = status.patch(recommendation, found, [*learnt.findings, low] if low else learnt.findings, now)
+        in_place = mode_of(recommendation) is Mode.RESIZE_IN_PLACE
+        found, now, meta = learnt.learner.estimates(in_place=in_place), self.clock(), recommendation.metadata
+        learnt.findings += [one for one in (status.memory_growing(found), status.low_confidence(found)) if one is not None]
+        body = status.patch(recommendation, found, learnt.findings, now)
         if body:
             await self.writer.patch(RECOMMENDATIONS, meta.name, body, meta.namespace, subresource="status")
             self._record(recommendation, found, now)
@@ -183,7 +199,7 @@ class RecommenderController(Controller):
         numbers: dict[str, float | int | str] = {}
         for name, estimate in found.items():
             numbers |= {f"{name}.{resource}": text for resource, text in estimate.target.resources().items()}
-            numbers |= {f"{name}.days": round(estimate.confidence, 3), f"{name}.samples": estimate.samples}
+            numbers |= {f"{name}.days": round(estimate.confidence, 3), f"{name}.samples": estimate.samples, f"{name}.model": estimate.model}
         self.recorder.record(
             Record(
                 role="manager",
@@ -191,8 +207,7 @@ class RecommenderController(Controller):
                 time=now,
                 verdict="Recommended" if found else "NoRecommendation",
                 rule="recommender",
-                message=f"p{self.policy.cpu_percentile * 100:g} of CPU and p{self.policy.memory_percentile * 100:g} of memory peaks, "
-                f"and {self.policy.margin:.0%} on top",
+                message=_told(self.policy, mode_of(recommendation), found),
                 numbers=numbers,
                 features=("MGR-REC-02",),
             )
@@ -209,7 +224,7 @@ class RecommenderController(Controller):
         except NotFound:
             pass
         else:
-            groups, errors = checkpoint.groups_of(found.get("data") or {}, self.policy.half_life)
+            groups, errors = checkpoint.groups_of(found.get("data") or {}, self.policy.half_life, self.policy)
             stored = True
             for error in errors:
                 log.error("checkpoint %s/%s: %s; that part starts anew", self.namespace, checkpoint.name_of(uid), error)
@@ -239,6 +254,14 @@ class RecommenderController(Controller):
         with contextlib.suppress(NotFound):
             await self.writer.delete(CONFIGMAPS, checkpoint.name_of(learnt.uid), self.namespace)
         self._learnt.pop(key, None)
+
+
+def _told(policy: Policy, mode: Mode, found: dict[str, Estimate]) -> str:
+    """How the targets were found."""
+    cpu = f"p{policy.cpu_percentile * 100:g} of CPU and {policy.margin:.0%} on top"
+    if mode is Mode.RESIZE_IN_PLACE:
+        cpu = f"p{policy.resize_cpu_percentile * 100:g} of recent CPU"
+    return f"{cpu}; memory by {', '.join(sorted({one.model for one in found.values()})) or 'no model yet'}"
 
 
 def _asked(recommendation: Recommendation) -> Mode:

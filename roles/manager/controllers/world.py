@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from koord.api.deprecated import rewrite_device
 from koord.api.kinds import CONFIGMAPS, DEVICES, NODEMETRICS, NODERESOURCETOPOLOGIES, NODES, NODESLOS, PODS
 from koord.api.objects import ConfigMap, Device, Node, NodeMetric, NodeResourceTopology, NodeSLO, Pod
-from koord.api.sharing import PodSharer
+from koord.api.sharing import PodSharer, SharedPod
 from koord.config.slo import ParseResult, SLOConfig, SLOConfigStore
+from roles.manager.noderesource.reports import ReportKeeper
+from roles.manager.noderesource.spread import Spread
 
 if TYPE_CHECKING:
     from koord.kube.informers import Informer, InformerFactory
@@ -19,6 +21,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("koord.manager")
 
 BY_NODE = "node"
+
+
+def node_of(pod: Pod) -> str | None:
+    """The node of a pod, None without one."""
+    return (pod.node_name if isinstance(pod, SharedPod) else pod.spec.node_name) or None
+
+
+def namespace_of(pod: Pod) -> str:
+    """The namespace of a pod."""
+    return pod.namespace if isinstance(pod, SharedPod) else pod.metadata.namespace
 
 
 def _of_today(device: Device) -> Device:
@@ -33,7 +45,9 @@ class World:
     def __init__(self, informers: InformerFactory, options: Options) -> None:
         self.nodes: Informer[Node] = informers.informer(NODES, Node)
         self.pods: Informer[Pod] = informers.informer(PODS, Pod, namespace=options.namespace or None, transform=PodSharer())
-        self.node_metrics: Informer[NodeMetric] = informers.informer(NODEMETRICS, NodeMetric, optional=True)
+        self.node_metrics: Informer[NodeMetric] = informers.informer(
+            NODEMETRICS, NodeMetric, transform=ReportKeeper(self._name_of), optional=True
+        )
         self.node_slos: Informer[NodeSLO] = informers.informer(NODESLOS, NodeSLO, optional=True)
         self.devices: Informer[Device] = informers.informer(DEVICES, Device, transform=_of_today, optional=True)
         self.topologies: Informer[NodeResourceTopology] = informers.informer(NODERESOURCETOPOLOGIES, NodeResourceTopology, optional=True)
@@ -41,20 +55,41 @@ class World:
             CONFIGMAPS, ConfigMap, namespace=options.config_namespace, field_selector=f"metadata.name={options.slo_config_name}"
         )
         self.config_key = f"{options.config_namespace}/{options.slo_config_name}"
-        self.pods.index(BY_NODE, lambda pod: pod.spec.node_name or None)
+        self.pods.index(BY_NODE, node_of)
         self._store = SLOConfigStore()
+        self.spread = Spread(options.config_spread / 100)
+        self.spreads = False  # whether somebody lets the nodes go one after the other
         self._handlers: list[Callable[[frozenset[str]], None]] = []
+        self._releases: list[Callable[[str], None]] = []
         self._reporters: list[Callable[[ParseResult], None]] = []
         self.config_maps.add_handler(on_add=self._on_config, on_update=lambda old, new: self._on_config(new))
+
+    def _name_of(self, namespace: str, name: str) -> str | None:
+        """A pod's name as it is kept already, so that a report keeps no second one."""
+        pod = self.pods.get(f"{namespace}/{name}")
+        return pod.name if isinstance(pod, SharedPod) else None
 
     @property
     def config(self) -> SLOConfig:
         """The configuration in force."""
         return self._store.config
 
+    def config_of(self, node: str) -> SLOConfig:
+        """The configuration in force for a node: an edit reaches one after the other."""
+        return self.spread.former(node) or self.config
+
     def on_config(self, handler: Callable[[frozenset[str]], None]) -> None:
         """Tell `handler` the keys that changed."""
         self._handlers.append(handler)
+
+    def on_release(self, handler: Callable[[str], None]) -> None:
+        """Tell `handler` the nodes for which a changed configuration counts now."""
+        self._releases.append(handler)
+
+    def release(self, node: str) -> None:
+        """The changed configuration counts for a node from here on."""
+        for handler in self._releases:
+            handler(node)
 
     def on_parsed(self, reporter: Callable[[ParseResult], None]) -> None:
         """Tell `reporter` of each parse, with its errors."""
@@ -63,13 +98,15 @@ class World:
     def config_synced(self) -> None:
         """The first list of the ConfigMap is in: if it is not there, defaults come into force."""
         if self.config_maps.get(self.config_key) is None:
-            self._take(self._store.update(None))
+            self._take(None)
 
     def _on_config(self, config_map: ConfigMap) -> None:
         if config_map.key == self.config_key:
-            self._take(self._store.update(config_map.data))
+            self._take(config_map.data)
 
-    def _take(self, result: ParseResult) -> None:
+    def _take(self, data: Mapping[str, str] | None) -> None:
+        before = self._store.config
+        result = self._store.update(data)
         for error in result.errors:
             log.error("%s: %s", self.config_key, f"{error}; the last good value stays in force" if error.path else error.message)
         for warning in result.warnings:
@@ -77,5 +114,7 @@ class World:
         for reporter in self._reporters:
             reporter(result)
         if result.changed:
+            if self.spreads and before.available:
+                self.spread.begin((name for name, _ in self.nodes.items()), before)
             for handler in self._handlers:
                 handler(result.changed)

@@ -51,6 +51,10 @@ class Writer:
         """Merge-patch an object: only the named members change, whatever others write meanwhile."""
         return await self.attempt(lambda: self.client.patch(kind, name, body, namespace, type="merge", subresource=subresource))
 
+    async def resize(self, kind: Kind, name: str, body: dict[str, Any], namespace: str) -> dict[str, Any]:
+        """Change the resources of a pod's containers by their names, through its `resize` sub-resource."""
+        return await self.attempt(lambda: self.client.patch(kind, name, body, namespace, type="strategic", subresource="resize"))
+
     async def delete(self, kind: Kind, name: str, namespace: str | None = None) -> None:
         """Delete an object."""
 

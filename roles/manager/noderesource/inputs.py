@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import cast
 
 import orjson
 
@@ -13,17 +14,40 @@ from koord.api.objects import Node, NodeMetric, Pod
 from koord.api.priority import DEFAULT_VALUES, PriorityClass, parse_class, pod_priority_class
 from koord.api.qos import pod_qos
 from koord.api.quantity import QuantityError, parse_milli, parse_value
+from koord.api.sharing import SharedPod
 from koord.api.times import TimeError, parse_time
 from roles.manager.noderesource.model import Inputs, PodInput
+from roles.manager.noderesource.reports import PodUsages
 
 CPU, MEMORY = names.RESOURCE_CPU, names.RESOURCE_MEMORY
+_FACT = "noderesource"  # under which a template keeps its input
 LOW_CLASSES = frozenset({PriorityClass.BATCH, PriorityClass.FREE})
 Amount = tuple[int, int]
 """cpu in milli, memory in bytes."""
 
 
 def pod_input(pod: Pod) -> PodInput | None:
-    """The pod as the calculators see it; None when it is not Running or Pending. Raises QuantityError."""
+    """The pod as the calculators see it; None when it is not Running or Pending. Raises QuantityError.
+
+    Pods of a template are read once.
+    """
+    if not isinstance(pod, SharedPod):
+        return _read(pod)
+    facts = pod.template.facts
+    if _FACT not in facts:
+        try:
+            facts[_FACT] = _read(cast(Pod, pod))
+        except QuantityError as error:
+            facts[_FACT] = str(error)
+    found = facts[_FACT]
+    if isinstance(found, str):
+        raise QuantityError(found)
+    if found is None:
+        return None
+    return PodInput(pod.key, found.priority_class, found.qos, found.cpu, found.memory, found.numa_nodes)
+
+
+def _read(pod: Pod) -> PodInput | None:
     if pod.status.phase not in ("Running", "Pending"):
         return None
     wanted = pod_requests(pod)
@@ -94,17 +118,22 @@ def system_usage(metric: NodeMetric, above: int) -> tuple[Amount, Amount]:
 def dangling_usage(metric: NodeMetric, pods: Iterable[PodInput]) -> Amount:
     """Usage of metrics without a Running or Pending pod (finished, or not yet seen), Batch and Free ones excepted."""
     known = {pod.key for pod in pods}
-    rest = [
-        usage(item.pod_usage.resources)
-        for item in metric.status.pods_metric
-        if f"{item.namespace}/{item.name}" not in known and parse_class(item.priority) not in LOW_CLASSES
-    ]
+    reported = _reported(metric)
+    rest = [amount for key, priority, *amount in reported if key not in known and priority not in LOW_CLASSES]
     return sum(a[0] for a in rest), sum(a[1] for a in rest)
 
 
 def pod_usages(metric: NodeMetric) -> dict[str, Amount]:
     """Usage by pod key. Raises QuantityError."""
-    return {f"{item.namespace}/{item.name}": usage(item.pod_usage.resources) for item in metric.status.pods_metric}
+    return {key: (cpu, memory) for key, _, cpu, memory in _reported(metric)}
+
+
+def _reported(metric: NodeMetric) -> Iterable[tuple[str, PriorityClass, int, int]]:
+    """(key, class, milli-cores, bytes) of each pod that a node reports. Raises QuantityError."""
+    entries = metric.status.pods_metric
+    if isinstance(entries, PodUsages):
+        return entries.amounts()
+    return [(f"{item.namespace}/{item.name}", parse_class(item.priority), *usage(item.pod_usage.resources)) for item in entries]
 
 
 def unix_time(text: str | None) -> float | None:

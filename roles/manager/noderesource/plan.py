@@ -76,6 +76,11 @@ class Plan:
         return {**(self.status_patch or {}), **(self.metadata_patch or {})}
 
     @property
+    def answers(self) -> list[tuple[Any, ...]]:
+        """What the plugins want of the node, without what stands on it and without the words."""
+        return [(c.plugin, c.resources, c.removed, c.annotations, c.labels, c.zones, c.clear_zones) for c in self.contributions]
+
+    @property
     def terms(self) -> list[Term]:
         """Every term of every plugin."""
         return [term for contribution in self.contributions for term in contribution.terms]

@@ -27,11 +27,12 @@ class Mode(StrEnum):
     RECOMMEND = "recommend"
     APPLY_ON_CREATE = "apply-on-create"
     ESTIMATE_ON_CREATE = "estimate-on-create"
+    RESIZE_IN_PLACE = "resize-in-place"
 
     @property
     def touches_pods(self) -> bool:
         """Whether new pods are changed."""
-        return self in (Mode.APPLY_ON_CREATE, Mode.ESTIMATE_ON_CREATE)
+        return self in (Mode.APPLY_ON_CREATE, Mode.ESTIMATE_ON_CREATE, Mode.RESIZE_IN_PLACE)
 
 
 def mode_of(recommendation: Recommendation) -> Mode:

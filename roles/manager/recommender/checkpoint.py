@@ -9,6 +9,7 @@ import orjson
 
 from koord.accounting.histogram import CheckpointError
 from roles.manager.recommender.group import ContainerGroup
+from roles.manager.recommender.policy import Policy
 
 PREFIX = "recommendation-checkpoint-"
 LABEL = "analysis.koordinator.sh/recommendation-checkpoint"
@@ -31,7 +32,7 @@ def body_of(uid: str, namespace: str, about: str, groups: Mapping[str, Container
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data_of(groups)}
 
 
-def groups_of(data: Mapping[str, str], half_life: float) -> tuple[dict[str, ContainerGroup], list[str]]:
+def groups_of(data: Mapping[str, str], half_life: float, policy: Policy | None = None) -> tuple[dict[str, ContainerGroup], list[str]]:
     """Groups by container name, and what could not be read: one bad container does not lose the others."""
     if data.get("version") != _VERSION:
         return {}, [f"version {data.get('version')!r} is not {_VERSION!r}"]
@@ -44,7 +45,7 @@ def groups_of(data: Mapping[str, str], half_life: float) -> tuple[dict[str, Cont
             found = orjson.loads(text)
             if not isinstance(found, dict):
                 raise CheckpointError("a map is wanted")
-            groups[name] = ContainerGroup.from_checkpoint(half_life, found)
+            groups[name] = ContainerGroup.from_checkpoint(half_life, found, policy)
         except (orjson.JSONDecodeError, CheckpointError) as error:
             errors.append(f"{key}: {error}")
     return groups, errors

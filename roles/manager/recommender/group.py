@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from koord.accounting.histogram import RECOMMENDER_CPU, RECOMMENDER_MEMORY, CheckpointError, DecayingHistogram
-from roles.manager.recommender.policy import DAY, EXPIRES_AFTER, SAMPLES_A_DAY
+from roles.manager.recommender.memory import HOUR, OOM_BUMP, OOM_FACTOR, MemoryHistory
+from roles.manager.recommender.policy import DAY, EXPIRES_AFTER, Policy
 
 MIN_CPU_WEIGHT = 0.1
-OOM_FACTOR = 1.2
-OOM_BUMP = 100e6  # bytes
+RECENT_HALF_LIFE = 6 * HOUR
+"""Of what a pod follows that is resized in place: its target may move at any time."""
 
 
 @dataclass(slots=True)
@@ -28,12 +29,16 @@ class _Peak:
 class ContainerGroup:
     """All replicas of one container. Times are seconds since the epoch; replicas are told apart by pod uid."""
 
-    def __init__(self, half_life: float) -> None:
+    def __init__(self, half_life: float, policy: Policy | None = None) -> None:
+        self.policy = policy or Policy()
         self.cpu = DecayingHistogram(RECOMMENDER_CPU, half_life)
+        self.recent_cpu = DecayingHistogram(RECOMMENDER_CPU, RECENT_HALF_LIFE)
+        self.history = MemoryHistory()
         self.memory = DecayingHistogram(RECOMMENDER_MEMORY, half_life)
         self.first = 0.0
         self.last = 0.0
         self.samples = 0
+        self.covered = 0.0  # seconds that samples stand for: until the next one, an hour at most
         self._newest: dict[str, float] = {}
         self._peaks: dict[str, _Peak] = {}
         self._kills: dict[str, float] = {}
@@ -47,20 +52,30 @@ class ContainerGroup:
             return False
         self._newest[replica] = time
         self.cpu.add(cpu, max(cpu_request, MIN_CPU_WEIGHT), time)
+        self.recent_cpu.add(cpu, 1.0, time)
+        self.history.feed(time, memory, self.memory_percentile)
         self._remember_peak(replica, memory, time)
+        if self.samples and time > self.last:
+            self.covered += min(time - self.last, HOUR)
         self.first = min(self.first, time) if self.samples else time
         self.last = max(self.last, time)
         self.samples += 1
         return True
 
+    def memory_percentile(self) -> float:
+        """The policy's percentile of daily peaks, with its margin; bytes."""
+        return self.memory.percentile(self.policy.memory_percentile) * (1 + self.policy.margin)
+
     def out_of_memory(self, replica: str, time: float, *, request: float) -> bool:
-        """The kernel killed the container: it needed more than it had, so its peak is raised. `request` in bytes.
+        """The kernel killed the container: it needed more than it had, so its peak is raised. `request`: what it had, in bytes.
 
         False when that kill is known: a pod's status tells of it until the next one.
         """
         if time <= self._kills.get(replica, self._known_until):
             return False
         self._kills[replica] = time
+        if request:
+            self.history.killed(request)
         peak = self._peaks.get(replica)
         seen = max(peak.value if peak is not None else 0.0, request)
         self._remember_peak(replica, max(seen * OOM_FACTOR, seen + OOM_BUMP), time)
@@ -93,8 +108,8 @@ class ContainerGroup:
 
     @property
     def confidence(self) -> float:
-        """Days of history, as far as they are covered by a sample a minute."""
-        return min((self.last - self.first) / DAY, self.samples / SAMPLES_A_DAY) if self.samples else 0.0
+        """Days of history, as far as samples cover them; each stands for an hour at most."""
+        return min(self.last - self.first, self.covered) / DAY
 
     # ---------------------------------------------------------------- checkpoints
 
@@ -106,6 +121,9 @@ class ContainerGroup:
             "first": self.first,
             "last": self.last,
             "samples": self.samples,
+            "covered": self.covered,
+            "recentCPU": self.recent_cpu.to_checkpoint(),
+            "history": self.history.to_checkpoint(),
             **({"open": [peak.begin, peak.value, peak.time]} if (peak := self._highest_open()) else {}),
         }
 
@@ -115,13 +133,17 @@ class ContainerGroup:
         return max(present, key=lambda peak: peak.value, default=None)
 
     @classmethod
-    def from_checkpoint(cls, half_life: float, data: Mapping[str, Any]) -> ContainerGroup:
+    def from_checkpoint(cls, half_life: float, data: Mapping[str, Any], policy: Policy | None = None) -> ContainerGroup:
         """The group of a checkpoint. Raises CheckpointError saying what is wrong with it."""
-        group = cls(half_life)
+        group = cls(half_life, policy)
         group.cpu = DecayingHistogram.from_checkpoint(RECOMMENDER_CPU, half_life, _part(data, "cpu"))
         group.memory = DecayingHistogram.from_checkpoint(RECOMMENDER_MEMORY, half_life, _part(data, "memory"))
         group.first, group.last = _number(data.get("first"), "first"), _number(data.get("last"), "last")
         group.samples = int(_number(data.get("samples"), "samples"))
+        # Earlier versions counted samples, one a minute, and kept neither recent CPU nor the history.
+        group.covered = _number(data.get("covered", min(group.samples * 60.0, group.last - group.first)), "covered")
+        group.recent_cpu = DecayingHistogram.from_checkpoint(RECOMMENDER_CPU, RECENT_HALF_LIFE, _part(data, "recentCPU"))
+        group.history = MemoryHistory.from_checkpoint(_part(data, "history"))
         group._known_until = group.last
         # Earlier versions wrote the peaks of all replicas.
         peaks = [_peak(numbers, f"peaks.{replica}") for replica, numbers in _part(data, "peaks").items()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from roles.manager.recommender.estimate import Estimate, estimates
+from roles.manager.recommender.estimate import Amount, Estimate, estimates, targets
 from roles.manager.recommender.group import ContainerGroup
 from roles.manager.recommender.policy import Policy
 from roles.manager.recommender.samples import Kill, Sample
@@ -42,11 +42,15 @@ class Learner:
             del self.groups[name]
         return bool(gone)
 
-    def estimates(self) -> dict[str, Estimate]:
-        """What each container should request, by name."""
-        return estimates(self.groups, self.policy)
+    def estimates(self, *, in_place: bool = False) -> dict[str, Estimate]:
+        """What each container should request, by name; `in_place`: of running pods, which follow at any time."""
+        return estimates(self.groups, self.policy, in_place=in_place)
+
+    def targets(self) -> dict[str, Amount]:
+        """What containers of running pods should request now, by name."""
+        return targets(self.groups, self.policy)
 
     def _group(self, container: str) -> ContainerGroup:
         if container not in self.groups:
-            self.groups[container] = ContainerGroup(self.policy.half_life)
+            self.groups[container] = ContainerGroup(self.policy.half_life, self.policy)
         return self.groups[container]

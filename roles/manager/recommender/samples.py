@@ -24,7 +24,7 @@ class Sample(NamedTuple):
 
 
 class Kill(NamedTuple):
-    """A container that ran out of memory; its memory request in bytes."""
+    """A container that ran out of memory; `request` is what it had in bytes: its limit, else its request."""
 
     container: str
     replica: str
@@ -44,6 +44,14 @@ def request(container: Container, resource: str) -> float:
         return parse_milli(text) / 1000 if resource == "cpu" else float(parse_value(text))
     except QuantityError:
         return 0.0
+
+
+def had(container: Container) -> float:
+    """Bytes that the container could use: its limit, or without one what it asked for."""
+    try:
+        return float(parse_value(container.resources.limits.get("memory", 0))) or request(container, "memory")
+    except QuantityError:
+        return request(container, "memory")
 
 
 def of_containers(pod: Pod, time: float, used: Iterable[tuple[str, float, float]]) -> Iterator[Sample]:
@@ -78,6 +86,6 @@ def kills(pod: Pod) -> Iterator[Kill]:
             if container is None or ended is None or ended.reason != _OOM_KILLED or not ended.finished_at:
                 continue
             try:
-                yield Kill(status.name, pod.metadata.uid, parse_time(ended.finished_at), request(container, "memory"))
+                yield Kill(status.name, pod.metadata.uid, parse_time(ended.finished_at), had(container))
             except TimeError:
                 continue

@@ -16,6 +16,7 @@ from koord.api.times import TimeError, parse_time
 from koord.kube.client import Client
 from koord.kube.errors import ApiError
 from koord.kube.informers import Informer
+from roles.manager.noderesource.reports import PodUsages
 from roles.manager.recommender import samples
 from roles.manager.recommender.samples import Sample
 
@@ -83,8 +84,16 @@ class NodeMetrics:
         metric = self._informer.get(pod.spec.node_name) if pod.spec.node_name else None
         if metric is None or not metric.status.update_time:
             return
-        meta = pod.metadata
-        for entry in metric.status.pods_metric:
+        meta, entries = pod.metadata, metric.status.pods_metric
+        if isinstance(entries, PodUsages):
+            found = entries.of(meta.namespace, meta.name)
+            if found is not None:
+                try:
+                    yield from samples.of_pod(pod, parse_time(metric.status.update_time), found[0] / 1000, float(found[1]))
+                except TimeError as error:
+                    log.warning("NodeMetric %s: updateTime: %s; it is left out", metric.metadata.name, error)
+            return
+        for entry in entries:
             if entry.name == meta.name and entry.namespace == meta.namespace:
                 try:
                     cpu, memory = _amounts(entry.pod_usage)

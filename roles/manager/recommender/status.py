@@ -14,7 +14,9 @@ from koord.api.v1alpha1.recommendation import (
     CONDITION_CONFIG_UNSUPPORTED,
     CONDITION_FETCHING_HISTORY,
     CONDITION_LOW_CONFIDENCE,
+    CONDITION_MEMORY_GROWING,
     CONDITION_NO_OBJECTS_MATCHED,
+    CONDITION_RESIZE_PENDING,
 )
 from roles.manager.recommender.estimate import Estimate
 
@@ -36,8 +38,16 @@ CONDITIONS = (
     CONDITION_NO_OBJECTS_MATCHED,
     CONDITION_FETCHING_HISTORY,
     CONDITION_CHECKPOINT_FAILED,
+    CONDITION_MEMORY_GROWING,
+    CONDITION_RESIZE_PENDING,
     CONDITION_LOW_CONFIDENCE,
 )
+
+
+def memory_growing(estimates: Mapping[str, Estimate]) -> Finding | None:
+    """MemoryGrowing while a container's highest memory grows by more than a percent each day: a leak, or a workload that grows."""
+    found = [f"container {name}: by {estimate.growth:.1%} a day" for name, estimate in sorted(estimates.items()) if estimate.growth]
+    return Finding(CONDITION_MEMORY_GROWING, "GrowsEveryDay", "; ".join(found)) if found else None
 
 
 def low_confidence(estimates: Mapping[str, Estimate]) -> Finding | None:

@@ -11,7 +11,7 @@ from roles.manager.webhooks.quota_topology import Quota, QuotaTopology, resolve
 
 
 class QuotaPods:
-    """Keys of pods by namespace, and by the quota that their label names."""
+    """Names of pods by namespace, and keys by the quota that their label names."""
 
     def __init__(self) -> None:
         self._spaces: dict[str, set[str]] = {}
@@ -20,8 +20,12 @@ class QuotaPods:
 
     def on_pod(self, pod: Pod) -> None:
         """A pod was added or changed."""
-        key, label = pod.key, pod.metadata.labels.get(names.LABEL_QUOTA_NAME, "")
-        self._spaces.setdefault(pod.metadata.namespace, set()).add(key)
+        metadata = pod.metadata
+        label = metadata.labels.get(names.LABEL_QUOTA_NAME, "")
+        self._spaces.setdefault(metadata.namespace, set()).add(metadata.name)
+        if not label and not self._labels:
+            return
+        key = pod.key
         before = self._labels.get(key, "")
         if before == label:
             return
@@ -33,8 +37,8 @@ class QuotaPods:
 
     def on_pod_gone(self, pod: Pod) -> None:
         """A pod was deleted."""
-        key = pod.key
-        _leave(self._spaces, pod.metadata.namespace, key)
+        key, metadata = pod.key, pod.metadata
+        _leave(self._spaces, metadata.namespace, metadata.name)
         _leave(self._labelled, self._labels.pop(key, ""), key)
 
     def any_of(self, quota: Quota) -> bool:
@@ -44,7 +48,8 @@ class QuotaPods:
     def of(self, name: str, quotas: QuotaTopology, label_only: bool) -> Iterator[str]:
         """Keys of the pods that count for a quota: by label, else by namespace."""
         spaces = [space for space in self._spaces if resolve({}, space, quotas, label_only) == name]
-        unlabelled = (key for space in spaces for key in self._spaces[space] if key not in self._labels)
+        keys = (f"{space}/{name}" for space in spaces for name in self._spaces[space])
+        unlabelled = (key for key in keys if key not in self._labels)
         return chain(self._labelled.get(name, ()), unlabelled)
 
 

@@ -26,17 +26,48 @@ def test_made_up_fleets_beside_the_published_defaults() -> None:
     code, out = run("--synthetic=diurnal,idle", "--containers=4", "--days=4", "--recommendation-margin-fraction=0.3", "-o", "json")
     assert code == 0, out
     rows = json.loads(out)
-    assert [(row["source"], row["policy"]) for row in rows] == [
-        ("diurnal", "koord"), ("diurnal", "VPA defaults"), ("idle", "koord"), ("idle", "VPA defaults"),
-    ]  # fmt: skip
+    policies = ["koord", "koord in place", "VPA defaults", "moving maximum"]
+    plain = [row for row in rows if not row["setting"]]
+    assert [(row["source"], row["policy"]) for row in plain] == [(source, policy) for source in ("diurnal", "idle") for policy in policies]
+    assert len({json.dumps({**row, "policy": "", "pareto": False}) for row in plain[:4]}) == 4, "four different answers"
     assert all(row["containerDays"] == 4 * 3 for row in rows)
-    ours, theirs = rows[:2]
-    assert ours["memorySlack"] > theirs["memorySlack"], "more margin, more slack"
-    assert ours["samplesAboveCPU"] <= theirs["samplesAboveCPU"]
-    code, out = run("--synthetic=idle", "--containers=2", "--days=3")
+    ours, _, theirs, _ = rows[:4]
+    assert ours["samplesAboveCPU"] <= theirs["samplesAboveCPU"], "more margin, fewer samples above"
+    assert ours["memorySlack"] < theirs["memorySlack"]
+    code, out = run("--synthetic=idle", "--containers=2", "--days=3", "--curve=false")
     assert code == 0
     assert out.splitlines()[0].split()[:2] == ["source", "policy"]
-    assert out.count("%") == 8
+    assert out.count("%") == 16
+
+
+def test_the_curve_shows_what_a_setting_costs_and_marks_what_nothing_beats() -> None:
+    code, out = run("--synthetic=bursty", "--containers=3", "--days=5", "-o", "json")
+    assert code == 0, out
+    rows = json.loads(out)
+    by = {(row["policy"], row["setting"]): row for row in rows}
+    wider, narrow = by["VPA defaults", "margin 60%"], by["VPA defaults", "margin 0%"]
+    assert wider["memorySlack"] > narrow["memorySlack"]
+    assert by["koord in place", "p99 of CPU"]["cpuSlack"] > by["koord in place", "p90 of CPU"]["cpuSlack"]
+    keys = ("cpuSlack", "samplesAboveCPU", "memorySlack")
+    for row in rows:
+        beaten = any(all(other[k] < row[k] for k in keys) and other["oomFree"] >= row["oomFree"] for other in rows)
+        assert not (beaten and row["pareto"])
+    assert any(row["pareto"] for row in rows)
+    assert not all(row["pareto"] for row in rows)
+
+
+def test_files_may_be_packed(tmp_path) -> None:
+    import gzip
+
+    lines = ["timestamp,workload,container,replica,cpu,memory", *(f"{600 * n},w,c,r,0.5,400000000" for n in range(400))]
+    (tmp_path / "u.csv").write_text("\n".join(lines))
+    (tmp_path / "u.csv.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    answers = [run(str(tmp_path / name), "--curve=false")[1].split("\n")[1].split()[1:] for name in ("u.csv", "u.csv.gz")]
+    assert answers[0] == answers[1]
+    (tmp_path / "broken.csv.gz").write_bytes(gzip.compress("\n".join(lines).encode())[:50])
+    code, out = run(str(tmp_path / "broken.csv.gz"))
+    assert code == 1
+    assert "broken.csv.gz" in out
 
 
 def test_a_csv_file_with_a_kill(tmp_path) -> None:
@@ -48,7 +79,7 @@ def test_a_csv_file_with_a_kill(tmp_path) -> None:
     path.write_text("\n".join(lines))
     code, out = run(str(path), "-o", "json")
     assert code == 0, out
-    (ours, _) = json.loads(out)
+    ours = json.loads(out)[0]
     assert ours["containerDays"] == 2
     assert ours["oomFree"] == 0.5
     assert ours["kills"] == [{"workload": "web", "container": "main", "time": 60 * (2 * 1440 + 600)}]

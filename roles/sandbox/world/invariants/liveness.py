@@ -23,20 +23,37 @@ from roles.sandbox.world.invariants.base import (
 from roles.sandbox.world.invariants.placement import cards_used
 
 if TYPE_CHECKING:
-    from roles.sandbox.world.history import Entry
+    from roles.sandbox.world.history import Entry, Obj
 
 RESTLESS = ("/leases/", "/events", "/elasticquotas", "/nodemetrics")
 """Collections whose objects change as long as anything is in use."""
 
 
+BACK_OFF = 10.0
+"""Seconds within which a pod that waits is tried again after something has changed."""
+
+
 class WhatFitsIsBound(Invariant):
     """When all is calm no pod waits that fits onto a node by its plain requests."""
 
+    def _just_changed(self) -> set[str]:
+        """Nodes that got room so lately that nobody need have tried yet."""
+        found = set()
+        for entry in reversed(self.history.entries):
+            if entry.time < self.history.clock() - BACK_OFF:
+                break
+            if entry.bucket == "pod" and node_of(entry.old) and (entry.new is None or finished(entry.new)):
+                found.add(node_of(entry.old))
+            if entry.bucket == "node" and _room(entry.old) != _room(entry.new):
+                found.add(entry.key)
+        return found
+
     def end(self) -> Iterator[str]:
         free: dict[str, dict[str, int]] = {}
+        fresh = self._just_changed()
         for name, node in self.history.of("node").items():
             room = (node.get("status") or {}).get("allocatable") or {}
-            if (node.get("spec") or {}).get("unschedulable") or (node.get("spec") or {}).get("taints"):
+            if name in fresh or (node.get("spec") or {}).get("unschedulable") or (node.get("spec") or {}).get("taints"):
                 continue
             free[name] = {key: parse_milli(value) if key == "cpu" else parse_value(value) for key, value in room.items()}
         held = [r for r in self.history.of(RESERVATION).values() if (r.get("status") or {}).get("phase") == "Available"]
@@ -60,6 +77,10 @@ class WhatFitsIsBound(Invariant):
                 if all(left.get(resource, 0) >= amount for resource, amount in wants.items()):
                     yield f"{key} waits although {place} has room for {dict(wants)}"
                     break
+
+
+def _room(node: Obj | None) -> object:
+    return ((node or {}).get("status") or {}).get("allocatable")
 
 
 class NobodyCrashes(Invariant):

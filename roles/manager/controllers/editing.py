@@ -1,0 +1,110 @@
+"""How an edit of slo-controller-config comes to the nodes: previewed, told, and then one after the other.
+
+`noderesource.spread` decides whose turn it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from koord.accounting.pods import pod_requests
+from koord.api import names
+from koord.api.objects import Node
+from koord.api.quantity import QuantityError
+from koord.config.slo import SLOConfig
+from koord.decisions.record import Record, Subject
+from koord.decisions.recorder import Recorder
+from koord.kube.events import EventRecorder, ObjectRef
+from roles.manager.controllers import nodeslo
+from roles.manager.controllers.base import Turns
+from roles.manager.controllers.world import BY_NODE, World
+from roles.manager.noderesource import batch
+from roles.manager.noderesource.plan import Plan
+from roles.manager.noderesource.spread import Move, Preview
+
+
+class EditSpreader:
+    """`under(node, config)` is what a node would be told under a configuration."""
+
+    def __init__(
+        self,
+        world: World,
+        recorder: Recorder,
+        events: EventRecorder | None,
+        clock: Callable[[], float],
+        turns: Turns,
+        under: Callable[[Node, SLOConfig], Plan],
+    ) -> None:
+        self._world, self._recorder, self._events, self._clock, self._turns, self._under = world, recorder, events, clock, turns, under
+        self._untold = False
+
+    def begun(self) -> None:
+        """There is a new edit, and nobody was told yet what it will do."""
+        self._untold = True
+
+    async def round(self, *, held: bool) -> None:
+        """Preview what was not looked at, tell of it, and let the next nodes follow; none while something is `held`."""
+        spread = self._world.spread
+        while unseen := spread.unseen():
+            for name in unseen:
+                move = self._move(name)
+                spread.found(name, move)
+                if move is None:
+                    self._world.release(name)
+                await self._turns.pause()
+        if self._untold:
+            self._untold = False
+            self._tell(spread.preview())
+        for name in spread.release(self._clock(), held=held):
+            self._world.release(name)
+
+    def _move(self, name: str) -> Move | None:
+        """What the edit does to a node; None for nothing."""
+        node, former, config = self._world.nodes.get(name), self._world.spread.former(name), self._world.config
+        if node is None or former is None or not config.available:
+            return None
+        now, then = self._under(node, former), self._under(node, config)
+        if now.answers == then.answers and nodeslo.build(former, node, {}) == nodeslo.build(config, node, {}):
+            return None
+        before, after = (plan.resources.get(names.RESOURCE_BATCH_CPU, 0) for plan in (now, then))
+        return Move(before, after, self._crowd(name, then) if after < before else 0)
+
+    def _crowd(self, node: str, plan: Plan) -> int:
+        """Pods of Batch on a node that would have to go until the requests of the rest fit: the largest first."""
+        most = 0
+        for resource in batch.NAMES:
+            asked = []
+            for pod in self._world.pods.by_index(BY_NODE, node):
+                try:
+                    asked.append(0 if pod.is_terminal else pod_requests(pod).get(resource, 0))
+                except QuantityError:
+                    continue
+            excess, gone = sum(asked) - plan.resources.get(resource, 0), 0
+            for amount in sorted(asked, reverse=True):
+                if excess <= 0:
+                    break
+                excess, gone = excess - amount, gone + 1
+            most = max(most, gone)
+        return most
+
+    def _tell(self, preview: Preview) -> None:
+        """What an edit will do, before it does it."""
+        if not preview.nodes:
+            return
+        namespace, _, config = self._world.config_key.partition("/")
+        if self._events is not None:
+            about = ObjectRef("ConfigMap", config, namespace, api_version="v1")
+            self._events.event(about, "Warning" if preview.pods else "Normal", "ConfigSpread", str(preview))
+        numbers = {"nodes": preview.nodes, "shrinking": preview.shrinking, "growing": preview.growing, "pods": preview.pods}
+        self._recorder.record(
+            Record(
+                role="manager",
+                subject=Subject("ConfigMap", namespace, config),
+                time=self._clock(),
+                verdict="Spread",
+                rule="noderesource",
+                message=str(preview),
+                numbers=dict(numbers),
+                features=("MGR-NR-01",),
+            )
+        )

@@ -1,0 +1,93 @@
+"""NodeMetrics as the manager keeps them: what pods use as columns, two numbers and a name each, read once when the report comes. Pure."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import msgspec
+
+from koord.api.objects import NodeMetric, PodMetricInfo, ResourceMap
+from koord.api.priority import PriorityClass, parse_class
+from koord.api.quantity import QuantityError, format_binary, format_milli, parse_milli, parse_value
+
+Known = Callable[[str, str], str | None]
+"""(namespace, name) -> the name as it is kept elsewhere."""
+
+
+class PodUsages:
+    """Usage of the pods of a node. Reads like the tuple of PodMetricInfo that it stands for; cpu in milli, memory in bytes.
+
+    Only cpu and memory are kept of what a pod uses.
+    """
+
+    __slots__ = ("_kinds", "_names", "_tables", "cpu", "extensions", "memory")
+
+    def __init__(self, entries: tuple[PodMetricInfo, ...], known: Known) -> None:
+        """Raises QuantityError."""
+        self._names = tuple(known(entry.namespace, entry.name) or entry.name for entry in entries)
+        kinds = [(entry.namespace, entry.priority, entry.qos) for entry in entries]
+        self._tables = tuple(dict.fromkeys(kinds))
+        place = {kind: number for number, kind in enumerate(self._tables)}
+        self._kinds = array("H", (place[kind] for kind in kinds))
+        self.cpu = array("q", (parse_milli(entry.pod_usage.resources.get("cpu", 0)) for entry in entries))
+        self.memory = array("q", (parse_value(entry.pod_usage.resources.get("memory", 0)) for entry in entries))
+        self.extensions: dict[int, dict[str, Any]] = {n: entry.extensions for n, entry in enumerate(entries) if entry.extensions}
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PodUsages) and all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def amounts(self) -> Iterator[tuple[str, PriorityClass, int, int]]:
+        """(key, class, milli-cores, bytes) of each pod."""
+        tables = [(f"{space}/", parse_class(priority)) for space, priority, _ in self._tables]
+        for name, kind, cpu, memory in zip(self._names, self._kinds, self.cpu, self.memory, strict=True):
+            space, found = tables[kind]
+            yield space + name, found, cpu, memory
+
+    def of(self, namespace: str, name: str) -> tuple[int, int] | None:
+        """What one pod uses; None when it is not in the report."""
+        for number, found in enumerate(self._names):
+            if found == name and self._tables[self._kinds[number]][0] == namespace:
+                return self.cpu[number], self.memory[number]
+        return None
+
+    def __iter__(self) -> Iterator[PodMetricInfo]:
+        for number, (name, kind) in enumerate(zip(self._names, self._kinds, strict=True)):
+            namespace, priority, qos = self._tables[kind]
+            resources: dict[str, str | int | float] = {
+                "cpu": format_milli(self.cpu[number]),
+                "memory": format_binary(self.memory[number]),
+            }
+            yield PodMetricInfo(
+                name=name,
+                namespace=namespace,
+                pod_usage=ResourceMap(resources=resources),
+                priority=priority,
+                qos=qos,
+                extensions=self.extensions.get(number),
+            )
+
+
+class ReportKeeper:
+    """`keeper(metric)` is the NodeMetric with its pods as columns, without percentiles of the node; one that cannot be read stays."""
+
+    def __init__(self, known: Known = lambda namespace, name: None) -> None:
+        self._known = known
+
+    def __call__(self, metric: NodeMetric) -> NodeMetric:
+        status = metric.status
+        try:
+            pods = PodUsages(status.pods_metric, self._known)
+        except (QuantityError, OverflowError):
+            return metric  # whoever needs the amounts says what is wrong with them
+        info = status.node_metric
+        if info is not None:
+            info = msgspec.structs.replace(info, aggregated_node_usages=(), aggregated_system_usages=())
+        kept = msgspec.structs.replace(status, node_metric=info, pods_metric=cast(tuple[PodMetricInfo, ...], pods))
+        return msgspec.structs.replace(metric, status=kept)

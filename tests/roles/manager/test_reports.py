@@ -1,0 +1,86 @@
+"""NodeMetrics as columns: they say what the reports said, in a fraction of the memory (MGR-NR-01)."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord.api.objects import NodeMetric, convert
+from koord.api.quantity import QuantityError
+from roles.manager.noderesource.inputs import dangling_usage, pod_usages
+from roles.manager.noderesource.model import PodInput
+from roles.manager.noderesource.reports import PodUsages, ReportKeeper
+
+pytestmark = pytest.mark.feature("MGR-NR-01")
+CPU = st.integers(0, 10**7).map(lambda n: f"{n}m") | st.sampled_from(("1", "0.5", 2, 1.5, "100n"))
+MEMORY = st.integers(0, 1 << 44).map(str) | st.sampled_from(("1Gi", "512Mi", 7, "1e9"))
+ENTRY = st.fixed_dictionaries(
+    {
+        "name": st.text("abc", min_size=1, max_size=3),
+        "namespace": st.sampled_from(("m", "n")),
+        "priority": st.sampled_from(("koord-prod", "koord-batch", "", "odd")),
+        "qos": st.sampled_from(("LS", "")),
+        "podUsage": st.fixed_dictionaries({"resources": st.fixed_dictionaries({}, optional={"cpu": CPU, "memory": MEMORY})}),
+    },
+    optional={"extensions": st.just({"cpi": 2.0})},
+)
+
+
+def report(entries: list[dict[str, Any]]) -> NodeMetric:
+    info = {
+        "nodeUsage": {"resources": {"cpu": "1"}},
+        "aggregatedNodeUsages": [{"duration": "5m", "usage": {"p95": {"resources": {"cpu": "2"}}}}],
+    }
+    return convert(
+        {"metadata": {"name": "n1"}, "status": {"updateTime": "2026-01-01T00:00:00Z", "nodeMetric": info, "podsMetric": entries}},
+        NodeMetric,
+    )
+
+
+@given(st.lists(ENTRY, max_size=8, unique_by=lambda entry: (entry["namespace"], entry["name"])))
+def test_property_columns_say_what_the_report_said(entries: list[dict[str, Any]]) -> None:
+    plain = report(entries)
+    kept = ReportKeeper()(plain)
+    assert isinstance(kept.status.pods_metric, PodUsages)
+    assert pod_usages(kept) == pod_usages(plain)
+    pods = [PodInput(f"{e['namespace']}/{e['name']}", "", "", 0, 0) for e in entries[::2]]  # type: ignore[arg-type]
+    assert dangling_usage(kept, pods) == dangling_usage(plain, pods)
+    fields = ("name", "namespace", "priority", "qos", "extensions")
+    told = [[getattr(entry, field) for field in fields] for entry in kept.status.pods_metric]
+    assert told == [[getattr(entry, field) for field in fields] for entry in plain.status.pods_metric]
+    for entry, (key, amounts) in zip(entries, pod_usages(plain).items(), strict=True):
+        assert kept.status.pods_metric.of(entry["namespace"], entry["name"]) == amounts, key
+    assert kept.status == ReportKeeper()(report(entries)).status, "the same report is no change"
+    assert kept.status.node_metric is not None
+    assert kept.status.node_metric.node_usage == plain.status.node_metric.node_usage  # type: ignore[union-attr]
+
+
+def test_a_report_that_cannot_be_read_stays_as_it_is() -> None:
+    bad = report([{"name": "a", "namespace": "n", "podUsage": {"resources": {"cpu": "lots"}}}])
+    assert ReportKeeper()(bad) is bad
+    with pytest.raises(QuantityError):
+        pod_usages(bad)
+
+
+def test_a_reported_pod_costs_few_bytes_beside_the_pod_itself() -> None:
+    names = {("shop", f"web-7c9d8b6f5d-{n:05d}"): f"web-7c9d8b6f5d-{n:05d}" for n in range(110)}
+    entries = [
+        {"namespace": space, "name": name, "priority": "koord-prod", "podUsage": {"resources": {"cpu": f"{n}m", "memory": f"{n}Mi"}}}
+        for n, (space, name) in enumerate(names)
+    ]
+    raw, keeper = msgspec.json.encode(report(entries)), ReportKeeper(lambda namespace, name: names.get((namespace, name)))
+    reports = 40
+    kept = [keeper(msgspec.json.decode(raw, type=NodeMetric))]
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        kept += [keeper(msgspec.json.decode(raw, type=NodeMetric)) for _ in range(reports)]
+        each = (tracemalloc.get_traced_memory()[0] - before) / reports / len(names)
+    finally:
+        tracemalloc.stop()
+    assert each < 64, f"{each:.0f} bytes a reported pod, the node's own numbers included"

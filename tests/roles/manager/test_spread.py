@@ -1,0 +1,272 @@
+"""An edit of slo-controller-config is previewed and comes to the nodes at a bounded pace, shrinking before growing (MGR-NR-01)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord.config.gates import MANAGER, FeatureGates
+from koord.config.slo import SLOConfig
+from koord.decisions.recorder import Recorder
+from koord.kube.informers import InformerFactory
+from koord.process import metrics
+from roles.manager.controllers.noderesource import SPREAD, NodeResourceController
+from roles.manager.controllers.nodeslo import NodeSLOController
+from roles.manager.controllers.world import World
+from roles.manager.controllers.writer import Writer
+from roles.manager.metrics import Metrics
+from roles.manager.noderesource.plan import PLUGIN_NAMES
+from roles.manager.noderesource.spread import AT_ONCE, Move, Spread
+from roles.manager.options import Options
+
+pytestmark = pytest.mark.feature("MGR-NR-01")
+BATCH = "kubernetes.io/batch-cpu"
+OLD = SLOConfig()
+
+
+def raw(obj: Any) -> msgspec.Raw:
+    return msgspec.Raw(orjson.dumps(obj))
+
+
+class Cluster:
+    """Nodes, an API server whose answers come back as watch events, and a clock that is set by hand."""
+
+    def __init__(self, make: Any, nodes: int, **options: Any) -> None:
+        self.make, self.now, self.version = make, 1e9, 0
+        self.written: list[tuple[str, str]] = []
+        self.events: list[str] = []
+        self.world = World(InformerFactory(self), Options(**options))  # type: ignore[arg-type]
+        self.objects = {f"n{number}": make.node(f"n{number}") for number in range(nodes)}
+        self.slos: list[str] = []
+        self.world.spreads = False
+        kit = Metrics(metrics.registry("manager"))
+        self.controller = NodeResourceController(
+            self.world, Writer(self), kit, Recorder("manager"), plugins=PLUGIN_NAMES, gates=FeatureGates(MANAGER),  # type: ignore[arg-type]
+            clock=lambda: self.now, events=self,  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.slo = NodeSLOController(self.world, Writer(self), kit)  # type: ignore[arg-type]
+        self.controller.attach()
+        self.slo.attach()
+        self.configure(colocation={"enable": True, "degradeTimeMinutes": 10**6})
+        for name in self.objects:
+            self.show(name)
+            self.world.node_metrics.receive(name, "1", raw(make.metric(name, system=("1", "1Gi"))))
+        self.world.spreads = True
+
+    def configure(self, colocation: dict[str, Any], **keys: Any) -> None:
+        self.version += 1
+        data = {"colocation-config": orjson.dumps(colocation).decode(), **{k: orjson.dumps(v).decode() for k, v in keys.items()}}
+        metadata = {"name": "slo-controller-config", "namespace": "koordinator-system"}
+        self.world.config_maps.receive(
+            "koordinator-system/slo-controller-config", str(self.version), raw({"metadata": metadata, "data": data})
+        )
+
+    def show(self, name: str) -> None:
+        self.version += 1
+        self.world.nodes.receive(name, str(self.version), raw(self.objects[name]))
+
+    def event(self, about: Any, kind: str, reason: str, text: str) -> None:
+        self.events.append(f"{kind} {reason}: {text}")
+
+    async def patch(self, kind: Any, name: str, body: Any, namespace: str | None = None, **_: Any) -> dict[str, Any]:
+        if kind.kind == "NodeSLO":
+            self.slos.append(name)
+            return {}
+        node, changes = self.objects[name], (body.get("status") or {}).get("allocatable") or {}
+        for section in ("capacity", "allocatable"):
+            for resource, text in ((body.get("status") or {}).get(section) or {}).items():
+                node["status"][section].pop(resource, None) if text is None else node["status"][section].update({resource: text})
+        node["metadata"].setdefault("annotations", {}).update((body.get("metadata") or {}).get("annotations") or {})
+        if BATCH in changes:
+            self.written.append((name, changes[BATCH]))
+        self.show(name)
+        return {}
+
+    async def create(self, kind: Any, obj: Any, namespace: str | None = None) -> Any:
+        name = obj["metadata"]["name"]
+        self.slos.append(name)
+        self.world.node_slos.receive(name, "1", raw(obj))
+        return obj
+
+    async def settle(self) -> None:
+        """Work off what is queued now."""
+        for controller in (self.controller, self.slo):
+            for _ in range(2000):
+                due = getattr(controller, "due", None)
+                if len(controller.queue):
+                    await controller._work_one()
+                elif due is not None and len(due):
+                    key = await due.get()
+                    await controller.reconcile(key)
+                    due.done(key)
+                else:
+                    break
+
+    async def minutes(self, minutes: float) -> None:
+        for _ in range(round(minutes * 20)):
+            self.now += 3
+            self.controller.queue.add(SPREAD)
+            await self.settle()
+
+
+async def _work_one(self: Any) -> None:
+    key = await self.queue.get()
+    if key == "*":
+        await self._queue_everything()
+    else:
+        await self._work(key)
+
+
+@pytest.fixture(autouse=True)
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in (NodeResourceController, NodeSLOController):
+        monkeypatch.setattr(kind, "_work_one", _work_one, raising=False)
+
+
+def test_an_edit_is_told_first_and_reaches_a_fifth_of_the_nodes_a_minute(make: Any) -> None:
+    async def main() -> None:
+        cluster = Cluster(make, 100)
+        await cluster.settle()
+        assert len(cluster.written) == 100, "without an edit nothing waits"
+        cluster.written.clear()
+        for n in range(3):  # on one node Batch holds more than will be left
+            pod = make.pod(f"b{n}", "n7", requests={BATCH: "6000", "kubernetes.io/batch-memory": "1Gi"})
+            cluster.world.pods.receive(f"default/b{n}", "1", raw(pod))
+        cluster.configure({"enable": True, "degradeTimeMinutes": 10**6, "cpuReclaimThresholdPercent": 40})
+        await cluster.settle()
+        (told,) = cluster.events
+        assert told.startswith("Warning ConfigSpread: 100 nodes change")
+        assert "100 nodes shrink, 0 grow" in told
+        assert "on 1 nodes more is requested than is left then, by" in told
+        assert len(cluster.written) == 5, "a quarter of a minute's nodes first"
+        await cluster.minutes(1)
+        assert len(cluster.written) == 25
+        await cluster.minutes(2)
+        assert len(cluster.written) == 65
+        await cluster.minutes(3)
+        assert sorted(name for name, _ in cluster.written) == sorted(cluster.objects), "each once"
+        assert len({amount for _, amount in cluster.written}) == 1
+
+    asyncio.run(main())
+
+
+def test_what_is_measured_counts_at_once_on_a_node_that_waits(make: Any) -> None:
+    async def main() -> None:
+        cluster = Cluster(make, 60)
+        await cluster.settle()
+        cluster.configure({"enable": True, "degradeTimeMinutes": 10**6, "cpuReclaimThresholdPercent": 90})
+        await cluster.settle()
+        waits = next(name for name in cluster.objects if cluster.world.spread.former(name) is not None)
+        cluster.world.node_metrics.receive(waits, "2", raw(make.metric(waits, system=("30", "1Gi"))))
+        await cluster.settle()
+        assert cluster.world.spread.former(waits) is not None
+        assert cluster.objects[waits]["status"]["allocatable"][BATCH] == "0"
+
+    asyncio.run(main())
+
+
+def test_nodes_that_an_edit_does_not_concern_do_not_wait_and_few_nodes_never_do(make: Any) -> None:
+    async def main() -> None:
+        cluster = Cluster(make, 60)
+        for name in ("n1", "n2"):
+            cluster.objects[name]["metadata"]["labels"]["pool"] = "a"
+            cluster.show(name)
+        await cluster.settle()
+        cluster.written.clear()
+        entry = {"name": "a", "nodeSelector": {"matchLabels": {"pool": "a"}}, "cpuReclaimThresholdPercent": 90}
+        cluster.configure({"enable": True, "degradeTimeMinutes": 10**6, "nodeConfigs": [entry]})
+        await cluster.settle()
+        assert {name for name, _ in cluster.written} == {"n1", "n2"}
+        assert not cluster.world.spread.active
+
+    asyncio.run(main())
+
+
+def test_node_slos_come_with_their_nodes(make: Any) -> None:
+    async def main() -> None:
+        cluster = Cluster(make, 60)
+        await cluster.settle()
+        cluster.slos.clear()
+        strategy = {"clusterStrategy": {"enable": True, "memoryEvictThresholdPercent": 50}}
+        cluster.configure({"enable": True, "degradeTimeMinutes": 10**6}, **{"resource-threshold-config": strategy})
+        await cluster.settle()
+        assert 0 < len(cluster.slos) <= 12
+        await cluster.minutes(6)
+        assert sorted(cluster.slos) == sorted(cluster.objects)
+
+    asyncio.run(main())
+
+
+def test_nothing_is_spread_while_reports_are_missing(make: Any) -> None:
+    async def main() -> None:
+        cluster = Cluster(make, 60)
+        await cluster.settle()
+        cluster.configure({"enable": True, "degradeTimeMinutes": 10**6, "cpuReclaimThresholdPercent": 90})
+        await cluster.settle()
+        cluster.controller.brake.held.add("n1")
+        before = len(cluster.written)
+        await cluster.minutes(3)
+        assert len(cluster.written) == before
+        cluster.controller.brake.held.clear()
+        await cluster.minutes(10)
+        assert not cluster.world.spread.active
+
+    asyncio.run(main())
+
+
+def test_all_at_once_where_that_is_asked_for(make: Any) -> None:
+    async def main() -> None:
+        cluster = Cluster(make, 60, config_spread=0.0)
+        await cluster.settle()
+        cluster.written.clear()
+        cluster.configure({"enable": True, "degradeTimeMinutes": 10**6, "cpuReclaimThresholdPercent": 90})
+        await cluster.settle()
+        assert len(cluster.written) == 60
+
+    asyncio.run(main())
+
+
+MOVES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=AT_ONCE + 1, max_size=60)
+
+
+@given(MOVES, st.lists(st.tuples(st.floats(0, 40), st.booleans()), max_size=60), st.floats(0.01, 1))
+def test_property_the_pace_is_kept_and_shrinking_comes_first(
+    moves: list[tuple[int, int]], rounds: list[tuple[float, bool]], share: float
+) -> None:
+    spread, now, let_go = Spread(share), 0.0, []
+    spread.begin([f"n{n}" for n in range(len(moves))], OLD)
+    assert spread.release(now) == [], "nobody goes before all are previewed"
+    for n, (before, after) in enumerate(moves):
+        spread.found(f"n{n}", Move(before, after))
+    limit = max(share * len(moves), AT_ONCE)
+    for passed, held in rounds:
+        now += passed
+        gone = spread.release(now, held=held)
+        assert not (gone and held and let_go), "held, once it is under way"
+        let_go += [(now, name) for name in gone]
+        waiting = [moves[int(name[1:])] for name in (f"n{n}" for n in range(len(moves))) if spread.former(name) is not None]
+        shrinks = [after < before for before, after in waiting]
+        if any(shrinks) and gone:
+            assert all(moves[int(name[1:])][1] < moves[int(name[1:])][0] for name in gone), "what shrinks goes first"
+    for begin, _ in let_go:
+        within = [name for at, name in let_go if begin <= at <= begin + 60]
+        assert len(within) <= limit * 1.25 + AT_ONCE + 1
+    assert len({name for _, name in let_go}) == len(let_go)
+
+
+def test_an_edit_upon_an_edit_keeps_what_counted_for_those_that_wait() -> None:
+    spread, newer = Spread(0.2), SLOConfig()
+    names = [f"n{n}" for n in range(50)]
+    spread.begin(names, OLD)
+    for name in names:
+        spread.found(name, Move(1, 2))
+    gone = spread.release(0.0)
+    spread.begin(names, newer)
+    assert all(spread.former(name) is newer for name in gone)
+    assert all(spread.former(name) is OLD for name in names if name not in gone)
