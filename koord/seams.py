@@ -1,6 +1,7 @@
 """Where a process meets its surroundings: clocks, sleep, randomness, threads, the name of its host.
 
-Nothing else in koord reads a clock, draws a random number or leaves the event loop for a thread; the linter says so. A process has
+Nothing else in koord reads a clock, draws a random number or leaves the event loop for a thread; the linter says so. The files that
+the node agent changes, and those of the kernel that it reads, are behind one too. A process has
 the machine's own (`System`). A composition root may hand it others by `use`: the tasks and callbacks started in that context then
 live by them. So many processes can share one event loop, each with its own clock, and a run can be repeated from a seed.
 """
@@ -11,6 +12,7 @@ import asyncio
 import contextvars
 import datetime
 import gc
+import os
 import random
 import secrets
 import socket
@@ -24,8 +26,55 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class Files:
+    """The system calls that change files of a machine, and that read those of its kernel. Errors are OSError."""
+
+    def because(self, reason: str) -> None:
+        """What the next changes are for. Who keeps a history of them wants to know; the machine does not."""
+
+    def open(self, path: str, flags: int, mode: int = 0o777) -> int:
+        """A descriptor; it belongs to these calls alone."""
+        return os.open(path, flags, mode)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def read(self, fd: int, count: int) -> bytes:
+        return os.read(fd, count)
+
+    def pread(self, fd: int, count: int, offset: int) -> bytes:
+        return os.pread(fd, count, offset)
+
+    def write(self, fd: int, data: bytes | memoryview) -> int:
+        """The number of bytes that were taken."""
+        return os.write(fd, data)
+
+    def sync(self, fd: int) -> None:
+        """The content is on the disk when this returns."""
+        os.fdatasync(fd)
+
+    def truncate(self, fd: int, length: int) -> None:
+        os.ftruncate(fd, length)
+
+    def rename(self, source: str, target: str) -> None:
+        """Replaces the target at once."""
+        os.replace(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def make_directory(self, path: str) -> None:
+        """With what is missing above it."""
+        os.makedirs(path, mode=0o755, exist_ok=True)
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
+
+
 class System:
-    """The machine's own clocks and randomness."""
+    """The machine's own clocks, randomness and files."""
+
+    files = Files()
 
     def __init__(self) -> None:
         self.random = random.Random()
@@ -142,6 +191,11 @@ def token_urlsafe(count: int) -> str:
     import base64
 
     return base64.urlsafe_b64encode(_current.get().token_bytes(count)).rstrip(b"=").decode("ascii")
+
+
+def files() -> Files:
+    """The files of this host."""
+    return _current.get().files
 
 
 def hostname() -> str:

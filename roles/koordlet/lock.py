@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -12,6 +13,7 @@ from koord.process.errors import ConfigurationError
 
 #: A guard (``--guard``) has it for moments (seconds).
 PATIENCE = 0.5
+_PAUSE = 0.05
 
 
 class NodeLock:
@@ -24,37 +26,38 @@ class NodeLock:
     def acquire(self, patience: float = PATIENCE) -> None:
         """Raises ConfigurationError when another process holds it for ``patience`` seconds or the file cannot be made."""
         try:
-            os.makedirs(os.path.dirname(self.path), mode=0o755, exist_ok=True)
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            seams.files().make_directory(os.path.dirname(self.path))
+            fd = seams.files().open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise ConfigurationError(f"lock file {self.path} cannot be made: {error.strerror}; see --lock-file") from error
         try:
             self._flock(fd, patience)
         except OSError as error:
             holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            os.close(fd)
+            seams.files().close(fd)
             if error.errno not in {errno.EWOULDBLOCK, errno.EACCES}:
                 raise ConfigurationError(f"lock file {self.path} cannot be locked: {error.strerror}") from error
             raise ConfigurationError(
                 f"another koordlet (pid {holder}) runs on this node and holds {self.path}; stop it or set another --lock-file"
             ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         self._fd = fd
+        with contextlib.suppress(OSError):  # on a full disk nobody learns who holds it; it is held all the same
+            seams.files().truncate(fd, 0)
+            seams.files().write(fd, f"{os.getpid()}\n".encode())
 
     @staticmethod
     def _flock(fd: int, patience: float) -> None:
-        end = seams.monotonic() + patience
-        while True:
+        # counted and not timed: the clock of a process may stand still while it waits here
+        for left in range(round(patience / _PAUSE), -1, -1):
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
-                if seams.monotonic() >= end:
+                if not left:
                     raise
-            select.select([], [], [], 0.05)
+            select.select([], [], [], _PAUSE)
 
     def release(self) -> None:
         if self._fd is not None:
-            os.close(self._fd)
+            seams.files().close(self._fd)
             self._fd = None

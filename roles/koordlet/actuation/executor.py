@@ -96,10 +96,13 @@ class Executor:
         """Bring batches about, in order. ``rule`` is the strategy or hook, ``now`` the time of the decision (Unix seconds)."""
         applied = Applied()
         mode = Mode.OBSERVE if self.observe_only else mode
+        seams.files().because(rule)
         for batch in batches:
             self._apply(batch, rule, now, mode, applied)
         self._sweep(now)
         self.holds.settle()
+        if self.journal is not None:
+            self.journal.settle()
         return applied
 
     def note(self, entry: Entry, rule: str) -> bool:

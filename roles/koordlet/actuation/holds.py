@@ -12,6 +12,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from koord import seams
 from roles.koordlet.actuation import disklines
 from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.journal import Journal, JournalError
@@ -104,6 +105,7 @@ class Holds:
         """At the start: give back what a killed run held, where it still is what that run wrote. Raises JournalError."""
         if self._record is None:
             return Restored()
+        seams.files().because("give back")
         self._record.open()
         known = {entry.path: entry.ours for entry in self._journal or ()}
         held = [replace(entry, ours=known.get(entry.path)) for entry in self._record]

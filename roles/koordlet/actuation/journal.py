@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from koord import seams
 from roles.koordlet.actuation.journal_lines import Entry, Ours, decode, encode, encode_ours
 from roles.koordlet.actuation.places import NOTHING, PROCESS_FILE, Base, FileId, Place, Places, directory_inode, identity
 from roles.koordlet.actuation.threeway import Undo, assumed_ours, before_by_now, with_ours
@@ -149,17 +150,18 @@ class Journal:
         kept = [self._settled(entry) for entry in self if not self.gone(entry)]
         data = b"".join([*map(encode, kept), *(line + b"\n" for line in self.not_understood)])
         temporary = f"{self.path}.new"
+        files = seams.files()
         try:
-            os.makedirs(os.path.dirname(self.path), mode=0o755, exist_ok=True)
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            files.make_directory(os.path.dirname(self.path))
+            fd = files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 _write_all(fd, data)
-                os.fsync(fd)
+                files.sync(fd)
             finally:
-                os.close(fd)
-            os.rename(temporary, self.path)
+                files.close(fd)
+            files.rename(temporary, self.path)
             _sync_directory(os.path.dirname(self.path))
-            self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            self._fd = files.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         except OSError as error:
             raise JournalError(f"journal {self.path} cannot be written: {error.strerror}") from error
         self._replace(kept)
@@ -269,15 +271,20 @@ class Journal:
             return
         self._entries[entry.place] = replace(entry, ours=ours)
         self._unwritten.add(entry.place)
-        if self._fd is None:
+        self.settle()
+
+    def settle(self) -> None:
+        """Say what was written and could not be said then, as on a full disk: a restore would take those values for others'."""
+        if self._fd is None or not self._unwritten:
             return
         known = [(place, self._entries[place].ours) for place in self._unwritten if place in self._entries]
         try:
             self._append(b"".join(encode_ours(place, texts) for place, texts in known if texts is not None), sync=False)
         except OSError as error:
-            self._failed(error)  # the first value is on record; the rest follows with the next line
+            self._failed(error)  # the first value is on record; the rest follows as soon as it can be written
             return
         self._unwritten.clear()
+        self._works()
 
     def _failed(self, error: OSError | JournalError) -> None:
         text = str(error) if isinstance(error, JournalError) else f"journal {self.path} cannot be written: {error.strerror}"
@@ -298,9 +305,9 @@ class Journal:
         try:
             _write_all(self._fd, data)
             if sync:
-                os.fdatasync(self._fd)
+                seams.files().sync(self._fd)
         except OSError:
-            os.ftruncate(self._fd, before)
+            seams.files().truncate(self._fd, before)
             raise
         self._bytes = before + len(data)
 
@@ -329,11 +336,12 @@ class Journal:
         self.compact()
 
     def close(self) -> None:
+        self.settle()
         self._close()
 
     def _close(self) -> None:
         if self._fd is not None:
-            os.close(self._fd)
+            seams.files().close(self._fd)
             self._fd = None
 
 
@@ -347,15 +355,16 @@ def _device(path: str) -> int:
 def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
-        view = view[os.write(fd, view) :]
+        view = view[seams.files().write(fd, view) :]
 
 
 def _sync_directory(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    files = seams.files()
+    fd = files.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        files.sync(fd)
     finally:
-        os.close(fd)
+        files.close(fd)
 
 
 __all__ = ["NAME", "PROCESS_FILE", "Entry", "Journal", "JournalError", "Undo", "decode", "directory_inode", "identity"]

@@ -9,7 +9,9 @@ import ctypes
 import errno
 import os
 
+from koord import seams
 from roles.koordlet.actuation.errors import Trouble, WriteError, from_os_error
+from roles.koordlet.host.ownfiles import replace
 
 _LIMIT = 1 << 20
 #: Files of a resctrl group, which the kernel makes and removes with it.
@@ -18,13 +20,14 @@ GROUP_FILES = ("schemata", "tasks")
 
 def read(path: str) -> str:
     """The file's content without the newlines at its end. Raises WriteError."""
+    files = seams.files()
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = files.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise from_os_error(path, error, "cannot be read") from None
     try:
         parts: list[bytes] = []
-        while chunk := os.read(fd, 1 << 16):
+        while chunk := files.read(fd, 1 << 16):
             parts.append(chunk)
             if len(parts) > _LIMIT >> 16:
                 raise WriteError(Trouble.OTHER, path, "is larger than 1 MiB")
@@ -32,7 +35,7 @@ def read(path: str) -> str:
     except OSError as error:
         raise from_os_error(path, error, "cannot be read") from None
     finally:
-        os.close(fd)
+        files.close(fd)
 
 
 def write(path: str, text: str) -> None:
@@ -55,33 +58,25 @@ def append_line(path: str, line: str) -> None:
 
 
 def _write(path: str, data: bytes, flags: int) -> None:
+    files = seams.files()
     try:
-        fd = os.open(path, flags, 0o644)
+        fd = files.open(path, flags, 0o644)
     except OSError as error:
         raise from_os_error(path, error, "cannot be opened for writing") from None
     try:
-        written = os.write(fd, data)
+        written = files.write(fd, data)
     except OSError as error:
         raise from_os_error(path, error, f"{data[:60].decode(errors='replace').strip()!r} is refused") from None
     finally:
-        os.close(fd)
+        files.close(fd)
     if written != len(data):
         raise WriteError(Trouble.OTHER, path, f"only {written} of {len(data)} bytes were taken")
 
 
 def replace_file(path: str, text: str) -> None:
     """Write a file of the agent's own so that a reader sees the old or the new content, never half. Raises WriteError."""
-    temporary = f"{path}.tmp"
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            data = memoryview(text.encode())
-            while data:
-                data = data[os.write(fd, data) :]
-            os.fdatasync(fd)
-        finally:
-            os.close(fd)
-        os.rename(temporary, path)
+        replace(path, text.encode())
     except OSError as error:
         raise from_os_error(path, error, "cannot be written") from None
 
@@ -90,11 +85,11 @@ def change_own(path: str, wanted: bool, *, directory: bool) -> None:
     """Make or remove a directory, or remove a file, of the agent's own making. Raises WriteError."""
     try:
         if wanted:
-            os.makedirs(path, mode=0o755, exist_ok=True)
+            seams.files().make_directory(path)
         elif directory:
             _remove_directory(path)
         else:
-            os.unlink(path)
+            seams.files().unlink(path)
     except OSError as error:
         raise from_os_error(path, error, "cannot be made" if wanted else "cannot be removed") from None
 
@@ -109,14 +104,15 @@ def others_in(path: str) -> list[str]:
 
 def _remove_directory(path: str) -> None:
     """The kernel removes a group with its files; a plain directory that stands in for one has to be emptied of them first."""
+    files = seams.files()
     try:
-        os.rmdir(path)
+        files.remove_directory(path)
     except OSError as error:
         if error.errno != errno.ENOTEMPTY or set(os.listdir(path)) - set(GROUP_FILES):
             raise
         for name in os.listdir(path):
-            os.unlink(os.path.join(path, name))
-        os.rmdir(path)
+            files.unlink(os.path.join(path, name))
+        files.remove_directory(path)
 
 
 # -- mounts ------------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from koord import seams
 from roles.koordlet.actuation import kernel
 from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.journal import NAME, Entry, Journal, JournalError, Undo
@@ -82,6 +83,7 @@ def holds_path(root: HostRoot) -> str:
 
 def restore(root: HostRoot, network: UndoNetwork | None = None, cookies: UndoCookies | None = None) -> Restored:
     """Put back what the journal of this machine says; what could not be put back stays in it. Raises JournalError."""
+    seams.files().because("restore")
     journal = Journal(journal_path(root), root)
     if not os.path.exists(journal.path):
         return Restored()
@@ -94,7 +96,7 @@ def restore(root: HostRoot, network: UndoNetwork | None = None, cookies: UndoCoo
     journal.close()
     if not left:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(holds_path(root))
+            seams.files().unlink(holds_path(root))
     return result
 
 

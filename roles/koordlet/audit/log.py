@@ -110,15 +110,15 @@ class AuditLog:
 
     def _write(self, line: bytes) -> None:
         if self._fd is None:
-            os.makedirs(self.directory, mode=0o755, exist_ok=True)
-            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            seams.files().make_directory(self.directory)
+            self._fd = seams.files().open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             # an existing file counts with what it holds, or it would grow beyond the limit after every restart
             self._size = os.fstat(self._fd).st_size
         if self._size and self._size + len(line) > ROTATE_AT:
             self._rotate()
             self._write(line)
             return
-        os.write(self._fd, line)
+        seams.files().write(self._fd, line)
         self._size += len(line)
 
     def _rotate(self) -> None:
@@ -127,17 +127,17 @@ class AuditLog:
         for suffix in range(MAX_SUFFIX):
             target = os.path.join(self.directory, f"audit-{stamp}-{suffix}.log")
             if not os.path.exists(target):
-                os.rename(self.path, target)
+                seams.files().rename(self.path, target)
                 break
         else:
-            os.unlink(self.path)  # nine files within a second: the newest is given up rather than the limit
+            seams.files().unlink(self.path)  # nine files within a second: the newest is given up rather than the limit
         files = log_files(self.directory)
         for path in files[: max(len(files) + 1 - self._max_files, 0)]:
-            os.unlink(path)
+            seams.files().unlink(path)
 
     def _close(self) -> None:
         if self._fd is not None:
-            os.close(self._fd)
+            seams.files().close(self._fd)
             self._fd = None
 
     def close(self) -> None:

@@ -11,7 +11,9 @@ import errno
 import os
 import resource
 import weakref
+from collections.abc import Callable
 
+from koord import seams
 from roles.koordlet.host.errors import CgroupGoneError, FileMissingError, HostFileError
 
 _CHUNK = 1 << 16
@@ -41,23 +43,26 @@ def missing(path: str) -> HostFileError:
     return CgroupGoneError(path)
 
 
-def _read_all(fd: int) -> bytes:
-    data = os.pread(fd, _PAGE, 0)
+Read = Callable[[int, int, int], bytes]
+
+
+def _read_all(pread: Read, fd: int) -> bytes:
+    data = pread(fd, _PAGE, 0)
     if len(data) < _SURELY_WHOLE:
         return data
     parts = [data]
     offset = len(data)
     while True:
-        more = os.pread(fd, _CHUNK, offset)
+        more = pread(fd, _CHUNK, offset)
         if not more:
             return b"".join(parts)
         parts.append(more)
         offset += len(more)
 
 
-def _close_fds(fds: dict[str, tuple[int, bool]]) -> None:
+def _close_fds(files: seams.Files, fds: dict[str, tuple[int, bool]]) -> None:
     for fd, _ in fds.values():
-        os.close(fd)
+        files.close(fd)
     fds.clear()
 
 
@@ -68,16 +73,18 @@ class HostFiles:
     loop). Paths must come from :class:`~roles.koordlet.host.root.HostRoot` or ``Cgroups``, which confine them.
     """
 
-    __slots__ = ("__weakref__", "_fds", "_max_open", "_memo", "opens", "reads")
+    __slots__ = ("__weakref__", "_fds", "_files", "_max_open", "_memo", "_pread", "opens", "reads")
 
     def __init__(self, max_open: int = 16_384) -> None:
+        self._files = seams.files()
+        self._pread = self._files.pread
         self._fds: dict[str, tuple[int, bool]] = {}
         self._memo: dict[str, bytes | HostFileError] = {}
         self._max_open = max_open
         self.reads = 0
         self.opens = 0
         # raw descriptors have no owner that closes them: a dropped reader must not leave thousands behind
-        weakref.finalize(self, _close_fds, self._fds)
+        weakref.finalize(self, _close_fds, self._files, self._fds)
 
     @property
     def open_count(self) -> int:
@@ -100,7 +107,7 @@ class HostFiles:
             if kept is not None and kept[1]:
                 # the way of nearly every read: a small file of the kernel, more than a thousand a tick
                 try:
-                    data = os.pread(kept[0], _PAGE, 0)
+                    data = self._pread(kept[0], _PAGE, 0)
                 except OSError:
                     data = b"?" * _SURELY_WHOLE  # read again below, where errors are told apart
                 if len(data) < _SURELY_WHOLE:
@@ -138,7 +145,7 @@ class HostFiles:
             try:
                 # a plain file may have been replaced or unlinked; its old content must not live on in the descriptor
                 if kernel_file or os.fstat(fd).st_nlink > 0:
-                    return _read_all(fd)
+                    return _read_all(self._pread, fd)
             except OSError as error:
                 if error.errno not in _GONE:
                     raise HostFileError(path, f"cannot be read: {error.strerror}") from error
@@ -147,7 +154,7 @@ class HostFiles:
 
     def _open_and_read(self, path: str) -> bytes:
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = self._files.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             raise missing(path) from None
         except OSError as error:
@@ -155,24 +162,24 @@ class HostFiles:
         self.opens += 1
         keep = len(self._fds) < self._max_open
         try:
-            data = _read_all(fd)
+            data = _read_all(self._pread, fd)
             if keep:
                 # proc, sysfs and cgroup file systems have no blocks: their files cannot be replaced behind a descriptor
                 self._fds[path] = (fd, os.fstatvfs(fd).f_blocks == 0)
         except OSError as error:
-            os.close(fd)
+            self._files.close(fd)
             if error.errno in _GONE:
                 raise CgroupGoneError(path) from error
             raise HostFileError(path, f"cannot be read: {error.strerror}") from error
         if not keep:
-            os.close(fd)
+            self._files.close(fd)
         return data
 
     def close(self, path: str) -> None:
         """Close the kept descriptor of one path, if any."""
         kept = self._fds.pop(path, None)
         if kept is not None:
-            os.close(kept[0])
+            self._files.close(kept[0])
 
     def forget_dir(self, *directories: str) -> int:
         """Close the descriptors of all files below the given directories; returns how many."""
@@ -198,5 +205,5 @@ class HostFiles:
 
     def close_all(self) -> None:
         """Close everything; reading opens files again. Dropping the object does the same."""
-        _close_fds(self._fds)
+        _close_fds(self._files, self._fds)
         self._memo.clear()

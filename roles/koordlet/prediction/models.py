@@ -10,9 +10,11 @@ from typing import Any
 
 import orjson
 
+from koord import seams
 from koord.accounting.histogram import AGENT_CPU, AGENT_MEMORY, CheckpointError, DecayingHistogram
 from koord.api.priority import PriorityClass
 from koord.api.times import TimeError, format_time, parse_time
+from roles.koordlet.host.ownfiles import replace
 from roles.koordlet.prediction.peak import Prediction, UnknownModelError
 from roles.koordlet.states.model import PodState
 from roles.koordlet.store import kinds
@@ -156,12 +158,8 @@ class Models:
             )
             path = self._path(key)
             try:
-                os.makedirs(self.options.directory, mode=0o755, exist_ok=True)
-                with open(path + ".tmp", "wb") as file:
-                    file.write(body)
-                    file.flush()
-                    os.fdatasync(file.fileno())
-                os.replace(path + ".tmp", path)
+                seams.files().make_directory(self.options.directory)
+                replace(path, body)
             except OSError as error:
                 log.error("prediction checkpoint %s cannot be written: %s", path, error.strerror)
                 return written
@@ -209,7 +207,7 @@ class Models:
 
 def _remove(path: str) -> None:
     try:
-        os.unlink(path)
+        seams.files().unlink(path)
     except FileNotFoundError:
         return
     except OSError as error:

@@ -7,6 +7,8 @@ import os
 
 import msgspec
 
+from koord import seams
+from roles.koordlet.host.ownfiles import replace
 from roles.koordlet.store.store import MetricStore
 
 log = logging.getLogger(__name__)
@@ -29,12 +31,8 @@ def save(store: MetricStore, directory: str, now: float) -> None:
     path = os.path.join(directory, FILE)
     body = msgspec.msgpack.encode(_Dump(_VERSION, sys.byteorder, now, store.dump()))
     try:
-        os.makedirs(directory, mode=0o755, exist_ok=True)
-        with open(path + ".tmp", "wb") as file:
-            file.write(body)
-            file.flush()
-            os.fdatasync(file.fileno())
-        os.replace(path + ".tmp", path)
+        seams.files().make_directory(directory)
+        replace(path, body)
     except OSError as error:
         log.warning("series are not kept over the restart: %s: %s", path, error.strerror)
 

@@ -115,6 +115,27 @@ def test_a_full_disk_leaves_unrecorded_files_alone_and_the_recorded_ones_writabl
     assert machine.journal.failure == ""
 
 
+@pytest.mark.feature("BEY-JRN-01")
+@pytest.mark.parametrize("later", ["the next tick", "the end"])
+def test_what_was_written_while_the_disk_was_full_is_put_back_all_the_same(machine, monkeypatch, later):
+    """The disk says that it was koordlet's value as soon as it can, without another write of the file."""
+    path = machine.put("cpu.cfs_quota_us", QOS, "-1")
+    machine.executor.apply([sequence(Write("cpu.cfs_quota_us", QOS, "5000"))], rule="r", now=1)
+
+    def full(fd: int, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(journal_module, "_write_all", full)
+    machine.executor.apply([sequence(Write("cpu.cfs_quota_us", QOS, "6000"))], rule="r", now=2)
+    monkeypatch.undo()
+    if later == "the next tick":
+        machine.executor.apply([], rule="another", now=3)
+    else:
+        machine.journal.close()
+    result = restore(machine.root)
+    assert (result.restored, result.theirs, path.read_text()) == ([str(path)], [], "-1")
+
+
 def test_damage_is_reported_and_the_rest_kept(tmp_path, caplog):
     journal = Journal(str(tmp_path / "journal"))
     journal.open()
