@@ -112,6 +112,7 @@ def hotspot(nodes: int, roles_as_processes: bool, verbosity: int, out: Path, tim
 @click.option("--pods", type=click.IntRange(1, 100_000), default=26, show_default=True, help="Pods that users ask for, about.")
 @click.option("--minutes", type=click.FloatRange(0.2, 10_000), default=1.0, show_default=True, help="Virtual minutes with faults.")
 @click.option("--faults", type=click.IntRange(0, 10_000), default=10, show_default=True, help="How many things go wrong.")
+@click.option("--koordlets", type=click.IntRange(0), default=1, show_default=True, help="How many nodes have a modelled host and koordlet.")
 @click.option("--kinds", default="", help="Only these kinds of faults, separated by commas.")
 @click.option("--mutant", default="", help="Put this planted defect in (see --list-mutants).")
 @click.option("--list-mutants", is_flag=True, help="List the planted defects.")

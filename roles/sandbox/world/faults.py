@@ -56,8 +56,10 @@ _REASONS = {409: "Conflict", 429: "TooManyRequests", 500: "InternalError", 503: 
 NETWORK = ("lose-request", "lose-answer", "reset", "delay", "stall", "storm", "refuse", "resume", "slow-reader", "dead-address")
 PROCESS = ("kill", "kill-step", "kill-before-write", "kill-after-write", "kill-after-commit", "freeze", "terminate")
 HOSTS = ("clock", "silence")
+MACHINE = ("crash", "disk-full", "read-error", "remount", "meddle")
 SERVER = ("compact", "cut", "bookmark", "restart", "wipe")
-KINDS = NETWORK + PROCESS + HOSTS + SERVER
+DRAWN = NETWORK + PROCESS + HOSTS + SERVER
+KINDS = DRAWN + MACHINE
 _ODDS = {"restart": 0.5, "wipe": 0.25, "dead-address": 0.5}
 """How often a kind is drawn in comparison with the others: 1 where it is not said."""
 _COUNTS = {"kill-step": 400, "kill-before-write": 8, "kill-after-write": 8, "kill-after-commit": 8}
@@ -68,10 +70,38 @@ ARMED = 30.0
 
 def draw(rng: random.Random, seconds: float, count: int, processes: list[str], kinds: tuple[str, ...] = ()) -> list[Fault]:
     """So many faults within the first `seconds`."""
-    allowed = kinds or KINDS
+    allowed = [kind for kind in kinds if kind in DRAWN] if kinds else list(DRAWN)
+    if not allowed:
+        return []
     odds = [_ODDS.get(kind, 1.0) for kind in allowed]
     made = [_draw_one(rng, rng.choices(allowed, odds)[0], round(rng.uniform(3.0, seconds), 2), rng.choice(processes)) for _ in range(count)]
     return sorted(made, key=lambda fault: (fault.at, fault.kind, fault.target))
+
+
+def with_hosts(
+    rng: random.Random, plan: list[Fault], seconds: float, count: int, agents: list[str], kinds: tuple[str, ...] = ()
+) -> list[Fault]:
+    """A plan, with faults of the agents and their hosts beside it: for each agent a third as many. They are drawn by themselves, so that
+    the faults of a seed do not depend on how many hosts are modelled."""
+    allowed = [kind for kind in (*MACHINE, "kill", "freeze", "terminate", "clock") if not kinds or kind in kinds]
+    if not agents or not allowed:
+        return plan
+    made = [
+        _draw_host(rng, rng.choice(allowed), round(rng.uniform(3.0, seconds), 2), agent) for agent in agents for _ in range(-(-count // 3))
+    ]
+    return sorted([*plan, *made], key=lambda fault: (fault.at, fault.kind, fault.target))
+
+
+def _draw_host(rng: random.Random, kind: str, at: float, target: str) -> Fault:
+    if kind == "crash":
+        return Fault(at, kind, target, 15.0, amount=rng.randint(1, 40))
+    if kind in ("disk-full", "read-error"):
+        return Fault(at, kind, target, round(rng.uniform(2, 25), 1), method=rng.choice(("/stat", "cpuacct.usage", "cpu.stat", "memory.")))
+    if kind == "meddle":
+        return Fault(at, kind, target)
+    if kind == "remount":
+        return Fault(at, kind, target, round(rng.uniform(0.5, 5), 1))
+    return _draw_one(rng, kind, at, target)
 
 
 def _draw_one(rng: random.Random, kind: str, at: float, target: str) -> Fault:

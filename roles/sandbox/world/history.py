@@ -20,6 +20,8 @@ Obj = dict[str, Any]
 AUTHOR: contextvars.ContextVar[tuple[str, str]] = contextvars.ContextVar("koord.world.author", default=("apiserver", ""))
 """Who sent the request that is being served, and the request ("PATCH /api/v1/…")."""
 HEADER = "X-Koord-World"
+FILE = "file"
+"""The bucket of writes to files of hosts."""
 
 _NOISE = ("managedFields",)
 # keys and certificates are made by a library with randomness of its own
@@ -112,9 +114,24 @@ class History:
         self.version, self.wiped = 0, self.clock()
         self.tell("wiped", "apiserver", "everything that was stored is gone")
 
-    def tell(self, verb: str, key: str, text: str = "") -> None:
-        """What the world does: faults, crashes, phases."""
-        self._add(Entry(len(self.entries), self.clock(), "world", "", "", verb, key, text=text))
+    def tell(self, verb: str, key: str, text: str = "", body: Obj | None = None) -> None:
+        """What the world does: faults, crashes, phases, how hosts are."""
+        self._add(Entry(len(self.entries), self.clock(), "world", "", "", verb, key, None, body, text))
+
+    def file(
+        self, node: str, path: str, author: str, cause: str, before: str, after: str, *, age: float, full: bool, refused: str = ""
+    ) -> None:
+        """A write to a file of a host's kernel, which may be `refused`; `cause` is the rule that asked for it.
+
+        `age`: seconds since the agent last read how busy the node is; `full`: the disk of the host is.
+        """
+        verb, key = "REFUSED" if refused else "WRITTEN", f"{node}/{path}"
+        old, new = {"value": before}, {"value": after, "age": age, "full": full}
+        self._add(Entry(len(self.entries), self.clock(), author, cause, FILE, verb, key, old, new, refused))
+
+    def gone(self, node: str, group: str) -> None:
+        """A cgroup of a host with all its files is no more."""
+        self._add(Entry(len(self.entries), self.clock(), f"kubelet-{node}", "", FILE, "GONE", f"{node}/{group}"))
 
     def _add(self, entry: Entry) -> None:
         self.entries.append(entry)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from koord.apiserver.watch import Watcher
-from roles.sandbox.world.faults import ARMED, NETWORK, Fault, Fuse
+from roles.sandbox.world.faults import ARMED, MACHINE, NETWORK, Fault, Fuse
 from roles.sandbox.world.programs import ADDRESSES
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ class Injector:
             self._lasts(fault.seconds + (ARMED if fault.count else 0.0))
         if fault.kind in NETWORK:
             self._connections(fault)
+        elif fault.kind in MACHINE:
+            self.world.hosts.hurt(fault)
         else:
             self._kinds[fault.kind](fault)
 

@@ -1,4 +1,7 @@
-"""A kubelet in a model: it admits, starts, runs and ends the pods of its node, and reports what they use in place of an agent."""
+"""A kubelet in a model: it admits, starts, runs and ends the pods of its node.
+
+On a node with a modelled host it makes their cgroups and tells the agent of them; elsewhere it reports what they use in place of an agent.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,10 @@ from koord.kube.client import Client
 from koord.kube.errors import ApiError, NotFound
 from koord.kube.informers import InformerFactory
 from roles.sandbox.nodes import fleet, metrics
+from roles.sandbox.process_kubelet import podspec
 from roles.sandbox.process_kubelet.node import conditions
 from roles.sandbox.process_kubelet.status import rfc3339
+from roles.sandbox.world.host import podfiles, podlist
 from roles.sandbox.world.programs import connection
 
 if TYPE_CHECKING:
@@ -35,6 +40,8 @@ class Kubelet:
         self._running: dict[str, float] = {}
         self._leaving: dict[str, float] = {}
         self._reported = -1e9
+        self.host = world.hosts.get(node)
+        self.name = f"kubelet-{node}"
 
     async def main(self) -> None:
         """Live for ever."""
@@ -46,15 +53,19 @@ class Kubelet:
             informers.start()
             await informers.wait_synced()
             beat = -1e9
+            if self.host is not None:
+                await podlist.serve(self.world.address_of(self.node), lambda path: self._document(path, pods.list()))
             while True:
                 now = seams.monotonic()
-                for pod in sorted(pods.list(), key=lambda pod: str(pod["metadata"]["uid"])):
+                ordered = sorted(pods.list(), key=lambda pod: str(pod["metadata"]["uid"]))
+                for pod in ordered:
                     await self._try(self._advance(client, pod, now))
+                self._tidy(ordered)
                 if now - beat >= HEARTBEAT:
                     beat = now
                     await self._try(self._heartbeat(client))
                 node, metric = nodes.get(self.node), reported.get(self.node)
-                if node is not None and metric is not None and f"kubelet-{self.node}" not in self.world.silent:
+                if self.host is None and node is not None and metric is not None and f"kubelet-{self.node}" not in self.world.silent:
                     await self._try(self._report(client, node, metric, pods.list()))
                 await seams.sleep(1.0)
 
@@ -72,21 +83,67 @@ class Kubelet:
             due = self._leaving.setdefault(uid, now + min(grace, self.stop_seconds))
             if now >= due:
                 try:
+                    self._stop(uid)
                     await client.delete(PODS, meta["name"], meta["namespace"], grace_period_seconds=0, preconditions={"uid": uid})
                 except NotFound:
                     return
             return
         if status.get("phase") in ("Succeeded", "Failed"):
+            self._stop(uid)
             return
+        self._admit(pod)
         if status.get("phase") != "Running":
             if now - self._since.setdefault(uid, now) >= self.start_seconds:
                 host = self.world.addresses.get(self.node, "10.1.0.1")
                 await self._status(client, pod, fleet.running_status(pod, host, seams.now()))
                 self._running[uid] = now
             return
+        self._start(pod)
         limit = (meta.get("annotations") or {}).get(fleet.RUN_SECONDS_ANNOTATION, "")
         if limit.isdigit() and now - self._running.setdefault(uid, now) >= int(limit):
             await self._status(client, pod, fleet.succeeded_status(status, seams.now()))
+
+    # -- on a modelled host --------------------------------------------------------------------------------------------------
+
+    def _admit(self, pod: Obj) -> None:
+        if self.host is None:
+            return
+        known = self.host.residents.get(pod["metadata"]["uid"])
+        resident = self.host.admit(pod, podspec.kubernetes_qos(pod["spec"]))
+        if known is None:
+            podfiles.levels(self.host, self.name)
+            podfiles.pod(self.host, resident, self.name)
+
+    def _start(self, pod: Obj) -> None:
+        if self.host is None:
+            return
+        bodies = {body["name"]: body for body in pod["spec"].get("containers") or []}
+        running = self.host.residents[pod["metadata"]["uid"]].containers
+        for status in (pod.get("status") or {}).get("containerStatuses") or []:
+            if status["name"] not in running and status["name"] in bodies:
+                group = self.host.run(pod["metadata"]["uid"], status["name"], status["containerID"])
+                podfiles.container(self.host, group, bodies[status["name"]], self.name)
+
+    def _stop(self, uid: str) -> None:
+        if self.host is not None and uid in self.host.residents:
+            self.host.stop(uid)
+            podfiles.levels(self.host, self.name)
+
+    def _tidy(self, pods: list[Obj]) -> None:
+        """Pods that were taken off the API server without a word to this kubelet."""
+        if self.host is not None:
+            for uid in sorted(set(self.host.residents) - {pod["metadata"]["uid"] for pod in pods}):
+                self._stop(uid)
+
+    def _document(self, path: str, pods: list[Obj]) -> Obj | None:
+        if path == "/pods/":
+            ordered = sorted(pods, key=lambda pod: str(pod["metadata"]["uid"]))
+            return {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": ordered}
+        if path == "/configz":
+            return {"kubeletconfig": {"cpuManagerPolicy": "none", "cgroupDriver": "systemd"}}
+        return None
+
+    # -- the API server ------------------------------------------------------------------------------------------------------
 
     async def _status(self, client: Client, pod: Obj, status: Obj) -> None:
         meta = pod["metadata"]

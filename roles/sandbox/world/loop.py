@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import os
 import socket
 from asyncio import base_events, events
 from collections import Counter
@@ -279,6 +280,7 @@ class VirtualLoop(base_events.BaseEventLoop):
 
     async def create_unix_server(self, protocol_factory: Callable[[], Any], path: Any = None, **options: Any) -> Any:  # type: ignore[override]
         assert self.network is not None
+        os.close(os.open(str(path), os.O_WRONLY | os.O_CREAT, 0o755))  # a socket has a file, which its owner looks at
         return self.network.listen(protocol_factory, str(path), 0)
 
 

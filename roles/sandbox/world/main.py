@@ -27,6 +27,7 @@ class Settings:
     pods: int
     minutes: float
     faults: int
+    koordlets: int
     kinds: str
     mutant: str
     list_mutants: bool
@@ -37,12 +38,20 @@ class Settings:
     def spec(self, seed: int) -> Spec:
         """The world of a seed."""
         kinds = tuple(filter(None, self.kinds.split(",")))
-        return Spec(seed=seed, nodes=self.nodes, pods=self.pods, minutes=self.minutes, faults=self.faults, kinds=kinds)
+        return Spec(
+            seed=seed,
+            nodes=self.nodes,
+            pods=self.pods,
+            minutes=self.minutes,
+            faults=self.faults,
+            koordlets=self.koordlets,
+            kinds=kinds,
+        )
 
     def line(self, seed: int) -> str:
         """The command that lives this seed again."""
         flags = [f"--seed={seed}"]
-        for name, usual in (("nodes", 3), ("pods", 26), ("minutes", 1.0), ("faults", 10), ("kinds", ""), ("mutant", "")):
+        for name, usual in (("nodes", 3), ("pods", 26), ("minutes", 1.0), ("faults", 10), ("koordlets", 1), ("kinds", ""), ("mutant", "")):
             value = getattr(self, name)
             if value != usual:
                 flags.append(f"--{name}={value:g}" if isinstance(value, float) else f"--{name}={value}")

@@ -21,6 +21,7 @@ from roles.sandbox.world.history import HEADER
 from roles.sandbox.world.loop import PROCESS
 
 if TYPE_CHECKING:
+    from roles.sandbox.world.host.machine import Machine
     from roles.sandbox.world.world import World
 
 NAME = "api.world"
@@ -123,6 +124,39 @@ def descheduler(world: World, name: str, life: Life, config: Path) -> Main:
             await app.run(life)
 
     return lambda: live(life, main, name)
+
+
+def koordlet(world: World, name: str, life: Life, machine: Machine, root: str) -> Main:
+    """The node agent on a modelled host whose files it sees below `root`."""
+    from roles.koordlet.app import App
+    from roles.koordlet.options import Options
+
+    async def main(life: Life) -> None:
+        recorder = Recorder("koordlet", [world.sink(name)])
+        ops = OpsServer(recorder=recorder, role="koordlet")
+        options = Options(**settings(machine.node, root))
+        async with Client(connection(name), qps=options.kube_api_qps, burst=options.kube_api_burst, role="koordlet") as client:
+            informers = InformerFactory(client)
+            app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
+            life.on_stop(informers.stop, "informers")
+            await app.run(life)
+
+    return lambda: live(life, main, name)
+
+
+def settings(node: str, root: str) -> dict[str, Any]:
+    """The flags of a node agent: its own directories on the machine, the kubelet's read-only port."""
+    return {
+        "node_name": node,
+        "host_root": root,
+        "tsdb_path": f"{root}/var/lib/koordlet/metrics",
+        "prediction_checkpoint_filepath": f"{root}/var/lib/koordlet/checkpoints",
+        "audit_log_dir": f"{root}/var/log/koordlet",
+        "runtime_hooks_addr": f"{root}/var/run/koordlet/koordlet.sock",
+        "kubelet_insecure_tls": True,
+        "kubelet_sync_interval": 3.0,
+        "only_evict_by_api": True,
+    }
 
 
 def write_configurations(folder: Path, scheduler_config: dict[str, Any], descheduler_config: dict[str, Any]) -> tuple[Path, Path]:

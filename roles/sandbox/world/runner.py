@@ -27,6 +27,7 @@ from roles.sandbox.world.story import tell
 from roles.sandbox.world.workloads import Workload
 from roles.sandbox.world.world import Spec, World, quiet
 
+_MEMORY = "/dev/shm"  # files of modelled hosts change every second
 SMALL = 200  # pods
 LIMIT = 600.0  # seconds after which a world is given up
 
@@ -59,7 +60,7 @@ def prepare() -> None:
 
 
 def _live(spec: Spec, mutate: Callable[[], None] | None, with_story: bool) -> dict[str, Any]:
-    scratch = Path(tempfile.mkdtemp(prefix="koord-world-"))
+    scratch = Path(tempfile.mkdtemp(prefix="koord-world-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None))
     began = time.process_time()
     failure = ""
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from roles.sandbox.world.history import FILE
 from roles.sandbox.world.invariants.base import node_of, role_of
 
 if TYPE_CHECKING:
@@ -16,13 +17,17 @@ if TYPE_CHECKING:
 def tell(world: World, violations: Sequence[Violation]) -> Iterator[str]:
     """The lines of the story in the order of time."""
     lines = [(e.time, 0, e.number, text) for e in world.history.entries if (text := _entry(e))]
-    lines += [(time, 1, index, f"  {name}: {record}") for index, (time, name, record) in enumerate(world.records)]
+    scratch = f"{world.scratch}/hosts/"
+    records = [(time, 1, index, f"  {name}: {record}".replace(scratch, "")) for index, (time, name, record) in enumerate(world.records)]
+    lines += records
     lines += [(v.time, 2, v.entry, f"! {v.invariant}: {v.text}") for v in violations]
     for time, _, _, text in sorted(lines, key=lambda line: line[:3]):
         yield f"{time:9.3f}  {text}"
 
 
 def _entry(entry: Entry) -> str:
+    if entry.bucket == FILE or entry.verb == "host":
+        return _host(entry)
     if not entry.bucket:
         return f"* {entry.verb} {entry.key} {entry.text}".rstrip() if entry.verb != "phase" else f"= {entry.key}"
     who = entry.author
@@ -38,6 +43,16 @@ def _entry(entry: Entry) -> str:
     if entry.bucket == "node" and role_of(entry.author) == "manager":
         return f"{who} updates {entry.key}: batch-cpu {_batch(entry.new)}" if _batch(entry.new) != _batch(entry.old) else ""
     return ""
+
+
+def _host(entry: Entry) -> str:
+    """Changes of files; what changes nothing, a new pod's first values and how full a host is are no story."""
+    if entry.verb == "REFUSED":
+        return f"{entry.author} ({entry.request}) {entry.key}: {entry.text}"
+    old, new = (entry.old or {}).get("value"), (entry.new or {}).get("value")
+    if entry.verb != "WRITTEN" or old == new or entry.request in ("pod", "container"):
+        return ""
+    return f"{entry.author} ({entry.request}) sets {entry.key} from {old!r} to {new!r}"
 
 
 def _batch(node: dict[str, object] | None) -> str:

@@ -208,6 +208,16 @@ def draw(rng: random.Random, pods: int, minutes: float) -> list[Workload]:
     return made
 
 
+def pinned(rng: random.Random, minutes: float) -> list[Workload]:
+    """Pods with CPUs for themselves: the nodes of agents can tell them apart."""
+    made = []
+    for index in range(rng.randint(0, 2)):
+        work = Workload(f"pinned-{index + 1}", 1, rng.choice((1000, 2000)), 256, qos=rng.choice(("LSE", "LSR")), usage=rng.randint(20, 90))
+        until = round(rng.uniform(40, minutes * 60), 1) if rng.random() < 0.5 else 0.0
+        made.append(replace(work, at=round(rng.uniform(0, minutes * 20), 1), until=until))
+    return made
+
+
 def _draw_one(rng: random.Random, sort: str, name: str, most: int) -> Workload:
     replicas = min(most, rng.randint(1, 6))
     curve = rng.choice(("steady", "diurnal", "bursty"))

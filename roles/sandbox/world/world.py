@@ -41,6 +41,7 @@ from roles.sandbox.world import faults as fault_plans
 from roles.sandbox.world.configuration import QUOTAS
 from roles.sandbox.world.faults import Fault, FaultRules
 from roles.sandbox.world.history import History
+from roles.sandbox.world.host.fleet import Hosts
 from roles.sandbox.world.injection import Injector
 from roles.sandbox.world.loop import VirtualLoop, run
 from roles.sandbox.world.network import Network
@@ -78,6 +79,7 @@ class Spec:
     webhooks: bool = True
     hostile: int = 4  # attacks of a tenant (roles/sandbox/hostile.py)
     policies: bool = False  # the admission policies of configs/install, for which the tenant's rights are enforced
+    koordlets: int = 1  # nodes on a modelled host with an agent of their own
     kinds: tuple[str, ...] = ()
     workloads: tuple[Workload, ...] = ()
     plan: tuple[Fault, ...] | None = None
@@ -126,6 +128,7 @@ class World:
         self.server: Server
         self.silent: set[str] = set()  # kubelets whose agent reports nothing
         self.graveyard: list[Process] = []
+        self.hosts = Hosts(self)
         self.injector = Injector(self)
         self.retry = random.Random(f"{self.seed}/retry").choice((2.0, 5.0, 5.0))  # seconds between looks at a lease
         self.accuse: Callable[[str, str], None] = _ignored  # what a program finds wrong with itself: a rule and what happened
@@ -139,6 +142,11 @@ class World:
     def number(self, name: str) -> int:
         """A number of its own for each life of a program."""
         return random.Random(f"{self.seed}/{name}/{self.programs[name].number}").getrandbits(32)
+
+    @staticmethod
+    def address_of(node: str) -> str:
+        """The address in the status of a node."""
+        return fleet.address(int(node.rpartition("-")[2]))
 
     def clock(self, host: str) -> Clock:
         """The clocks of a host."""
@@ -157,6 +165,8 @@ class World:
     def start(self, name: str) -> None:
         """Start the next life of a program."""
         program = self.programs[name]
+        if program.process is not None and not program.process.dead and not program.process.ended:
+            return  # somebody else was earlier
         program.number += 1
         program.life = Life()
         program.process = Process(self.loop, name, program.number, self.clocks[name], self.seed, self.addresses[name])
@@ -202,7 +212,7 @@ class World:
             await ensure(client, CLUSTERCOLOCATIONPROFILES, objects.profile())
             if self.spec.webhooks:
                 await ensure(client, SECRETS, _secret(), objects.SYSTEM_NAMESPACE)
-            await ensure(client, CONFIGMAPS, objects.slo_config({"colocation-config": configuration.COLOCATION}), objects.SYSTEM_NAMESPACE)
+            await ensure(client, CONFIGMAPS, objects.slo_config(self.hosts.strategies), objects.SYSTEM_NAMESPACE)
             for index in range(self.spec.nodes):
                 body = fleet.node(index, cpus=self.spec.cpus, memory=self.spec.memory_gib * 2**30, now=self.clock("apiserver").now())
                 made = await client.create(NODES, body)
@@ -226,11 +236,16 @@ class World:
         """Workloads and faults of the seed."""
         spec = self.spec
         works = list(spec.workloads) or workloads.draw(random.Random(f"{self.seed}/workloads"), spec.pods, spec.minutes)
+        if self.hosts.names and not spec.workloads:
+            works += workloads.pinned(random.Random(f"{self.seed}/pinned"), spec.minutes)
         names = [f"{role}-{letter}" for role, count in self._replicas() for letter in "ab"[:count]]
         names += [f"kubelet-{fleet.node_name(i)}" for i in range(spec.nodes)]
+        agents = [f"koordlet-{node}" for node in self.hosts.names]
         plan = list(spec.plan) if spec.plan is not None else fault_plans.draw(
             random.Random(f"{self.seed}/plan"), spec.minutes * 60, spec.faults, names, spec.kinds
         )  # fmt: skip
+        if spec.plan is None:
+            plan = fault_plans.with_hosts(random.Random(f"{self.seed}/hosts"), plan, spec.minutes * 60, spec.faults, agents, spec.kinds)
         return works, plan
 
     async def _main(self) -> None:
@@ -245,9 +260,11 @@ class World:
             self.scratch, configuration.scheduler(self.retry), configuration.descheduler(self.retry)
         )
         certificates = self.scratch / "certificates"
+        self.hosts.lay()
         for index in range(spec.nodes):
             node = fleet.node_name(index)
             self.add(f"kubelet-{node}", partial(_kubelet, self, node), host=node)
+        self.hosts.start()
         for letter in "ab"[: spec.managers]:
             self.add(f"manager-{letter}", lambda program: programs.manager(self, program.name, _life(program), certificates / program.name))
         for letter in "ab"[: spec.schedulers]:
@@ -269,7 +286,7 @@ class World:
         await hurting
         await self.injector.calm()
         self.history.tell("phase", "calm")
-        await asyncio.sleep(spec.calm)
+        await self.hosts.calm(spec.calm)
         self.history.tell("phase", "end")
         keeper.cancel()
 
@@ -301,6 +318,7 @@ def _life(program: Program) -> Life:
 def warm() -> None:
     """Import and make what all worlds of this process share."""
     import roles.descheduler.app
+    import roles.koordlet.app
     import roles.manager.app
     import roles.scheduler.app  # noqa: F401
 

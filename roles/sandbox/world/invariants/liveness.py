@@ -48,8 +48,9 @@ class WhatFitsIsBound(Invariant):
         for key, pod in sorted(self.history.of("pod").items()):
             if node_of(pod) or finished(pod) or pod["metadata"].get("deletionTimestamp") or annotations_of(pod).get(GANG) or held:
                 continue
-            if (pod["metadata"].get("labels") or {}).get(QUOTA_LABEL):
-                continue
+            labels = pod["metadata"].get("labels") or {}
+            if labels.get(QUOTA_LABEL) or labels.get("koordinator.sh/qosClass") in ("LSE", "LSR"):
+                continue  # CPUs of its own are more than so much CPU
             wants = requests(pod)
             for place, left in sorted(free.items()):
                 share = wants.get("koordinator.sh/gpu-core", 0)
@@ -65,7 +66,7 @@ class NobodyCrashes(Invariant):
     """A role ends because it is asked to or has lost its lease, and of nothing else."""
 
     def see(self, entry: Entry) -> Iterator[str]:
-        if entry.verb == "ended" and role_of(entry.key) in LEASES and entry.text != "ended" and "lease" not in entry.text:
+        if entry.verb == "ended" and role_of(entry.key) in (*LEASES, "koordlet") and entry.text != "ended" and "lease" not in entry.text:
             yield f"{entry.key} ended: {entry.text}"
 
 

@@ -23,10 +23,8 @@ class NoPromiseFromSilence(Invariant):
             offered = ((node.get("status") or {}).get("allocatable") or {}).get("kubernetes.io/batch-cpu")
             if offered is None or parse_value(offered) == 0:
                 continue
-            last = max(
-                (e.time for e in self.history.entries if e.bucket == NODE_METRIC and e.key == name and e.author.startswith("kubelet")),
-                default=None,
-            )
+            reports = (e for e in self.history.entries if e.bucket == NODE_METRIC and e.key == name)
+            last = max((e.time for e in reports if role_of(e.author) in ("kubelet", "koordlet")), default=None)
             if last is None or self.history.clock() - last > self.limit:
                 yield f"{name} offers batch-cpu {offered}; its agent reported last at {last}"
 

@@ -6,6 +6,7 @@ from roles.sandbox.world.invariants.base import Invariant
 from roles.sandbox.world.invariants.durability import AcknowledgedIsKept, AuthorityStays
 from roles.sandbox.world.invariants.evictions import BudgetsAreKept, EvictedOnce, OneNodeMakesRoom, RoomIsUsed, VictimsAreLower
 from roles.sandbox.world.invariants.gangs import GangWhole
+from roles.sandbox.world.invariants.hosts import HOST_INVARIANTS
 from roles.sandbox.world.invariants.leadership import LeadersHandOver, LeadersLead, OneLeaderWrites
 from roles.sandbox.world.invariants.liveness import ItSettles, NobodyCrashes, NobodySpins, NothingIsDeadInside, WhatFitsIsBound
 from roles.sandbox.world.invariants.migrations import (
@@ -58,4 +59,5 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     NothingIsDeadInside,
     NobodySpins,
     ItSettles,
+    *HOST_INVARIANTS,
 )

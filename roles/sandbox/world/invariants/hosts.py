@@ -1,0 +1,233 @@
+"""What must hold on modelled hosts, whatever goes wrong: what agents may write, in what time, and what they leave behind."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import orjson
+
+from roles.sandbox.world.history import FILE
+from roles.sandbox.world.host.layout import cpu_list
+from roles.sandbox.world.invariants.base import RESOURCE_STATUS, Invariant, annotations_of, finished, role_of
+
+if TYPE_CHECKING:
+    from roles.sandbox.world.history import Entry, History
+
+NODE_SLO = "nodeslo.slo.koordinator.sh"
+SUPPRESSING = "BECPUSuppress"
+TIER = "besteffort"
+
+
+@dataclass(slots=True)
+class _Known:
+    """A file that an agent has written: what it held before, what others made of it since, and what it holds."""
+
+    first: str
+    now: str
+    theirs: str | None = None
+    doubt: bool = False  # others set a value that an agent had written: nobody can tell whose it is
+    unsaved: bool = False  # an agent wrote it while its disk was full
+    lost: bool = False  # … and died before it could say so anywhere
+    ours: set[str] = field(default_factory=set)
+
+
+class FilesArePutBack(Invariant):
+    """After an uninstall every file of a host holds what it held before an agent first wrote it, or what others made of it since.
+
+    Of a value that an agent wrote while its disk was full, and died before there was room again, nobody knows that it was the agent's.
+    """
+
+    soon = 3.0  # seconds after which there being room was noticed
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._files: dict[str, _Known] = {}
+        self._room: dict[str, float] = {}  # node -> since when there is room on its disk again
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if not entry.bucket:
+            if entry.verb == "restored":
+                yield from self._judge(entry.key)
+            elif entry.verb == "room":
+                self._room[entry.key] = entry.time
+            elif entry.verb == "crash":
+                self._died(entry.key.partition("-")[2], entry.time)
+            elif entry.verb == "fault" and entry.key in ("kill", "remount") and " of koordlet-" in entry.text:
+                self._died(entry.text.partition(" of koordlet-")[2].partition(" ")[0], entry.time)
+            return
+        if entry.bucket != FILE or entry.verb == "REFUSED":
+            return
+        if entry.verb == "GONE":
+            node, _, group = entry.key.partition("/")
+            for key in [key for key in self._files if key.startswith(f"{node}/") and f"/{group}/" in key]:
+                del self._files[key]
+            return
+        assert entry.old is not None
+        assert entry.new is not None
+        known, value = self._files.get(entry.key), entry.new["value"]
+        if role_of(entry.author) == "koordlet":
+            if known is None:
+                known = self._files[entry.key] = _Known(entry.old["value"], value)
+            known.ours.add(value)
+            known.unsaved = entry.new["full"] and value != known.first
+        elif known is not None:
+            known.theirs = value
+            known.doubt = value in known.ours
+        if known is not None:
+            known.now = value
+
+    def _died(self, node: str, time: float) -> None:
+        for key, known in self._files.items():
+            if key.startswith(f"{node}/") and known.unsaved:
+                known.lost = known.lost or time < self._room.get(node, time) + self.soon
+                known.unsaved = False
+
+    def _judge(self, node: str) -> Iterator[str]:
+        for key, known in sorted(self._files.items()):
+            if not key.startswith(f"{node}/") or known.lost:
+                continue
+            wanted = known.first if known.theirs is None else known.theirs
+            if known.now != wanted and not (known.doubt and known.now == known.first):
+                whose = "it held before" if known.theirs is None else "others had set"
+                yield f"{key} holds {known.now!r}; {whose} {wanted!r}"
+
+
+class SuppressedInTime(Invariant):
+    """Best-effort pods get what services leave below the threshold, within seconds: no more while services need it, no less when not.
+
+    It counts while nothing is in the agent's way. A CPU more is no fault: sets consist of whole ones, and the least set has two.
+    """
+
+    threshold = 0.65
+    patience = 12.0  # seconds: a reading, a decision; growth goes by a tenth of the node a second
+    slack = 1200  # milli-CPU
+    least = 2000
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._since: dict[tuple[str, str], float] = {}
+        self._told: set[tuple[str, str]] = set()
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if entry.bucket or entry.verb != "host" or entry.new is None:
+            return
+        node, now = entry.key, entry.new
+        capacity = now["capacity"]
+        allowed = capacity * self.threshold - now["others"]
+        wrong = {
+            "more": now["tier"] > 0 and now["room"] > max(allowed, self.least) + self.slack,
+            "less": now["room"] < min(allowed, now["free"]) - self.slack,
+        }
+        for kind, is_wrong in wrong.items():
+            asked = node in self.history.of(NODE_SLO)
+            if not is_wrong or not asked or now["undisturbed"] < 2 * self.patience or not now["tier_pods"]:
+                self._since.pop((node, kind), None)
+                self._told.discard((node, kind))
+            elif entry.time - self._since.setdefault((node, kind), entry.time) > self.patience and (node, kind) not in self._told:
+                self._told.add((node, kind))
+                yield (
+                    f"{node}: best-effort pods may use {now['room']}m, {kind} than the {allowed:.0f}m that others leave, "
+                    f"since {self._since[node, kind]:.0f}s"
+                )
+
+
+class NothingFromOldReadings(Invariant):
+    """Nobody takes CPU from best-effort pods, or gives it back, by readings of the node that are older than 10 s."""
+
+    oldest = 10.0
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if entry.bucket != FILE or entry.request != SUPPRESSING or entry.new is None or role_of(entry.author) != "koordlet":
+            return
+        age = entry.new.get("age", 0.0)
+        if age > self.oldest and (entry.old or {}).get("value") != entry.new["value"]:
+            yield f"{entry.author} wrote {entry.key} by readings that are {age:.0f} s old"
+
+
+class ExclusiveFromBestEffort(Invariant):
+    """A best-effort pod is not put on a CPU that a pod of class LSE has for itself."""
+
+    notice = 10.0  # seconds until an agent has heard of a pod
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._since: dict[str, float] = {}
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if entry.bucket == "pod":
+            uid = entry.obj["metadata"]["uid"]
+            if entry.new is None or finished(entry.new):
+                self._since.pop(uid, None)
+            elif (entry.new.get("status") or {}).get("phase") == "Running":
+                self._since.setdefault(uid, entry.time)
+            return
+        if entry.bucket != FILE or entry.verb != "WRITTEN" or not entry.key.endswith("/cpuset.cpus") or TIER not in entry.key:
+            return
+        if role_of(entry.author) != "koordlet" or entry.request == "restore" or entry.new is None:
+            return
+        wanted = cpu_list(entry.new["value"])
+        for pod in self.pods_of(entry.key.partition("/")[0]):
+            meta = pod["metadata"]
+            if (meta.get("labels") or {}).get("koordinator.sh/qosClass") != "LSE" or meta.get("deletionTimestamp"):
+                continue
+            if entry.time - self._since.get(meta["uid"], entry.time) < self.notice:
+                continue
+            held = cpu_list(str(orjson.loads(annotations_of(pod).get(RESOURCE_STATUS, "{}")).get("cpuset", "")))
+            if held & wanted:
+                yield f"{entry.key} has CPUs {sorted(held & wanted)} of {meta['name']}"
+
+
+class NoEmptyCpuSet(Invariant):
+    """Nobody takes all CPUs from a group: the kernel refuses it, or takes it for all CPUs of the group above."""
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if entry.bucket != FILE or not entry.key.endswith("/cpuset.cpus") or role_of(entry.author) != "koordlet":
+            return
+        empty = not (entry.new or {}).get("value") or entry.text.startswith("refused ''")
+        if empty and entry.request not in ("restore", "give back"):
+            yield f"{entry.author} ({entry.request}) wrote no CPU to {entry.key}"
+
+
+class HostsSettle(Invariant):
+    """When use stays as it is, no file of a host changes again and again."""
+
+    seconds = 30.0
+    most = 4
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if entry.bucket or entry.verb != "phase" or entry.key != "uninstall":
+            return
+        since = entry.time - self.seconds
+        late: dict[str, list[Entry]] = defaultdict(list)
+        for one in reversed(self.history.entries):
+            if one.time <= since:
+                break
+            if one.bucket == FILE and one.verb != "GONE" and role_of(one.author) == "koordlet":
+                late[one.key].append(one)
+        for key, entries in sorted(late.items()):
+            changes = [one for one in entries if one.verb == "REFUSED" or (one.old or {})["value"] != (one.new or {})["value"]]
+            if len(changes) > self.most:
+                values = sorted({(one.new or {})["value"] for one in changes})
+                yield f"{key}: {len(changes)} changes in {self.seconds:.0f} s, last by {entries[0].request}, among {', '.join(values[:4])}"
+
+
+class RestoreSucceeds(Invariant):
+    """Putting back works on a machine that nobody disturbs any more."""
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if entry.verb == "restored" and not entry.bucket and not entry.text.startswith("status 0"):
+            yield f"{entry.key}: {entry.text}"
+
+
+HOST_INVARIANTS: tuple[type[Invariant], ...] = (
+    FilesArePutBack,
+    SuppressedInTime,
+    NothingFromOldReadings,
+    ExclusiveFromBestEffort,
+    NoEmptyCpuSet,
+    HostsSettle,
+    RestoreSucceeds,
+)

@@ -1,0 +1,158 @@
+"""Defects of koordlet: what it does to the files of its host."""
+
+from __future__ import annotations
+
+from dataclasses import replace as changed
+from typing import Any
+
+from roles.sandbox.world.mutants.planting import Mutants, nothing, replace, wrap
+
+MUTANTS = Mutants()
+JOURNAL = "roles.koordlet.actuation.journal:Journal"
+RESTORE = "roles.koordlet.actuation.restore"
+SUPPRESS = "roles.koordlet.qos.suppress"
+
+# -- the journal -------------------------------------------------------------------------------------------------------------
+
+
+@MUTANTS.add("the-journal-comes-after-the-write", "what a file held is put on record when it has been written already")
+def _late_journal() -> None:
+    late: dict[int, list[tuple[Any, dict[str, Any]]]] = {}
+
+    def remember(old: Any) -> Any:
+        def later(self: Any, entries: Any, **about: Any) -> bool:
+            late.setdefault(id(self), []).append(([changed(entry, ours=None) for entry in entries], about))
+            return True
+
+        def settle(self: Any) -> None:
+            for entries, about in late.pop(id(self), []):
+                old(self, entries, **about)
+
+        replace(f"{JOURNAL}.settle", settle)
+        return later
+
+    wrap(f"{JOURNAL}.remember", remember)
+
+
+@MUTANTS.add("every-life-begins-anew", "a koordlet that starts again takes what it wrote in its life before for the machine's own")
+def _no_memory() -> None:
+    def load(self: Any) -> None:
+        self._unread = False
+
+    replace(f"{JOURNAL}.load", load)
+
+
+MUTANTS.wrap(
+    "what-could-not-be-said-is-forgotten",
+    "what was written while the disk was full is not put on record afterwards",
+    f"{JOURNAL}.settle",
+    nothing(),
+)
+MUTANTS.wrap("writes-are-not-told-as-ours", "the journal does not learn what koordlet writes", f"{JOURNAL}._ours", nothing())
+
+
+@MUTANTS.add("a-full-disk-ends-the-agent", "koordlet does not start while it cannot note its number in the lock", crash=True)
+def _full() -> None:
+    import os
+
+    from koord import seams
+
+    def make(old: Any) -> Any:
+        def acquire(self: Any) -> None:
+            old(self)
+            seams.files().write(self._fd, f"{os.getpid()}\n".encode())
+
+        return acquire
+
+    wrap("roles.koordlet.lock:NodeLock.acquire", make)
+
+
+# -- putting back ------------------------------------------------------------------------------------------------------------
+
+
+@MUTANTS.add("restore-overwrites-others", "a restore puts the old value back whatever others set since")
+def _overwrite() -> None:
+    wrap(f"{RESTORE}:compared", lambda old: lambda undo, resource, before, ours, now: old(undo, resource, before, None, now))
+
+
+@MUTANTS.add("others-values-are-not-noticed", "what others set before koordlet wrote again is not what is put back")
+def _unnoticed() -> None:
+    wrap("roles.koordlet.actuation.journal:before_by_now", lambda old: lambda undo, resource, before, ours, now: before)
+
+
+@MUTANTS.add("memory-and-swap-in-the-wrong-order", "a restore tries each limit once, and the one of memory and swap together too late")
+def _memsw() -> None:
+    replace(f"{RESTORE}:MEMSW", "")
+    replace(f"{RESTORE}:LIMIT", "")
+    replace(f"{RESTORE}:_PASSES", 1)
+
+
+@MUTANTS.add("children-are-put-back-first", "a restore does not let the groups above grow before those below")
+def _children_first() -> None:
+    replace(f"{RESTORE}:_grow", lambda entry, journal: None)
+    replace(f"{RESTORE}:_PASSES", 1)
+
+
+# -- best-effort CPU ---------------------------------------------------------------------------------------------------------
+
+
+@MUTANTS.add("exclusive-cpus-are-shared", "best-effort pods are put on the CPUs of pods of class LSE")
+def _shared() -> None:
+    from koord.accounting.cpuset import EMPTY
+
+    wrap(f"{SUPPRESS}:pools", lambda old: lambda *args: changed(old(*args), lse=EMPTY))
+
+
+@MUTANTS.add("no-cpu-is-left", "where little is left for best-effort pods they get an empty set of CPUs")
+def _empty() -> None:
+    from koord.accounting.cpuset import EMPTY
+    from roles.koordlet.actuation.writes import Batch, Merge, Write
+
+    wrap(
+        f"{SUPPRESS}:divide",
+        lambda old: lambda topology, held, milli, before: EMPTY if milli < 1000 else old(topology, held, milli, before),
+    )
+    replace("roles.koordlet.qos.picker:Pools.minimal", lambda self, topology: EMPTY)
+
+    def batch(levels: Any, sets: Any, *, cached: bool) -> Any:
+        rows = zip(levels, sets, strict=True)
+        return Batch(tuple(tuple(Write("cpuset.cpus", d, str(c), merge=Merge.NONE, cached=cached) for d in level) for level, c in rows))
+
+    replace(f"{SUPPRESS}:cpuset_batch", batch)
+
+
+@MUTANTS.add("services-count-half", "best-effort pods may use half of what services use")
+def _half() -> None:
+    def make(old: Any) -> Any:
+        def allowance(*args: Any) -> Any:
+            found = old(*args)
+            return found and changed(found, milli=found.milli + (found.non_be_pods + found.system) // 2 + 800)
+
+        return allowance
+
+    wrap(f"{SUPPRESS}:allowance", make)
+
+
+MUTANTS.wrap(
+    "nothing-is-given-back",
+    "what was taken from best-effort pods is never given back",
+    f"{SUPPRESS}:BECPUSuppress._may_grow",
+    nothing(False),
+)
+
+
+@MUTANTS.add("old-readings-are-believed", "the last reading counts, however old it is")
+def _old_readings() -> None:
+    def make(old: Any) -> Any:
+        def last(self: Any, kind: str, *, within: float | None = None, **properties: str) -> float | None:
+            found: float | None = old(self, kind, within=1e9, **properties)
+            return found
+
+        return last
+
+    wrap("roles.koordlet.store.view:MetricsView.last", make)
+
+
+@MUTANTS.add("ages-by-the-wall-clock", "what is due is told by the wall clock, which may be set back")
+def _wall() -> None:
+    wrap("roles.koordlet.sensing.loop:SensingLoop.tick", lambda old: lambda self, now, mono, clock=None: old(self, now, now, clock))
