@@ -70,7 +70,7 @@ def pod(name: str, namespace: str, **options: Any) -> None:
 @click.option("-n", "--namespace", default="", help="Namespace of the PodGroup (default: wherever a role knows one of this name).")
 @_options
 def podgroup(name: str, namespace: str, **options: Any) -> None:
-    """Why a gang came about, or waits: who is missing, how many would fit, what is short."""
+    """Explain why a gang waits or was scheduled: which member is missing, how many would fit, what is short."""
     _explain("PodGroup", *_place("PodGroup", name, namespace), **options)
 
 

@@ -109,7 +109,7 @@ class NodeMetricStatus(Model):
 
     update_time: Timestamp | None = Field(None, description="Time of the last report; absent when there was none.")
     node_metric: NodeMetricInfo | None = Field(None, description="Usage of the node.")
-    pods_metric: list[PodMetricInfo] | None = Field(None, description="Usage of its pods.")
+    pods_metric: list[PodMetricInfo] | None = Field(None, description="Usage of the pods on this node.")
     host_application_metric: list[HostApplicationMetricInfo] | None = Field(None, description="Usage of its host applications.")
     prod_reclaimable_metric: ReclaimableMetric | None = Field(None, description="What Prod asked for and will not use.")
     prod_peak_metric: PeakMetric | None = Field(None, description="What Prod will need at most.")

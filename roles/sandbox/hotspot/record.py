@@ -34,7 +34,7 @@ class Migration:
     def __str__(self) -> str:
         came = f", {self.replacement} came instead" if self.replacement else ""
         why = f" ({self.reason})" if self.reason else ""
-        return f"{self.job}: {self.pod} from {self.source} to {self.target or 'a node not known yet'}: {self.phase}{why}{came}"
+        return f"{self.job}: {self.pod} from {self.source} to {self.target or 'a node that is still to be chosen'}: {self.phase}{why}{came}"
 
 
 class Recording:

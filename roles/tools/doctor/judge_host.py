@@ -16,6 +16,7 @@ _FEATURES = {
     "bvt": ("group identity (bvt)", "only Anolis kernels have it; elsewhere set cpuPolicy coreSched or rely on shares and suppression"),
     "memcg_wmark": ("memory watermarks of groups", "only Anolis kernels have it; memory QOS works without background reclaim of a group"),
 }
+_USES = {"cpu_idle": ": recommended for best-effort pods, with cpuSuppressThresholdPercent 100 (docs/koordlet.md, How to run a node hot)"}
 _CAT, _MBA, _MONITOR = "cat_l3", "mba", "cqm_mbm_total"
 
 
@@ -44,7 +45,8 @@ def _kernel(facts: HostFacts) -> Iterator[Finding]:
         yield warn("kernel features", "no cgroup to look at below the root", "start the kubelet first: it makes kubepods")
     for name, present in facts.files.items():
         title, missing = _FEATURES[name]
-        yield ok("kernel features", f"{title}: there") if present else warn("kernel features", f"{title}: not there", missing)
+        there = f"{title}: there{_USES.get(name, '')}"
+        yield ok("kernel features", there) if present else warn("kernel features", f"{title}: not there", missing)
     for gate, why in facts.blocked.items():
         yield warn(
             "koordlet's gates",

@@ -61,6 +61,8 @@ class Watching:
         """Node: (revision at which it last changed, its columns)."""
         self.gone: deque[tuple[int, str]] = deque(maxlen=10_000)
         self.revision = 0
+        self.ready = False
+        """Whether everything has been read and worked out once."""
         self.feed: list[Record] = []
         self.history: deque[dict[str, float]] = deque(maxlen=HISTORY_POINTS)
         self.problems: list[str] = []
@@ -110,12 +112,14 @@ class Watching:
 
     async def refresh(self) -> None:
         """Work out the nodes that changed, some at a time."""
+        known = self.nodes.synced and self.metrics.synced and self.pods.synced
         dirty, now = sorted(self._dirty), time.time()
         self._dirty.clear()
         for start in range(0, len(dirty), SLICE):
             for name in dirty[start : start + SLICE]:
                 self._work_out(name, now)
             await asyncio.sleep(0)
+        self.ready = self.ready or known
 
     def _work_out(self, name: str, now: float) -> None:
         node = self.nodes.get(name)
@@ -165,11 +169,6 @@ class Watching:
             return []
 
     # --- what is asked ----------------------------------------------------------------------------------------------------
-
-    @property
-    def ready(self) -> bool:
-        """Whether the nodes have been read and worked out."""
-        return self.nodes.synced and not self._dirty
 
     def state(self, since: int) -> bytes:
         """What the page shows, as JSON; of the nodes only those that changed after revision `since` (0: all)."""
