@@ -34,11 +34,28 @@ def _scenario_options(function: click.decorators.FC) -> click.decorators.FC:
 
 @command.command("up")
 @_scenario_options
-def up(scenario: str | None, nodes: int | None, local_node: bool, roles_as_processes: bool, verbosity: int) -> None:
+@click.option(
+    "--plugin-path", "plugin_paths", type=click.Path(exists=True), multiple=True, help="File or folder with scheduler plugins of your own."
+)
+@click.option(
+    "--scheduler-config", type=click.Path(exists=True, dir_okay=False), help="KubeSchedulerConfiguration in place of the scenario's."
+)
+def up(
+    scenario: str | None,
+    nodes: int | None,
+    local_node: bool,
+    roles_as_processes: bool,
+    verbosity: int,
+    plugin_paths: tuple[str, ...],
+    scheduler_config: str | None,
+) -> None:
     """Start everything and run until Ctrl-C."""
     from roles.sandbox import main
 
-    sys.exit(main.up(main.Settings(scenario, nodes, local_node, roles_as_processes, verbosity)))
+    settings = main.Settings(
+        scenario, nodes, local_node, roles_as_processes, verbosity, plugin_paths=plugin_paths, scheduler_config=scheduler_config
+    )
+    sys.exit(main.up(settings))
 
 
 @command.command("demo")

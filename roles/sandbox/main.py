@@ -9,9 +9,9 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from koord.config.errors import InvalidConfig
+from koord.config.errors import ConfigError, InvalidConfig
 from roles.sandbox import localnode, mounts, others, scenario, sizing, state
 from roles.sandbox.guardian import guarded
 from roles.sandbox.localnode import LocalNode
@@ -38,6 +38,10 @@ class Settings:
     verbosity: int
     measuring: bool = False
     """Look at the machine first: how much of it is free, and whether anything can be measured."""
+    plugin_paths: tuple[str, ...] = ()
+    """Files and folders with scheduler plugins of the user's own."""
+    scheduler_config: str | None = None
+    """A KubeSchedulerConfiguration in place of the scenario's."""
     force: bool = False
     """Measure on this machine all the same, and fail if that cannot be done."""
 
@@ -202,7 +206,23 @@ def _scenario(settings: Settings) -> scenario.Scenario:
     chosen = scenario.load(settings.scenario)
     if settings.nodes is not None:
         chosen = chosen.model_copy(update={"nodes": chosen.nodes.model_copy(update={"count": settings.nodes})})
-    return chosen
+    update: dict[str, Any] = {"plugin_paths": [*chosen.scheduler.plugin_paths, *settings.plugin_paths]}
+    if settings.scheduler_config is not None:
+        update["configuration"] = _mapping(settings.scheduler_config)
+    return chosen.model_copy(update={"scheduler": chosen.scheduler.model_copy(update=update)})
+
+
+def _mapping(path: str) -> dict[str, Any]:
+    """A YAML file as a mapping; what it means is the scheduler's to check. Raises InvalidConfig."""
+    import yaml
+
+    try:
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InvalidConfig(path, [ConfigError("", str(error))]) from None
+    if not isinstance(found, dict):
+        raise InvalidConfig(path, [ConfigError("", "must be a KubeSchedulerConfiguration")])
+    return found
 
 
 def _session(settings: Settings, chosen: scenario.Scenario, body: Body, run_id: str) -> tuple[int, Session | None]:

@@ -127,6 +127,8 @@ class Scheduler(ConfigModel):
 
     configuration: dict[str, Any] | None = None
     """A KubeSchedulerConfiguration as a mapping; without it the profile that koord is installed with, koord-scheduler."""
+    plugin_paths: list[str] = Field(default_factory=list)
+    """Files and folders with plugins of your own (`--plugin-path`)."""
     network_topology: bool = False
     """Whether it reads ClusterNetworkTopology/default (`--enable-network-topology-manager`)."""
 

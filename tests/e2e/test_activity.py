@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -43,3 +44,22 @@ def test_something_is_pending_suppressed_and_pushed_out(sandbox: Running) -> Non
     )
     assert sandbox.stop() == 0
     assert "Traceback" not in sandbox.log.read_text()
+
+
+def test_a_plugin_of_ones_own_is_tried_on_simulated_nodes(sandbox: Running) -> None:
+    """The worked example of the guide, as a file and a configuration beside it."""
+    guide = (REPOSITORY / "docs" / "scheduler.md").read_text()
+    code = re.search(r"```python\n# quiet_hours\.py\n(.*?)```", guide, re.DOTALL)
+    configuration = re.search(r"```yaml\n(apiVersion: kubescheduler[^`]*QuietHours[^`]*)```", guide)
+    assert code is not None
+    assert configuration is not None
+    plugin, config = sandbox.directory / "quiet_hours.py", sandbox.directory / "scheduler.yaml"
+    plugin.write_text(code.group(1))
+    config.write_text(configuration.group(1))
+    refused = sandbox.run("up", "--nodes=2", "--no-local-node", f"--scheduler-config={config}")
+    assert refused.returncode == 1
+    assert "QuietHours" in refused.stderr, "nobody brought the plugin"
+    assert "Traceback" not in refused.stderr
+    sandbox.start("up", "--nodes=2", "--no-local-node", f"--scheduler-config={config}", f"--plugin-path={plugin}")
+    sandbox.until(lambda: [p for p in sandbox.get("pods", "-n", "batch")["items"] if p["spec"].get("nodeName")], 60, "a pod that is placed")
+    assert sandbox.stop() == 0

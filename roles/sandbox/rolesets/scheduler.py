@@ -22,13 +22,19 @@ def config_file(sandbox: Sandbox) -> str:
 
 
 async def start(sandbox: Sandbox) -> None:
-    """Build the App on the sandbox's client and cache and let it live. Raises InvalidConfig."""
+    """Build the App on the sandbox's client and cache and let it live. Raises InvalidConfig or ConfigurationError."""
     from koord.config.scheduler import load
+    from koord.process.errors import ConfigurationError
     from roles.scheduler.app import App, Options
+    from roles.scheduler.framework.registry import PluginError
 
     ops = sandbox.endpoint("scheduler")
-    options = Options(load(config_file(sandbox)), network_topology=sandbox.scenario.scheduler.network_topology)
-    app = App(options, client=sandbox.client, informers=sandbox.informers, recorder=sandbox.recorders["scheduler"], ops=ops)
+    settings = sandbox.scenario.scheduler
+    options = Options(load(config_file(sandbox)), network_topology=settings.network_topology, plugin_paths=tuple(settings.plugin_paths))
+    try:
+        app = App(options, client=sandbox.client, informers=sandbox.informers, recorder=sandbox.recorders["scheduler"], ops=ops)
+    except PluginError as error:
+        raise ConfigurationError(f"scheduler: {error}") from error
     await ops.start()
     sandbox.life.on_stop(ops.stop, "scheduler's HTTP server")
     sandbox.live(app.run(sandbox.life), "scheduler")
@@ -37,4 +43,5 @@ async def start(sandbox: Sandbox) -> None:
 def arguments(sandbox: Sandbox) -> list[str]:
     """The same configuration as flags."""
     flags = [f"--config={config_file(sandbox)}", "--address=127.0.0.1", f"--port={sandbox.port('scheduler')}"]
+    flags += [f"--plugin-path={path}" for path in sandbox.scenario.scheduler.plugin_paths]
     return [*flags, "--enable-network-topology-manager"] if sandbox.scenario.scheduler.network_topology else flags

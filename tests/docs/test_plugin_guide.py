@@ -1,0 +1,71 @@
+"""The code of the plugin guide, run as it stands there (BEY-DOC-01)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roles.koordlet.extensions import load
+from roles.koordlet.options import Options
+from roles.koordlet.qos.outcome import Strategy
+from roles.manager.webhooks.review import Refusal, Request
+from roles.sandbox.scenario import Scenario
+from tests.roles.koordlet.act.conftest import World, build
+from tests.support.docs import ROOT
+
+GUIDE = (ROOT / "docs" / "plugin-guide.md").read_text()
+TIER = "kubepods.slice/kubepods-besteffort.slice"
+
+
+def block(name: str) -> str:
+    """The block of the guide that begins with the name of its file."""
+    found = re.search(rf"```python\n# {re.escape(name)}\n(.*?)```", GUIDE, re.DOTALL)
+    assert found is not None, f"the guide has lost {name}"
+    return found.group(1)
+
+
+def test_every_block_of_code_is_tried_here() -> None:
+    assert set(re.findall(r"```python\n# (\S+)", GUIDE)) == {"memory_ceiling.py", "owner_label.py"}
+    assert GUIDE.count("```python") == 2
+
+
+def test_the_strategy_goes_from_a_host_tree_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "memory_ceiling.py").write_text(block("memory_ceiling.py"))
+    extensions = load([str(tmp_path / "memory_ceiling.py")], "MemoryCeiling=true")
+    made = [one for one in extensions.strategies if "MemoryCeiling" in str(one)]
+    assert len(made) == 1
+    machine = build(tmp_path / "machine")
+    machine.put("memory.limit_in_bytes", TIER, "-1")
+    world = World(machine)
+    strategy: Strategy[Any] = made[0](Options(), lambda gate: True)  # type: ignore[operator]
+    assert world.decide(strategy).batches == (), "not measured: nothing is changed"
+    world.sample("node_memory_usage", 10e9)
+    state = world.run(strategy)
+    assert machine.get("memory.limit_in_bytes", TIER) == str(32 * 2**30), "half of the node's 64 GiB"
+    assert world.decide(strategy, state).records == (), "told once"
+
+
+def request(labels: dict[str, str]) -> Request:
+    pod = {"metadata": {"name": "p", "labels": labels}}
+    return Request("u", "CREATE", "", "pods", "", "default", "p", pod, None, username="alice")
+
+
+def test_the_webhook_admits_refuses_and_changes() -> None:
+    space: dict[str, Any] = {}
+    exec(compile(block("owner_label.py"), "owner_label.py", "exec"), space)
+    owner = space["OWNER"]
+    asyncio.run(space["validate"](request({owner: "team-a"}), None))
+    with pytest.raises(Refusal, match="must name the owner"):
+        asyncio.run(space["validate"](request({}), None))
+    changed = asyncio.run(space["mutate"]({"metadata": {"name": "p"}}, request({}), None))
+    assert changed["metadata"]["labels"] == {owner: "alice"}
+
+
+def test_the_sandbox_takes_plugins() -> None:
+    """What the guide says to try them with."""
+    assert "koord sandbox up --plugin-path quiet_hours.py --scheduler-config scheduler.yaml" in GUIDE
+    assert Scenario().scheduler.plugin_paths == []
