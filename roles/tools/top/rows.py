@@ -192,7 +192,7 @@ def total(rows: Iterable[Row]) -> Row:
     }
     held = [one.allowance for one in found if one.allowance is not None]
     return Row(
-        name=f"{len(found)} nodes",
+        name=f"{len(found)} {'node' if len(found) == 1 else 'nodes'}",
         **sums,
         best_effort=sum(one.best_effort for one in found),
         allowance=sum(held) if held else None,
