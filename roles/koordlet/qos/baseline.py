@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 #: A value is out of the ordinary above this share of all values, and then by this much of it or by the signal's floor.
-QUANTILE, SHARE = 0.995, 0.15
+QUANTILE, SHARE = 0.995, 0.1
 #: So many values are never enough to raise it.
 IGNORED = 2.5
 #: While little is known the floor counts so many times; from so many values on less, until it counts once.
