@@ -6,6 +6,7 @@ import logging
 from collections.abc import Hashable, Iterable
 from typing import Any
 
+from koord import seams
 from koord.config.extenders import ignored_resources
 from koord.config.scheduler import KubeSchedulerConfiguration
 from roles.scheduler.cluster.cluster import Cluster
@@ -55,7 +56,7 @@ class Engine:
         self.vocabulary = Vocabulary()
         self.cluster = Cluster(self.vocabulary)
         self.parser = PodParser(self.vocabulary, transforms(gates or {}))
-        self.state = State(self.cluster, seed=seed)
+        self.state = State(self.cluster, seed=seams.rng().getrandbits(64) if seed is None else seed)
         self.frameworks: dict[str, Framework] = {}
         self.handles: dict[str, Handle] = {}
         extended = ignored_resources(config.extenders)

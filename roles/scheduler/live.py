@@ -111,7 +111,7 @@ class Scheduler:
         """Schedule until cancelled."""
         loop = asyncio.get_running_loop()
         next_flush, next_look = loop.time() + _FLUSH_EVERY, loop.time()
-        turn_ends = loop.time() + _SLICE
+        turn_ends, began = loop.time() + _SLICE, perf_counter()
         while True:
             if loop.time() >= next_flush:
                 next_flush = loop.time() + _FLUSH_EVERY
@@ -122,17 +122,20 @@ class Scheduler:
             held = self._outdated or self._binder.backlog > _MAX_BACKLOG or not self.placements.leading
             entry = None if held else self._next()
             if entry is None:
+                self._metrics.held(perf_counter() - began)
                 await self._rest()
-                turn_ends = loop.time() + _SLICE
+                turn_ends, began = loop.time() + _SLICE, perf_counter()
                 continue
             if self._extenders is not None and self._extenders.concern(entry.pod):
                 await self.attempt_with_extenders(entry)
+                began = perf_counter()
             else:
                 self.attempt(entry)
             if loop.time() >= turn_ends:
                 self._tick()
+                self._metrics.held(perf_counter() - began)
                 await seams.sleep(0)
-                turn_ends = loop.time() + _SLICE
+                turn_ends, began = loop.time() + _SLICE, perf_counter()
 
     def _look_at_age(self) -> None:
         before, self._outdated = self._outdated, self.outdated()

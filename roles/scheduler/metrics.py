@@ -141,6 +141,14 @@ class SchedulerMetrics:
         self._preemptions = Counter(
             "scheduler_preemption_attempts", "Preemptions that were decided, those for Reservations included.", registry=registry
         )
+        self._turns = Timings(
+            "scheduler_loop_turn_duration_seconds",
+            "Seconds for which scheduling kept the event loop before others (probes, watches, bindings) had their turn.",
+            buckets=tuple(0.001 * 2**power for power in range(14)),
+            registry=registry,
+        )
+        self._longest = Gauge("scheduler_loop_longest_turn_seconds", "The longest of these turns since the start.", registry=registry)
+        self._longest_turn = 0.0
         self._differences = Counter(
             "scheduler_plugin_differences",
             "How often a plugin was found to say something else when asked anew than was kept of it (--verify-plugins).",
@@ -190,6 +198,13 @@ class SchedulerMetrics:
         """A pod takes longer than --scheduling-timeout."""
         self._timeouts.labels(profile).inc()
         self._timed_out.labels(profile).inc()
+
+    def held(self, seconds: float) -> None:
+        """Scheduling kept the event loop for so long."""
+        self._turns.observe(seconds)
+        if seconds > self._longest_turn:
+            self._longest_turn = seconds
+            self._longest.set(seconds)
 
     def differed(self, plugin: str, why: str) -> None:
         """A plugin looks at more than it says."""

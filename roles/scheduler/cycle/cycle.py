@@ -113,6 +113,13 @@ class Cycle:
             return self._refused(ctx, framework, evaluation, refusal)
         return self._choose(ctx, framework, evaluation, restriction, advice)
 
+    def must_fit(self, pod: PodInfo) -> frozenset[int]:
+        """Resources (by id) of which a node must have what the pod asks for; none where no filter of its profile says so."""
+        found: set[int] = set()
+        for plugin in self.frameworks[pod.shape.scheduler_name].filters:
+            found.update(plugin.must_fit(pod))
+        return frozenset(found)
+
     def survey(self, pod: PodInfo, *, without: str = "") -> Survey:
         """Where a pod could be as things are (in a what-if, say). Nobody plans or preempts, and the steps of the plugin `without` around
         preFilter are left out. Use a cycle of your own: looking keeps vectors, and decisions under way count on theirs."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from roles.scheduler.cluster.changes import NODE
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cycle.vectors import FilterVector, ScoreVector
@@ -49,9 +50,12 @@ class Judgement:
             return next(self._refusals(ctx, np.array((slot,), dtype=np.intp)), None) is None
 
     def _refusals(self, ctx: CycleContext, row: NDArray[np.intp]) -> Iterator[tuple[Filter, Codes]]:
-        """Who refuses a row as it is now."""
+        """Who refuses a row as it is now. What filters say that look at the node alone is known: what-ifs move pods."""
         for vector in (*self.filters, *self.row_filters):
-            codes = vector.plugin.filter(ctx, row)
+            if vector.plugin.reads == NODE and vector.stamp is None and vector.asked is None:
+                codes = None if vector.codes is None else vector.codes[row]
+            else:
+                codes = vector.plugin.filter(ctx, row)
             if codes is not None and codes[0]:
                 yield vector.plugin, codes
 

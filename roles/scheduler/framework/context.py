@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from koord import seams
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.hypothesis import Hypothesis
 from roles.scheduler.cluster.podinfo import PodInfo
@@ -108,7 +107,7 @@ class State:
 
     __slots__ = ("bonds", "cluster", "evictions", "holdings", "namespaces", "next_start", "nominations", "now", "random")
 
-    def __init__(self, cluster: Cluster, *, now: float = 0.0, seed: int | None = None) -> None:
+    def __init__(self, cluster: Cluster, *, now: float = 0.0, seed: int = 0) -> None:
         self.cluster = cluster
         self.nominations = Nominations()
         self.holdings: Holdings = NoHoldings()
@@ -116,7 +115,7 @@ class State:
         self.evictions = Evictions()
         self.namespaces: dict[str, dict[str, str]] = {}
         self.now = now
-        self.random = random.Random(seams.rng().getrandbits(64) if seed is None else seed)
+        self.random = random.Random(seed)
         self.next_start = 0
 
     def go_on_at(self, slot: int) -> None:

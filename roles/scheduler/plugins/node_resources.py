@@ -141,6 +141,14 @@ class NodeResourcesFit(PreFilter, Filter, Score):
             np.logical_or(lacks, np.less(cluster.free[resource][rows], amount), out=lacks)
         return lacks
 
+    def must_fit(self, pod: PodInfo) -> Sequence[int]:
+        known: tuple[int, ...] | None = pod.shape.memo.get((self, "must fit"))
+        if known is None:
+            names_of = self.handle.cluster.vocabulary.resources
+            known = tuple(resource for resource, amount in pod.shape.requests if amount > 0 and not self._ignores(names_of[resource]))
+            pod.shape.memo[self, "must fit"] = known
+        return known
+
     def room(self, ctx: CycleContext) -> Vector:
         cluster = ctx.cluster
         room = np.floor(np.maximum(cluster.pod_slots, 0.0))

@@ -30,10 +30,11 @@ class TaintToleration(Filter, Score):
     normalizer = REVERSE_PROPORTIONAL
 
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
-        if not ctx.cluster.tainted:
+        numbers = ctx.cluster.taints[rows]
+        if not ctx.cluster.tainted or not np.count_nonzero(numbers):
             return None
         table = self._refused(ctx)
-        return table[ctx.cluster.taints[rows]] if table.any() else None
+        return table[numbers] if table.any() else None
 
     def _refused(self, ctx: CycleContext) -> NDArray[np.int32]:
         sets = ctx.cluster.vocabulary.taint_sets

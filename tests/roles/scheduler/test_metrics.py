@@ -38,6 +38,8 @@ def test_inherited_metrics_are_current_when_they_are_read(scheduler: Any) -> Non
             await live.consistent()
             found = await samples(f"{live.ops.url}/metrics")
             profile = ("profile", "koord-scheduler")
+            assert found["scheduler_loop_turn_duration_seconds_count", ()] > 0
+            assert found["scheduler_loop_longest_turn_seconds", ()] > 0
             assert found["scheduler_pending_pods", (("queue", "unschedulable"),)] == 1
             assert found["scheduler_pending_pods", (("queue", "gated"),)] == 1
             assert found["scheduler_pending_pods", (("queue", "active"),)] == 0

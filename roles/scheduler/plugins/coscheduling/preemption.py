@@ -218,14 +218,29 @@ class JobPreemption:
         self, unit: Unit, placed: dict[int, list[PodInfo]], where: dict[str, int], rule: Rule, supposed: Hypothesis
     ) -> bool:  # fmt: skip
         """Whether the members still fit with a unit back; if so it is."""
+        shared = {where[pod.uid] for pod in unit.pods} & placed.keys()
+        if any(self._too_much(unit, where, placed[slot], slot) for slot in shared):
+            return False
         for pod in unit.pods:
             supposed.add(pod, where[pod.uid])
-        shared = {where[pod.uid] for pod in unit.pods} & placed.keys()
         if (rule.admits is None or rule.admits()) and all(self._fit(placed[slot], slot, supposed) for slot in sorted(shared)):
             return True
         for pod in unit.pods:
             supposed.remove(pod.uid)
         return False
+
+    def _too_much(self, unit: Unit, where: Mapping[str, int], members: Sequence[PodInfo], slot: int) -> bool:
+        """Whether a unit takes more than the members, which are on the node, leave of what the last of them asks for: told without asking
+        all filters. What reservations would give is not known here."""
+        if self._state.holdings.on(slot):
+            return False
+        free = self._state.cluster.free
+        wanted = self._cycle.must_fit(members[-1])
+        returning = [pod.shape for pod in unit.pods if where[pod.uid] == slot]
+        return any(
+            free[resource].item(slot) < sum(amount for shape in returning for other, amount in shape.requests if other == resource)
+            for resource in wanted
+        )
 
     def _fit(self, members: Sequence[PodInfo], slot: int, supposed: Hypothesis) -> bool:
         """Whether the members, which are on the node, fit there one after another."""

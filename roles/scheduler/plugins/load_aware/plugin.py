@@ -114,7 +114,7 @@ class LoadAwareScheduling(Filter, Score, Reserve):
         if ctx.pod.shape.daemonset:
             return None
         group = self._group(ctx)
-        estimate = self.columns.estimator.estimate(ctx.pod)
+        estimate = self._estimate(ctx)
         over: NDArray[np.bool_] | None = None
         for index, limited in enumerate(group.limited):
             if limited:
@@ -127,7 +127,7 @@ class LoadAwareScheduling(Filter, Score, Reserve):
             return None if over is None else np.logical_and(over, ~expired)
         return np.logical_or(expired, over) if over is not None else np.asarray(expired)
 
-    def _percent(self, group: PodClass, index: int, estimate: float, rows: Rows) -> Vector:
+    def _percent(self, group: PodClass, index: int, estimate: Vector | float, rows: Rows) -> Vector:
         """Usage with the pod in percent of what the node has, not rounded."""
         part = np.add(group.used[index][rows], estimate)
         np.multiply(part, HUNDRED, out=part)
