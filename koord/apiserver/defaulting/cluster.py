@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+from koord.apiserver.defaulting.pods import fill
+
 Obj = dict[str, Any]
 
 
@@ -81,9 +83,7 @@ def create_pvc(obj: Obj) -> None:
 
 
 def default_pv(obj: Obj) -> None:
-    spec = obj.setdefault("spec", {})
-    spec.setdefault("persistentVolumeReclaimPolicy", "Retain")
-    spec.setdefault("volumeMode", "Filesystem")
+    fill(obj.setdefault("spec", {}), persistentVolumeReclaimPolicy="Retain", volumeMode="Filesystem")
 
 
 def create_pv(obj: Obj) -> None:
@@ -99,23 +99,24 @@ def create_pdb(obj: Obj) -> None:
 
 
 def default_priority_class(obj: Obj) -> None:
-    obj.setdefault("value", 0)
-    obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
+    fill(obj, value=0, preemptionPolicy="PreemptLowerPriority")
 
 
 def default_storage_class(obj: Obj) -> None:
-    obj.setdefault("reclaimPolicy", "Delete")
-    obj.setdefault("volumeBindingMode", "Immediate")
+    fill(obj, reclaimPolicy="Delete", volumeBindingMode="Immediate")
+
+
+def default_match(match: Obj, *rules: str) -> None:
+    """What a webhook, a policy or a binding looks at; `rules` are the keys of its lists of rules."""
+    fill(match, matchPolicy="Equivalent").setdefault("namespaceSelector", {})
+    match.setdefault("objectSelector", {})
+    for key in rules:
+        for rule in match.get(key) or ():
+            rule.setdefault("scope", "*")
 
 
 def _webhook(hook: Obj) -> None:
-    hook.setdefault("failurePolicy", "Fail")
-    hook.setdefault("matchPolicy", "Equivalent")
-    hook.setdefault("namespaceSelector", {})
-    hook.setdefault("objectSelector", {})
-    hook.setdefault("timeoutSeconds", 10)
-    for rule in hook.get("rules") or ():
-        rule.setdefault("scope", "*")
+    default_match(fill(hook, failurePolicy="Fail", timeoutSeconds=10), "rules")
     service = (hook.get("clientConfig") or {}).get("service")
     if service is not None:
         service.setdefault("port", 443)

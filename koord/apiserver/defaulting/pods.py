@@ -12,6 +12,13 @@ Obj = dict[str, Any]
 _NEVER_LATEST = "IfNotPresent"
 
 
+def fill(obj: Obj, **defaults: Any) -> Obj:
+    """Set what is absent, in place; returns the object."""
+    for key, value in defaults.items():
+        obj.setdefault(key, value)
+    return obj
+
+
 def default_pod(pod: Obj) -> None:
     """Set the defaults of a Pod; after this a second call changes nothing."""
     spec = pod.get("spec")
@@ -70,18 +77,13 @@ def _container(container: Obj) -> None:
             source.setdefault("apiVersion", "v1")
     for hook in (container.get("lifecycle") or {}).values():
         if isinstance(hook, dict) and "httpGet" in hook:
-            hook["httpGet"].setdefault("path", "/")
-            hook["httpGet"].setdefault("scheme", "HTTP")
+            fill(hook["httpGet"], path="/", scheme="HTTP")
 
 
 def _probe(probe: Obj) -> None:
-    probe.setdefault("timeoutSeconds", 1)
-    probe.setdefault("periodSeconds", 10)
-    probe.setdefault("successThreshold", 1)
-    probe.setdefault("failureThreshold", 3)
+    fill(probe, timeoutSeconds=1, periodSeconds=10, successThreshold=1, failureThreshold=3)
     if "httpGet" in probe:
-        probe["httpGet"].setdefault("path", "/")
-        probe["httpGet"].setdefault("scheme", "HTTP")
+        fill(probe["httpGet"], path="/", scheme="HTTP")
     if "grpc" in probe:
         probe["grpc"].setdefault("service", "")
 
@@ -107,8 +109,7 @@ def _volume(volume: Obj) -> None:
     for source, fields in _VOLUMES.items():
         found = volume.get(source)
         if found is not None:
-            for key, value in fields.items():
-                found.setdefault(key, value)
+            fill(found, **fields)
     for item in (volume.get("downwardAPI") or {}).get("items") or ():
         if "fieldRef" in item:
             item["fieldRef"].setdefault("apiVersion", "v1")

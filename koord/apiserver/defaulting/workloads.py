@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.apiserver.defaulting.pods import default_pod_spec
+from koord.apiserver.defaulting.pods import default_pod_spec, fill
 
 Obj = dict[str, Any]
 
@@ -19,17 +19,16 @@ def _template(owner: Obj) -> Obj:
     return spec
 
 
-def default_deployment(obj: Obj) -> None:
-    spec = _template(obj)
-    spec.setdefault("replicas", 1)
-    strategy = spec.setdefault("strategy", {})
-    strategy.setdefault("type", "RollingUpdate")
+def _rolling(spec: Obj, key: str, **defaults: Any) -> None:
+    """The strategy of updates under `key`, and how far it goes at once."""
+    strategy = fill(spec.setdefault(key, {}), type="RollingUpdate")
     if strategy["type"] == "RollingUpdate":
-        rolling = strategy.setdefault("rollingUpdate", {})
-        rolling.setdefault("maxUnavailable", "25%")
-        rolling.setdefault("maxSurge", "25%")
-    spec.setdefault("revisionHistoryLimit", 10)
-    spec.setdefault("progressDeadlineSeconds", 600)
+        fill(strategy.setdefault("rollingUpdate", {}), **defaults)
+
+
+def default_deployment(obj: Obj) -> None:
+    spec = fill(_template(obj), replicas=1, revisionHistoryLimit=10, progressDeadlineSeconds=600)
+    _rolling(spec, "strategy", maxUnavailable="25%", maxSurge="25%")
 
 
 def default_replica_set(obj: Obj) -> None:
@@ -46,30 +45,16 @@ def default_replication_controller(obj: Obj) -> None:
 
 
 def default_stateful_set(obj: Obj) -> None:
-    spec = _template(obj)
-    spec.setdefault("replicas", 1)
-    spec.setdefault("podManagementPolicy", "OrderedReady")
-    strategy = spec.setdefault("updateStrategy", {})
-    strategy.setdefault("type", "RollingUpdate")
-    if strategy["type"] == "RollingUpdate":
-        strategy.setdefault("rollingUpdate", {}).setdefault("partition", 0)
-    spec.setdefault("revisionHistoryLimit", 10)
+    spec = fill(_template(obj), replicas=1, podManagementPolicy="OrderedReady", revisionHistoryLimit=10)
+    _rolling(spec, "updateStrategy", partition=0)
     for claim in spec.get("volumeClaimTemplates") or ():
-        claim.setdefault("kind", "PersistentVolumeClaim")
-        claim.setdefault("apiVersion", "v1")
-        claim.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
+        fill(claim, kind="PersistentVolumeClaim", apiVersion="v1", spec={})
+        fill(claim["spec"], volumeMode="Filesystem")
         claim["status"] = {"phase": "Pending"}
 
 
 def default_daemon_set(obj: Obj) -> None:
-    spec = _template(obj)
-    strategy = spec.setdefault("updateStrategy", {})
-    strategy.setdefault("type", "RollingUpdate")
-    if strategy["type"] == "RollingUpdate":
-        rolling = strategy.setdefault("rollingUpdate", {})
-        rolling.setdefault("maxUnavailable", 1)
-        rolling.setdefault("maxSurge", 0)
-    spec.setdefault("revisionHistoryLimit", 10)
+    _rolling(fill(_template(obj), revisionHistoryLimit=10), "updateStrategy", maxUnavailable=1, maxSurge=0)
 
 
 def create_scaled(obj: Obj) -> None:
@@ -80,18 +65,11 @@ def create_daemon_set(obj: Obj) -> None:
     obj["status"] = {"currentNumberScheduled": 0, "numberMisscheduled": 0, "desiredNumberScheduled": 0, "numberReady": 0}
 
 
-def _job_spec(spec: Obj) -> None:
-    if "completions" not in spec and "parallelism" not in spec:
-        spec["completions"] = 1
-    spec.setdefault("parallelism", 1)
-    spec.setdefault("backoffLimit", 6)
-    spec.setdefault("completionMode", "NonIndexed")
-    spec.setdefault("suspend", False)
-
-
 def default_job(obj: Obj) -> None:
     spec = _template(obj)
-    _job_spec(spec)
+    if "completions" not in spec and "parallelism" not in spec:
+        spec["completions"] = 1
+    fill(spec, parallelism=1, backoffLimit=6, completionMode="NonIndexed", suspend=False)
 
 
 def create_job(obj: Obj) -> None:
@@ -110,11 +88,9 @@ def create_job(obj: Obj) -> None:
 
 
 def default_cron_job(obj: Obj) -> None:
-    spec = obj.setdefault("spec", {})
-    spec.setdefault("concurrencyPolicy", "Allow")
-    spec.setdefault("suspend", False)
-    spec.setdefault("successfulJobsHistoryLimit", 3)
-    spec.setdefault("failedJobsHistoryLimit", 1)
+    spec = fill(
+        obj.setdefault("spec", {}), concurrencyPolicy="Allow", suspend=False, successfulJobsHistoryLimit=3, failedJobsHistoryLimit=1
+    )
     job = spec.get("jobTemplate")
     if job is not None:
         job.setdefault("metadata", {})

@@ -6,6 +6,7 @@ from typing import Any
 
 from koord.api.quantity import Quantity
 from koord.api.selectors import SelectorError, from_label_selector
+from koord.apiserver.defaulting.cluster import default_match
 from koord.apiserver.errors import Cause, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.quota.usage import COMPUTE, POD_SCOPES, STANDARD, scopes
 from koord.apiserver.validation.names import qualified_name
@@ -22,26 +23,17 @@ _BEST_EFFORT = frozenset({"pods", "count/pods"})
 # -- policies ------------------------------------------------------------------------------------------------------------------------
 
 
-def _default_match(match: Obj) -> None:
-    match.setdefault("matchPolicy", "Equivalent")
-    match.setdefault("namespaceSelector", {})
-    match.setdefault("objectSelector", {})
-    for key in ("resourceRules", "excludeResourceRules"):
-        for rule in match.get(key) or ():
-            rule.setdefault("scope", "*")
-
-
 def default_policy(obj: Obj) -> None:
     spec = obj.setdefault("spec", {})
     spec.setdefault("failurePolicy", "Fail")
     if spec.get("matchConstraints") is not None:
-        _default_match(spec["matchConstraints"])
+        default_match(spec["matchConstraints"], "resourceRules", "excludeResourceRules")
 
 
 def default_binding(obj: Obj) -> None:
     match = (obj.get("spec") or {}).get("matchResources")
     if match is not None:
-        _default_match(match)
+        default_match(match, "resourceRules", "excludeResourceRules")
 
 
 def check_policy(obj: Obj, causes: list[Cause]) -> None:
