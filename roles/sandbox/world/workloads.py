@@ -24,6 +24,7 @@ Obj = dict[str, Any]
 NAMESPACE = "apps"
 FINISHED = ("Succeeded", "Failed")
 SORTS = ("service", "service", "service", "hot", "batch", "batch", "gang", "big", "gpu", "gpu", "quota", "quota", "pinned")
+CROWD = 8  # pods of a workload that fills three nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +199,9 @@ def draw(rng: random.Random, pods: int, minutes: float) -> list[Workload]:
     """Workloads of about so many pods, for so many minutes, of every sort."""
     made: list[Workload] = []
     left = pods
+    if pods >= CROWD and rng.random() < 0.4:  # so full that what comes later has to make room
+        made.append(Workload("crowd-0", CROWD, rng.choice((1500, 2000)), 256, priority="koord-mid", usage=20))
+        left -= CROWD
     while left > 0:
         sort = rng.choice(SORTS)
         at = round(rng.uniform(0, minutes * 30), 1)
