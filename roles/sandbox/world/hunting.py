@@ -64,8 +64,9 @@ class Catch:
 
 
 def aim(spec: Spec, mutant: Mutant) -> Spec:
-    """A world in which a mutant shows, if it can."""
-    return replace(spec, kinds=spec.kinds or mutant.kinds, sorts=spec.sorts or mutant.sorts)
+    """A world in which a mutant shows, if it can: one that takes certain workloads and no certain faults shows best without any."""
+    faults = 0 if mutant.sorts and not mutant.kinds else spec.faults
+    return replace(spec, kinds=spec.kinds or mutant.kinds, sorts=spec.sorts or mutant.sorts, faults=faults)
 
 
 def hunt(mutants: Iterable[Mutant], specs: Callable[[], Iterator[Spec]], jobs: int, say: Callable[[str], None] = print) -> bool:

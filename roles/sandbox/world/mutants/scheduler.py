@@ -86,7 +86,7 @@ def _sleepers() -> None:
 @MUTANTS.add(
     "victims-are-chosen-again",
     "a preemptor is decided again at once, and who leaves for it counts as staying",
-    sorts=("crowd", "service", "big"),
+    sorts=("crowd", "big"),
 )
 def _victims_again() -> None:
     preemption = "roles.scheduler.plugins.default_preemption:DefaultPreemption"
@@ -184,7 +184,11 @@ def _no_batch() -> None:
 )
 def _cpus_stay_free() -> None:
     columns = "roles.scheduler.plugins.numa.columns:NumaColumns"
-    wrap(f"{columns}.reserve", nothing())
+
+    def reserve(self: Any, slot: int, pod: Any, record: Any) -> None:
+        self._decided[pod.uid] = record
+
+    replace(f"{columns}.reserve", reserve)
     wrap(f"{columns}._record", nothing())
 
 
@@ -349,7 +353,7 @@ def _twice() -> None:
 @MUTANTS.add(
     "room-is-made-without-need",
     "a pod is refused once although it fits, has others removed, and goes where there was room",
-    sorts=("service", "big", "hot"),
+    sorts=("crowd", "service"),
 )
 def _needless() -> None:
     import numpy as np
@@ -359,7 +363,7 @@ def _needless() -> None:
     def filter_(old: Any) -> Any:
         def refusing(self: Any, ctx: Any, rows: Any) -> Any:
             codes = old(self, ctx, rows)
-            if ctx.pod.uid not in seen and ctx.pod.priority >= 9000:
+            if ctx.pod.uid not in seen and ctx.pod.priority >= 9000 and not ctx.pod.reservation:
                 seen.add(ctx.pod.uid)
                 return np.ones_like(codes)
             return codes
