@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Obj = dict[str, Any]
 NAMESPACE = "apps"
 FINISHED = ("Succeeded", "Failed")
-SORTS = ("service", "service", "service", "hot", "batch", "batch", "gang", "big", "gpu", "gpu", "quota", "quota", "pinned")
+SORTS = ("service", "service", "service", "hot", "batch", "batch", "gang", "big", "gpu", "gpu", "quota", "quota", "cores")
 CROWD = 8  # pods of a workload that fills three nodes
 
 
@@ -246,6 +246,6 @@ def _draw_one(rng: random.Random, sort: str, name: str, most: int) -> Workload:
         replicas, prefers = min(most, rng.randint(3, 5)), node_name(rng.randrange(2))
         least = max(0, replicas - 1) if rng.random() < 0.3 else 0
         return Workload(name, replicas, 300, 256, usage=rng.randint(300, 500), min_available=least, prefers=prefers)
-    if sort == "pinned":
+    if sort == "cores":  # CPUs for themselves, more pods than nodes
         return Workload(name, min(most, rng.randint(2, 5)), rng.choice((1000, 2000)), 256, qos="LSR")
     return Workload(name, 1, rng.choice((3000, 4000)), 2048, usage=rng.randint(20, 60))

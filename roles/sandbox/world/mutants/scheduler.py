@@ -180,7 +180,7 @@ def _no_batch() -> None:
 
 
 @MUTANTS.add(
-    "cpus-are-not-taken", "exclusive CPUs that were given away are free until the watch shows them, and after it", sorts=("pinned",)
+    "cpus-are-not-taken", "exclusive CPUs that were given away are free until the watch shows them, and after it", sorts=("cores",)
 )
 def _cpus_stay_free() -> None:
     columns = "roles.scheduler.plugins.numa.columns:NumaColumns"
