@@ -86,7 +86,7 @@ def _sleepers() -> None:
 @MUTANTS.add(
     "victims-are-chosen-again",
     "a preemptor is decided again at once, and who leaves for it counts as staying",
-    sorts=("crowd", "big"),
+    sorts=("crowd", "service", "big"),
 )
 def _victims_again() -> None:
     preemption = "roles.scheduler.plugins.default_preemption:DefaultPreemption"
@@ -103,6 +103,7 @@ def _victims_again() -> None:
     replace(f"{EVICTIONS}.makes_room", lambda self, uid, victim: False)
     replace(f"{EVICTIONS}.all_leaving", lambda self: [])
     replace(f"{preemption}._not_eligible", lambda self, ctx, failure: "")
+    wrap("roles.scheduler.framework.context:Nominations.add", nothing())
 
 
 @MUTANTS.add(
