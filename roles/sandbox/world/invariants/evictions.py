@@ -194,13 +194,21 @@ class RoomIsUsed(Preemptions):
                     room[resource] = room.get(resource, 0) - amount
         return all(room.get(resource, 0) >= amount for resource, amount in wants.items())
 
+    def _decided(self, pod: Obj) -> float:
+        """When a node was found for a pod: a binding whose answers were lost comes much later."""
+        name = pod["metadata"]["name"]
+        for time, _, record in reversed(self.history.records):
+            if record.verdict == "Scheduled" and record.subject.name == name:
+                return time
+        return float("-inf")
+
     def bound(self, entry: Entry, plan: Preemption) -> Iterator[str]:
         landed, pod = node_of(entry.new), entry.obj
         pinned = (pod["metadata"].get("labels") or {}).get("koordinator.sh/qosClass") in ("LSR", "LSE")
         if landed == plan.node or pinned or annotations_of(pod).get(GANG) or any("gpu" in name for name in requests(pod)):
             return
-        gone = [self._gone.get(uid) for uid in plan.victims]
-        left = all(at is not None and entry.time - at >= self.settled for at in gone)
+        gone, decided = [self._gone.get(uid) for uid in plan.victims], self._decided(pod)
+        left = all(at is not None and decided - at >= self.settled for at in gone)
         if landed in plan.fitted:
             yield f"{entry.key} landed on {landed}, which had room for it when {len(plan.victims)} pods were asked to leave {plan.node}"
         elif left and self._fits(pod, plan.node):

@@ -157,7 +157,7 @@ def test_a_request_reaches_the_second_address_when_the_first_is_dead() -> None:
 
 def test_every_kind_can_be_drawn_and_told() -> None:
     rng = random.Random(3)
-    for kind in faults.KINDS:
+    for kind in faults.DRAWN:
         drawn = faults.draw(rng, 60.0, 3, ["scheduler-a"], (kind,))
         assert [fault.kind for fault in drawn] == [kind] * 3
         assert all(kind in str(fault) for fault in drawn)
