@@ -14,7 +14,7 @@ LOW, HIGH = 50, 65
 """Percent of a node's CPU below which it takes pods, and above which it is hot."""
 ROUND = 10.0  # seconds between two rounds of the descheduler
 REVOKED_AFTER = 10.0  # seconds for which a quota may use what others want back
-QUOTAS = {"team-a": (2, 9), "team-b": (4, 9)}
+QUOTAS = {"team-a": (4, 14), "team-b": (6, 14)}
 """CPUs that each quota is guaranteed, and that it may use at most: more than there is, so that one lends to the other."""
 
 

@@ -63,14 +63,19 @@ class Catch:
         return f"{self.mutant.name:40} {self.lived:5}  {names}"
 
 
+def aim(spec: Spec, mutant: Mutant) -> Spec:
+    """A world in which a mutant shows, if it can: one that takes certain workloads and no certain faults shows best without any."""
+    faults = 0 if mutant.sorts and not mutant.kinds else spec.faults
+    return replace(spec, kinds=spec.kinds or mutant.kinds, sorts=spec.sorts or mutant.sorts, faults=faults)
+
+
 def hunt(mutants: Iterable[Mutant], specs: Callable[[], Iterator[Spec]], jobs: int, say: Callable[[str], None] = print) -> bool:
     """Hunt for each mutant and print the table. Whether the share that is caught reaches the goal."""
     say(f"{'mutant':40} {'seeds':>5}  caught by (*: in a history in which no other rule spoke)")
     catches = []
     for mutant in mutants:
         catch = Catch(mutant)
-        aimed = (replace(spec, kinds=spec.kinds or mutant.kinds) for spec in specs())
-        for result in runner.many(aimed, jobs, mutant.plant):
+        for result in runner.many((aim(spec, mutant) for spec in specs()), jobs, mutant.plant):
             catch.see(result)
             if catch.settled:
                 break

@@ -38,7 +38,7 @@ class Settings:
     def spec(self, seed: int) -> Spec:
         """The world of a seed."""
         kinds = tuple(filter(None, self.kinds.split(",")))
-        return Spec(
+        spec = Spec(
             seed=seed,
             nodes=self.nodes,
             pods=self.pods,
@@ -47,6 +47,7 @@ class Settings:
             koordlets=self.koordlets,
             kinds=kinds,
         )
+        return hunting.aim(spec, MUTANTS[self.mutant]) if self.mutant in MUTANTS else spec
 
     def line(self, seed: int) -> str:
         """The command that lives this seed again."""

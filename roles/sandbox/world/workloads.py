@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 Obj = dict[str, Any]
 NAMESPACE = "apps"
 FINISHED = ("Succeeded", "Failed")
-SORTS = ("service", "service", "service", "hot", "batch", "batch", "gang", "big", "gpu", "gpu", "quota", "quota", "pinned")
+SORTS = ("service", "service", "service", "hot", "batch", "batch", "gang", "big", "gpu", "gpu", "quota", "quota", "cores")
+CROWD = 8  # pods of a workload that fills three nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,12 +195,16 @@ class Users:
         await client.delete(REPLICASETS, work.name, NAMESPACE, propagation="Background")
 
 
-def draw(rng: random.Random, pods: int, minutes: float) -> list[Workload]:
-    """Workloads of about so many pods, for so many minutes, of every sort."""
+def draw(rng: random.Random, pods: int, minutes: float, sorts: tuple[str, ...] = ()) -> list[Workload]:
+    """Workloads of about so many pods, for so many minutes, of every sort or of these."""
     made: list[Workload] = []
     left = pods
+    if pods >= CROWD and ("crowd" in sorts or (not sorts and rng.random() < 0.4)):  # so full that what comes later has to make room
+        made.append(Workload("crowd-0", CROWD, rng.choice((1500, 2000)), 256, priority="koord-mid", usage=20))
+        left -= CROWD
+    sorts = tuple(sort for sort in sorts if sort != "crowd")
     while left > 0:
-        sort = rng.choice(SORTS)
+        sort = rng.choice(sorts or SORTS)
         at = round(rng.uniform(0, minutes * 30), 1)
         until = round(at + rng.uniform(30, minutes * 60), 1) if rng.random() < 0.3 else 0.0
         work = _draw_one(rng, sort, f"{sort}-{len(made) + 1}", left)
@@ -241,6 +246,6 @@ def _draw_one(rng: random.Random, sort: str, name: str, most: int) -> Workload:
         replicas, prefers = min(most, rng.randint(3, 5)), node_name(rng.randrange(2))
         least = max(0, replicas - 1) if rng.random() < 0.3 else 0
         return Workload(name, replicas, 300, 256, usage=rng.randint(300, 500), min_available=least, prefers=prefers)
-    if sort == "pinned":
-        return Workload(name, min(most, rng.randint(1, 3)), rng.choice((1000, 2000)), 256, qos="LSR")
+    if sort == "cores":  # CPUs for themselves, more pods than nodes
+        return Workload(name, min(most, rng.randint(2, 5)), rng.choice((1000, 2000)), 256, qos="LSR")
     return Workload(name, 1, rng.choice((3000, 4000)), 2048, usage=rng.randint(20, 60))

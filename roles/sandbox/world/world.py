@@ -81,6 +81,7 @@ class Spec:
     policies: bool = False  # the admission policies of configs/install, for which the tenant's rights are enforced
     koordlets: int = 1  # nodes on a modelled host with an agent of their own
     kinds: tuple[str, ...] = ()
+    sorts: tuple[str, ...] = ()
     workloads: tuple[Workload, ...] = ()
     plan: tuple[Fault, ...] | None = None
 
@@ -236,7 +237,7 @@ class World:
     def drawn(self) -> tuple[list[Workload], list[Fault]]:
         """Workloads and faults of the seed."""
         spec = self.spec
-        works = list(spec.workloads) or workloads.draw(random.Random(f"{self.seed}/workloads"), spec.pods, spec.minutes)
+        works = list(spec.workloads) or workloads.draw(random.Random(f"{self.seed}/workloads"), spec.pods, spec.minutes, spec.sorts)
         if self.hosts.names and not spec.workloads:
             works += workloads.pinned(random.Random(f"{self.seed}/pinned"), spec.minutes)
         names = [f"{role}-{letter}" for role, count in self._replicas() for letter in "ab"[:count]]

@@ -109,6 +109,7 @@ class Preemption:
 
     node: str
     victims: set[str] = field(default_factory=set)
+    fitted: set[str] = field(default_factory=set)  # nodes that had room for it when the first one was asked
 
 
 class Preemptions(Invariant):
@@ -168,23 +169,47 @@ class VictimsAreLower(Preemptions):
 
 
 class RoomIsUsed(Preemptions):
-    """A pod for which room was made lands where it was made, unless that is not there: its victims do not go for nothing."""
+    """No pod leaves for one that lands elsewhere without need: where there was room when others were asked to leave, or although they
+    have left."""
 
     settled = 1.5  # seconds after the last victim has gone, from which the scheduler must have known
 
+    def preempted(self, preemptor: str, victim: str) -> Iterator[str]:
+        plan, pod = self._of[preemptor], self.pod(preemptor)
+        if len(plan.victims) == 1 and pod is not None:
+            plan.fitted = {name for name in self.history.of("node") if self._fits(pod, name)}
+        return iter(())
+
+    def _fits(self, pod: Obj, name: str) -> bool:
+        """Whether a node has room for a pod that nobody else was promised."""
+        node = self.history.of("node").get(name)
+        if node is None or (node.get("spec") or {}).get("unschedulable"):
+            return False
+        if any((held.get("status") or {}).get("nodeName") == name for held in self.history.of(RESERVATION).values()):
+            return False
+        room, wants = free(self, name), requests(pod)
+        for other in self.history.of("pod").values():
+            if (other.get("status") or {}).get("nominatedNodeName") == name and other is not pod and not node_of(other):
+                for resource, amount in requests(other).items():
+                    room[resource] = room.get(resource, 0) - amount
+        return all(room.get(resource, 0) >= amount for resource, amount in wants.items())
+
+    def _decided(self, pod: Obj) -> float:
+        """When a node was found for a pod: a binding whose answers were lost comes much later."""
+        name = pod["metadata"]["name"]
+        for time, _, record in reversed(self.history.records):
+            if record.verdict == "Scheduled" and record.subject.name == name:
+                return time
+        return float("-inf")
+
     def bound(self, entry: Entry, plan: Preemption) -> Iterator[str]:
         landed, pod = node_of(entry.new), entry.obj
-        wants = requests(pod)
-        if landed == plan.node or annotations_of(pod).get(GANG) or any("gpu" in name for name in wants):
+        pinned = (pod["metadata"].get("labels") or {}).get("koordinator.sh/qosClass") in ("LSR", "LSE")
+        if landed == plan.node or pinned or annotations_of(pod).get(GANG) or any("gpu" in name for name in requests(pod)):
             return
-        gone = [self._gone.get(uid) for uid in plan.victims]
-        if any(at is None or entry.time - at < self.settled for at in gone):
-            return
-        if any((held.get("status") or {}).get("nodeName") == plan.node for held in self.history.of(RESERVATION).values()):
-            return
-        node = self.history.of("node").get(plan.node)
-        if node is None or (node.get("spec") or {}).get("unschedulable"):
-            return
-        room = free(self, plan.node)
-        if all(room.get(name, 0) >= amount for name, amount in wants.items()):
+        gone, decided = [self._gone.get(uid) for uid in plan.victims], self._decided(pod)
+        left = all(at is not None and decided - at >= self.settled for at in gone)
+        if landed in plan.fitted:
+            yield f"{entry.key} landed on {landed}, which had room for it when {len(plan.victims)} pods were asked to leave {plan.node}"
+        elif left and self._fits(pod, plan.node):
             yield f"{entry.key} landed on {landed}; {len(plan.victims)} pods had left {plan.node} for it, where it fits"

@@ -110,6 +110,7 @@ class ItSettles(Invariant):
 
     seconds = 20.0
     most = 3  # writes of one object: annotations, the binding, a condition
+    steps = 14  # status writes of one migration from its begin to its end
 
     def end(self) -> Iterator[str]:
         since = self.history.clock() - self.seconds
@@ -121,7 +122,7 @@ class ItSettles(Invariant):
             if request.method != "GET" and role_of(request.author) in LEASES and not any(part in path for part in RESTLESS):
                 late[request.author, f"{request.method} {path}"] += 1
         for (author, what), times in sorted(late.items()):
-            if times > self.most:
+            if times > (self.steps if "/podmigrationjobs/" in what else self.most):
                 yield f"{author} sent {what} {times} times in the last {self.seconds:.0f} s"
 
 

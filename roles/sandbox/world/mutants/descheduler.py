@@ -12,7 +12,7 @@ MACHINE = "roles.descheduler.migration.machine"
 CLASSIFY = "roles.descheduler.plugins.lownodeload.classify"
 
 
-@MUTANTS.add("evicted-before-a-place", "a migration evicts before its reservation is there")
+@MUTANTS.add("evicted-before-a-place", "a migration evicts before its reservation is there", sorts=("hot", "service"))
 def _no_place() -> None:
     def placed(old: Any) -> Any:
         def at_once(view: Any, reservation: Any) -> Any:
@@ -29,7 +29,7 @@ def _no_place() -> None:
     replace("roles.descheduler.migration.acting:Acting._still_good", still_good)
 
 
-@MUTANTS.add("evictions-are-deletions", "pods are deleted where they should be evicted, so that nobody asks budgets")
+@MUTANTS.add("evictions-are-deletions", "pods are deleted where they should be evicted, so that nobody asks budgets", sorts=("hot",))
 def _deletions() -> None:
     from roles.descheduler.migration import evictors
 
@@ -40,7 +40,7 @@ def _deletions() -> None:
     replace("roles.descheduler.migration.evictors:ask", ask)
 
 
-@MUTANTS.add("cool-nodes-are-relieved", "a node counts as hot as soon as it takes no more pods")
+@MUTANTS.add("cool-nodes-are-relieved", "a node counts as hot as soon as it takes no more pods", sorts=("service", "hot"))
 def _eager() -> None:
     def class_of(old: Any) -> Any:
         def eager(view: Any, bounds: Any) -> Any:
@@ -57,23 +57,23 @@ def _eager() -> None:
     wrap("roles.descheduler.plugins.lownodeload.select:over", over)
 
 
-@MUTANTS.add("any-node-takes-the-pod", "where a pod goes that leaves a hot node is nobody's concern")
+@MUTANTS.add("any-node-takes-the-pod", "where a pod goes that leaves a hot node is nobody's concern", sorts=("hot", "hot", "big"))
 def _anywhere() -> None:
-    def best(self: Any, view: Any, usage: Any, count: int, *, node_fit: bool) -> Any:
-        return self.targets[:count]
-
     replace("roles.descheduler.relief:Relief.refuse", lambda self, view: "")
-    replace("roles.descheduler.migration.targets:Targets.acceptable", lambda self, job, pod: None)
-    replace("roles.descheduler.plugins.lownodeload.room:Room.best", best)
+    replace("roles.descheduler.migration.status:relief", lambda job: None)
 
 
-@MUTANTS.add("targets-forget-what-comes", "a target counts neither what came since its report nor what has a place there")
+@MUTANTS.add(
+    "targets-forget-what-comes",
+    "a target counts neither what came since its report nor what has a place there",
+    sorts=("hot", "hot", "service"),
+)
 def _forgetful() -> None:
     for module in ("roles.descheduler.observing", "roles.descheduler.migration.targets"):
         replace(f"{module}:expect", lambda view, places, brought: None)
 
 
-@MUTANTS.add("hot-nodes-are-left-alone", "no node is ever hot")
+@MUTANTS.add("hot-nodes-are-left-alone", "no node is ever hot", sorts=("hot", "service"))
 def _blind() -> None:
     def class_of(old: Any) -> Any:
         def never(view: Any, bounds: Any) -> Any:
@@ -87,7 +87,7 @@ def _blind() -> None:
     wrap(f"{CLASSIFY}:class_of", class_of)
 
 
-@MUTANTS.add("a-job-counts-as-gone", "a pod that is to be moved counts as gone, whatever comes of its migration")
+@MUTANTS.add("a-job-counts-as-gone", "a pod that is to be moved counts as gone, whatever comes of its migration", sorts=("hot",))
 def _gone() -> None:
     def pod(old: Any) -> Any:
         def leaving(self: Any, pod: Any) -> Any:
@@ -100,7 +100,9 @@ def _gone() -> None:
     wrap("roles.descheduler.picture:Pictures._pod", pod)
 
 
-@MUTANTS.add("the-place-is-given-up", "a job ends with the eviction: its reservation is gone before the successor comes")
+@MUTANTS.add(
+    "the-place-is-given-up", "a job ends with the eviction: its reservation is gone before the successor comes", sorts=("hot", "service")
+)
 def _given_up() -> None:
     def leave(old: Any) -> Any:
         def done(view: Any) -> Any:
@@ -119,7 +121,7 @@ def _given_up() -> None:
     wrap("roles.descheduler.migration.leaving:leave", leave)
 
 
-@MUTANTS.add("jobs-are-made-again", "a pod that is being moved is told to leave again in each round")
+@MUTANTS.add("jobs-are-made-again", "a pod that is being moved is told to leave again in each round", sorts=("hot", "service"))
 def _again() -> None:
     replace("roles.descheduler.migration.evictors:ambiguous", lambda error: False)
     replace("roles.descheduler.migration.status:eviction_begun", lambda job: False)

@@ -15,7 +15,7 @@ def _silence() -> None:
         replace(f"roles.manager.noderesource.{part}:degraded", lambda inputs: "")
 
 
-@MUTANTS.add("batch-of-the-whole-node", "batch resources are the whole node's, whatever its services use")
+@MUTANTS.add("batch-of-the-whole-node", "batch resources are the whole node's, whatever its services use", sorts=("batch", "service"))
 def _whole_node() -> None:
     wrap(
         "roles.manager.noderesource.plan:format_amount",

@@ -16,7 +16,7 @@ Make = Callable[[Any], Any]
 class Mutant:
     """A mistake with a name. `crash`: the mistake is that a process ends, so that its end betrays it; of others a crash proves nothing.
 
-    `kinds` are the faults under which it shows, as far as faults have to do with it.
+    `kinds` are the faults and `sorts` the workloads with which it shows, as far as it takes certain ones.
     """
 
     name: str
@@ -24,16 +24,19 @@ class Mutant:
     plant: Plant
     crash: bool = False
     kinds: tuple[str, ...] = ()
+    sorts: tuple[str, ...] = ()
 
 
 class Mutants(list[Mutant]):
     """The mutants of one part of the product."""
 
-    def add(self, name: str, text: str, *, crash: bool = False, kinds: tuple[str, ...] = ()) -> Callable[[Plant], Plant]:
+    def add(
+        self, name: str, text: str, *, crash: bool = False, kinds: tuple[str, ...] = (), sorts: tuple[str, ...] = ()
+    ) -> Callable[[Plant], Plant]:
         """A decorator of the function that plants one."""
 
         def decorate(plant: Plant) -> Plant:
-            self.append(Mutant(name, text, plant, crash, kinds))
+            self.append(Mutant(name, text, plant, crash, kinds, sorts))
             return plant
 
         return decorate

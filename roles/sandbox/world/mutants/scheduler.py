@@ -39,13 +39,30 @@ def _assume_nothing() -> None:
     replace(f"{CARRIER}._assume", lambda self, placement, task: ())
 
 
-MUTANTS.wrap(
-    "take-back-nothing",
-    "what a failed placement took is never given back",
-    f"{CARRIER}._take_back",
-    nothing(),
-    kinds=("storm", "lose-answer", "lose-request"),
-)
+def _refuse_some(every: int) -> None:
+    """Let the API server refuse a binding now and then, which it may."""
+    from roles.scheduler.binding.binder import Outcome
+    from roles.scheduler.framework.status import error
+
+    count = 0
+
+    def carry_out(old: Any) -> Any:
+        async def sometimes(self: Any, task: Any) -> Any:
+            nonlocal count
+            count += 1
+            return await old(self, task) if count % every else (Outcome.RETRY, error("planted"))
+
+        return sometimes
+
+    wrap("roles.scheduler.binding.binder:Binder._carry_out", carry_out)
+
+
+@MUTANTS.add("take-back-nothing", "what a failed placement took is never given back")
+def _taken() -> None:
+    _refuse_some(5)
+    wrap(f"{CARRIER}._take_back", nothing())
+
+
 MUTANTS.wrap(
     "failed-pods-are-forgotten",
     "a pod whose attempt failed does not return to the queue",
@@ -66,15 +83,32 @@ def _sleepers() -> None:
     replace(f"{QUEUE}.flush_backoff", lambda self, now: None)
 
 
-@MUTANTS.add("victims-are-chosen-again", "a preemptor is decided again while its victims are leaving, on any node")
+@MUTANTS.add(
+    "victims-are-chosen-again",
+    "a preemptor is decided again at once, and who leaves for it counts as staying",
+    sorts=("crowd", "service", "big"),
+)
 def _victims_again() -> None:
+    preemption = "roles.scheduler.plugins.default_preemption:DefaultPreemption"
+
+    def make_room(self: Any, decision: Any, how: Any, now: float) -> None:
+        pod = decision.pod
+        self.evictor.evict(pod, decision.victims, decision.nominate or "")
+        self._queue.requeue(pod.uid, now, error=True)
+
+    replace("roles.scheduler.live:Scheduler._make_room", make_room)
     replace(f"{EVICTIONS}.awaited", lambda self, uid: ())
     replace(f"{EVICTIONS}.asking", lambda self, uid: False)
     replace(f"{EVICTIONS}.leaving", lambda self, uid: False)
+    replace(f"{EVICTIONS}.makes_room", lambda self, uid, victim: False)
     replace(f"{EVICTIONS}.all_leaving", lambda self: [])
+    replace(f"{preemption}._not_eligible", lambda self, ctx, failure: "")
+    wrap("roles.scheduler.framework.context:Nominations.add", nothing())
 
 
-@MUTANTS.add("victims-without-a-reason", "a victim is removed without the condition that says why")
+@MUTANTS.add(
+    "victims-without-a-reason", "a victim is removed without the condition that says why", sorts=("crowd", "service", "big", "gang")
+)
 def _victims_silent() -> None:
     async def remove(self: Any, preemptor: Any, victim: Any) -> None:
         from koord.api.kinds import PODS
@@ -119,17 +153,17 @@ def _stale_fit() -> None:
     replace("roles.scheduler.plugins.node_resources:NodeResourcesFit.reads", NODE)
 
 
-@MUTANTS.add("devices-are-not-taken", "a card that was given away stays free until the watch shows it", kinds=("delay",))
+@MUTANTS.add("devices-are-not-taken", "a card that was given away stays free until the watch shows it", sorts=("gpu",), kinds=("delay",))
 def _cards_stay_free() -> None:
     replace("roles.scheduler.plugins.device_share.columns:DeviceColumns.take", lambda self, slot, uid, holding: None)
 
 
-@MUTANTS.add("quotas-are-not-asked", "ElasticQuota refuses nobody")
+@MUTANTS.add("quotas-are-not-asked", "ElasticQuota refuses nobody", sorts=("quota",))
 def _no_quota() -> None:
     replace("roles.scheduler.plugins.elastic_quota.plugin:ElasticQuota._refuses", lambda self, ctx, quota: "")
 
 
-@MUTANTS.add("gangs-do-not-wait", "members of a gang are bound as they come")
+@MUTANTS.add("gangs-do-not-wait", "members of a gang are bound as they come", sorts=("gang", "gang", "service"))
 def _no_gang() -> None:
     from roles.scheduler.framework.status import Status
 
@@ -140,30 +174,40 @@ def _no_gang() -> None:
     replace(f"{plugin}.find_one_node", lambda self, ctx, candidates: (Status(), ""))
 
 
-@MUTANTS.add("batch-is-not-counted", "NodeResourcesFit looks at plain CPU and memory only")
+@MUTANTS.add("batch-is-not-counted", "NodeResourcesFit looks at plain CPU and memory only", sorts=("batch",))
 def _no_batch() -> None:
     path = "roles.scheduler.plugins.node_resources:NodeResourcesFit._ignores"
     wrap(path, lambda old: lambda self, resource: "batch" in resource or old(self, resource))
 
 
-@MUTANTS.add("cpus-are-not-taken", "exclusive CPUs that were given away are free until the watch shows them, and after it")
+@MUTANTS.add(
+    "cpus-are-not-taken", "exclusive CPUs that were given away are free until the watch shows them, and after it", sorts=("cores",)
+)
 def _cpus_stay_free() -> None:
     columns = "roles.scheduler.plugins.numa.columns:NumaColumns"
-    wrap(f"{columns}.reserve", nothing())
+
+    def reserve(self: Any, slot: int, pod: Any, record: Any) -> None:
+        self._decided[pod.uid] = record
+
+    replace(f"{columns}.reserve", reserve)
     wrap(f"{columns}._record", nothing())
 
 
-@MUTANTS.add("quotas-are-not-revoked", "nobody takes back what a quota has lent")
+@MUTANTS.add("quotas-are-not-revoked", "nobody takes back what a quota has lent", sorts=("quota",))
 def _nothing_back() -> None:
     replace("roles.scheduler.plugins.elastic_quota.revoke:Revoker.due", lambda self, book, now, bonds: [])
 
 
-@MUTANTS.add("equals-are-victims", "pods make room for others of the same priority")
+@MUTANTS.add("equals-are-victims", "pods make room for others of the same priority", sorts=("crowd", "service", "gang"))
 def _equals() -> None:
     replace("roles.scheduler.plugins.coscheduling.preemption:preemptible", lambda pod, below: pod.priority <= below and not pod.reservation)
 
 
-@MUTANTS.add("nominations-are-forgotten", "a pod for which room was made goes wherever it likes best, and so does everybody else")
+@MUTANTS.add(
+    "nominations-are-forgotten",
+    "a pod for which room was made goes wherever it likes best, and so does everybody else",
+    sorts=("crowd", "service", "big"),
+)
 def _wander() -> None:
     cycle = "roles.scheduler.cycle.cycle:Cycle"
     replace(f"{cycle}._preferred", lambda self, ctx, framework, totals, restriction: -1)
@@ -195,22 +239,19 @@ def _trusting() -> None:
     replace("koord.kube.reflector:QUIET", (1e9, 1e9))
 
 
-@MUTANTS.add("binders-die", "a worker that sends bindings dies of the first one that fails; there are two", kinds=("storm", "lose-answer"))
+@MUTANTS.add("binders-die", "a worker that sends bindings dies of the first one that is refused")
 def _binders_die() -> None:
     from roles.scheduler.binding.binder import Outcome
-
-    def init(old: Any) -> Any:
-        return lambda self, **options: old(self, **{**options, "workers": 2})
 
     async def run(self: Any, task: Any) -> None:
         self._busy += 1
         outcome, status = await self._carry_out(task)
         self._busy -= 1
+        self._finished(task, outcome, status)
         if outcome is not Outcome.BOUND:
             raise IndexError("planted")
-        self._finished(task, outcome, status)
 
-    wrap("roles.scheduler.binding.binder:Binder.__init__", init)
+    _refuse_some(6)
     replace("roles.scheduler.binding.binder:Binder._run", run)
 
 
@@ -236,7 +277,7 @@ def _reserve_raises() -> None:
     replace("roles.scheduler.live:Scheduler._crashed", lambda self, entry, placement, failure: unguarded(self, None, placement, failure))
 
 
-@MUTANTS.add("nobody-rests", "a refused pod is tried again at once, whatever happens")
+@MUTANTS.add("nobody-rests", "a refused pod is tried again at once, whatever happens", sorts=("big", "gang"))
 def _no_backoff() -> None:
     from roles.scheduler.queue.entry import UNSCHEDULABLE
 
@@ -291,6 +332,7 @@ def _stale_entries() -> None:
 @MUTANTS.add(
     "victims-are-asked-twice",
     "a victim that did not answer is asked again without a look, by whatever name",
+    sorts=("crowd", "service", "big"),
     kinds=("lose-answer", "delay"),
 )
 def _twice() -> None:
@@ -307,3 +349,27 @@ def _twice() -> None:
     wrap(f"{EVICTIONS}.answered", forget)
     replace(f"{EVICTIONS}.seen_leaving", lambda self, uid, now: [])
     replace("roles.scheduler.binding.preemption:Evictor._remove", remove)
+
+
+@MUTANTS.add(
+    "room-is-made-without-need",
+    "a pod is refused once although it fits, has others removed, and goes where there was room",
+    sorts=("crowd", "service"),
+)
+def _needless() -> None:
+    import numpy as np
+
+    seen: set[str] = set()
+
+    def filter_(old: Any) -> Any:
+        def refusing(self: Any, ctx: Any, rows: Any) -> Any:
+            codes = old(self, ctx, rows)
+            if ctx.pod.uid not in seen and ctx.pod.priority >= 9000 and not ctx.pod.reservation:
+                seen.add(ctx.pod.uid)
+                return np.ones_like(codes)
+            return codes
+
+        return refusing
+
+    replace("roles.scheduler.cycle.cycle:Cycle._preferred", lambda self, ctx, framework, totals, restriction: -1)
+    wrap("roles.scheduler.plugins.node_resources:NodeResourcesFit.filter", filter_)
