@@ -119,6 +119,7 @@ KOORDLET: Final[Mapping[str, str]] = {
     "BlkIOReconcile": "Disk limits, weights and latency targets (blkioQOS).",
     "InterferenceDetection": "Call out pods that others slow down, and by whom; in mode enforce squeeze, throttle, move or evict these.",
     "ResourceTuning": "Burst, quota, memory protection and OOM scores of services by what their containers suffer; enforced by name only.",
+    "MemoryOffloading": "Asks idle memory of pods back (memory.reclaim) while their memory pressure is low; cgroup v2, never LSE and LSR.",
     "GPUEnvInject": "Hook: environment of GPU containers.",
     "RDMADeviceInject": "Hook: RDMA device nodes; needs NRI.",
     "CPUNormalization": "Hook: CFS quota by the node's CPU normalization ratio.",
