@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import logging
 import socket
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +22,8 @@ from roles.runtime_proxy.stages import HookRules, Stages
 from roles.runtime_proxy.store import Store
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
     from koord.process.http import OpsServer  # 25 MiB, and most proxies run without a port
 
 log = logging.getLogger(__name__)
@@ -55,13 +58,15 @@ class Backend(Protocol):
 class App:
     """One proxy. `listening` is set once kubelet may connect."""
 
-    def __init__(self, options: Options, *, ops: OpsServer | None = None) -> None:
+    def __init__(self, options: Options, *, ops: OpsServer | None = None, registry: CollectorRegistry | None = None) -> None:
+        """`registry` counts in place of that of `ops`; without either nothing is counted."""
         self._options = options
         self._ops = ops
         self.listening = asyncio.Event()
         self.registrations = RegistrationDirectory(options.hook_directory)
         self.hooks = HookClient(options.hook_timeout)
-        self.metrics = metrics.Metrics(ops.registry if ops is not None else None)
+        registry = registry or (ops.registry if ops is not None else None)
+        self.metrics = metrics.Metrics(registry) if registry is not None else metrics.Uncounted()
         rules = HookRules(options.skip_key, options.skip_value, options.hook_annotations)
         self._stages = Stages(self.hooks, lambda: self.registrations.servers, rules, self.metrics.hook)
         self.backend: Backend | None = None
@@ -104,6 +109,7 @@ class App:
             life.spawn(stay_watched(life.stopping, lambda: True), "signs of life")
             log.info("listening on %s, engine at %s", options.endpoint, options.engine)
             self.hooks.connect(self._endpoints())
+            _give_back()
             tasks = [asyncio.create_task(self._watch_registrations()), asyncio.create_task(self._relist(backend))]
             await life.stopping.wait()
             log.info("shutting down")
@@ -170,6 +176,13 @@ class App:
                 await self._rebuild(backend)
             except backend.errors as error:
                 log.warning("cannot compare the store with the engine: %s", _text(error))
+
+
+def _give_back() -> None:
+    """What starting took and nobody holds any more goes back to the kernel."""
+    seams.settle()
+    with contextlib.suppress(OSError, AttributeError):  # a C library without it
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _text(error: Exception) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from prometheus_client import CollectorRegistry
 
 from koord.protocols import cri_pb2 as cri
 from koord.protocols import runtimehook_pb2 as hook
@@ -172,7 +173,8 @@ async def proxied(engine: Engine | None = None, before_engine: Any = None, **opt
         if before_engine is not None:
             target = directory / "between.sock"
             await exits.enter_async_context(before_engine(target, directory / "engine.sock"))
-        app = App(Options(endpoint=directory / "proxy.sock", engine=target, hook_directory=directory / "hooks.d", **options))
+        settings = Options(endpoint=directory / "proxy.sock", engine=target, hook_directory=directory / "hooks.d", **options)
+        app = App(settings, registry=CollectorRegistry())
         stack = Stack(directory, engine or Engine(), app, grpc.aio.insecure_channel(f"unix:{directory}/proxy.sock"))
         await stack.start_engine()
         life = Life()
