@@ -109,6 +109,7 @@ class Preemption:
 
     node: str
     victims: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)  # nodes that victims left: a gang goes as a whole, from wherever it is
     fitted: set[str] = field(default_factory=set)  # nodes that had room for it when the first one was asked
 
 
@@ -133,7 +134,9 @@ class Preemptions(Invariant):
             node = note.partition(" on node ")[2].split(" ")[0].rstrip(".")
             regarding = entry.obj.get("regarding") or entry.obj.get("involvedObject") or {}
             if preemptor and node:
-                self._of.setdefault(preemptor, Preemption(node)).victims.add(str(regarding.get("uid")))
+                plan = self._of.setdefault(preemptor, Preemption(node))
+                plan.victims.add(str(regarding.get("uid")))
+                plan.left.add(node)
                 yield from self.preempted(preemptor, str(regarding.get("uid")))
 
     def preempted(self, preemptor: str, victim: str) -> Iterator[str]:
@@ -205,7 +208,7 @@ class RoomIsUsed(Preemptions):
     def bound(self, entry: Entry, plan: Preemption) -> Iterator[str]:
         landed, pod = node_of(entry.new), entry.obj
         pinned = (pod["metadata"].get("labels") or {}).get("koordinator.sh/qosClass") in ("LSR", "LSE")
-        if landed == plan.node or pinned or annotations_of(pod).get(GANG) or any("gpu" in name for name in requests(pod)):
+        if landed in plan.left or pinned or annotations_of(pod).get(GANG) or any("gpu" in name for name in requests(pod)):
             return
         gone, decided = [self._gone.get(uid) for uid in plan.victims], self._decided(pod)
         left = all(at is not None and decided - at >= self.settled for at in gone)
