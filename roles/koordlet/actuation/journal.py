@@ -50,6 +50,8 @@ class Journal:
         self._entries: dict[Place, Entry] = {}
         self._by_path: dict[str, Place] = {}
         self._unwritten: set[Place] = set()
+        self._changed: set[Place] = set()
+        """Of the unwritten ones those whose value before is another one, too."""
         self._trusted: set[FileId] = set()
         """Trees in which files of an earlier version's journal were found again, by their inode."""
         self._fd: int | None = None
@@ -166,6 +168,7 @@ class Journal:
             raise JournalError(f"journal {self.path} cannot be written: {error.strerror}") from error
         self._replace(kept)
         self._unwritten.clear()
+        self._changed.clear()
         self._bytes = len(data)
         self._compact_at = max(_COMPACT_AT, 2 * len(kept))
         self._compact_bytes = max(_COMPACT_BYTES, 4 * len(data))
@@ -212,6 +215,7 @@ class Journal:
 
         Of a file that is known, a value from outside (``Entry.now`` is neither what was before nor ours) becomes the one before.
         """
+        fresh: list[Entry] = []
         try:
             if self._unread:
                 self.load()
@@ -223,6 +227,12 @@ class Journal:
             self._append(b"".join(map(encode, fresh)), sync=True)
         except (OSError, JournalError) as error:
             self._failed(error)
+            # files that are on record are written all the same: what others made of them since is not to be forgotten
+            for entry in fresh:
+                if self.known(entry.path, entry.inode) and entry.place is not None:
+                    self._take(entry, newest=True)
+                    self._changed.add(entry.place)
+                    self._unwritten.add(entry.place)
             return False
         self._works()
         for entry in fresh:
@@ -277,14 +287,21 @@ class Journal:
         """Say what was written and could not be said then, as on a full disk: a restore would take those values for others'."""
         if self._fd is None or not self._unwritten:
             return
-        known = [(place, self._entries[place].ours) for place in self._unwritten if place in self._entries]
+        known = [self._entries[place] for place in sorted(self._unwritten, key=str) if place in self._entries]
         try:
-            self._append(b"".join(encode_ours(place, texts) for place, texts in known if texts is not None), sync=False)
+            self._append(b"".join(map(self._line, known)), sync=False)
         except OSError as error:
             self._failed(error)  # the first value is on record; the rest follows as soon as it can be written
             return
         self._unwritten.clear()
+        self._changed.clear()
         self._works()
+
+    def _line(self, entry: Entry) -> bytes:
+        """What is worth saying of an entry that is on record already."""
+        if entry.place is None or (entry.place not in self._changed and entry.ours is None):
+            return b""
+        return encode(entry) if entry.place in self._changed or entry.ours is None else encode_ours(entry.place, entry.ours)
 
     def _failed(self, error: OSError | JournalError) -> None:
         text = str(error) if isinstance(error, JournalError) else f"journal {self.path} cannot be written: {error.strerror}"

@@ -126,7 +126,7 @@ def descheduler(world: World, name: str, life: Life, config: Path) -> Main:
     return lambda: live(life, main, name)
 
 
-def koordlet(world: World, name: str, life: Life, machine: Machine, root: str) -> Main:
+def koordlet(world: World, name: str, life: Life, machine: Machine, root: str, gates: str) -> Main:
     """The node agent on a modelled host whose files it sees below `root`."""
     from roles.koordlet.app import App
     from roles.koordlet.options import Options
@@ -134,7 +134,7 @@ def koordlet(world: World, name: str, life: Life, machine: Machine, root: str) -
     async def main(life: Life) -> None:
         recorder = Recorder("koordlet", [world.sink(name)])
         ops = OpsServer(recorder=recorder, role="koordlet")
-        options = Options(**settings(machine.node, root))
+        options = Options(feature_gates=gates, **settings(machine.node, root))
         async with Client(connection(name), qps=options.kube_api_qps, burst=options.kube_api_burst, role="koordlet") as client:
             informers = InformerFactory(client)
             app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
@@ -155,7 +155,6 @@ def settings(node: str, root: str) -> dict[str, Any]:
         "runtime_hooks_addr": f"{root}/var/run/koordlet/koordlet.sock",
         "kubelet_insecure_tls": True,
         "kubelet_sync_interval": 3.0,
-        "only_evict_by_api": True,
     }
 
 

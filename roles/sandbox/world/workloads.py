@@ -223,6 +223,13 @@ def pinned(rng: random.Random, minutes: float) -> list[Workload]:
     return made
 
 
+def hungry(rng: random.Random, minutes: float) -> list[Workload]:
+    """Batch pods that fill a node's memory; some may not be disturbed."""
+    budget = rng.choice((0, 2))
+    work = Workload("hungry", 2, 1000, 2048, qos="BE", priority="koord-batch", usage=95, batch=True, min_available=budget)
+    return [replace(work, at=round(rng.uniform(0, minutes * 10), 1))] if rng.random() < 0.5 else []
+
+
 def _draw_one(rng: random.Random, sort: str, name: str, most: int) -> Workload:
     replicas = min(most, rng.randint(1, 6))
     curve = rng.choice(("steady", "diurnal", "bursty"))

@@ -16,7 +16,7 @@ import orjson
 from roles.sandbox.nodes.fleet import node_name
 from roles.sandbox.world import programs
 from roles.sandbox.world.host.door import Door
-from roles.sandbox.world.host.layout import BURST, BVT, CPUS, IDLE, LIMIT, MEMSW, QUOTA, SHARES, Layout
+from roles.sandbox.world.host.layout import BURST, BVT, CPUS, IDLE, LEVELS, LIMIT, MEMSW, QUOTA, SHARES, Layout
 from roles.sandbox.world.host.machine import Machine
 from roles.sandbox.world.process import EPOCH, Process
 
@@ -43,6 +43,7 @@ class Hosts:
         self._disturbed: dict[str, float] = {}
         self._still: float | None = None
         self._strategies: dict[str, str] = {}
+        self.gates = self.rng.choice(("", "BEMemoryEvict=true,BECPUEvict=true"))
 
     def get(self, node: str) -> Machine | None:
         """The machine of a node that has one."""
@@ -53,6 +54,11 @@ class Hosts:
         if self._strategies or not self.names:
             return {"colocation-config": colocation, **self._strategies}
         threshold = {"enable": True, "cpuSuppressThresholdPercent": 65, "cpuSuppressPolicy": self.rng.choice(("cpuset", "cfsQuota"))}
+        threshold |= {
+            "memoryEvictThresholdPercent": self.rng.choice((10, 16, 70)),
+            "cpuEvictBESatisfactionLowerPercent": 50,
+            "cpuEvictBESatisfactionUpperPercent": 60,
+        }
         burst = {"policy": self.rng.choice(("none", "auto"))}
         self._strategies = {
             "resource-threshold-config": orjson.dumps({"clusterStrategy": threshold}).decode(),
@@ -120,7 +126,7 @@ class Hosts:
         assert process is not None
         assert life is not None
         process.surroundings.files = self._door(program.name, process, node)
-        return programs.koordlet(self.world, program.name, life, self.machines[node], self._roots[node])
+        return programs.koordlet(self.world, program.name, life, self.machines[node], self._roots[node], self.gates)
 
     def _door(self, name: str, process: Process, node: str) -> Door:
         """The machine's files for a process; what the one before it had open is closed."""
@@ -174,7 +180,11 @@ class Hosts:
         To something that the kernel takes without the agent, too: less than before, and where nothing is below.
         """
         groups = machine.kernel.groups
-        touched = [(name, knob) for name, knob in machine.touched if knob in MEDDLED and name in groups and not groups[name].children]
+        touched = [
+            (name, knob)
+            for name, knob in machine.touched
+            if knob in MEDDLED and name in groups and not groups[name].children and (knob == QUOTA or name not in LEVELS.values())
+        ]
         if touched:
             group, knob = self.rng.choice(touched)
             machine.set(group, knob, MEDDLED[knob], ADMINISTRATOR, "meddle")

@@ -299,14 +299,15 @@ class Machine:
             group.memory = sum(child.memory for child in group.children.values())
 
     def _summary(self, uses: list[Use]) -> Obj:
-        """In milli-CPU. `others`: what is used beside the best-effort level; `lost`: what services wanted and did not get."""
+        """In milli-CPU, memory in percent. `others`: used beside the best-effort level; `lost`: what services wanted and did not get."""
         services = [use for use in uses if not use.best_effort]
         return {
             "others": round(sum(use.got for use in services) * 1000) + SYSTEM_MILLI,
             "tier": round(sum(use.got for use in uses if use.best_effort) * 1000),
             "room": round(limit(self.kernel, self.kernel.groups[LEVELS[BESTEFFORT]]) * 1000),
             "lost": round(sum(use.allowed - use.got for use in services) * 1000),
-            "memory": self.kernel.groups[""].memory + fleet.IDLE_BYTES,
+            "memory": (self.kernel.groups[""].memory + fleet.IDLE_BYTES) * 100 // self.memory,
+            "tier_asked": sum(fleet.requested(one.pod).cpu for one in self.residents.values() if one.kube_qos == BESTEFFORT),
             "capacity": len(self.kernel.online) * 1000,
             "free": (len(self.kernel.online) - self.exclusive) * 1000,
             "tier_pods": sum(1 for one in self.residents.values() if one.kube_qos == BESTEFFORT),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ import orjson
 
 from roles.sandbox.world.history import FILE
 from roles.sandbox.world.host.layout import cpu_list
-from roles.sandbox.world.invariants.base import RESOURCE_STATUS, Invariant, annotations_of, finished, role_of
+from roles.sandbox.world.invariants.base import RESOURCE_STATUS, Invariant, Obj, annotations_of, finished, node_of, role_of
 
 if TYPE_CHECKING:
     from roles.sandbox.world.history import Entry, History
@@ -29,7 +29,7 @@ class _Known:
     now: str
     theirs: str | None = None
     doubt: bool = False  # others set a value that an agent had written: nobody can tell whose it is
-    unsaved: bool = False  # an agent wrote it while its disk was full
+    unsaved: float | None = None  # when an agent wrote it while its disk was full
     lost: bool = False  # … and died before it could say so anywhere
     ours: set[str] = field(default_factory=set)
 
@@ -37,7 +37,7 @@ class _Known:
 class FilesArePutBack(Invariant):
     """After an uninstall every file of a host holds what it held before an agent first wrote it, or what others made of it since.
 
-    Of a value that an agent wrote while its disk was full, and died before there was room again, nobody knows that it was the agent's.
+    Of a value that an agent wrote while its disk was full, and ended before there was room again, nobody knows that it was the agent's.
     """
 
     soon = 3.0  # seconds after which there being room was noticed
@@ -53,7 +53,7 @@ class FilesArePutBack(Invariant):
                 yield from self._judge(entry.key)
             elif entry.verb == "room":
                 self._room[entry.key] = entry.time
-            elif entry.verb == "crash":
+            elif entry.verb == "crash" or (entry.verb == "ended" and role_of(entry.key) == "koordlet"):
                 self._died(entry.key.partition("-")[2], entry.time)
             elif entry.verb == "fault" and entry.key in ("kill", "remount") and " of koordlet-" in entry.text:
                 self._died(entry.text.partition(" of koordlet-")[2].partition(" ")[0], entry.time)
@@ -72,7 +72,7 @@ class FilesArePutBack(Invariant):
             if known is None:
                 known = self._files[entry.key] = _Known(entry.old["value"], value)
             known.ours.add(value)
-            known.unsaved = entry.new["full"] and value != known.first
+            known.unsaved = entry.time if entry.new["full"] and value != known.first else None
         elif known is not None:
             known.theirs = value
             known.doubt = value in known.ours
@@ -81,9 +81,10 @@ class FilesArePutBack(Invariant):
 
     def _died(self, node: str, time: float) -> None:
         for key, known in self._files.items():
-            if key.startswith(f"{node}/") and known.unsaved:
-                known.lost = known.lost or time < self._room.get(node, time) + self.soon
-                known.unsaved = False
+            if key.startswith(f"{node}/") and known.unsaved is not None:
+                room = self._room.get(node, 0.0)
+                known.lost = known.lost or room < known.unsaved or time < room + self.soon
+                known.unsaved = None
 
     def _judge(self, node: str) -> Iterator[str]:
         for key, known in sorted(self._files.items()):
@@ -191,28 +192,79 @@ class NoEmptyCpuSet(Invariant):
             yield f"{entry.author} ({entry.request}) wrote no CPU to {entry.key}"
 
 
+class EvictedForAReason(Invariant):
+    """An agent evicts best-effort pods only, and while the node lacks memory or the tier lacks CPU, by the thresholds of its NodeSLO."""
+
+    recent = 9.0  # seconds: a reading, a decision, a request that had to be sent again
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._nodes: dict[str, deque[tuple[float, Obj]]] = defaultdict(lambda: deque(maxlen=8))
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if entry.verb == "host" and not entry.bucket and entry.new is not None:
+            self._nodes[entry.key].append((entry.time, entry.new))
+        if entry.bucket != "pod" or role_of(entry.author) != "koordlet" or "/eviction" not in entry.request:
+            return
+        node = entry.author.partition("-")[2]
+        labels = entry.obj["metadata"].get("labels") or {}
+        if labels.get("koordinator.sh/qosClass") != "BE" or node_of(entry.obj) != node:
+            yield f"{entry.author} evicted {entry.key}, which is no best-effort pod of its node"
+        limits = ((self.history.of(NODE_SLO).get(node) or {}).get("spec") or {}).get("resourceUsedThresholdWithBE") or {}
+        if not any(self._lacks(now, limits) for at, now in self._nodes[node] if at > entry.time - self.recent):
+            yield f"{entry.author} evicted {entry.key}; lately {node} was {self._nodes[node][-1][1] if self._nodes[node] else 'not seen'}"
+
+    @staticmethod
+    def _lacks(now: Obj, limits: Obj) -> bool:
+        asked = now["tier_asked"]
+        lower = limits.get("cpuEvictBESatisfactionLowerPercent", 0)
+        starved = asked > 0 and now["room"] * 100 <= lower * asked + 500
+        return bool(starved or now["memory"] >= limits.get("memoryEvictThresholdPercent", 70) - 1)
+
+
+class StoppedOnlyWhenAgreed(Invariant):
+    """Containers are stopped when the API server has agreed to evict their pod, or is silent; never when it refused."""
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if entry.bucket not in ("event", "event.events.k8s.io") or entry.verb != "ADDED" or role_of(entry.author) != "koordlet":
+            return
+        if entry.obj.get("reason") not in ("containersStopped", "containersNotStopped"):
+            return
+        note = str(entry.obj.get("note") or entry.obj.get("message") or "")
+        regarding = entry.obj.get("regarding") or entry.obj.get("involvedObject") or {}
+        pod = self.history.of("pod").get(f"{regarding.get('namespace')}/{regarding.get('name')}")
+        there = pod is not None and pod["metadata"]["uid"] == regarding.get("uid")
+        if there and "is silent" not in note and not (pod or {})["metadata"].get("deletionTimestamp"):
+            yield f"{entry.author} stopped containers of {regarding.get('name')}, whose eviction was refused: {note}"
+
+
 class HostsSettle(Invariant):
     """When use stays as it is, no file of a host changes again and again.
 
-    But a quota that CPUBurst steers: it goes up while there is throttling and down while the node is busy.
+    But where CPUBurst steers quotas use does not stay: they go up while there is throttling and down while the node is busy.
     """
 
     seconds = 30.0
     most = 4
+    growing = "CPUBurst"
 
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.bucket or entry.verb != "phase" or entry.key != "uninstall":
             return
         since = entry.time - self.seconds
         late: dict[str, list[Entry]] = defaultdict(list)
+        steered: set[str] = set()
         for one in reversed(self.history.entries):
             if one.time <= since:
                 break
             if one.bucket == FILE and one.verb != "GONE" and role_of(one.author) == "koordlet":
                 late[one.key].append(one)
+                if one.request == self.growing:
+                    steered.add(one.author)
         for key, entries in sorted(late.items()):
+            if entries[0].author in steered:
+                continue
             changes = [one for one in entries if one.verb == "REFUSED" or (one.old or {})["value"] != (one.new or {})["value"]]
-            changes = [one for one in changes if one.request != "CPUBurst"]
             if len(changes) > self.most:
                 values = sorted({(one.new or {})["value"] for one in changes})
                 yield f"{key}: {len(changes)} changes in {self.seconds:.0f} s, last by {entries[0].request}, among {', '.join(values[:4])}"
@@ -232,6 +284,8 @@ HOST_INVARIANTS: tuple[type[Invariant], ...] = (
     NothingFromOldReadings,
     ExclusiveFromBestEffort,
     NoEmptyCpuSet,
+    EvictedForAReason,
+    StoppedOnlyWhenAgreed,
     HostsSettle,
     RestoreSucceeds,
 )

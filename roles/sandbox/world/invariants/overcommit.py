@@ -63,7 +63,7 @@ class PromisesAreBacked(Invariant):
             return
         capacity = parse_milli(((entry.new.get("status") or {}).get("capacity") or {}).get("cpu", "0"))
         services = min((used for at, used in self._services[entry.key] if at > entry.time - self.seconds), default=0)
-        if offered > self.reclaimed * capacity - services + 1:
+        if offered > max(self.reclaimed * capacity - services, 0) + 1:
             yield f"{entry.key} offers {offered} milli-CPU of {capacity} to batch pods while its services use {services}"
 
 

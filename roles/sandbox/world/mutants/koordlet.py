@@ -141,6 +141,31 @@ MUTANTS.wrap(
 )
 
 
+# -- evictions ---------------------------------------------------------------------------------------------------------------
+
+
+@MUTANTS.add("evicted-without-need", "pods are evicted when the node uses a third of the memory at which it should")
+def _needless() -> None:
+    wrap("roles.koordlet.qos.memevict:capacity_bytes", lambda old: lambda snapshot: old(snapshot) // 3)
+
+
+@MUTANTS.add("refused-evictions-are-killed", "containers are stopped although the API server refused to evict their pod")
+def _killed() -> None:
+    from roles.koordlet.eviction.evictor import Answer
+
+    def make(old: Any) -> Any:
+        async def by_api(self: Any, pod: Any) -> Any:
+            why, answer = await old(self, pod)
+            return why, Answer.AGREED if why and answer is Answer.REFUSED else answer
+
+        return by_api
+
+    wrap("roles.koordlet.eviction.evictor:PodEvictor._by_api", make)
+
+
+# -- time --------------------------------------------------------------------------------------------------------------------
+
+
 @MUTANTS.add("old-readings-are-believed", "the last reading counts, however old it is")
 def _old_readings() -> None:
     def make(old: Any) -> Any:

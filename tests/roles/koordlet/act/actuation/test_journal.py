@@ -136,6 +136,23 @@ def test_what_was_written_while_the_disk_was_full_is_put_back_all_the_same(machi
     assert (result.restored, result.theirs, path.read_text()) == ([str(path)], [], "-1")
 
 
+@pytest.mark.feature("BEY-JRN-01")
+def test_what_others_set_while_the_disk_was_full_is_what_is_put_back(machine, monkeypatch):
+    path = machine.put("cpu.cfs_quota_us", QOS, "-1")
+    machine.executor.apply([sequence(Write("cpu.cfs_quota_us", QOS, "5000"))], rule="r", now=1)
+
+    def full(fd: int, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(journal_module, "_write_all", full)
+    path.write_text("45000")
+    machine.executor.apply([sequence(Write("cpu.cfs_quota_us", QOS, "6000", cached=False))], rule="r", now=2)
+    monkeypatch.undo()
+    machine.executor.apply([], rule="another", now=3)
+    machine.journal.close()
+    assert (restore(machine.root).restored, path.read_text()) == ([str(path)], "45000")
+
+
 def test_damage_is_reported_and_the_rest_kept(tmp_path, caplog):
     journal = Journal(str(tmp_path / "journal"))
     journal.open()
