@@ -16,7 +16,7 @@ from koord.api.quantity import QuantityError
 from koord.api.v1alpha1.recommendation import CONDITION_RESIZE_PENDING
 from koord.decisions.record import Record, Subject
 from koord.decisions.recorder import Recorder
-from koord.kube.errors import ApiError
+from koord.kube.errors import ApiError, NotFound
 from koord.kube.informers import Informer, InformerFactory
 from roles.manager.controllers.writer import Writer
 from roles.manager.recommender import resize
@@ -41,6 +41,7 @@ class Resizer:
         self._keys: dict[str, str] = {}
         self._began: float | None = None
         self._not_before: dict[str, float] = {}
+        self._follows: dict[str, tuple[str, float]] = {}  # pod uid -> the Recommendation that it follows, and when it last did
         self._grown: list[tuple[float, str, Mapping[str, int]]] = []
 
     def attach(self) -> None:
@@ -57,6 +58,7 @@ class Resizer:
     def forget(self, uid: str) -> None:
         """A pod is gone."""
         self._not_before.pop(uid, None)
+        self._follows.pop(uid, None)
 
     async def follow(self, pods: Iterable[Pod], targets: Mapping[str, Amount], about: str) -> Finding | None:
         """One round for the pods of Recommendation `about`; what stands in the way of some. Raises NotLeading."""
@@ -65,6 +67,11 @@ class Resizer:
         waiting: dict[str, list[str]] = {}
         for pod in pods:
             now, uid = self._clock(), pod.metadata.uid
+            leader, at = self._follows.get(uid, (about, now))
+            if leader != about and now - at < resize.PAUSE:
+                waiting.setdefault(f"follows another Recommendation{leader.removeprefix('of')}", []).append(pod.metadata.name)
+                continue
+            self._follows[uid] = (about, now)
             not_before = self._not_before.get(uid, self._began + resize.PAUSE)
             step = resize.decide(pod, targets, now=now, not_before=not_before, room=lambda growth, pod=pod: self._room(pod, growth))  # type: ignore[misc]
             if step.body:
@@ -80,6 +87,8 @@ class Resizer:
         meta = pod.metadata
         try:
             await self._writer.resize(PODS, meta.name, step.body, meta.namespace)
+        except NotFound:
+            return resize.Step("the pod is gone, or this API server has no pods/resize (Kubernetes 1.33 and later)", waits=True)
         except ApiError as error:
             log.warning("pod %s: its resize is refused: %s; it is left alone for %.0f s", pod.key, error, step.pause)
             return resize.Step(f"the API server refuses the resize: {error}", waits=True)

@@ -300,6 +300,25 @@ def test_pods_grow_no_further_than_their_quota_together() -> None:
     asyncio.run(main())
 
 
+def test_a_pod_follows_one_recommendation_not_two() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        cluster.add("a", {"cpu": "2", "memory": "1Gi"})
+        cluster.show()
+        pods, resizer = cluster.world.pods.list(), cluster.controller._resizer
+        resizer._began = cluster.api.now - 2 * PAUSE
+        assert await resizer.follow(pods, TARGET, "of shop/web") is None
+        finding = await resizer.follow(pods, {"main": Amount(4.0, 1e9)}, "of shop/other")
+        assert finding is not None
+        assert "follows another Recommendation shop/web" in finding.message
+        assert len(cluster.api.resized) == 1
+        cluster.api.now += 2 * PAUSE  # the first one does not come any more
+        assert await resizer.follow(pods, {"main": Amount(4.0, 1e9)}, "of shop/other") is None
+        assert len(cluster.api.resized) == 2
+
+    asyncio.run(main())
+
+
 def test_a_resize_that_is_refused_is_told_and_not_repeated_at_once() -> None:
     async def main() -> None:
         cluster = Cluster()
