@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from koord import seams
 from koord.process.errors import ConfigurationError
+from koord.process.notify import notify, stay_watched
 from roles.koordlet.actuation.executor import Executor
 from roles.koordlet.actuation.journal import Journal, JournalError
 from roles.koordlet.actuation.restore import Restored, journal_path, put_back
@@ -125,6 +126,8 @@ async def run(life: Life, options: Options, root: HostRoot) -> None:
     guard = Guard(root, lock_file, action=options.guard_action, percent=options.guard_cpu_percent, cpus=os.cpu_count() or 1)
     watch, complaint = Watch(), ""
     log.info("koordlet may be gone for %g s; then: %s", options.guard_timeout, options.guard_action)
+    notify("READY=1")
+    life.spawn(stay_watched(life.stopping, lambda: True), "signs of life")
     while not life.stopping.is_set():
         now = seams.monotonic()
         watch = watch.looked(held=guard.held(), now=now)

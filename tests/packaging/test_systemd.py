@@ -17,7 +17,7 @@ from tests.support.processes import KOORD, ROOT, free_port
 
 UNITS = sorted((ROOT / "packaging" / "systemd").glob("*.service"))
 #: Highest exposure that `systemd-analyze security` may find, in tenths.
-EXPOSURE = {"koord-runtime-proxy.service": 20, "koordlet.service": 36}
+EXPOSURE = {"koord-runtime-proxy.service": 20, "koordlet.service": 36, "koordlet-guard.service": 18}
 
 #: The kernel's numbers of the capabilities that a unit may ask for.
 NUMBERS = {"CAP_NET_ADMIN": 12, "CAP_SYS_PTRACE": 19, "CAP_SYS_RESOURCE": 24, "CAP_PERFMON": 38}

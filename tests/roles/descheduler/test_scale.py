@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koord.api import selectors
 from koord.api.objects import Node, Pod, convert
 from koord.api.selectors import Requirement
-from koord.kube import selectors
 from roles.descheduler import registry
 from roles.descheduler.columns import Columns
 from roles.descheduler.framework.effects import Evict, Pause

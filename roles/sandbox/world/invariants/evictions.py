@@ -53,8 +53,8 @@ class OneNodeMakesRoom(Invariant):
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
-        self._nodes: dict[str, set[str]] = defaultdict(set)
-        self._gangs: dict[str, set[str]] = defaultdict(set)
+        self._victims: dict[str, list[tuple[str, str]]] = defaultdict(list)  # (node, gang) by preemptor
+        self._members: dict[str, int] = {}
 
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.bucket not in ("event", "event.events.k8s.io") or entry.verb != "ADDED" or entry.obj.get("reason") != "Preempted":
@@ -64,16 +64,22 @@ class OneNodeMakesRoom(Invariant):
         preemptor = note.partition("Preempted by ")[2].partition(" on node ")[0]
         node = note.partition(" on node ")[2].split(" ")[0].rstrip(".")
         victim = self.history.of("pod").get(f"{regarding.get('namespace')}/{regarding.get('name')}")
-        gang = annotations_of(victim).get(GANG, "")
-        if not preemptor.startswith("pod ") or not node:
-            return
-        nodes, gangs = self._nodes[preemptor], self._gangs[preemptor]
-        if node not in nodes and len(nodes) >= self._members(preemptor.removeprefix("pod ")) and not (gang and gang in gangs):
-            yield f"for {preemptor} pods of {', '.join(sorted(nodes | {node}))} were removed (last {regarding.get('name')})"
-        nodes.add(node)
-        gangs.add(gang)
+        if preemptor.startswith("pod ") and node:
+            self._members.setdefault(preemptor, self._together(preemptor.removeprefix("pod ")))
+            self._victims[preemptor].append((node, annotations_of(victim).get(GANG, "")))
+        yield from ()
 
-    def _members(self, uid: str) -> int:
+    def end(self) -> Iterator[str]:
+        for preemptor, victims in self._victims.items():
+            nodes = sorted({node for node, _ in victims})
+            # the nodes that must have been meant: others may have lost members of a gang that had one there
+            fewest = min(
+                len({node for node, gang in victims if node != meant and (not gang or (meant, gang) not in victims)}) + 1 for meant in nodes
+            )
+            if fewest > self._members[preemptor]:
+                yield f"for {preemptor} pods of {', '.join(nodes)} were removed"
+
+    def _together(self, uid: str) -> int:
         """How many pods make room for themselves together with this one."""
         pods = self.history.of("pod").values()
         gang = next((annotations_of(pod).get(GANG, "") for pod in pods if pod["metadata"]["uid"] == uid), "")
@@ -205,6 +211,11 @@ class RoomIsUsed(Preemptions):
                 return time
         return float("-inf")
 
+    @staticmethod
+    def _nominated(entry: Entry) -> str:
+        """The node that was promised: another leader knows it only when it was written down."""
+        return str(((entry.old or {}).get("status") or {}).get("nominatedNodeName") or "")
+
     def bound(self, entry: Entry, plan: Preemption) -> Iterator[str]:
         landed, pod = node_of(entry.new), entry.obj
         pinned = (pod["metadata"].get("labels") or {}).get("koordinator.sh/qosClass") in ("LSR", "LSE")
@@ -214,5 +225,5 @@ class RoomIsUsed(Preemptions):
         left = all(at is not None and decided - at >= self.settled for at in gone)
         if landed in plan.fitted:
             yield f"{entry.key} landed on {landed}, which had room for it when {len(plan.victims)} pods were asked to leave {plan.node}"
-        elif left and self._fits(pod, plan.node):
+        elif left and self._nominated(entry) == plan.node and self._fits(pod, plan.node):
             yield f"{entry.key} landed on {landed}; {len(plan.victims)} pods had left {plan.node} for it, where it fits"

@@ -31,6 +31,7 @@ class _Known:
     doubt: bool = False  # others set a value that an agent had written: nobody can tell whose it is
     unsaved: float | None = None  # when an agent wrote it while its disk was full
     lost: bool = False  # … and died before it could say so anywhere
+    wider: str | None = None  # what it would have held: its group was made under one that an agent had narrowed
     ours: set[str] = field(default_factory=set)
 
 
@@ -70,7 +71,9 @@ class FilesArePutBack(Invariant):
         known, value = self._files.get(entry.key), entry.new["value"]
         if role_of(entry.author) == "koordlet":
             if known is None:
-                known = self._files[entry.key] = _Known(entry.old["value"], value)
+                known = self._files[entry.key] = _Known(
+                    entry.old["value"], value, wider=self._without_agents(entry.key, entry.old["value"])
+                )
             known.ours.add(value)
             known.unsaved = entry.time if entry.new["full"] and value != known.first else None
         elif known is not None:
@@ -78,6 +81,12 @@ class FilesArePutBack(Invariant):
             known.doubt = value in known.ours
         if known is not None:
             known.now = value
+
+    def _without_agents(self, key: str, value: str) -> str | None:
+        """What a group that was made under one that an agent had narrowed would hold without it."""
+        directory, _, name = key.rpartition("/")
+        above = self._files.get(f"{directory.rpartition('/')[0]}/{name}")
+        return above.first if name == "cpuset.cpus" and above is not None and value in above.ours else None
 
     def _died(self, node: str, time: float) -> None:
         for key, known in self._files.items():
@@ -91,7 +100,7 @@ class FilesArePutBack(Invariant):
             if not key.startswith(f"{node}/") or known.lost:
                 continue
             wanted = known.first if known.theirs is None else known.theirs
-            if known.now != wanted and not (known.doubt and known.now == known.first):
+            if known.now not in (wanted, known.wider) and not (known.doubt and known.now == known.first):
                 whose = "it held before" if known.theirs is None else "others had set"
                 yield f"{key} holds {known.now!r}; {whose} {wanted!r}"
 
@@ -239,13 +248,14 @@ class StoppedOnlyWhenAgreed(Invariant):
 
 
 class HostsSettle(Invariant):
-    """When use stays as it is, no file of a host changes again and again.
+    """When use stays as it is, no file of a host swings to and fro: a quota by a tenth and more, anything else at all.
 
     But where CPUBurst steers quotas use does not stay: they go up while there is throttling and down while the node is busy.
     """
 
     seconds = 30.0
-    most = 4
+    most = 8
+    share = 0.1
     growing = "CPUBurst"
 
     def see(self, entry: Entry) -> Iterator[str]:
@@ -258,16 +268,28 @@ class HostsSettle(Invariant):
             if one.time <= since:
                 break
             if one.bucket == FILE and one.verb != "GONE" and role_of(one.author) == "koordlet":
-                late[one.key].append(one)
+                late[one.key].insert(0, one)
                 if one.request == self.growing:
                     steered.add(one.author)
         for key, entries in sorted(late.items()):
-            if entries[0].author in steered:
+            swings = self._swings(entries)
+            if entries[0].author not in steered and swings > self.most:
+                values = sorted({(one.new or {})["value"] for one in entries})
+                yield f"{key}: {swings} swings in {self.seconds:.0f} s, last by {entries[-1].request}, among {', '.join(values[:4])}"
+
+    def _swings(self, entries: list[Entry]) -> int:
+        """How often a value went another way than before; a write that was refused counts as one."""
+        count = heading = 0
+        for one in entries:
+            before, after = (str((part or {})["value"]).split(" ")[0] for part in (one.old, one.new))
+            if one.verb == "REFUSED" or not (before.lstrip("-").isdigit() and after.lstrip("-").isdigit()):
+                count += one.verb == "REFUSED" or before != after
                 continue
-            changes = [one for one in entries if one.verb == "REFUSED" or (one.old or {})["value"] != (one.new or {})["value"]]
-            if len(changes) > self.most:
-                values = sorted({(one.new or {})["value"] for one in changes})
-                yield f"{key}: {len(changes)} changes in {self.seconds:.0f} s, last by {entries[0].request}, among {', '.join(values[:4])}"
+            step = int(after) - int(before)
+            if abs(step) >= self.share * max(abs(int(before)), abs(int(after)), 1):
+                count += heading * step < 0
+                heading = 1 if step > 0 else -1
+        return count
 
 
 class RestoreSucceeds(Invariant):

@@ -37,6 +37,17 @@ def test_first_value_counts_and_restore_puts_it_back(machine):
     assert restore(machine.root).restored == []
 
 
+def test_a_group_made_under_narrowed_cpus_gets_those_that_it_would_have(machine):
+    above = machine.put("cpuset.cpus", QOS, "0-5")
+    machine.executor.apply([sequence(Write("cpuset.cpus", QOS, "0-2"))], rule="r", now=1)
+    born = machine.put("cpuset.cpus", f"{QOS}/pod", "0-2")  # as a runtime makes it: what the group above has
+    own = machine.put("cpuset.cpus", f"{QOS}/other", "1")
+    wider = sequence(*(Write("cpuset.cpus", group, "0-3") for group in (QOS, f"{QOS}/pod", f"{QOS}/other")))
+    machine.executor.apply([wider], rule="r", now=2)
+    assert restore(machine.root).failed == []
+    assert [path.read_text().strip() for path in (above, born, own)] == ["0-5", "0-5", "1"]
+
+
 def test_a_cgroup_made_anew_is_not_given_the_old_ones_value(machine):
     path = machine.put("cpu.cfs_quota_us", f"{QOS}/pod", "1111")
     machine.executor.apply([sequence(Write("cpu.cfs_quota_us", f"{QOS}/pod", "5000"))], rule="r", now=1)
