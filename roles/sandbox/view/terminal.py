@@ -118,7 +118,7 @@ def stacked(parts: Sequence[float], whole: float, width: int = BAR) -> list[int]
     sizes: list[int] = []
     for part in parts:
         left = width - sum(sizes)
-        sizes.append(min(max(round(width * part / whole), 0), left) if whole > 0 else 0)
+        sizes.append(min(max(round(width * min(part / whole, 1.0)), 0), left) if whole > 0 else 0)
     return [*sizes, width - sum(sizes)]
 
 

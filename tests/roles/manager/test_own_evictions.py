@@ -3,7 +3,6 @@
 import pytest
 
 from koord.api.kinds import VALIDATINGWEBHOOKCONFIGURATIONS
-from koord.apiserver.admission.webhook_rules import compile_hooks
 from roles.manager.options import WebhookOptions
 from roles.manager.webhooks import registration
 from roles.manager.webhooks.registry import EVICTION_PATH, WEBHOOKS
@@ -66,8 +65,7 @@ def test_only_koordlets_requests_come_and_they_wait_for_an_answer(bed):
         entry = await bed.until(registered)
         assert entry["failurePolicy"] == "Fail"
         assert entry["rules"][0]["resources"] == ["pods/eviction"]
-        [hook] = compile_hooks([{"metadata": {"name": VALIDATING}, "webhooks": [entry]}])
-        assert hook.users == (KOORDLET,)
+        assert any(KOORDLET in condition["expression"] for condition in entry["matchConditions"])
 
     bed(test)
 

@@ -58,7 +58,9 @@ def test_examples_of_the_documentation_are_clean(tmp_path: Path) -> None:
         block.split("```")[0]
         for page in sorted((ROOT / "docs").glob("*.md"))
         for block in page.read_text().split("```yaml\n")[1:]
-        if "apiVersion:" in block.split("```")[0] and "kind:" in block.split("```")[0]
+        if "apiVersion:" in block.split("```")[0]
+        and "kind:" in block.split("```")[0]
+        and "QuietHours" not in block.split("```")[0]  # the guide's own plugin; the guide is tested as a whole
     ]
     assert len(blocks) >= 5
     for block in blocks:

@@ -25,7 +25,7 @@ from roles.sandbox.world.world import Spec, World, quiet
 
 hostile, plan, policies = int(sys.argv[1]), tuple(Fault(**one) for one in orjson.loads(sys.argv[2])), sys.argv[3] == "policies"
 worlds.warm()
-spec = Spec(seed=11, nodes=3, pods=16, minutes=4.0, plan=plan, calm=60.0, hostile=hostile, policies=policies)
+spec = Spec(seed=11, nodes=3, pods=16, minutes=4.0, plan=plan, calm=60.0, cpus=16, hostile=hostile, policies=policies)
 with tempfile.TemporaryDirectory() as scratch, quiet():
     world = World(spec, Path(scratch))
     checker = Checker(world.history)
