@@ -42,7 +42,7 @@ def test_the_frozen_proxy_refuses_what_it_cannot_do(dist: Path) -> None:
     done = subprocess.run(
         [dist / "koord" / "koord", "runtime-proxy", "--backend-runtime-mode=Nonsense"], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "accepted: Containerd" in done.stderr
 
 
