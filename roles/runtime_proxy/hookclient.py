@@ -23,7 +23,8 @@ CHANNEL_OPTIONS = (
     ("grpc.max_metadata_size", MAX_METADATA),
     ("grpc.absolute_max_metadata_size", MAX_METADATA),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # not a pause, but the time that a new connection has until the other side speaks: on a busy node that takes seconds
+    ("grpc.min_reconnect_backoff_ms", 10_000),
     ("grpc.max_reconnect_backoff_ms", 2000),
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),  # kubelet repeats calls itself, and knows which may be repeated

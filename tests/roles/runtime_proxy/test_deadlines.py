@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -14,11 +15,11 @@ from koord.protocols import cri_pb2 as cri
 from koord.protocols import runtimehook_pb2 as hook
 from roles.runtime_proxy.afterwards import Afterwards
 from roles.runtime_proxy.deadline import Deadline, share
-from roles.runtime_proxy.hookclient import HookError
+from roles.runtime_proxy.hookclient import HookClient, HookError
 from roles.runtime_proxy.lanes import Lanes
 from roles.runtime_proxy.registration import HookServer as Registered
 from roles.runtime_proxy.stages import HookRefusal, HookRules, Stages
-from tests.roles.runtime_proxy.support import Engine, HookServer, create, proxied, run_pod, until
+from tests.roles.runtime_proxy.support import Engine, Handlers, HookServer, create, proxied, run_pod, until
 
 
 class SlowEngine(Engine):
@@ -220,3 +221,36 @@ def test_a_hook_is_given_a_budget_of_its_own(policy: str, part: float) -> None:
         assert caller.given[1:] in ([None], [pytest.approx(2.0)]), "after the answer: nobody waits; before it: a fifth"
 
     asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-HOOK-01")
+def test_a_hook_server_that_is_slow_to_speak_is_waited_for(tmp_path: Path) -> None:
+    """koordlet's has to load its gRPC on the first connection, which takes its time on a busy node."""
+
+    async def main() -> None:
+        server = HookServer({"PreRunPodSandboxHook": hook.PodSandboxHookResponse(labels={"a": "b"})})
+        listener = grpc.aio.server()
+        listener.add_generic_rpc_handlers((Handlers(server.handler),))
+        listener.add_insecure_port(f"unix:{tmp_path}/inner.sock")
+        await listener.start()
+
+        async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while data := await reader.read(65536):
+                writer.write(data)
+            writer.close()
+
+        async def front(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await asyncio.sleep(0.6)
+            inner_reader, inner_writer = await asyncio.open_unix_connection(f"{tmp_path}/inner.sock")
+            with contextlib.suppress(ConnectionError):
+                await asyncio.gather(pump(reader, inner_writer), pump(inner_reader, writer))
+
+        async with await asyncio.start_unix_server(front, f"{tmp_path}/outer.sock"):
+            client = HookClient(10.0)
+            registered = Registered("x.json", f"{tmp_path}/outer.sock", ("PreRunPodSandbox",), "Fail")
+            answer = await client.call(registered, "PreRunPodSandbox", hook.PodSandboxHookRequest(), None)
+            assert dict(answer.labels) == {"a": "b"}
+            await client.close()
+        await listener.stop(0)
+
+    asyncio.run(main())
