@@ -22,7 +22,7 @@ from koord.process.flags import (
     go_command,
 )
 from roles.manager.options import CONTROLLERS
-from roles.manager.recommender.policy import MEMORY_MODELS
+from roles.manager.recommender.flags import policy_options
 
 _PLUGINS = ("CPUNormalization", "ResourceAmplification", "MidResource", "BatchResource", "GPUDeviceResource", "RDMADeviceResource")
 
@@ -109,25 +109,7 @@ _PLUGINS = ("CPUNormalization", "ResourceAmplification", "MidResource", "BatchRe
 )
 @duration_option("--abnormal-node-interval", default=15.0, help="How often nodes are judged (gate AbnormalNodes).")
 @duration_option("--recommender-interval", default=60.0, help="How often usage is looked at.")
-@click.option(
-    "--recommender-cpu-percentile", type=float, default=0.9, show_default=True, help="Share of CPU samples that the target covers."
-)
-@click.option("--recommender-memory-percentile", type=float, default=0.9, show_default=True, help="Share of daily memory peaks it covers.")
-@click.option("--recommendation-margin-fraction", type=float, default=0.15, show_default=True, help="What is put on top, as a share.")
-@duration_option("--recommender-half-life", default=86400.0, help="After how long a sample counts half.")
-@click.option("--recommender-min-cpu-millicores", type=int, default=25, show_default=True, help="Least CPU of a pod.")
-@click.option("--recommender-min-memory-mb", type=int, default=250, show_default=True, help="Least memory of a pod, MiB.")
-@click.option(
-    "--recommender-memory-model", type=click.Choice(MEMORY_MODELS), default="auto", show_default=True, help="How memory targets are found."
-)
-@click.option("--recommender-kill-price", type=float, default=10.0, show_default=True, help="Cost of a kill, in days of the memory.")
-@click.option(
-    "--recommender-resize-cpu-percentile",
-    type=float,
-    default=0.97,
-    show_default=True,
-    help="Share of recent CPU, of pods resized in place.",
-)
+@policy_options
 @click.option("--recommender-prometheus-address", default="", help="Prometheus that is asked for eight days of history, http(s)://...")
 @bool_option("--validate-config", default=False, help="Check the flags and the environment, and exit.")
 @bool_option("--disable-no-deepcopy", default=False, help="Accepted for compatibility: caches are never copied.")

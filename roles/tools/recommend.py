@@ -14,10 +14,11 @@ import click
 
 from koord.config.errors import ConfigError
 from koord.process.errors import ConfigurationError
-from koord.process.flags import GoCommand, bool_option, duration_option
+from koord.process.flags import GoCommand, bool_option
 from roles.manager.recommender import fleets, history
 from roles.manager.recommender.backtest import MOVING_MAXIMUM, VPA_DEFAULTS, Outcome, Series, Usage, replay
-from roles.manager.recommender.policy import MEMORY_MODELS, Policy, checked
+from roles.manager.recommender.flags import policy_options
+from roles.manager.recommender.policy import Policy, checked
 from roles.tools import usage
 
 
@@ -44,25 +45,7 @@ def command() -> None:
 @click.option("--prometheus", default="", help="Take the last eight days of a namespace from this Prometheus, http(s)://...")
 @click.option("--namespace", default="", help="That namespace.")
 @click.option("--pods", default=".+", show_default=True, help="A regular expression of pod names there.")
-@click.option(
-    "--recommender-cpu-percentile", type=float, default=0.9, show_default=True, help="Share of CPU samples that the target covers."
-)
-@click.option("--recommender-memory-percentile", type=float, default=0.9, show_default=True, help="Share of daily memory peaks it covers.")
-@click.option("--recommendation-margin-fraction", type=float, default=0.15, show_default=True, help="What is put on top, as a share.")
-@duration_option("--recommender-half-life", default=86400.0, help="After how long a sample counts half.")
-@click.option("--recommender-min-cpu-millicores", type=int, default=25, show_default=True, help="Least CPU of a pod.")
-@click.option("--recommender-min-memory-mb", type=int, default=250, show_default=True, help="Least memory of a pod, MiB.")
-@click.option(
-    "--recommender-memory-model", type=click.Choice(MEMORY_MODELS), default="auto", show_default=True, help="How memory targets are found."
-)
-@click.option("--recommender-kill-price", type=float, default=10.0, show_default=True, help="Cost of a kill, in days of the memory.")
-@click.option(
-    "--recommender-resize-cpu-percentile",
-    type=float,
-    default=0.97,
-    show_default=True,
-    help="Share of recent CPU, of pods resized in place.",
-)
+@policy_options
 @bool_option("--curve", default=True, help="Also replay other settings, and mark those that no other beats in everything.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format.")
 def backtest(files: tuple[Path, ...], **flags: Any) -> None:

@@ -85,12 +85,7 @@ class _Timer(_Handle):
     __slots__ = ("_when",)
 
     def __init__(self, when: float, callback: Any, args: Any, loop: Any, context: contextvars.Context | None) -> None:
-        self._context = contextvars.copy_context() if context is None else context
-        self._loop = loop
-        self._callback = callback
-        self._args = args
-        self._cancelled = False
-        self._repr = None
+        super().__init__(callback, args, loop, context)
         self._when = when
 
     def when(self) -> float:

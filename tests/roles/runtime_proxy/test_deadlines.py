@@ -242,7 +242,7 @@ def test_a_hook_server_that_is_slow_to_speak_is_waited_for(tmp_path: Path) -> No
         async def front(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await asyncio.sleep(0.6)
             inner_reader, inner_writer = await asyncio.open_unix_connection(f"{tmp_path}/inner.sock")
-            with contextlib.suppress(ConnectionError):
+            with contextlib.suppress(ConnectionError), contextlib.closing(writer), contextlib.closing(inner_writer):
                 await asyncio.gather(pump(reader, inner_writer), pump(inner_reader, writer))
 
         async with await asyncio.start_unix_server(front, f"{tmp_path}/outer.sock"):
