@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -110,6 +111,14 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     yield from _timed(item)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_open() -> Iterator[None]:
+    """What a test forgets to close fails that test, not one that happens to run when it is collected."""
+    yield
+    gc.collect()
+    gc.freeze()  # the next collection looks at one test's objects again
 
 
 class _AtOnce:

@@ -93,7 +93,7 @@ class Acting:
     async def _write(self, view: View, step: Step, policy: Policy, job: PodMigrationJob) -> PodMigrationJob:
         if step.status is None:
             return job
-        written = await self._writing.status(job, step.status)
+        written = await self._writing.status(job, step.status, told=True)
         self._telling.step(job, step, policy.events, view.now)
         return written
 

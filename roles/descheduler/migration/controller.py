@@ -188,9 +188,10 @@ class Migrations:
 
         def job_seen(job: PodMigrationJob) -> None:
             self._judge(job)
-            if not status.finished(job) or self._may_hold(job):
+            ended = status.finished(job)
+            if self._may_hold(job) if ended else not jobs.is_told(job):  # its own refusal is no reason to ask again at once
                 queue.add(job.metadata.name)
-            if status.finished(job) and (held := self.reservations.get(template.mine(job))) is not None:
+            if ended and (held := self.reservations.get(template.mine(job))) is not None:
                 queue.add_all(self.pools.concerned(held) - {job.metadata.name})
 
         def job_gone(job: PodMigrationJob) -> None:

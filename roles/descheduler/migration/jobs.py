@@ -24,6 +24,7 @@ class Jobs:
         self.informer.index("uid", lambda job: job.metadata.uid)
         self._clock = clock
         self._written: dict[str, tuple[PodMigrationJob, float]] = {}
+        self._told: dict[str, int] = {}
         self.informer.add_handler(on_add=self._seen, on_update=lambda _, job: self._seen(job), on_delete=self._deleted)
         self.version = 0  # changes with every job that changes
 
@@ -35,6 +36,14 @@ class Jobs:
             self._written[job.metadata.name] = (job, self._clock())
             self.version += 1
         return job
+
+    def told(self, job: PodMigrationJob) -> None:
+        """Its status was written, on the newest version: who wrote it goes on with it and need not be told."""
+        self._told[job.metadata.name] = _version(job)
+
+    def is_told(self, job: PodMigrationJob) -> bool:
+        """Whether this version of a job, or one that was known when it was made, is our own last status."""
+        return _version(job) <= self._told.get(job.metadata.name, -1)
 
     def forget(self, name: str) -> None:
         """The API server says that there is no such job."""
@@ -91,6 +100,7 @@ class Jobs:
 
     def _deleted(self, job: PodMigrationJob) -> None:
         self.version += 1
+        self._told.pop(job.metadata.name, None)
         written = self._written.get(job.metadata.name)
         if written is not None and written[0].metadata.uid == job.metadata.uid:
             del self._written[job.metadata.name]

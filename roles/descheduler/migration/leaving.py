@@ -31,8 +31,10 @@ def leave(view: View) -> Step | None:
         return Step("Waiting", condition.message)
     if begun and _goes(view):
         return Step("Evicting", f"{view.about_pod} leaves", act=Act.EVICT)
+    if view.pairing.claimed:  # by an exchange that was cut short: the other job goes on with it, if this one's pod stays
+        return _not_yet(view, f"{view.about_reservation} is awaited by another job's Pod still", begun=begun)
     if view.pairing.unsettled and view.reservation is not None and used(view.reservation):
-        return _perhaps_another(view, begun=begun)
+        return _not_yet(view, f"{view.about_reservation} is used by another Pod: perhaps another place is left", begun=begun)
     if no_place := _no_place(view):
         return fail(view, *no_place)
     return Step("Evicting", f"{view.about_pod} is to leave", act=Act.EVICT)
@@ -44,9 +46,8 @@ def _goes(view: View) -> bool:
     return meta is not None and (bool(meta.deletion_timestamp) or names.ANNOTATION_SOFT_EVICTION in meta.annotations)
 
 
-def _perhaps_another(view: View, *, begun: bool) -> Step:
-    """The place is used, but another one may be left for it soon. An eviction that was meant but not done is meant no more."""
-    why = f"{view.about_reservation} is used by another Pod: perhaps another place is left"
+def _not_yet(view: View, why: str, *, begun: bool) -> Step:
+    """There may be a place for the pod soon. An eviction that was meant but not done is meant no more."""
     return refused(view, why) if begun else Step("Waiting", why, wait=UNSETTLED)
 
 

@@ -32,8 +32,8 @@ class Pairing:
 
     `taken`: the reservation of another job that this job's successor used; `heir`: the job that gets what is given up for it, None for
     nobody. `spare`: a place made for this job that no job needs. `unsettled`: somebody may still come into a place of the pool,
-    so that who stands for whom will be known later. `shared`: another job names this job's reservation too. `elsewhere`: the successor,
-    which did not come into any reservation of the pool.
+    so that who stands for whom will be known later. `shared`: another job names this job's reservation too; `claimed`: one whose pod leaves
+    or has left. `elsewhere`: the successor, which did not come into any reservation of the pool.
     """
 
     taken: Reservation | None = None
@@ -41,6 +41,7 @@ class Pairing:
     spare: Reservation | None = None
     unsettled: bool = False
     shared: bool = False
+    claimed: bool = False
     elsewhere: Pod | None = None
 
 
@@ -99,10 +100,10 @@ class Pool:
             unsettled = taken is None and any(map(self._lost, self.reservations))
             elsewhere = None if taken is not None or unsettled else self._elsewhere().get(job.metadata.uid)
             return Pairing(taken, heir, spare, unsettled=unsettled, elsewhere=elsewhere)
-        open_ = (peer for peer in self.peers if peer is not me and peer.open)
-        unsettled = any(status.finished(job) or self._suits(peer.reservation, me) for peer in open_)
-        shared = any(peer is not me and _same(peer.reservation, me.reservation) for peer in self.peers)
-        return Pairing(spare=spare, unsettled=unsettled, shared=shared)
+        others = [peer for peer in self.peers if peer is not me]
+        unsettled = any(peer.open and (status.finished(job) or self._suits(peer.reservation, me)) for peer in others)
+        sharing = [peer for peer in others if _same(peer.reservation, me.reservation)]
+        return Pairing(spare=spare, unsettled=unsettled, shared=bool(sharing), claimed=any(peer.open for peer in sharing))
 
     def _takings(self) -> dict[str, tuple[Reservation, PodMigrationJob | None]]:
         """By the uid of a job whose pod has left: the reservation that its successor used instead of its own, and who gets its own.

@@ -35,9 +35,12 @@ class Writing:
 
     # ---------------------------------------------------------------- jobs
 
-    async def status(self, job: PodMigrationJob, changed: PodMigrationJobStatus) -> PodMigrationJob:
-        """Write a status on this very version of the job. Raises Conflict if there is a newer one."""
-        return await self._patch(job, {"status": status.wire(changed)}, subresource="status")
+    async def status(self, job: PodMigrationJob, changed: PodMigrationJobStatus, *, told: bool = False) -> PodMigrationJob:
+        """Write a status on this very version of the job. Raises Conflict if there is a newer one. `told`: its worker writes it itself."""
+        written = await self._patch(job, {"status": status.wire(changed)}, subresource="status")
+        if told:
+            self._jobs.told(written)
+        return written
 
     async def job(self, job: PodMigrationJob, body: dict[str, Any]) -> PodMigrationJob:
         """Merge-patch a job on this very version. Raises Conflict if there is a newer one."""

@@ -181,6 +181,25 @@ def test_a_disruption_budget_is_waited_for() -> None:
 
 
 @pytest.mark.feature("DS-MC-08")
+def test_a_refusal_that_was_written_is_no_reason_to_ask_again_at_once() -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", metadata=FORCE)
+        async with Failing(world.client.config) as client:
+            client.errors = [(errors.TooManyRequests(429, "TooManyRequests", "a budget"), False)] * 1000
+            life = await world.live(client=client)
+            await world.job(mode="EvictDirectly")
+            await world.until_job("j", condition="Eviction=False/FailedEvict")
+            await asyncio.sleep(1)
+            assert client.asked < 12  # each pause is twice the one before
+            client.errors.clear()
+            await world.client.patch(kinds.PODMIGRATIONJOBS, "j", {"metadata": {"labels": {"seen": "yes"}}})  # what others write is
+            await world.until_job("j", phase="Succeeded")
+            await life.kill()
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-08")
 @pytest.mark.parametrize(
     "error",
     [

@@ -171,3 +171,39 @@ def test_pods_of_one_workload_that_move_at_once_always_have_a_place() -> None:
 @pytest.mark.feature("DS-MC-03")
 def test_nothing_is_left_behind_while_strangers_take_places() -> None:
     run_state_machine_as_test(MovingAmongStrangers, settings=QUICK)
+
+
+@pytest.mark.feature("DS-MC-03")
+def test_a_pod_stays_while_an_exchange_that_was_cut_short_gives_it_a_place() -> None:
+    """Both jobs name one place: the pod that left has its successor in the other one, and its job is to say so first."""
+    model = Model(2, 2)
+
+    def rest(uid: str) -> None:
+        while model.step(uid):
+            pass
+
+    for uid, node in (("j-p0", "n2"), ("j-p1", "n3")):
+        while f"r-{uid}" not in model.reservations:
+            model.step(uid)
+        model.place(f"r-{uid}", node)
+    model.crash()
+    rest("j-p0")
+    assert model.evicted == ["p0"]
+    model.create()
+    model.bind(model.unbound()[0], "r-j-p1")
+    model.sync("r-j-p1")
+    while place(model, "j-p1") != "r-j-p0":
+        model.step("j-p1") or model.step("j-p0")
+    model.crash()
+    assert place(model, "j-p0") == "r-j-p0"
+    rest("j-p1")
+    assert model.evicted == ["p0"]
+    rest("j-p0")
+    assert place(model, "j-p0") == "r-j-p1"
+    rest("j-p1")
+    assert model.evicted == ["p0", "p1"]
+
+
+def place(model: Model, job: str) -> str:
+    ref = status.reservation_ref(model.jobs[job])
+    return ref.name if ref is not None else ""
