@@ -262,6 +262,8 @@ def test_from_pressure_files_to_an_event(tmp_path, monkeypatch) -> None:
     """The whole agent: PSI files in; gauge, event, record and, asked for by name, an eviction out."""
     monkeypatch.setattr(interference, "WARM_UP", 3)
     monkeypatch.setattr(interference, "LEAST_POINTS", 5)
+    monkeypatch.setattr(interference, "IN_A_ROW", 2)
+    monkeypatch.setattr(interference, "TRIAL", 3.0)
 
     async def story(c: Cluster) -> None:
         await c.node({"extensions": {"interference": {"evictAfterSeconds": 1, "actions": ["squeeze", "evict"]}}})
@@ -285,7 +287,7 @@ def test_from_pressure_files_to_an_event(tmp_path, monkeypatch) -> None:
 
             def learned() -> bool:
                 state = app.acting.manager._running["InterferenceDetection"].state
-                return any(w.baseline.count >= 20 for w in state.watched.values())
+                return any(w.baseline.count >= 8 for w in state.watched.values())
 
             await until(learned, "a baseline", 60)
             assert "koordlet_interference{" not in app.metrics.internal_text()

@@ -258,6 +258,8 @@ def test_from_pressure_to_a_squeezed_pod_and_a_word_in_the_nodemetric(tmp_path, 
     """The whole agent. Observing reports what it finds, and neither touches the pod nor asks anybody to move it."""
     monkeypatch.setattr(interference, "WARM_UP", 3)
     monkeypatch.setattr(interference, "LEAST_POINTS", 5)
+    monkeypatch.setattr(interference, "IN_A_ROW", 2)
+    monkeypatch.setattr(interference, "TRIAL", 3.0)
     monkeypatch.setattr(nodemetric_loop, "WRITES_PER_SECOND", 5.0)
     monkeypatch.setattr(policy, "MIN_INTERVAL", 1)
 
@@ -291,7 +293,7 @@ def test_from_pressure_to_a_squeezed_pod_and_a_word_in_the_nodemetric(tmp_path, 
                 if not hasattr(app, "acting"):
                     return False
                 state = app.acting.manager._running["InterferenceDetection"].state
-                return any(w.baseline.count >= 20 for w in state.watched.values())
+                return any(w.baseline.count >= 8 for w in state.watched.values())
 
             await until(learned, "a baseline", 60)
             pressure(40.0)
