@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "doctor": ("roles.tools.doctor.cli", "command", "Check that host and cluster are ready for koord."),
     "lint": ("roles.tools.lint.cli", "command", "Check configurations and objects without a cluster."),
     "probe": ("roles.tools.probe", "command", "Ask a role's health from inside its container."),
+    "plugin": ("roles.tools.plugin", "command", "Begin a plugin of your own: its file and a test that runs."),
     "completion": ("roles.tools.completion", "command", "Print the script that completes commands and flags in a shell."),
     "why": ("roles.tools.why", "command", "Explain a pod or a node from the decision records."),
 }

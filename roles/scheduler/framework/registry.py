@@ -68,9 +68,9 @@ def load_entry_points(registry: Registry) -> None:
 
 
 def load_path(registry: Registry, path: str) -> None:
-    """Add the plugin classes that a Python file, or every *.py file of a folder, defines. Raises PluginError."""
+    """Add the plugin classes that a Python file, or every *.py file of a folder but its tests, defines. Raises PluginError."""
     target = Path(path)
-    files = sorted(target.glob("*.py")) if target.is_dir() else [target]
+    files = sorted(file for file in target.glob("*.py") if not file.name.startswith("test_")) if target.is_dir() else [target]
     if not target.exists() or not files:
         raise PluginError(f"plugin path {path!r} is neither a Python file nor a folder with some")
     for file in files:

@@ -1,0 +1,78 @@
+"""A node of plain files for tests of strategies and pod policies: samples, pods and the NodeSLO by call. No API server, no kubelet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from koord.api.objects import Node, Pod
+from roles.koordlet.host.cgroup import Cgroups
+from roles.koordlet.host.files import HostFiles
+from roles.koordlet.host.root import HostRoot
+from roles.koordlet.qos.outcome import Outcome, Strategy
+from roles.koordlet.states.model import HostState, PodState, Snapshot
+from roles.koordlet.states.pods import pod_state
+from roles.koordlet.states.slo import effective_slo
+from roles.koordlet.store.store import MetricStore
+from roles.koordlet.store.view import MetricsView
+
+NODE = "node-a"
+
+
+class World:
+    """A host below `base` with cgroup v1; `allocatable` are the node's amounts. `now` (seconds) moves by hand."""
+
+    def __init__(self, base: Path, *, cpu: str = "16", memory: str = "64Gi") -> None:
+        for directory in ("", "cpu/kubepods.slice", "cpuset/kubepods.slice", "memory/kubepods.slice", "cpuacct/kubepods.slice", "blkio"):
+            (base / "sys/fs/cgroup" / directory).mkdir(parents=True, exist_ok=True)
+        (base / "proc").mkdir(exist_ok=True)
+        root = HostRoot.at(str(base))
+        self.host = HostState(root, Cgroups.detect(root), HostFiles())
+        amounts = {"cpu": cpu, "memory": memory, "pods": "110"}
+        self.node = msgspec.convert({"metadata": {"name": NODE}, "status": {"capacity": amounts, "allocatable": amounts}}, Node)
+        self.pods: list[PodState] = []
+        self.slo: dict[str, Any] = {}
+        self.now = 1_700_000_000.0
+        self._store = MetricStore()
+
+    def sample(self, kind: str, value: float, *properties: str) -> None:
+        """A measured value of now; `kind` is one of `roles.koordlet.store.kinds`, `properties` whom it is about (a pod's uid, say)."""
+        self._store.append(self.now, [(kind, properties, value)])
+
+    def pod(self, name: str, *, qos: str = "", kube_qos: str = "Burstable", **metadata: Any) -> PodState:
+        """A running pod with one container, as the kubelet lists it; `qos` is koord's class (LS, BE, …), `kube_qos` that of Kubernetes."""
+        labels = {**({"koordinator.sh/qosClass": qos} if qos else {}), **metadata.pop("labels", {})}
+        status = {"name": "main", "containerID": f"containerd://{name}", "state": {"running": {}}}
+        wire = {
+            "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}", "labels": labels, **metadata},
+            "spec": {"nodeName": NODE, "containers": [{"name": "main"}]},
+            "status": {"phase": "Running", "qosClass": kube_qos, "containerStatuses": [status]},
+        }
+        made = pod_state(msgspec.convert(wire, Pod), self.host.cgroups)
+        self.pods.append(made)
+        return made
+
+    def snapshot(self) -> Snapshot:
+        """The picture that a strategy gets now."""
+        self.host.files.begin_tick()
+        return Snapshot(
+            time=self.now,
+            node_name=NODE,
+            host=self.host,
+            node=self.node,
+            slo=effective_slo(self.slo)[0],
+            pods=tuple(self.pods),
+            topology=None,
+            nrt=None,
+            metrics=MetricsView(self._store, self.now),
+            collect_interval=1.0,
+            pods_synced=True,
+        )
+
+    def decide(self, strategy: Strategy[Any], state: Any = None) -> Outcome[Any]:
+        """What a strategy decides now; nothing is written."""
+        snapshot = self.snapshot()
+        assert snapshot.slo is not None
+        return strategy.decide(snapshot, snapshot.slo, strategy.initial() if state is None else state, self.now)
