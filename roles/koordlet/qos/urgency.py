@@ -1,7 +1,7 @@
 """When kernel pressure calls for a tick out of turn (BEY-PSI-01). Pure.
 
-A stall alone is no news: best-effort work that fills a node, or is held by a quota, waits all the time. What cannot wait is that
-those who come first need more than the last tick knew of while somebody waits for CPU, or that they wait more than usual themselves.
+A stall alone does not trigger anything, because best-effort pods that fill a node, or are held by a quota, always wait for CPU. A tick
+comes early when somebody waits for CPU and the services need more than the last tick knew of, or wait longer than usual themselves.
 """
 
 from __future__ import annotations
