@@ -1,0 +1,272 @@
+"""What would become of a cluster: the scheduler's own cycle on the changed picture, and the books before and after. Pure (BEY-SIM-01)."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from koord.accounting.pods import pod_requests
+from koord.accounting.resources import ResourceVector, add_into, parse, parse_quantity, scale
+from koord.api import kinds, names
+from koord.api.objects import Namespace, Node, NodeMetric, Pod, ResourceMap
+from roles.scheduler.whatif import Placement, Scheduler, Simulation, Snapshot
+from roles.tools.simulate.changes import MIRROR, Changed, clones, shape_of
+from roles.tools.simulate.overcommit import Overcommit, admitted
+from roles.tools.simulate.picture import Obj, Picture, Structs, key_of
+
+ESTIMATE = 0.85
+"""Part of its request that a pod which is not measured yet is taken to use."""
+MOST = 256  # new nodes of a shape that are tried for pods that find no place
+SHOWN = ("cpu", "memory", names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY, names.RESOURCE_MID_CPU, names.RESOURCE_MID_MEMORY)
+
+
+@dataclass(slots=True)
+class Fate:
+    """What becomes of a pod. `left` is the node that it had to leave, "" for a pod that was new or waiting."""
+
+    pod: str
+    node: str
+    message: str = ""
+    left: str = ""
+    waited: bool = False
+    victims: list[str] = field(default_factory=list)
+    nominated: str = ""
+
+
+@dataclass(slots=True)
+class Use:
+    """Requested and there is, summed over all nodes: milli-cores, bytes, numbers."""
+
+    resource: str
+    requested: tuple[int, int]
+    available: tuple[int, int]
+
+
+@dataclass(slots=True)
+class Quota:
+    """An ElasticQuota's use of one resource, before and after, and its max (None: no bound)."""
+
+    quota: str
+    resource: str
+    used: tuple[int, int]
+    max: int | None
+
+
+@dataclass(slots=True)
+class Answer:
+    """Everything that the command tells. `free` nodes carry DaemonSet pods at most; `hot` are (node, percent before, percent after)."""
+
+    fates: list[Fate] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    helps: list[str] = field(default_factory=list)
+    free: list[str] = field(default_factory=list)
+    hot: list[tuple[str, int, int]] = field(default_factory=list)
+    uses: list[Use] = field(default_factory=list)
+    quotas: list[Quota] = field(default_factory=list)
+
+    @property
+    def placed(self) -> list[Fate]:
+        return [fate for fate in self.fates if fate.node]
+
+    @property
+    def pending(self) -> list[Fate]:
+        return [fate for fate in self.fates if not fate.node]
+
+    @property
+    def fits(self) -> bool:
+        """Whether everybody who is to run runs, and nobody has to go for it or is lost."""
+        return not (self.lost or self.refused or any(not fate.node and not fate.waited for fate in self.fates))
+
+    def as_json(self) -> dict[str, Any]:
+        return {"fits": self.fits, **asdict(self)}
+
+
+class Simulator:
+    """Answers for one cluster. `now` in Unix time; the same `seed` gives the same answer. Raises as `Scheduler.simulate`."""
+
+    def __init__(self, scheduler: Scheduler, *, now: float, seed: int = 0, hot: int = 65) -> None:
+        self._scheduler, self._now, self._seed, self._hot = scheduler, now, seed, hot
+        self._feeds = scheduler.kinds()
+        self._structs = Structs()
+        self._overcommit = Overcommit(self._structs, now)
+
+    def ask(self, before: Picture, changed: Changed) -> Answer:
+        """What the changes lead to."""
+        answer = Answer(lost=changed.lost)
+        chance = random.Random(self._seed)
+        before, after = self._overcommit.offered(before), self._overcommit.offered(changed.picture)
+        fresh = [pod for pod in changed.new if key_of(pod) not in changed.leave]
+        made, answer.refused = admitted(after, fresh, lambda: chance.randrange(100))
+        moved = [pod for pod in changed.new if key_of(pod) in changed.leave]
+        waiting = [pod for pod in after.all(kinds.PODS).values() if _waits(pod)]
+        pods = [self._structs.of(pod, Pod) for pod in (*moved, *made, *waiting)]
+        placements = self._simulation(after).place(pods)
+        keys = {key_of(pod) for pod in waiting}
+        answer.fates = [_fate(each, changed.leave, keys) for each in placements]
+        nodes = {fate.pod: fate.node for fate in answer.fates if fate.node}
+        asked = {pod.key: pod for pod in pods}
+        self._books(answer, before, after, [(asked[key], node) for key, node in nodes.items()])
+        if answer.pending:
+            answer.helps = self._helps(after, pods, answer)
+        return answer
+
+    def _simulation(self, picture: Picture) -> Simulation:
+        of = self._structs.of
+        nodes = [of(node, Node) for node in picture.all(kinds.NODES).values()]
+        pods = [of(pod, Pod) for pod in picture.all(kinds.PODS).values() if (pod.get("spec") or {}).get("nodeName")]
+        namespaces = [of(each, Namespace) for each in picture.all(kinds.NAMESPACES).values()]
+        objects = {kind: [of(each, feed.projection) for each in picture.all(feed.kind).values()] for kind, feed in self._feeds.items()}
+        return self._scheduler.simulate(Snapshot(nodes, pods, namespaces, objects), now=self._now, seed=self._seed)
+
+    # ---------------------------------------------------------------- what helps
+
+    def _helps(self, after: Picture, pods: Sequence[Pod], answer: Answer) -> list[str]:
+        """The smallest changes that would give everybody a place: pods that would go, or new nodes of a shape that is there."""
+        found = [
+            f"{len(fate.victims)} pods of lower priority leave {fate.nominated}: {', '.join(fate.victims)} (for {fate.pod})"
+            for fate in answer.pending
+            if fate.victims
+        ]
+        models: dict[tuple[Any, ...], str] = {}
+        for name, node in sorted(after.all(kinds.NODES).items()):
+            if not (node.get("spec") or {}).get("unschedulable"):
+                models.setdefault(shape_of(node), name)
+        best: tuple[int, str] | None = None
+        for like in models.values():
+            bound = best[0] - 1 if best is not None else MOST
+            count = self._nodes_needed(after, pods, like, bound)
+            if count is not None:
+                best = count, like
+        if best is not None:
+            found.append(f"{best[0]} more {'node' if best[0] == 1 else 'nodes'} like {best[1]} (--more {best[0]}={best[1]})")
+        return found
+
+    def _nodes_needed(self, after: Picture, pods: Sequence[Pod], like: str, most: int) -> int | None:
+        low, high = 0, 1
+        while high <= most and not self._all_fit(after, pods, like, high):
+            low, high = high, high * 2
+        if high > most and not (low < most and self._all_fit(after, pods, like, most)):
+            return None
+        high = min(high, most)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._all_fit(after, pods, like, middle) else (middle, high)
+        return high if high <= most else None
+
+    def _all_fit(self, after: Picture, pods: Sequence[Pod], like: str, count: int) -> bool:
+        more = after.copy()
+        for node in clones(after, like, count):
+            more.put(node)
+        return all(each.placed for each in self._simulation(more).place(pods))
+
+    # ---------------------------------------------------------------- books
+
+    def _books(self, answer: Answer, before: Picture, after: Picture, placed: list[tuple[Pod, str]]) -> None:
+        then_bound = [*self._bound(after)]
+        was = _Books(self._bound(before))
+        will = _Books(then_bound, placed)
+        there, then = _allocatable(before), _allocatable(after)
+        for resource in SHOWN:
+            pair = _total(there, resource), _total(then, resource)
+            if any(pair):
+                answer.uses.append(Use(resource, (was.total.get(resource, 0), will.total.get(resource, 0)), pair))
+        answer.quotas = [*_quotas(after, was.quotas, will.quotas)]
+        busy = {node for _, node in placed} | {
+            pod["spec"]["nodeName"] for pod in after.all(kinds.PODS).values() if (pod.get("spec") or {}).get("nodeName") and not _stays(pod)
+        }
+        answer.free = sorted(after.all(kinds.NODES).keys() - busy)
+        answer.hot = [*self._hot_nodes(before, after, placed, {pod.key for pod in then_bound})]
+
+    def _bound(self, picture: Picture) -> Iterator[Pod]:
+        for pod in picture.all(kinds.PODS).values():
+            if (pod.get("spec") or {}).get("nodeName") and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+                yield self._structs.of(pod, Pod)
+
+    def _hot_nodes(
+        self, before: Picture, after: Picture, placed: Iterable[tuple[Pod, str]], stays: set[str]
+    ) -> Iterator[tuple[str, int, int]]:
+        """Nodes whose CPU use passes the threshold with the changes: measured, and for pods that come or go by measure or estimate."""
+        coming: dict[str, ResourceVector] = defaultdict(dict)
+        for pod, node in placed:
+            request = pod_requests(pod)
+            cpu = request.get("cpu", 0) + request.get(names.RESOURCE_BATCH_CPU, 0)
+            add_into(coming[node], scale({"cpu": cpu}, ESTIMATE))
+        allocatable = _allocatable(after)
+        for name, plain in after.all(kinds.NODEMETRICS).items():
+            room = allocatable.get(name, {}).get("cpu", 0)
+            if not room:
+                continue
+            metric = self._structs.of(plain, NodeMetric)
+            was = before.all(kinds.NODEMETRICS).get(name)
+            earlier = _measured(self._structs.of(was, NodeMetric)) if was is not None else 0
+            gone = (each for each in metric.status.pods_metric if f"{each.namespace}/{each.name}" not in stays)
+            usage = _measured(metric) - sum(_cpu(each.pod_usage) for each in gone) + coming[name].get("cpu", 0)
+            if 100 * usage >= self._hot * room:
+                yield name, 100 * earlier // room, 100 * usage // room
+
+
+def _waits(pod: Obj) -> bool:
+    phase = (pod.get("status") or {}).get("phase", "Pending")
+    return not (pod.get("spec") or {}).get("nodeName") and phase == "Pending" and not pod["metadata"].get("deletionTimestamp")
+
+
+def _stays(pod: Obj) -> bool:
+    """Whether the pod belongs to its node: it does not keep the node from being free."""
+    meta = pod["metadata"]
+    owners = {owner.get("kind") for owner in meta.get("ownerReferences") or ()}
+    ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    return ended or bool(owners & {"DaemonSet", "Node"}) or MIRROR in (meta.get("annotations") or {})
+
+
+def _fate(placement: Placement, leave: dict[str, str], waiting: set[str]) -> Fate:
+    victims = [] if placement.placed else [*placement.victims]
+    message = "" if placement.placed else placement.message
+    nominated = "" if placement.placed else placement.nominated
+    return Fate(placement.pod, placement.node, message, leave.get(placement.pod, ""), placement.pod in waiting, victims, nominated)
+
+
+class _Books:
+    """What pods request: in all, and by the quota that they belong to."""
+
+    def __init__(self, bound: Iterable[Pod], placed: Iterable[tuple[Pod, str]] = ()) -> None:
+        self.total: ResourceVector = {}
+        self.quotas: dict[str, ResourceVector] = defaultdict(dict)
+        for pod in (*bound, *(pod for pod, _ in placed)):
+            request = pod_requests(pod)
+            add_into(self.total, request)
+            add_into(self.quotas[pod.metadata.labels.get(names.LABEL_QUOTA_NAME, pod.metadata.namespace)], request)
+
+
+def _allocatable(picture: Picture) -> dict[str, ResourceVector]:
+    """Of nodes that take pods."""
+    nodes = picture.all(kinds.NODES).items()
+    open_ = ((name, node) for name, node in nodes if not (node.get("spec") or {}).get("unschedulable"))
+    return {name: parse((node.get("status") or {}).get("allocatable") or {}) for name, node in open_}
+
+
+def _total(amounts: dict[str, ResourceVector], resource: str) -> int:
+    return sum(each.get(resource, 0) for each in amounts.values())
+
+
+def _quotas(after: Picture, was: dict[str, ResourceVector], will: dict[str, ResourceVector]) -> Iterable[Quota]:
+    """Quotas whose own use changes."""
+    for quota in after.all(kinds.ELASTICQUOTAS).values():
+        name = quota["metadata"]["name"]
+        most = parse((quota.get("spec") or {}).get("max") or {})
+        for resource in sorted(most.keys() | will[name].keys()):
+            pair = was[name].get(resource, 0), will[name].get(resource, 0)
+            if pair[0] != pair[1]:
+                yield Quota(name, resource, pair, most.get(resource))
+
+
+def _measured(metric: NodeMetric) -> int:
+    info = metric.status.node_metric
+    return 0 if info is None else _cpu(info.node_usage)
+
+
+def _cpu(usage: ResourceMap) -> int:
+    return parse_quantity("cpu", usage.resources.get("cpu", 0))

@@ -1,0 +1,211 @@
+"""What is to be changed, and the cluster as it would be then, before anybody has decided anything. Pure (BEY-SIM-01)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from koord.accounting.resources import format_value, parse_quantity
+from koord.api import kinds
+from koord.process.errors import ConfigurationError
+from roles.tools.simulate.picture import Obj, Picture, key_of
+
+MIRROR = "kubernetes.io/config.mirror"
+HOSTNAME = "kubernetes.io/hostname"
+_WORKLOADS = frozenset({"Deployment", "ReplicaSet", "ReplicationController", "StatefulSet", "Job"})
+_STATUS = frozenset({"capacity", "allocatable", "conditions"})
+_STAY = frozenset({"DaemonSet", "Node"})
+"""Owners of pods that end with their node and come again nowhere else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """`more` and `fewer` are (number, name of a node of that shape); `usage` multiplies every measured amount."""
+
+    objects: tuple[Obj, ...] = ()
+    drain: tuple[str, ...] = ()
+    more: tuple[tuple[int, str], ...] = ()
+    fewer: tuple[tuple[int, str], ...] = ()
+    usage: float = 1.0
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is to be changed."""
+        return self != Changes()
+
+
+@dataclass(slots=True)
+class Changed:
+    """The cluster with the changes, and the pods that need a node now: `new` pods and those that had to `leave`, by key with their node.
+
+    `lost` are pods of nodes that go, which nobody makes again; `gone` are the names of the nodes.
+    """
+
+    picture: Picture
+    new: list[Obj] = field(default_factory=list)
+    leave: dict[str, str] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+
+
+def apply(picture: Picture, changes: Changes, now: str) -> Changed:
+    """Change a copy of the picture. `now` (RFC 3339) is when new nodes report. Raises ConfigurationError for a node that is not there."""
+    result = Changed(picture.copy())
+    for obj in changes.objects:
+        if obj["kind"] in _WORKLOADS:
+            result.new += pods_of(obj)
+        elif obj["kind"] == "Pod" and not (obj.get("spec") or {}).get("nodeName"):
+            result.new.append(_alive(obj))
+        else:
+            result.picture.put(obj)
+    for count, like in changes.fewer:
+        for name in _emptiest(result.picture, like, count):
+            _empty(result, name)
+            result.gone.append(name)
+            for kind in (kinds.NODES, kinds.NODEMETRICS, kinds.DEVICES, kinds.NODERESOURCETOPOLOGIES):
+                result.picture.all(kind).pop(name, None)
+    for count, like in changes.more:
+        for node in clones(result.picture, like, count):
+            result.picture.put(node)
+            result.picture.put(_idle(node["metadata"]["name"], now))
+    for name in changes.drain:
+        node = _node(result.picture, name)
+        _empty(result, name)
+        result.gone.append(name)
+        result.picture.put({**node, "spec": {**(node.get("spec") or {}), "unschedulable": True}})
+    if changes.usage != 1.0:
+        for metric in list(result.picture.all(kinds.NODEMETRICS).values()):
+            result.picture.put({**metric, "status": _scaled(metric.get("status") or {}, changes.usage)})
+    return result
+
+
+# ---------------------------------------------------------------- pods
+
+
+def pods_of(workload: Obj) -> list[Obj]:
+    """The pods that a workload's controller would make."""
+    spec, meta = workload.get("spec") or {}, workload["metadata"]
+    template = spec.get("template") or {}
+    count = spec.get("parallelism", 1) if workload["kind"] == "Job" else spec.get("replicas", 1)
+    uid = meta.get("uid") or f"new-{workload['kind']}-{key_of(workload)}"
+    owner = {"apiVersion": workload.get("apiVersion"), "kind": workload["kind"], "name": meta["name"], "uid": uid, "controller": True}
+    found = []
+    for number in range(count if isinstance(count, int) else 1):
+        made = {**(template.get("metadata") or {}), "name": f"{meta['name']}-{number}", "ownerReferences": [owner]}
+        made |= {"namespace": meta.get("namespace", "default"), "uid": f"{uid}-{number}"}
+        found.append({"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": template.get("spec") or {}, "status": {}})
+    return found
+
+
+def _alive(pod: Obj) -> Obj:
+    meta = {**pod["metadata"]}
+    meta.setdefault("uid", f"new-{key_of(pod)}")
+    return {**pod, "metadata": meta}
+
+
+def _empty(result: Changed, name: str) -> None:
+    """The pods of a node leave: they are made again elsewhere, end with the node, or are lost."""
+    pods = result.picture.all(kinds.PODS)
+    for key, pod in list(pods.items()):
+        if (pod.get("spec") or {}).get("nodeName") != name:
+            continue
+        meta = pod["metadata"]
+        del pods[key]
+        if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed") or MIRROR in (meta.get("annotations") or {}):
+            continue
+        owners = [owner.get("kind") for owner in meta.get("ownerReferences") or () if owner.get("controller")]
+        if not owners:
+            result.lost.append(key)
+        elif owners[0] not in _STAY:
+            spec = {field: value for field, value in pod["spec"].items() if field != "nodeName"}
+            annotations = {each: text for each, text in (meta.get("annotations") or {}).items() if "koordinator.sh/" not in each}
+            again = {**meta, "uid": f"{meta.get('uid', key)}-again", "annotations": annotations}
+            result.new.append({**pod, "metadata": again, "spec": spec, "status": {}})
+            result.leave[key] = name
+
+
+# ---------------------------------------------------------------- nodes
+
+
+def _node(picture: Picture, name: str) -> Obj:
+    found = picture.all(kinds.NODES).get(name)
+    if found is None:
+        raise ConfigurationError(f"node {name!r} is not in the snapshot")
+    return found
+
+
+def shape_of(node: Obj) -> tuple[Any, ...]:
+    """What nodes of one shape have in common: amounts, labels but the name, taints."""
+    meta, spec = node["metadata"], node.get("spec") or {}
+    amounts = (node.get("status") or {}).get("capacity") or (node.get("status") or {}).get("allocatable") or {}
+    labels = {key: value for key, value in (meta.get("labels") or {}).items() if key != HOSTNAME}
+    taints = sorted((taint.get("key", ""), taint.get("value", ""), taint.get("effect", "")) for taint in spec.get("taints") or ())
+    return tuple(sorted(amounts.items())), tuple(sorted(labels.items())), tuple(taints)
+
+
+def clones(picture: Picture, like: str, count: int) -> Iterator[Obj]:
+    """New nodes of a node's shape, empty and schedulable. Raises ConfigurationError."""
+    model = _node(picture, like)
+    number, there = 0, picture.all(kinds.NODES)
+    for _ in range(count):
+        while (name := f"{like}-more-{(number := number + 1)}") in there:
+            pass
+        labels = {**(model["metadata"].get("labels") or {}), HOSTNAME: name}
+        own = (model["metadata"].get("annotations") or {}).items()
+        annotations = {key: text for key, text in own if "allocat" not in key and "last-applied" not in key}
+        spec = {"taints": (model.get("spec") or {}).get("taints") or []}
+        status = {field: value for field, value in (model.get("status") or {}).items() if field in _STATUS}
+        meta = {"name": name, "uid": f"new-{name}", "labels": labels, "annotations": annotations}
+        yield {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": spec, "status": status}
+
+
+def _idle(name: str, now: str) -> Obj:
+    """The report of a node on which nothing runs yet: without one it would offer nothing to best-effort pods."""
+    nothing = {"resources": {"cpu": "0", "memory": "0"}}
+    status = {"updateTime": now, "nodeMetric": {"nodeUsage": nothing, "systemUsage": nothing}, "podsMetric": []}
+    kind = kinds.NODEMETRICS
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "status": status}
+
+
+def _emptiest(picture: Picture, like: str, count: int) -> list[str]:
+    """So many nodes of a node's shape, those with the fewest pods first."""
+    shape = shape_of(_node(picture, like))
+    pods: dict[str, int] = {}
+    for pod in picture.all(kinds.PODS).values():
+        name = (pod.get("spec") or {}).get("nodeName", "")
+        pods[name] = pods.get(name, 0) + 1
+    found = sorted((pods.get(name, 0), name) for name, node in picture.all(kinds.NODES).items() if shape_of(node) == shape)
+    if count > len(found):
+        raise ConfigurationError(f"there are {len(found)} nodes like {like!r}, {count} cannot go")
+    return [name for _, name in found[:count]]
+
+
+# ---------------------------------------------------------------- usage
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    """A status with every measured amount (`resources: {cpu, memory, …}`) multiplied."""
+    if isinstance(value, list):
+        return [_scaled(item, factor) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: _amounts(item, factor) if key == "resources" and isinstance(item, dict) else _scaled(item, factor)
+        for key, item in value.items()
+    }
+
+
+def _amounts(amounts: Mapping[str, Any], factor: float) -> Obj:
+    return {name: format_value(name, round(parse_quantity(name, amount) * factor)) for name, amount in amounts.items()}
+
+
+def counts(texts: Iterable[str], flag: str) -> tuple[tuple[int, str], ...]:
+    """`3=node-a` as (3, "node-a"). Raises ConfigurationError."""
+    found = []
+    for text in texts:
+        number, equals, name = text.partition("=")
+        if not equals or not name or not number.isdigit() or int(number) == 0:
+            raise ConfigurationError(f"{flag} {text!r} must be NUMBER=NODE, such as 3=node-a")
+        found.append((int(number), name))
+    return tuple(found)

@@ -1,0 +1,132 @@
+"""`koord simulate`: what a change would do to a cluster, asked of koord's own code; nothing is written anywhere (BEY-SIM-01)."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import click
+import orjson
+import yaml
+
+from koord import seams
+from koord.api.kinds import NODEMETRICS, Kind
+from koord.api.times import TimeError, format_time, parse_time
+from koord.config.gates import SCHEDULER, FeatureGates
+from koord.config.scheduler import load as load_config
+from koord.config.scheduler import parse as parse_config
+from koord.kube import errors
+from koord.kube.client import Client
+from koord.kube.config import load
+from koord.process.errors import ConfigurationError
+from koord.process.flags import GoCommand
+from roles.scheduler.engine import registry
+from roles.scheduler.framework.registry import PluginError
+from roles.scheduler.whatif import Scheduler
+from roles.tools import manifests
+from roles.tools.simulate import changes, render
+from roles.tools.simulate.answer import Simulator
+from roles.tools.simulate.changes import Changes
+from roles.tools.simulate.picture import Picture, live, read
+
+DOES_NOT_FIT = 2
+_SCHEDULER_KIND = "KubeSchedulerConfiguration"
+
+
+@click.command("simulate", cls=GoCommand)
+@click.option("-s", "--snapshot", "paths", multiple=True, metavar="PATH", help="File or folder with the objects; may be repeated.")
+@click.option("--kubeconfig", default=None, help="Read a live cluster instead (lists only, with your rights).")
+@click.option("--context", default=None, help="Context of the kubeconfig.")
+@click.option("-f", "--add", multiple=True, metavar="PATH", help="Objects to add or change: pods, workloads, quotas, profiles, nodes, ...")
+@click.option("--drain", multiple=True, metavar="NODE", help="Drain a node; may be repeated.")
+@click.option("--more", multiple=True, metavar="NUMBER=NODE", help="So many new nodes of a node's shape.")
+@click.option("--fewer", multiple=True, metavar="NUMBER=NODE", help="So many nodes of a node's shape go, the emptiest first.")
+@click.option("--usage", type=click.FloatRange(0, 100), default=1.0, show_default=True, help="Factor of what is measured.")
+@click.option("--config", default="", metavar="FILE", help="KubeSchedulerConfiguration; default: the installed one.")
+@click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="The scheduler's feature gates.")
+@click.option("--plugin-path", multiple=True, metavar="PATH", help="The scheduler's --plugin-path.")
+@click.option("--config-namespace", default="koordinator-system", show_default=True, help="Namespace of slo-controller-config.")
+@click.option("--hot", type=click.IntRange(1, 100), default=65, show_default=True, help="Percent of its CPU at which a node is hot.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Ties between nodes are drawn with it.")
+@click.option("-o", "--output", type=click.Choice(["text", "json", "html"]), default="text", show_default=True, help="Output format.")
+def command(
+    paths: tuple[str, ...],
+    kubeconfig: str | None,
+    context: str | None,
+    add: tuple[str, ...],
+    drain: tuple[str, ...],
+    more: tuple[str, ...],
+    fewer: tuple[str, ...],
+    usage: float,
+    config: str,
+    feature_gates: str,
+    plugin_path: tuple[str, ...],
+    config_namespace: str,
+    hot: int,
+    seed: int,
+    output: str,
+) -> None:
+    """Ask what would happen: to new pods, to those of a drained node, with other nodes, quotas, profiles or usage.
+
+    The snapshot is a folder of manifests, the output of `kubectl get -o yaml`, or a live cluster. Ends with 0 if everything fits and
+    with 2 if not.
+    """
+    if bool(paths) == (kubeconfig is not None or context is not None):
+        raise ConfigurationError("give either --snapshot, or --kubeconfig or --context for a live cluster")
+    wanted = Changes(
+        tuple(read(add)), drain, changes.counts(more, "--more"), changes.counts(fewer, "--fewer"), usage
+    )  # before anything is asked: a mistake here costs no list
+    scheduler = _scheduler(config, feature_gates, plugin_path)
+    picture = Picture()
+    for obj in read(paths):
+        picture.put(obj)
+    if not paths:
+        picture = asyncio.run(_live(kubeconfig, context, [feed.kind for feed in scheduler.kinds().values()], config_namespace))
+    now = _now(picture) if paths else seams.now()
+    changed = changes.apply(picture, wanted, format_time(now))
+    answer = Simulator(scheduler, now=now, seed=seed, hot=hot).ask(picture, changed)
+    if output == "json":
+        click.echo(orjson.dumps(answer.as_json(), option=orjson.OPT_INDENT_2).decode())
+    else:
+        click.echo(render.page(answer) if output == "html" else render.text(answer))
+    sys.exit(0 if answer.fits else DOES_NOT_FIT)
+
+
+def _scheduler(path: str, feature_gates: str, plugin_paths: tuple[str, ...]) -> Scheduler:
+    """The scheduler of these flags; without a file the one that koord is installed with. Raises ConfigurationError."""
+    gates = FeatureGates(SCHEDULER)
+    try:
+        gates.set_from_flag(feature_gates)
+        config = load_config(path) if path else parse_config(_installed(), "the installed profile")
+        return Scheduler(config, registry(plugin_paths), {name: gates.enabled(name) for name in SCHEDULER})
+    except (PluginError, ValueError) as error:
+        raise ConfigurationError(str(error)) from error
+
+
+def _installed() -> Any:
+    for document in manifests.documents("install"):
+        if document["kind"] == "ConfigMap":
+            for text in (document.get("data") or {}).values():
+                if _SCHEDULER_KIND in text:
+                    return yaml.safe_load(text)
+    raise ConfigurationError("the manifests hold no configuration of the scheduler")
+
+
+async def _live(kubeconfig: str | None, context: str | None, kinds: list[Kind], namespace: str) -> Picture:
+    try:
+        async with Client(load(kubeconfig, context=context), role="simulate") as client:
+            return await live(client, kinds, namespace)
+    except errors.ApiError as error:
+        raise ConfigurationError(f"the cluster cannot be read: {error}") from error
+
+
+def _now(picture: Picture) -> float:
+    """When a snapshot was taken: at its newest report, so that reports are as fresh as they were; else now."""
+    times = []
+    for metric in picture.all(NODEMETRICS).values():
+        try:
+            times.append(parse_time((metric.get("status") or {}).get("updateTime") or ""))
+        except TimeError:
+            continue
+    return max(times, default=seams.now())

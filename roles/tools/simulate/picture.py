@@ -1,0 +1,138 @@
+"""A cluster as objects: from files, folders, or a live API server, which is only ever read (BEY-SIM-01)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import orjson
+import yaml
+
+from koord.api import kinds
+from koord.api.kinds import Kind
+from koord.api.objects import convert
+from koord.kube import errors
+from koord.kube.client import Client
+from koord.process.errors import ConfigurationError
+
+Obj = dict[str, Any]
+T = TypeVar("T")
+
+BASE = (kinds.NODES, kinds.PODS, kinds.NAMESPACES, kinds.PRIORITYCLASSES, kinds.NODEMETRICS, kinds.CLUSTERCOLOCATIONPROFILES,
+        kinds.ELASTICQUOTAS, kinds.NODERESOURCETOPOLOGIES, kinds.DEVICES)  # fmt: skip
+"""Kinds that are looked at whatever the scheduler's configuration; its plugins name more."""
+
+SLO_CONFIG_NAME = "slo-controller-config"
+_SUFFIXES = (".yaml", ".yml", ".json")
+_YAML: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(slots=True)
+class Picture:
+    """Objects by kind, and within a kind by `namespace/name` (`name` where there is no namespace). Nobody changes an object in place."""
+
+    objects: dict[str, dict[str, Obj]] = field(default_factory=dict)
+
+    def put(self, obj: Obj) -> None:
+        """Add an object, or replace the one of its name."""
+        self.objects.setdefault(obj["kind"], {})[key_of(obj)] = obj
+
+    def all(self, kind: Kind) -> dict[str, Obj]:
+        """The objects of a kind by key."""
+        return self.objects.get(kind.kind, {})
+
+    def copy(self) -> Picture:
+        """A picture of its own, with the same objects."""
+        return Picture({kind: dict(found) for kind, found in self.objects.items()})
+
+    def slo_config(self) -> dict[str, str] | None:
+        """The data of slo-controller-config, None where there is none."""
+        found = (obj for obj in self.objects.get("ConfigMap", {}).values() if obj["metadata"].get("name") == SLO_CONFIG_NAME)
+        config = next(found, None)
+        return None if config is None else config.get("data") or {}
+
+
+class Structs:
+    """Objects as projections, each read once: pictures share objects, and nobody changes one in place."""
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[int, type], tuple[Obj, Any]] = {}
+
+    def of(self, obj: Obj, target: type[T]) -> T:
+        """The projection of an object. Raises ConfigurationError, naming the object and the field that cannot be read."""
+        found = self._read.get((id(obj), target))
+        if found is None:
+            try:
+                found = self._read[id(obj), target] = (obj, convert(obj, target))
+            except msgspec.ValidationError as error:
+                raise ConfigurationError(f"{obj['kind']} {key_of(obj)}: {error}") from error
+        made: T = found[1]
+        return made
+
+
+def key_of(obj: Obj) -> str:
+    """`namespace/name`, or `name`."""
+    meta = obj["metadata"]
+    return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
+
+
+def read(paths: Iterable[str]) -> Iterator[Obj]:
+    """The objects of files and folders (YAML or JSON, Lists too). Raises ConfigurationError with the file and what is wrong with it."""
+    for name in paths:
+        path = Path(name)
+        files = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES) if path.is_dir() else [path]
+        if not files:
+            raise ConfigurationError(f"{name}: no *.yaml, *.yml or *.json in this folder")
+        for file in files:
+            try:
+                text = file.read_bytes()
+                documents = [orjson.loads(text)] if file.suffix == ".json" else list(yaml.load_all(text, _YAML))
+            except OSError as error:
+                raise ConfigurationError(f"{file}: {error.strerror}") from error
+            except (orjson.JSONDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
+                raise ConfigurationError(f"{file}: {' '.join(str(error).split())}") from error
+            for number, document in enumerate(documents, 1):
+                yield from _objects(document, f"{file}, document {number}")
+
+
+def _objects(document: Any, where: str) -> Iterator[Obj]:
+    if document is None:
+        return
+    if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
+        raise ConfigurationError(f"{where}: must be an object with apiVersion and kind")
+    kind = document["kind"]
+    if kind.endswith("List") and isinstance(document.get("items"), list):
+        for number, item in enumerate(document["items"]):
+            if isinstance(item, dict) and kind != "List":
+                item = {"apiVersion": document.get("apiVersion"), "kind": kind.removesuffix("List"), **item}
+            yield from _objects(item, f"{where}, items[{number}]")
+        return
+    meta = document.get("metadata")
+    if not isinstance(meta, dict) or not isinstance(meta.get("name") or meta.get("generateName"), str):
+        raise ConfigurationError(f"{where}: {kind}: metadata.name must be a string")
+    known = kinds.BY_KIND.get(kind)
+    if not meta.get("name"):
+        document = {**document, "metadata": {**meta, "name": meta["generateName"] + "x"}}
+    if known is not None and known.namespaced and not meta.get("namespace"):
+        document = {**document, "metadata": {**document["metadata"], "namespace": "default"}}
+    yield document
+
+
+async def live(client: Client, wanted: Iterable[Kind], config_namespace: str) -> Picture:
+    """The cluster as it is now: lists, one read, and nothing else. What the server does not know is left out. Raises ApiError."""
+    picture = Picture()
+    for kind in dict.fromkeys((*BASE, *wanted)):
+        try:
+            listed = await client.list(kind)
+        except errors.NotFound:
+            continue
+        picture.objects[kind.kind] = {}
+        for item in listed.items:
+            picture.put({"apiVersion": kind.api_version, "kind": kind.kind, **item})
+    with contextlib.suppress(errors.NotFound):
+        picture.put({"kind": "ConfigMap", **await client.get(kinds.CONFIGMAPS, SLO_CONFIG_NAME, config_namespace)})
+    return picture

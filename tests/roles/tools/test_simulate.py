@@ -1,0 +1,239 @@
+"""`koord simulate`: what it says is what koord's own code does, and it changes nothing (BEY-SIM-01)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord.api import kinds
+from koord.apiserver.testing import running_server
+from koord.cli import main
+from koord.kube.client import Client
+from roles.scheduler.whatif import unknown
+from roles.tools.simulate.answer import Simulator
+from roles.tools.simulate.changes import Changes, apply
+from roles.tools.simulate.picture import Picture
+
+Obj = dict[str, Any]
+NOW = "2026-01-01T00:00:00Z"
+
+
+def node(name: str, cpu: str = "8", **labels: str) -> Obj:
+    amounts = {"cpu": cpu, "memory": "32Gi", "pods": "110"}
+    status = {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
+    meta = {"name": name, "uid": name, "labels": {"kubernetes.io/hostname": name, **labels}}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": meta, "status": status}
+
+
+def metric(name: str, cpu: str) -> Obj:
+    used = {"resources": {"cpu": cpu, "memory": "4Gi"}}
+    usage = {"nodeUsage": used, "systemUsage": used}
+    kind = kinds.NODEMETRICS
+    status = {"updateTime": NOW, "nodeMetric": usage, "podsMetric": []}
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "status": status}
+
+
+def pod(name: str, on: str = "", cpu: str = "2", owner: str = "ReplicaSet", **more: Any) -> Obj:
+    meta: Obj = {"name": name, "namespace": "default", "uid": f"u-{name}", **more.pop("metadata", {})}
+    if owner:
+        meta["ownerReferences"] = [{"apiVersion": "apps/v1", "kind": owner, "name": "web", "uid": "rs", "controller": True}]
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}
+    spec = {"schedulerName": "koord-scheduler", "containers": [container], **({"nodeName": on} if on else {}), **more}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec, "status": {"phase": "Running" if on else "Pending"}}
+
+
+def deployment(name: str, replicas: int, cpu: str = "2", **labels: str) -> Obj:
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}
+    template = {"metadata": {"labels": {"app": name, **labels}}, "spec": {"schedulerName": "koord-scheduler", "containers": [container]}}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": {"replicas": replicas, "template": template}}
+
+
+def written(path: Path, *objects: Obj) -> str:
+    path.write_text(yaml.safe_dump_all(objects))
+    return str(path)
+
+
+def simulate(*arguments: str) -> tuple[int, Any]:
+    result = CliRunner().invoke(main, ["simulate", *arguments, "-o", "json"])
+    try:
+        return result.exit_code, json.loads(result.output)
+    except ValueError:
+        return result.exit_code, result.output
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> str:
+    """Three nodes of 8 cores with 6 of them requested, and half of that used."""
+    nodes = [node(f"n{number}") for number in range(3)]
+    pods = [pod(f"web-{number}-{each}", f"n{number}") for number in range(3) for each in range(3)]
+    listed = {"apiVersion": "v1", "kind": "List", "items": [*nodes, *pods]}
+    return written(tmp_path / "cluster.yaml", listed, *(metric(f"n{number}", "3") for number in range(3)))
+
+
+@pytest.mark.feature("BEY-SIM-01")
+class TestAnswers:
+    def test_a_workload_that_fits(self, cluster: str, tmp_path: Path) -> None:
+        code, answer = simulate("-s", cluster, "-f", written(tmp_path / "add.yaml", deployment("api", 3)))
+        assert (code, answer["fits"]) == (0, True)
+        assert sorted(fate["node"] for fate in answer["fates"]) == ["n0", "n1", "n2"]
+        (cpu,) = [use for use in answer["uses"] if use["resource"] == "cpu"]
+        assert (cpu["requested"], cpu["available"]) == ([18000, 24000], [24000, 24000])
+
+    def test_one_that_does_not_says_why_and_what_would_help(self, cluster: str, tmp_path: Path) -> None:
+        add = written(tmp_path / "add.yaml", deployment("api", 9))
+        code, answer = simulate("-s", cluster, "-f", add)
+        assert (code, answer["fits"]) == (2, False)
+        stuck = [fate for fate in answer["fates"] if not fate["node"]]
+        assert len(stuck) == 6
+        assert "3 Insufficient cpu" in stuck[0]["message"]
+        assert answer["helps"] == ["2 more nodes like n0 (--more 2=n0)"]
+        assert simulate("-s", cluster, "-f", add, "--more", "2=n0")[0] == 0
+        assert simulate("-s", cluster, "-f", add, "--more", "1=n0")[0] == 2
+
+    def test_a_drained_node_gives_its_pods_to_others_and_loses_those_that_nobody_makes_again(self, cluster: str, tmp_path: Path) -> None:
+        more = written(tmp_path / "more.yaml", pod("bare", "n0", "100m", ""), pod("agent", "n0", "100m", "DaemonSet"), node("n3"))
+        code, answer = simulate("-s", cluster, "-s", more, "--drain", "n0")
+        assert code == 2
+        assert answer["lost"] == ["default/bare"]
+        assert {fate["left"] for fate in answer["fates"]} == {"n0"}
+        assert sorted(fate["pod"] for fate in answer["fates"]) == ["default/web-0-0", "default/web-0-1", "default/web-0-2"]
+        assert all(fate["node"] in ("n1", "n2", "n3") for fate in answer["fates"])
+        assert answer["free"] == ["n0"]
+
+    def test_fewer_nodes_go_empty_first(self, cluster: str, tmp_path: Path) -> None:
+        empty = written(tmp_path / "more.yaml", node("spare"), metric("spare", "0"))
+        assert simulate("-s", cluster, "-s", empty, "--fewer", "1=n0")[1]["fates"] == []
+        code, answer = simulate("-s", cluster, "-s", empty, "--fewer", "2=n0")
+        assert (code, len(answer["fates"]), len([fate for fate in answer["fates"] if fate["node"]])) == (2, 3, 2)
+
+    def test_what_was_pending_before_is_told_apart(self, cluster: str, tmp_path: Path) -> None:
+        code, answer = simulate("-s", cluster, "-s", written(tmp_path / "p.yaml", pod("big", cpu="20")))
+        assert (code, answer["fits"]) == (0, True)
+        assert [(fate["pod"], fate["node"], fate["waited"]) for fate in answer["fates"]] == [("default/big", "", True)]
+
+    def test_admission_and_overcommit_are_the_managers(self, cluster: str, tmp_path: Path) -> None:
+        """A profile makes best-effort pods of new ones; what nodes offer them follows slo-controller-config and usage."""
+        config = {"enable": True, "cpuReclaimThresholdPercent": 60, "memoryReclaimThresholdPercent": 65}
+        data = {"colocation-config": json.dumps(config)}
+        slo = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "slo-controller-config", "namespace": "x"}, "data": data}
+        kind = kinds.CLUSTERCOLOCATIONPROFILES
+        spec = {"selector": {"matchLabels": {"tier": "batch"}}, "qosClass": "BE", "priorityClassName": "koord-batch"}
+        profile = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": "batch"}, "spec": spec}
+        klass = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "koord-batch"}, "value": 5500}
+        idle = [node("idle"), metric("idle", "1")]
+        add = written(tmp_path / "add.yaml", deployment("etl", 1, tier="batch"), profile)
+        code, answer = simulate("-s", cluster, "-s", written(tmp_path / "m.yaml", slo, klass, *idle), "-f", add)
+        assert (code, [fate["node"] for fate in answer["fates"]]) == (0, ["idle"])
+        (batch,) = [use for use in answer["uses"] if use["resource"] == "kubernetes.io/batch-cpu"]
+        assert batch["requested"] == [0, 2000]
+        assert batch["available"][1] >= 2000
+        code, answer = simulate("-s", cluster, "-s", written(tmp_path / "m.yaml", slo, *idle), "-f", add)
+        assert code == 2
+        assert "PriorityClass 'koord-batch' does not exist" in answer["refused"]["default/etl-0"]
+        code, answer = simulate("-s", cluster, "-s", written(tmp_path / "m.yaml", slo, klass, *idle), "-f", add, "--usage", "6")
+        assert (code, [fate["node"] for fate in answer["fates"]]) == (2, [""]), "a busy node offers nothing"
+
+    def test_usage_makes_nodes_hot(self, cluster: str) -> None:
+        assert simulate("-s", cluster)[1]["hot"] == []
+        assert simulate("-s", cluster, "--usage", "2")[1]["hot"] == [[f"n{number}", 37, 75] for number in range(3)]
+
+    def test_text_and_page_say_the_same(self, cluster: str, tmp_path: Path) -> None:
+        arguments = ["simulate", "-s", cluster, "-f", written(tmp_path / "add.yaml", deployment("<api>", 9))]
+        text = CliRunner().invoke(main, arguments).output
+        page = CliRunner().invoke(main, [*arguments, "-o", "html"]).output
+        for said in ("It does not fit: 3 pods get a node, 6 do not.", "2 more nodes like n0"):
+            assert said in text
+            assert said in page
+        assert "<api>" in text
+        assert "&lt;api&gt;" in page
+        assert "<script" not in page
+
+
+@pytest.mark.feature("BEY-SIM-01")
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "give either --snapshot, or --kubeconfig or --context"),
+        (["-s", "nowhere.yaml"], "nowhere.yaml: No such file or directory"),
+        (["-s", "bad.yaml"], "bad.yaml: while parsing"),
+        (["-s", "list.yaml"], "list.yaml, document 1: must be an object with apiVersion and kind"),
+        (["-s", "good.yaml", "--drain", "n9"], "node 'n9' is not in the snapshot"),
+        (["-s", "good.yaml", "--more", "n9"], "--more 'n9' must be NUMBER=NODE, such as 3=node-a"),
+        (["-s", "good.yaml", "--fewer", "3=n0"], "there are 1 nodes like 'n0', 3 cannot go"),
+        (["-s", "good.yaml", "--feature-gates", "Nope=true"], "Nope"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.yaml").write_text("{a: [")
+    Path("list.yaml").write_text("- 1\n")
+    written(Path("good.yaml"), node("n0"))
+    result = CliRunner().invoke(main, ["simulate", *arguments])
+    assert result.exit_code == (2 if "--feature-gates" in arguments else 1)
+    assert told in result.output
+    assert result.output.count("\n") == 1
+
+
+@pytest.mark.feature("BEY-SIM-01")
+def test_a_live_cluster_is_read_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    call = Client._call
+
+    async def watched(self: Client, method: str, path: str, obj: Any = None, **options: Any) -> Any:
+        asked.append(method)
+        return await call(self, method, path, obj, **options)
+
+    async def scenario() -> tuple[int, Any]:
+        async with running_server(crds=True) as server, server.client() as client:
+            for number in range(2):
+                made = node(f"n{number}")
+                await client.create(kinds.NODES, made)
+                await client.patch(kinds.NODES, made["metadata"]["name"], {"spec": {"taints": None}})
+            monkeypatch.setattr(Client, "_call", watched)
+            add = written(tmp_path / "add.yaml", deployment("api", 2, "6"))
+            try:
+                return await asyncio.to_thread(simulate, "--kubeconfig", str(server.kubeconfig_path), "-f", add)
+            finally:
+                monkeypatch.undo()
+
+    code, answer = asyncio.run(scenario())
+    assert code == 0, answer
+    assert sorted(fate["node"] for fate in answer["fates"]) == ["n0", "n1"]
+    assert set(asked) == {"GET"}
+
+
+@pytest.mark.feature("BEY-SIM-01")
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.lists(st.integers(1, 9), max_size=8), st.data())
+def test_property_the_books_agree_and_no_node_is_given_more_than_it_has(sizes: list[int], asked: list[int], data: st.DataObject) -> None:
+    picture = Picture()
+    for number, size in enumerate(sizes):
+        picture.put(node(f"n{number}", str(size)))
+    pods = tuple(pod(f"p{number}", cpu=str(cpu)) for number, cpu in enumerate(asked))
+    drain = tuple(data.draw(st.sets(st.sampled_from([f"n{number}" for number in range(len(sizes))]), max_size=2)))
+    simulator = Simulator(unknown({"koord-scheduler"}), now=1.0)
+    answer = simulator.ask(picture, apply(picture, Changes(pods, drain), NOW))
+    assert {fate.pod for fate in answer.fates} == {f"default/p{number}" for number in range(len(asked))}
+    load = dict.fromkeys((f"n{number}" for number in range(len(sizes))), 0)
+    for fate in answer.placed:
+        assert fate.node not in drain
+        load[fate.node] += asked[int(fate.pod.removeprefix("default/p"))]
+    assert all(load[f"n{number}"] <= size for number, size in enumerate(sizes))
+    left = [size - load[f"n{number}"] for number, size in enumerate(sizes) if f"n{number}" not in drain]
+    for fate in answer.pending:
+        assert asked[int(fate.pod.removeprefix("default/p"))] > max(left, default=0), "whoever waits fits nowhere"
+    (requested,) = [use.requested for use in answer.uses if use.resource == "cpu"] or [(0, 0)]
+    assert requested == (0, 1000 * sum(load.values()))
+    for line in answer.helps:
+        count, like = line.split("--more ")[1].rstrip(")").split("=")
+        again = simulator.ask(picture, apply(picture, Changes(pods, drain, ((int(count), like),)), NOW))
+        assert again.fits, "what is said to help helps"
+    assert orjson.dumps(answer.as_json())
