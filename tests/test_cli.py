@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from koord.cli import COMMANDS, main
+from koord.process.flags import GoCommand
 from koord.version import VERSION
 
 
@@ -67,3 +69,18 @@ def test_no_numeric_threads() -> None:
     code = "import os, click\nfrom koord.cli import main\n"
     code += "main.get_command(click.Context(main), 'why')\nprint(os.environ['OPENBLAS_NUM_THREADS'])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "1\n"
+
+
+@pytest.mark.parametrize("role", ["koordlet", "manager", "scheduler", "descheduler"])
+def test_the_help_of_a_role_has_sections_and_every_flag_once(role: str) -> None:
+    command = main.get_command(click.Context(main), role)
+    assert isinstance(command, GoCommand)
+    flags = [param.opts[0].lstrip("-") for param in command.params if isinstance(param, click.Option)]
+    assert set(command.sections) <= set(flags), "a section begins at a flag that is not there"
+    text = CliRunner().invoke(main, [role, "--help"]).output
+    headings = re.findall(r"^(\w.*):$", text, re.MULTILINE)
+    assert len(headings) == len(set(headings))
+    assert {"API server", "Logging", "Other"} <= set(headings)
+    shown = re.findall(r"^  (?:-\w, )?--([\w-]+)", text, re.MULTILINE)
+    assert len(shown) == len(set(shown))
+    assert text.index("--kubeconfig") > text.index("API server:")

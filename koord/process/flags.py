@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any, NamedTuple, TypeVar
 
 import click
@@ -191,10 +191,42 @@ def always_allow_option(function: F) -> F:
 # -- the command ---------------------------------------------------------------------------------------------------
 
 
+_SHARED = {
+    **dict.fromkeys(("decision-log", "decision-log-size"), "Decision log"),
+    **dict.fromkeys(("kubeconfig", "context", "master"), "API server"),
+    **dict.fromkeys(("log-format", "v", "vmodule", "logtostderr", "alsologtostderr", "skip-headers", "stderrthreshold"), "Logging"),
+    **dict.fromkeys(("log-file", "log-dir", "log-file-max-size"), "Logging"),
+    **dict.fromkeys(("version", "help"), "Other"),
+}
+"""Flags that many commands have, and the section of the help in which they stand; these sections come last."""
+
+
 class GoCommand(click.Command):
-    """A command that reads its arguments as Go programs do."""
+    """A command that reads its arguments as Go programs do. `sections`: the titles of its help, by the first flag of each."""
 
     allow_interspersed_args = True
+
+    def __init__(self, *args: Any, sections: Mapping[str, str] | None = None, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.sections = sections or {}
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Flags by section, in the order in which they are declared; those that many commands have come last."""
+        title, own, shared = "Options", dict[str, list[tuple[str, str]]](), dict[str, list[tuple[str, str]]]()
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is None:
+                continue
+            name = param.opts[0].lstrip("-")
+            title = self.sections.get(name, title)
+            if self.sections and name in _SHARED:
+                shared.setdefault(_SHARED[name], []).append(record)
+            else:
+                own.setdefault(title, []).append(record)
+        for heading in sorted(dict.fromkeys((*own, *_SHARED.values())), key=lambda each: each == "Other"):
+            if records := own.get(heading, []) + shared.get(heading, []):
+                with formatter.section(heading):
+                    formatter.write_dl(records)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Spell the arguments click's way, then parse; every mistake becomes a FlagError."""

@@ -44,7 +44,16 @@ _LEASE_FLAGS = {
 }
 
 
-@go_command("descheduler")
+_SECTIONS = {
+    "config": "Configuration",
+    "address": "Ports",
+    "feature-gates": "Configuration",
+    "leader-elect": "Leader election",
+    "scheduler-config": "The scheduler that is asked what would happen",
+}
+
+
+@go_command("descheduler", sections=_SECTIONS)
 @click.option("--config", metavar="FILE", help="DeschedulerConfiguration descheduler/v1alpha2; without it the defaults hold.")
 @click.option("--write-config-to", metavar="FILE", help="Write the completed configuration and exit.")
 @bool_option("--validate-config", help="Check the configuration and exit.")

@@ -14,7 +14,7 @@ from koord.config.errors import ConfigError
 from koord.config.gates import KOORDLET, FeatureGates
 from koord.process.decisionlog import DecisionLog, decision_log_options
 from koord.process.flags import FlagError, bool_option, common_options, duration_option, gates_option, go_command
-from roles.koordlet.options import DURATION, FLAGS, GATES, Flag, OptionError, Options, check, host_root
+from roles.koordlet.options import DURATION, FLAGS, GATES, SECTIONS, Flag, OptionError, Options, check, host_root
 
 if TYPE_CHECKING:
     from koord.kube.config import ClientConfig
@@ -45,7 +45,7 @@ def _koordlet_options(function: F) -> F:
     return function
 
 
-@go_command("koordlet")
+@go_command("koordlet", sections=SECTIONS)
 @_koordlet_options
 @bool_option("--validate-config", help="Check the flags and exit.")
 @decision_log_options

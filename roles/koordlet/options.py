@@ -15,6 +15,28 @@ from roles.koordlet.host.root import PATH_FLAGS, HostRoot
 DURATION, GATES = "duration", "gates"
 
 
+SECTIONS = {
+    "host-root": "This machine",
+    "addr": "Ports",
+    "lock-file": "This machine",
+    "kube-api-qps": "API server",
+    "feature-gates": "Features",
+    "containerd-endpoint": "Container runtimes",
+    "hami-core-library-directory-path": "Devices",
+    "kubelet-preferred-address-type": "Kubelet and reports",
+    "collect-res-used-interval": "Collecting",
+    "tsdb-path": "Store of series",
+    "prediction-checkpoint-filepath": "Prediction",
+    "audit-log-dir": "Audit",
+    "mode": "What may be done, and putting it back",
+    "reconcile-interval-seconds": "Quality of service",
+    "runtime-hooks-network": "Runtime hooks",
+    "enable-pod-taskids": "Accepted for old manifests",
+    "validate-config": "Other",
+}
+"""Sections of the help, by the first flag of each."""
+
+
 def _option(default: Any, text: str, kind: str = "") -> Any:
     return field(default=default, metadata={"help": text, "kind": kind or type(default).__name__})
 

@@ -27,7 +27,21 @@ from roles.manager.recommender.flags import policy_options
 _PLUGINS = ("CPUNormalization", "ResourceAmplification", "MidResource", "BatchResource", "GPUDeviceResource", "RDMADeviceResource")
 
 
-@go_command("manager")
+_SECTIONS = {
+    "metrics-addr": "Ports",
+    "enable-leader-election": "Leader election and shutdown",
+    "namespace": "Controllers",
+    "tls-cert-file": "Ports",
+    "sync-period": "API server",
+    "controllers": "Controllers",
+    "quota-update-max-retries": "Webhooks",
+    "colocation-profile-reconcile-by-default": "Controllers",
+    "recommender-interval": "Recommender",
+    "validate-config": "Other",
+}
+
+
+@go_command("manager", sections=_SECTIONS)
 @decision_log_options
 @common_options
 @click.option(

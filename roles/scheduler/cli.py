@@ -32,7 +32,21 @@ _LEASE = {
 }
 
 
-@go_command("scheduler")
+_SECTIONS = {
+    "config": "Configuration",
+    "address": "Ports",
+    "leader-elect": "Leader election",
+    "pod-max-in-unschedulable-pods-duration": "Scheduling",
+    "debug-scores": "Diagnosis",
+    "sync-barrier-pod-namespace": "Start",
+    "enable-workload-auditor": "Auditor of workloads",
+    "kube-api-qps": "API server",
+    "profiling": "Other",
+    "feature-gates": "Configuration",
+}
+
+
+@go_command("scheduler", sections=_SECTIONS)
 @click.option("--config", metavar="FILE", default="", help="KubeSchedulerConfiguration kubescheduler.config.k8s.io/v1.")
 @click.option("--write-config-to", metavar="FILE", help="Write the completed configuration and exit.")
 @bool_option("--validate-config", help="Check the configuration, plugins and their arguments included, and exit.")

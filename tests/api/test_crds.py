@@ -307,6 +307,13 @@ def test_columns() -> None:
                                 "PodNamespace": "default", "Pod": "web-0", "NewPod": "web-1", "TTL": "5m0s"},
             "Recommendation": {"Type": "workload", "Kind": "Deployment", "Name": "web"},
             "PodGroup": {"Phase": "Running", "MinMember": "3", "Scheduled": "3", "Running": "3"},
+            "ClusterColocationProfile": {"QoS": "BE", "Priority Class": "koord-batch", "Probability": "30%"},
+            "NodeMetric": {"CPU": "1500m", "Memory": "2Gi"},
+            "NodeSLO": {"Suppression": "True", "Threshold": "65", "Policy": "cfsQuota"},
+            "ElasticQuota": {"Min CPU": "10", "Max CPU": "40", "Used CPU": "500m"},
+            "ElasticQuotaProfile": {"Quota": "tree-root", "Ratio": "0.9"},
+            "ScheduleExplanation": {"Schedulable": "False", "Message": "no room"},
+            "NodeResourceTopology": {"Policies": '["SingleNUMANodePodLevel"]'},
         }.items():  # fmt: skip
             obj = BY_NAME[name]
             await create(client, obj)

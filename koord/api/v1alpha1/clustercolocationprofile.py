@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from koord.api import kinds
-from koord.api.v1alpha1.common import AnyValue, Empty, Int32, IntOrString, LabelSelector, Model, Resource
+from koord.api.v1alpha1.common import AGE, AnyValue, Column, Empty, Int32, IntOrString, LabelSelector, Model, Resource
 
 
 class ClusterColocationProfileSpec(Model):
@@ -38,6 +38,12 @@ class ClusterColocationProfile(Resource):
     """Turns matching pods into co-located ones when they are created."""
 
     resource: ClassVar[kinds.Kind] = kinds.CLUSTERCOLOCATIONPROFILES
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("QoS", ".spec.qosClass"),
+        Column("Priority Class", ".spec.priorityClassName"),
+        Column("Probability", ".spec.probability"),
+        AGE,
+    )
 
     spec: ClusterColocationProfileSpec | None = Field(None, description="Selection and changes.")
     status: Empty | None = Field(None, description="Empty.")

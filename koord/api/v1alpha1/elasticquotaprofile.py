@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from koord.api import kinds
-from koord.api.v1alpha1.common import Empty, LabelSelector, Model, Resource
+from koord.api.v1alpha1.common import AGE, Column, Empty, LabelSelector, Model, Resource
 
 
 class ElasticQuotaProfileSpec(Model):
@@ -23,6 +23,11 @@ class ElasticQuotaProfile(Resource):
     """A quota tree over the nodes that a selector finds."""
 
     resource: ClassVar[kinds.Kind] = kinds.ELASTICQUOTAPROFILES
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("Quota", ".spec.quotaName"),
+        Column("Ratio", ".spec.resourceRatio"),
+        AGE,
+    )
 
     spec: ElasticQuotaProfileSpec | None = Field(None, description="The tree and its nodes.")
     status: Empty | None = Field(None, description="Empty.")

@@ -7,7 +7,20 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from koord.api import kinds
-from koord.api.v1alpha1.common import AnyObject, Condition, DeviceInfo, Duration, Int32, Int64, Model, Resource, ResourceList, Timestamp
+from koord.api.v1alpha1.common import (
+    AGE,
+    AnyObject,
+    Column,
+    Condition,
+    DeviceInfo,
+    Duration,
+    Int32,
+    Int64,
+    Model,
+    Resource,
+    ResourceList,
+    Timestamp,
+)
 
 
 class ResourceMap(Model):
@@ -122,6 +135,12 @@ class NodeMetric(Resource):
     """Usage of a node and its pods, reported by the node agent."""
 
     resource: ClassVar[kinds.Kind] = kinds.NODEMETRICS
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("CPU", ".status.nodeMetric.nodeUsage.resources.cpu"),
+        Column("Memory", ".status.nodeMetric.nodeUsage.resources.memory"),
+        Column("Updated", ".status.updateTime", "date"),
+        AGE,
+    )
 
     spec: NodeMetricSpec | None = Field(None, description="What the agent is asked to report.")
     status: NodeMetricStatus | None = Field(None, description="What the agent reports.")

@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from koord.api import kinds
-from koord.api.v1alpha1.common import Int64, Model, Quantity, Resource
+from koord.api.v1alpha1.common import AGE, Column, Int64, Model, Quantity, Resource
 
 APPROVED = {"api-approved.kubernetes.io": "https://github.com/kubernetes/enhancements/pull/1870"}
 
@@ -52,6 +52,7 @@ class NodeResourceTopology(Resource):
 
     resource: ClassVar[kinds.Kind] = kinds.NODERESOURCETOPOLOGIES
     crd_annotations: ClassVar[dict[str, str]] = APPROVED
+    columns: ClassVar[tuple[Column, ...]] = (Column("Policies", ".topologyPolicies"), AGE)
 
     topology_policies: list[str] = Field(description="Topology policies of the kubelet.")
     zones: list[Zone] = Field(description="The zones.")
@@ -62,6 +63,7 @@ class NodeResourceTopologyV1Alpha2(Resource):
 
     resource: ClassVar[kinds.Kind] = replace(kinds.NODERESOURCETOPOLOGIES, version="v1alpha2")
     crd_annotations: ClassVar[dict[str, str]] = APPROVED
+    columns: ClassVar[tuple[Column, ...]] = (Column("Policies", ".topologyPolicies"), AGE)
 
     topology_policies: list[str] | None = Field(None, description="Topology policies of the kubelet; attributes say the same.")
     zones: list[Zone] = Field(description="The zones.")

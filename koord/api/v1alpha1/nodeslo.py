@@ -8,7 +8,9 @@ from pydantic import Field
 
 from koord.api import kinds
 from koord.api.v1alpha1.common import (
+    AGE,
     AnyObject,
+    Column,
     Empty,
     Int32,
     Int64,
@@ -242,6 +244,12 @@ class NodeSLO(Resource):
     """The QoS strategies of a node, made by the manager from slo-controller-config."""
 
     resource: ClassVar[kinds.Kind] = kinds.NODESLOS
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("Suppression", ".spec.resourceUsedThresholdWithBE.enable", "boolean"),
+        Column("Threshold", ".spec.resourceUsedThresholdWithBE.cpuSuppressThresholdPercent", "integer"),
+        Column("Policy", ".spec.resourceUsedThresholdWithBE.cpuSuppressPolicy"),
+        AGE,
+    )
 
     spec: NodeSLOSpec | None = Field(None, description="The strategies of the node.")
     status: Empty | None = Field(None, description="Empty.")

@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from koord.api import kinds
-from koord.api.v1alpha1.common import AnyValue, Duration, Model, Resource, Timestamp
+from koord.api.v1alpha1.common import AGE, AnyValue, Column, Duration, Model, Resource, Timestamp
 
 
 class ScheduleExplanationSpec(Model):
@@ -89,6 +89,12 @@ class ScheduleExplanation(Resource):
     """Why a pod, job or gang is not placed."""
 
     resource: ClassVar[kinds.Kind] = kinds.SCHEDULEEXPLANATIONS
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("Schedulable", ".status.schedulable", "boolean"),
+        Column("Message", ".status.failedMessage"),
+        Column("Updated", ".status.lastUpdateTime", "date"),
+        AGE,
+    )
 
     spec: ScheduleExplanationSpec | None = Field(None, description="The question.")
     status: ScheduleExplanationStatus | None = Field(None, description="The answer.")

@@ -1,6 +1,6 @@
 """When kernel pressure calls for a tick out of turn (BEY-PSI-01). Pure.
 
-A stall alone is no news: best-effort work that fills a node, or is held by a quota, waits all the time. What cannot wait is that
+A stall alone does not trigger anything, because best-effort pods that fill a node, or are held by a quota, always wait. What cannot wait is that
 those who come first need more than the last tick knew of while somebody waits for CPU, or that they wait more than usual themselves.
 """
 
