@@ -79,7 +79,7 @@ def used(reservation: Reservation, owners: Iterable[PodInfo], now: float, *, fin
     if same and not finished:
         return None
     # Merging keeps what is not mentioned: names that nobody uses any more are taken out one by one.
-    amounts: Obj = {**dict.fromkeys(status.allocated), **format_amounts(allocated)}
+    amounts: Obj | None = {**dict.fromkeys(status.allocated), **format_amounts(allocated)} if allocated else None
     result: Obj = {"currentOwners": references, "allocated": amounts}
     if finished:
         result["phase"] = PHASE_SUCCEEDED
