@@ -132,8 +132,8 @@ class Reporter:
             return
         reason = REASON_ERROR if error else REASON_UNSCHEDULABLE
         known = self._written.get(pod.uid) or _condition_of(pod)
-        shown = self._place(pod, known)
-        nominated = nominate if nominate is not None else shown
+        place = self._place(pod, known)
+        nominated = nominate if nominate is not None else place
         if known == (reason, message, nominated):
             return
         self._written[pod.uid] = (reason, message, nominated)
@@ -141,7 +141,7 @@ class Reporter:
         if known is None:
             condition["lastTransitionTime"] = format_time(now)
         status: dict[str, Any] = {"conditions": [condition]}
-        if nominated != pod.nominated or nominated != shown:
+        if nominated not in (pod.nominated, place) or pod.nominated != place:
             status["nominatedNodeName"] = nominated or None
         self._places.pop(pod.uid, None)
         self._pending[pod.uid] = (pod, status)
