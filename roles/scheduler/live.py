@@ -119,6 +119,7 @@ class Scheduler:
             if loop.time() >= next_look:
                 next_look = loop.time() + _LOOK_EVERY
                 self._look_at_age()
+                self._tell_places()
             held = self._outdated or self._binder.backlog > _MAX_BACKLOG or not self.placements.leading
             entry = None if held else self._next()
             if entry is None:
@@ -143,6 +144,15 @@ class Scheduler:
             log.error("no pod is scheduled: %s", self._outdated)
         elif before and not self._outdated:
             log.info("scheduling goes on: the picture is up to date again")
+
+    def _tell_places(self) -> None:
+        """Pods that have a node and wait for something else show it, so that autoscalers add no node for them and the next leader begins
+        there. What is bound within a second shows its node soon enough."""
+        for placement in self.placements.lasting():
+            task: Task = placement.task
+            if not task.announced:
+                task.announced = True
+                self._reporter.nominated(task.decision.pod, placement.node)
 
     async def _rest(self) -> None:
         """Wait for something to do, at most until a backoff or a permit ends."""
@@ -365,16 +375,16 @@ class Scheduler:
             again = outcome in (Outcome.RETRY, Outcome.OPEN, Outcome.LOST)
             decision.rejected_by = frozenset() if again else frozenset((status.plugin or "DefaultBinder",))
             decision.verdict = UNSCHEDULABLE if outcome is Outcome.REJECTED else ERROR
-            self._renominate(decision, status.plugin)
+            self._renominate(decision, status.plugin, announced=task.announced)
             self._report(decision)
             self._requeue(pod.uid, now, rejected_by=decision.rejected_by, error=again)
         self._recorder.record(record_of(decision, now=now, attempt=task.attempt))
 
-    def _renominate(self, decision: Decision, rejector: str) -> None:
+    def _renominate(self, decision: Decision, rejector: str, *, announced: bool) -> None:
         """What becomes of the nomination of a pod that lost its place (scheduler-job.md 6.5)."""
         pod = decision.pod
         if rejector == JOB_REJECT:
-            decision.nominate = None
+            decision.nominate = pod.nominated if announced else None
             self._state.nominations.add(pod, pod.nominated)
             return
         decision.nominate = decision.node if rejector == JOB_PREEMPTION_SUCCESS else ""

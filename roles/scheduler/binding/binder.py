@@ -44,7 +44,7 @@ class Outcome(Enum):
 class Task:
     """One placement on its way. `attempt` counts the pod's attempts, `first` is when the first one began (seconds). `outcome` and `status`
     are what came last; the outcome is None until Reserve and Permit are through. `waits`: who holds the pod on permit, for how many seconds
-    at most; `prepared`: preBind is done."""
+    at most; `prepared`: preBind is done; `announced`: the pod shows the node that was found for it."""
 
     decision: Decision
     attempt: int
@@ -52,6 +52,7 @@ class Task:
     outcome: Outcome | None = None
     status: Status = SUCCESS
     prepared: bool = False
+    announced: bool = False
     waits: dict[str, float] = field(default_factory=dict)
     placement: Placement | None = None
 

@@ -63,6 +63,7 @@ class Reporter:
         self._count = workers
         self._pending: dict[str, tuple[PodInfo, dict[str, Any]]] = {}
         self._written: dict[str, tuple[str, str, str]] = {}
+        self._places: dict[str, str] = {}  # nominations of pods that show no condition yet, as they were told
         self._writing: dict[str, asyncio.Event] = {}
         self._ready = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -105,16 +106,22 @@ class Reporter:
         if pod.reservation:
             return  # a Reservation shows no nominations
         known = self._written.get(pod.uid) or _condition_of(pod)
-        if (known[2] if known is not None else pod.nominated) == node:
+        if self._place(pod, known) == node:
             return
         status: dict[str, Any] = {"nominatedNodeName": node or None}
         if known is not None:
             self._written[pod.uid] = (known[0], known[1], node)
+        else:
+            self._places[pod.uid] = node
         before = self._pending.get(pod.uid)
         if before is not None:
             status = {**before[1], **status}
         self._pending[pod.uid] = (pod, status)
         self._ready.set()
+
+    def _place(self, pod: PodInfo, known: tuple[str, str, str] | None) -> str:
+        """The nomination that the pod shows, or is about to."""
+        return known[2] if known is not None else self._places.get(pod.uid, pod.nominated)
 
     def _show(self, pod: PodInfo, message: str, *, error: bool, nominate: str | None, now: float) -> None:
         if pod.reservation:
@@ -125,7 +132,8 @@ class Reporter:
             return
         reason = REASON_ERROR if error else REASON_UNSCHEDULABLE
         known = self._written.get(pod.uid) or _condition_of(pod)
-        nominated = nominate if nominate is not None else known[2] if known is not None else pod.nominated
+        place = self._place(pod, known)
+        nominated = nominate if nominate is not None else place
         if known == (reason, message, nominated):
             return
         self._written[pod.uid] = (reason, message, nominated)
@@ -133,15 +141,21 @@ class Reporter:
         if known is None:
             condition["lastTransitionTime"] = format_time(now)
         status: dict[str, Any] = {"conditions": [condition]}
-        if nominated != pod.nominated or (known is not None and nominated != known[2]):
+        if nominated not in (pod.nominated, place) or pod.nominated != place:
             status["nominatedNodeName"] = nominated or None
+        self._places.pop(pod.uid, None)
         self._pending[pod.uid] = (pod, status)
         self._ready.set()
 
     def forget(self, uid: str) -> None:
         """The pod is placed or gone."""
-        self._written.pop(uid, None)
+        self._lost(uid)
         self._pending.pop(uid, None)
+
+    def _lost(self, uid: str) -> None:
+        """What the pod shows is as the informer has it."""
+        self._written.pop(uid, None)
+        self._places.pop(uid, None)
 
     async def _work(self) -> None:
         while True:
@@ -168,11 +182,15 @@ class Reporter:
     async def quiet(self, uid: str) -> None:
         """Nothing of what was to be told about a pod is told any more, and nothing is on its way: the pod is about to be bound, and one
         that is bound is not told that it was not scheduled."""
-        self.forget(uid)
+        self._hush(uid)
         writing = self._writing.get(uid)
         if writing is not None:
             await writing.wait()
-            self.forget(uid)
+            self._hush(uid)
+
+    def _hush(self, uid: str) -> None:
+        self._written.pop(uid, None)
+        self._pending.pop(uid, None)
 
     async def _write(self, uid: str, pod: PodInfo, status: dict[str, Any]) -> None:
         body = {"metadata": {"uid": pod.pod.metadata.uid}, "status": status}
@@ -182,12 +200,12 @@ class Reporter:
             else:
                 await self._client.patch(PODS, pod.name, body, pod.namespace, type="strategic", subresource="status")
         except NotFound:
-            self._written.pop(uid, None)
+            self._lost(uid)
         except ApiError as failure:
-            self._written.pop(uid, None)
+            self._lost(uid)
             log.warning("%s: the condition of a failed attempt could not be written: %s", pod.reservation or pod.key, failure)
         except Exception:
-            self._written.pop(uid, None)
+            self._lost(uid)
             log.exception("%s: the condition of a failed attempt could not be written", pod.reservation or pod.key)
 
 

@@ -12,11 +12,10 @@ from roles.scheduler.cluster.podinfo import PodInfo, PodParser
 from roles.scheduler.framework.context import State
 
 if TYPE_CHECKING:
-    from koord.kube.events import ObjectRef
     from roles.scheduler.framework.framework import Framework
 
 
-def _nothing(*_: Any) -> None:
+def _nothing(*_: Any, **__: Any) -> None:
     """Activation and reports outside a live scheduler."""
 
 
@@ -78,7 +77,7 @@ class Handle:
     report: Callable[[PodInfo, str], None] = _nothing  # shows on a pod that is not being tried why it waits (condition PodScheduled)
     record: Callable[[Record], None] = _nothing  # keeps a decision record
     audit: Callable[[str, str], None] = _nothing  # tells the workload auditor of a job: its id and what happened
-    event: Callable[[ObjectRef, str, str, str], None] = _nothing  # about an object: its reference, type, reason and note
+    event: Callable[..., None] = _nothing  # about an object: its reference, type, reason and note; `action` when it is not the reason
     frameworks: dict[str, Framework] = field(default_factory=dict)  # of all profiles, by scheduler name
     pods: Door = field(init=False)
     wake: Callable[[Callable[[PodInfo], bool], bool], None] = _nobody  # see SchedulingQueue.wake

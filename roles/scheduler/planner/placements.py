@@ -132,6 +132,10 @@ class Placements:
         late = (p for p in self._of.values() if p.stage is not Stage.WAITING and now - p.since > p.limit)
         return max(late, key=lambda p: now - p.since - p.limit, default=None)
 
+    def lasting(self) -> Iterator[Placement]:
+        """Those that wait for something outside, with a node that was found: on permit, or for volumes and the like."""
+        return (p for p in self._of.values() if p.stage is Stage.WAITING or (p.stage is Stage.BINDING and p.limit > DEADLINE))
+
     # ---------------------------------------------------------------- deciding
 
     def begin(self, uid: str, now: float, task: Any = None) -> Placement:

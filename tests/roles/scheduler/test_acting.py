@@ -437,6 +437,34 @@ def test_nothing_is_told_of_a_pod_that_was_deleted_while_it_was_held(scheduler: 
 
 
 @pytest.mark.feature("SCH-FW-06")
+def test_a_pod_that_waits_with_a_node_shows_it_until_it_has_lost_it(scheduler: Any, tmp_path: Path) -> None:
+    """So autoscalers add no node for it, and whoever leads next begins there."""
+
+    async def run() -> None:
+        file = tmp_path / "holds.py"
+        file.write_text(
+            "from roles.scheduler.framework.interfaces import Permit\nfrom roles.scheduler.framework.status import SUCCESS, wait\n\n"
+            "class Holds(Permit):\n    name = 'Holds'\n\n    def permit(self, ctx, slot):\n"
+            "        return wait(600.0) if ctx.pod.name == 'held' else SUCCESS\n"
+        )
+        plugins = {"permit": {"enabled": [{"name": "Holds"}]}}
+        config = {"profiles": [{"schedulerName": "koord-scheduler", "plugins": plugins}]}
+        async with scheduler(config, plugin_paths=(str(file),)) as live:
+            await live.node("n")
+            uid = (await live.pod("held"))["metadata"]["uid"]
+            await live.until("held", lambda pod: pod["status"].get("nominatedNodeName") == "n")
+            assert not (await live.get("held"))["spec"].get("nodeName")
+            await live.pod("quick")
+            assert await live.bound("quick") == "n"
+            assert "nominatedNodeName" not in (await live.get("quick"))["status"]
+            live.app.waiting.reject(uid, "Holds", "not today")
+            pod = await live.until("held", lambda pod: "nominatedNodeName" not in pod["status"] and pod["status"].get("conditions"))
+            assert "not today" in pod["status"]["conditions"][0]["message"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-06")
 def test_a_condition_on_its_way_lands_before_the_pod_is_bound(scheduler: Any) -> None:
     """Else a pod that is bound would be told afterwards that it was not scheduled."""
 

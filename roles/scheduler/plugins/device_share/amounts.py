@@ -73,10 +73,17 @@ def wanted_of(amounts: Mapping[str, int]) -> tuple[Wanted, ...]:
         kind = _TYPE_OF.get(name)
         if kind is not None and amount > 0:
             grouped.setdefault(kind, {})[name] = amount
-    for of_type in grouped.values():
+    wanted: list[Wanted] = []
+    for kind in (kind for kind in (GPU, RDMA, FPGA) if kind in grouped):
+        of_type = grouped[kind]
+        told = f"invalid resource device requests: [{' '.join(sorted(of_type))}]"
         if frozenset(of_type) not in _COMBINATIONS:
-            raise InvalidRequest(f"invalid resource device requests: [{' '.join(sorted(of_type))}]")
-    return tuple(_gpu(grouped[kind]) if kind == GPU else _other(kind, grouped[kind]) for kind in (GPU, RDMA, FPGA) if kind in grouped)
+            raise InvalidRequest(told)
+        try:
+            wanted.append(_gpu(of_type) if kind == GPU else _other(kind, of_type))
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{told}: {error}") from None
+    return tuple(wanted)
 
 
 def filled(wanted: Wanted, memory: int) -> tuple[tuple[str, int], ...]:

@@ -54,6 +54,8 @@ from roles.scheduler.plugins.topology_manager.manager import HintProvider, Polic
 
 _SCOPE = "reservation NUMA scope is incompatible with the best topology hint"
 _DEFAULT = "Default"
+_OPEN = ("", _DEFAULT)
+_REQUIRED_POLICY, _PREFERRED_POLICY = "requiredCPUBindPolicy", "preferredCPUBindPolicy"
 _HOME_SCORE = 101  # NUMA nodes of a reservation that the pod may use come before emptier ones, which score up to 100
 
 
@@ -218,7 +220,9 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
             return None
         if not facts.zones:
             return checks.STATUSES[checks.NO_ZONES]
-        return Wanted(policy, facts.zone_mask, self.columns.usage(slot).use if request.exclusive_use else None)
+        usage = self.columns.usage(slot)
+        use = usage.use if request.exclusive_of_all else usage.bound_use
+        return Wanted(policy, facts.zone_mask, use if request.exclusive_use else None)
 
     def aligned_rows(self, ctx: CycleContext, rows: Rows) -> NDArray[np.bool_] | None:
         own = POLICY_CODES[self._request(ctx).numa_policy]
@@ -358,8 +362,12 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         draft.annotations[names.ANNOTATION_RESOURCE_STATUS] = write_record(record)
         request, slot = self._request(ctx), ctx.cluster.slot_of(node)
         binding = self._binding(request, slot) if slot >= 0 else None
-        if binding is not None and record.cpus and request.spec_open:
-            draft.annotations[names.ANNOTATION_RESOURCE_SPEC] = _filled_in(annotations.get(names.ANNOTATION_RESOURCE_SPEC, ""), binding)
+        if binding is not None and record.cpus:
+            before = annotations.get(names.ANNOTATION_RESOURCE_SPEC, "")
+            spec = _filled_in(before, binding)
+            # A Reservation shows what its pod template says, for those who read the object alone.
+            if spec is not None or ctx.pod.reservation:
+                draft.annotations[names.ANNOTATION_RESOURCE_SPEC] = spec or before
         return SUCCESS
 
 
@@ -367,14 +375,13 @@ def _nodes(affinity: int | None) -> list[int] | None:
     return None if affinity is None else nodes_of(affinity)
 
 
-def _filled_in(text: str, binding: Binding) -> str:
-    """The resource-spec with the policy that was used, for the node agent; everything else in it stays."""
+def _filled_in(text: str, binding: Binding) -> str | None:
+    """The resource-spec with the policy that was used, for the node agent; everything else in it stays. None where it says so already."""
     found = orjson.loads(text) if text.strip() else None
-    spec: dict[str, Any] = found if isinstance(found, dict) else {}
-    if binding.required:
-        spec["requiredCPUBindPolicy"] = binding.required
-        if spec.get("preferredCPUBindPolicy") == _DEFAULT:
-            spec["preferredCPUBindPolicy"] = binding.policy
-    else:
-        spec["preferredCPUBindPolicy"] = binding.policy
-    return orjson.dumps(spec).decode()
+    spec: dict[str, Any] = dict(found) if isinstance(found, dict) else {}
+    if spec.get(_REQUIRED_POLICY, "") in _OPEN:
+        if binding.required:
+            spec[_REQUIRED_POLICY] = binding.required
+        if spec.get(_PREFERRED_POLICY, "") in (_OPEN if not binding.required else (_DEFAULT,)):
+            spec[_PREFERRED_POLICY] = binding.policy
+    return None if spec == found else orjson.dumps(spec).decode()

@@ -65,8 +65,8 @@ def write_record(record: Record) -> str:
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What is held of a node in all. `allocated` is by NUMA node, CPUs of bound pods amplified; `recorded` is the part of it that pods
-    have as amounts, which is what scores look at; `free` are CPUs that may be handed out; `bound` is 1000 times the CPUs that are held
-    (milli-CPU)."""
+    have as amounts, which is what scores look at; `free` are CPUs that may be handed out; `use` is how all pods use the NUMA nodes,
+    `bound_use` how those with CPUs of their own do; `bound` is 1000 times the CPUs that are held (milli-CPU)."""
 
     taken: int
     free: int
@@ -74,6 +74,7 @@ class Usage:
     allocated: Mapping[int, ResourceVector]
     recorded: Mapping[int, ResourceVector]
     use: Mapping[int, NodeUse]
+    bound_use: Mapping[int, NodeUse]
     bound: int
 
     def held_by(self, exclusive: str) -> Held:
@@ -86,6 +87,7 @@ def usage_of(facts: Facts, records: Mapping[str, Record], owners: Mapping[str, I
     taken = 0
     held: dict[str, Held] = {}
     spans: dict[int, bool] = {}
+    bound_spans: dict[int, bool] = {}
     for record in records.values():
         taken |= record.cpus
         if record.exclusive == PCPU_LEVEL:
@@ -95,6 +97,8 @@ def usage_of(facts: Facts, records: Mapping[str, Record], owners: Mapping[str, I
         used = nodes_used(facts.machine, record)
         for node in used:
             spans[node] = spans.get(node, False) or len(used) > 1
+            if record.cpus:
+                bound_spans[node] = bound_spans.get(node, False) or len(used) > 1
     allocated = recorded = _summed(facts, records, owners, taken, holdings)
     if any(record.cpus and not record.amounts for record in records.values()):
         recorded = _summed(facts, records, owners, taken, _amounts)
@@ -104,9 +108,14 @@ def usage_of(facts: Facts, records: Mapping[str, Record], owners: Mapping[str, I
         held,
         allocated,
         recorded,
-        {node: NodeUse.SHARED if shared else NodeUse.SINGLE for node, shared in spans.items()},
+        _uses(spans),
+        _uses(bound_spans),
         1000 * (taken & facts.machine.all).bit_count(),
     )
+
+
+def _uses(spans: Mapping[int, bool]) -> dict[int, NodeUse]:
+    return {node: NodeUse.SHARED if wide else NodeUse.SINGLE for node, wide in spans.items()}
 
 
 Part = Callable[[Machine, Record], Mapping[int, ResourceVector]]

@@ -35,7 +35,7 @@ class Request:
     exclusive: str = ""
     numa_policy: Policy = Policy.NONE
     exclusive_use: bool = False
-    spec_open: bool = False  # the resource-spec names no policy: the one that was used is written into it
+    exclusive_of_all: bool = False  # the pod asks for exclusive use in so many words: pods that share CPUs count as users, too
 
     @property
     def milli(self) -> int:
@@ -85,7 +85,7 @@ def _read(shape: PodShape, default_policy: str) -> Request:
         exclusive=spec.preferred_cpu_exclusive_policy,
         numa_policy=numa_policy,
         exclusive_use=exclusive_use == _REQUIRED,
-        spec_open=spec.required_cpu_bind_policy in ("", _DEFAULT) and spec.preferred_cpu_bind_policy in ("", _DEFAULT),
+        exclusive_of_all=topology is not None and topology.single_numa_node_exclusive == _REQUIRED,
     )
 
 

@@ -10,6 +10,7 @@ from koord.api.annotations import parse_exact_match_reservation, parse_reservati
 from roles.scheduler.cluster.podinfo import PodShape
 from roles.scheduler.cluster.terms import NodeTerm, node_term
 from roles.scheduler.cluster.tolerations import HARD, UNSCHEDULABLE_TAINT, Toleration, compile_tolerations, first_untolerated
+from roles.scheduler.plugins.reservation.forms import as_held
 from roles.scheduler.plugins.reservation.terms import Terms
 
 _MEMO = "Reservation/wish"
@@ -93,4 +94,7 @@ def _selected(wish: Wish, terms: Terms, node_labels: Mapping[str, str]) -> bool:
 
 def _is_exact(wish: Wish, amounts: Mapping[str, int], terms: Terms) -> bool:
     """A resource that both sides lack says nothing; the ones after it still count."""
-    return wish.exact is None or all(amounts.get(name, 0) == terms.allocatable.get(name, 0) for name in wish.exact)
+    if wish.exact is None:
+        return True
+    asked = as_held(amounts, terms.allocatable)
+    return all((asked if name in terms.allocatable else amounts).get(name, 0) == terms.allocatable.get(name, 0) for name in wish.exact)

@@ -51,7 +51,7 @@ class Diagnosis:
         items = self._items(ctx, failure, wish, matched, own=True)
         note = f"0/{len(matched)} reservations are available{': ' if items else ''}{', '.join(items)}."
         pod = ctx.pod
-        self._handle.event(ObjectRef("Pod", pod.name, pod.namespace, pod.pod.metadata.uid), "Warning", EVENT, note)
+        self._handle.event(ObjectRef("Pod", pod.name, pod.namespace, pod.pod.metadata.uid), "Warning", EVENT, note, action="Scheduling")
 
     def _items(self, ctx: CycleContext, failure: FitFailure, wish: Wish, matched: list[Held], *, own: bool = False) -> list[str]:
         """How many reservations for which reason: the name, then the pod's wishes, then the nodes. `own`: also what the reservations

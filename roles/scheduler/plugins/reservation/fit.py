@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from koord.api import names
 from roles.scheduler.framework.restoring import RESTRICTED
+from roles.scheduler.plugins.reservation.forms import as_held
 from roles.scheduler.plugins.reservation.ledger import Held
 
 Free = Mapping[str, float]
@@ -39,7 +40,7 @@ def _restricted(wanted: Mapping[str, int], held: Held, *, named: bool) -> list[s
     """What a Restricted reservation holds too little of."""
     terms = held.terms
     reasons: list[str] = []
-    for name, amount in wanted.items():
+    for name, amount in as_held(wanted, terms.allocatable).items():
         if name in terms.restricted and amount > held.restricted_left(name):
             text = f"Reservation(s) Insufficient {name}"
             if named:
@@ -54,11 +55,12 @@ def _restricted(wanted: Mapping[str, int], held: Held, *, named: bool) -> list[s
 
 def uses(wanted: Mapping[str, int], held: Held) -> bool:
     """Whether a pod requests anything that the reservation holds."""
-    return any(name in held.terms.allocatable for name in wanted)
+    return any(name in held.terms.allocatable for name in as_held(wanted, held.terms.allocatable))
 
 
 def score(amounts: Mapping[str, int], held: Held) -> int:
     """How full the reservation gets, 0..100: the floored mean over what it holds; 0 for a resource of which there is too little."""
+    amounts = as_held(amounts, held.terms.allocatable)
     parts = [
         100 * used // amount if used <= amount else 0
         for name, amount in held.terms.allocatable.items()

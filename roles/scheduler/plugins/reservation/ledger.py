@@ -19,6 +19,7 @@ from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Columns
 from roles.scheduler.cluster.podinfo import PodInfo, with_amounts
 from roles.scheduler.framework.restoring import RestoredReservation
+from roles.scheduler.plugins.reservation.forms import as_held
 from roles.scheduler.plugins.reservation.owners import OwnerIndex, Owners, OwnersError
 from roles.scheduler.plugins.reservation.selector_index import SelectorIndex
 from roles.scheduler.plugins.reservation.terms import Terms, of_pod
@@ -244,7 +245,8 @@ class Ledger(Columns):
         held.owners = {uid: pod for uid, (where, pod) in self._claims.get(terms.uid, {}).items() if where == slot}
         allocated: ResourceVector = {}
         for pod in held.owners.values():
-            add_into(allocated, {name: amount for name, amount in pod.shape.amounts.items() if name in terms.allocatable})
+            taken = as_held(pod.shape.amounts, terms.allocatable)
+            add_into(allocated, {name: amount for name, amount in taken.items() if name in terms.allocatable})
         held.taken = allocated
         held.allocated = {name: amount for name, amount in allocated.items() if name in terms.restricted}
         held.consumed = held.consumed or (terms.available and any(pod.node_name for pod in held.owners.values()))

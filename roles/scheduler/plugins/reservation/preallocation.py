@@ -18,6 +18,7 @@ from roles.scheduler.plugins.reservation.affinity import wish_of
 from roles.scheduler.plugins.reservation.args import PreAllocationConfig
 from roles.scheduler.plugins.reservation.binding import Writer
 from roles.scheduler.plugins.reservation.fit import by_node, lacking
+from roles.scheduler.plugins.reservation.forms import as_held
 from roles.scheduler.plugins.reservation.judging import Judge
 from roles.scheduler.plugins.reservation.ledger import Held, Ledger, annotated
 from roles.scheduler.plugins.reservation.matching import Matcher, Rows
@@ -195,15 +196,20 @@ class PreAllocation:
 
 def share(pod: PodInfo, held: Held) -> int:
     """How much of the reservation a pod fills, 0..100."""
+    amounts = as_held(pod.shape.amounts, held.terms.allocatable)
     parts = [
         100 * used // amount if used <= amount else 0
         for name, amount in held.terms.allocatable.items()
         if amount > 0
-        for used in (pod.shape.amounts.get(name, 0),)
+        for used in (amounts.get(name, 0),)
     ]
     return sum(parts) // len(parts) if parts else 0
 
 
 def _inside(amounts: Mapping[str, int], held: Held) -> bool:
     """Whether what pods take fits in what the reservation gives of the names that it restricts."""
-    return all(amount <= held.restricted_left(name) for name, amount in amounts.items() if name in held.terms.restricted)
+    return all(
+        amount <= held.restricted_left(name)
+        for name, amount in as_held(amounts, held.terms.allocatable).items()
+        if name in held.terms.restricted
+    )

@@ -25,6 +25,7 @@ from koord.api.v1alpha1.reservation import (
     REASON_UNSCHEDULABLE,
 )
 from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.plugins.reservation.forms import as_held
 
 Obj = dict[str, Any]
 
@@ -71,15 +72,18 @@ def used(reservation: Reservation, owners: Iterable[PodInfo], now: float, *, fin
     status = reservation.status
     wanted = sorted(owners, key=lambda pod: pod.uid)
     references = [{"namespace": pod.namespace, "name": pod.name, "uid": pod.pod.metadata.uid} for pod in wanted]
+    holds = _amounts(status.allocatable)
     allocated: ResourceVector = {}
     for pod in wanted:
-        add_into(allocated, {name: amount for name, amount in pod.shape.amounts.items() if name in status.allocatable})
+        add_into(allocated, {name: amount for name, amount in as_held(pod.shape.amounts, holds).items() if name in holds})
+    # What owners of an Aligned reservation take beyond it comes from the node.
+    allocated = {name: min(amount, holds[name]) for name, amount in allocated.items()}
     shown = [(owner.namespace, owner.name, owner.uid) for owner in sorted(status.current_owners, key=lambda owner: owner.uid)]
     same = [tuple(reference.values()) for reference in references] == shown and equal(allocated, _amounts(status.allocated))
     if same and not finished:
         return None
     # Merging keeps what is not mentioned: names that nobody uses any more are taken out one by one.
-    amounts: Obj = {**dict.fromkeys(status.allocated), **format_amounts(allocated)}
+    amounts: Obj | None = {**dict.fromkeys(status.allocated), **format_amounts(allocated)} if allocated else None
     result: Obj = {"currentOwners": references, "allocated": amounts}
     if finished:
         result["phase"] = PHASE_SUCCEEDED

@@ -165,14 +165,17 @@ def _at(hints: Sequence[Hint], affinity: int) -> Hint | None:
 
 
 def _summary(lists: Sequence[tuple[str, Sequence[Hint]]]) -> str:
-    """Per resource the preferred and the possible sets of NUMA nodes."""
+    """Per resource the preferred sets of NUMA nodes and all possible ones, in the words that alert rules know."""
     parts = []
     for name, hints in lists:
         preferred = [_text(hint) for hint in hints if hint.preferred]
-        possible = [_text(hint) for hint in hints if not hint.preferred]
-        parts.append(f"{name}: preferred [{' '.join(preferred)}] possible [{' '.join(possible)}]")
-    return "; ".join(parts)
+        parts.append(f"{name} prefer [{' '.join(preferred)}] among [{' '.join(map(_text, hints))}]")
+    return " & ".join(parts)
 
 
 def _text(hint: Hint) -> str:
-    return "any" if hint.affinity is None else "{" + ",".join(map(str, nodes_of(hint.affinity))) + "}"
+    """A set as bits, node 0 last, in twos as the kubelet writes them."""
+    if hint.affinity is None:
+        return "<nil>"
+    digits = hint.affinity.bit_length()
+    return f"{hint.affinity:0{digits + digits % 2}b}"

@@ -80,7 +80,7 @@ def test_cards_follow_the_free_cpus() -> None:
     assert placed(found, pod({CORE: 100, RATIO: 100}, cpu="6", memory="1Gi"))[1] == [0]
     assert placed(found, wants(100, cpu="6")) == ([2], [1])
     message = found.decide(wants(100, cpu="4")).message()
-    assert "Unaligned NUMA Hint cause cpu: " in message
+    assert "Unaligned NUMA Hint cause cpu prefer [" in message
 
 
 @pytest.mark.feature("SCH-DEV-12")

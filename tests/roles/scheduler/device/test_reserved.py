@@ -250,3 +250,29 @@ def test_a_reservation_that_takes_a_pod_over_gets_its_devices() -> None:
     plugin: Any = found.framework.plugins["Reservation"]
     info = plugin.ledger.held["r-uid"].pod
     assert minors(found, info) == [0, 1]
+
+
+_RAW, _TRANSLATED = {"koordinator.sh/gpu": 100}, {CORE: 100, RATIO: 100, "koordinator.sh/gpu.shared": 1}
+
+
+@pytest.mark.feature("SCH-DEV-16")
+@pytest.mark.feature("SCH-RSV-04")
+@pytest.mark.parametrize("policy", ["Aligned", "Restricted"])
+@pytest.mark.parametrize(("reserved", "asked"), [(_RAW, _TRANSLATED), (_TRANSLATED, _RAW)], ids=["pod translated", "template translated"])
+def test_a_reservation_and_its_owner_may_write_gpus_differently(reserved: dict[str, int], asked: dict[str, int], policy: str) -> None:
+    """The pod webhook translates pods and no templates, and it may be there or not."""
+    found = world(2)
+    annotations = {ALLOCATED: json.dumps({"gpu": [entry(1)]})}
+    texts = {name: str(amount) for name, amount in reserved.items()}
+    found.feed("Reservation", placed("r", "n", cpu=None, memory=None, requests=texts, annotations=annotations, policy=policy))
+    wanting = testing.pod("p", cpu=None, memory=None, requests={name: str(amount) for name, amount in asked.items()}, labels=OWNER)
+    decision = found.schedule(wanting)
+    assert decision.scheduled, decision.message()
+    assert decision.ctx.reservation is not None
+    assert decision.ctx.reservation.name == "r"
+    ledger = found.framework.plugins["Reservation"].ledger  # type: ignore[attr-defined]
+    held = ledger.held["r-uid"]
+    assert held.taken == held.terms.allocatable  # it is used up, whatever it is called
+    second = testing.pod("q", cpu=None, memory=None, requests={name: str(amount) for name, amount in asked.items()},
+                         labels=OWNER, annotations=REQUIRED)  # fmt: skip
+    assert found.decide(second).scheduled is (policy == "Aligned")

@@ -72,7 +72,7 @@ def test_equal_masks_are_chosen_by_score_then_by_number() -> None:
 def test_single_numa_node_takes_no_wider_hint_and_no_affinity_for_the_whole_machine() -> None:
     wide = [Hint(0b11, True)]
     refused = merge(Policy.SINGLE_NUMA_NODE, 0b11, [{"cpu": wide}])
-    assert refused.reasons == ("Unaligned NUMA Hint cause cpu: preferred [{0,1}] possible []",)
+    assert refused.reasons == ("Unaligned NUMA Hint cause cpu prefer [11] among [11]",)
     assert merge(Policy.RESTRICTED, 0b11, [{"cpu": wide}]).affinity == 0b11
     alone = merge(Policy.SINGLE_NUMA_NODE, 0b1, [{"cpu": [Hint(0b1, True)]}])
     assert alone.admitted

@@ -73,11 +73,12 @@ class Numa:
         await self.pod(name, **pod)
         return str((await self.live.refused(name))["message"])
 
-    async def reservation(self, name: str, *, cpu: str, policy: str = "Aligned", labels: Obj | None = None, **spec: Any) -> str:
+    async def reservation(self, name: str, *, cpu: str, policy: str = "Aligned", labels: Obj | None = None,
+                          annotations: Obj | None = None, **spec: Any) -> str:  # fmt: skip
         """Make a Reservation of an LSR pod and wait for the CPUs it holds."""
         container = {"name": "main", "image": "x", "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}
         template = {
-            "metadata": {"labels": LSR if labels is None else labels},
+            "metadata": {"labels": LSR if labels is None else labels, "annotations": annotations or {}},
             "spec": {"schedulerName": "koord-scheduler", "containers": [container]},
         }
         body = {
@@ -129,6 +130,37 @@ def test_a_bound_pod_carries_its_cpus_and_the_policy_it_got(scheduler: Any) -> N
     asyncio.run(run())
 
 
+@pytest.mark.feature("SCH-NUMA-02")
+@pytest.mark.feature("SCH-NUMA-11")
+def test_a_policy_that_the_kubelet_demands_is_written_beside_the_one_that_the_pod_prefers(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler(config(), crds=True) as live:
+            numa = Numa(live)
+            kubelet = {"policy": "static", "options": {"full-pcpus-only": "true"}}
+            await numa.machine(annotations={names.ANNOTATION_KUBELET_CPU_MANAGER_POLICY: kubelet})
+            assert await numa.cpus("p", spec={"preferredCPUBindPolicy": "SpreadByPCPUs"}) == "0-3"
+            pod = await live.get("p")
+            assert orjson.loads(pod["metadata"]["annotations"][names.ANNOTATION_RESOURCE_SPEC]) == {
+                "requiredCPUBindPolicy": "FullPCPUs", "preferredCPUBindPolicy": "SpreadByPCPUs",
+            }  # fmt: skip
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-NUMA-11")
+def test_a_reservation_shows_the_bind_policy_of_its_template(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler(config(), crds=True) as live:
+            numa = Numa(live)
+            await numa.machine(allocatable="64")
+            spec = {"preferredCPUBindPolicy": "SpreadByPCPUs"}
+            await numa.reservation("r", cpu="4", annotations={names.ANNOTATION_RESOURCE_SPEC: orjson.dumps(spec).decode()})
+            notes = (await live.client.get(RESERVATIONS, "r"))["metadata"]["annotations"]
+            assert orjson.loads(notes[names.ANNOTATION_RESOURCE_SPEC]) == spec
+
+    asyncio.run(run())
+
+
 @pytest.mark.feature("SCH-NUMA-11")
 @pytest.mark.feature("SCH-NUMA-10")
 def test_what_pods_hold_is_known_after_a_restart_and_before_the_topology_is(scheduler: Any) -> None:
@@ -159,7 +191,7 @@ def test_policies_of_nodes_apply_to_everybody_as_soon_as_they_are_set(scheduler:
             await numa.machine(labels={names.LABEL_NODE_NUMA_TOPOLOGY_POLICY: "SingleNUMANode"})
             await numa.pod("one", cpu="6", labels={})
             assert await numa.status("one") == {"numaNodeResources": [{"node": 0, "resources": {"cpu": "6", "memory": "64Mi"}}]}
-            assert "1 Unaligned NUMA Hint cause cpu: " in await numa.refusal("wide", cpu="10", labels={})
+            assert "1 Unaligned NUMA Hint cause cpu prefer [" in await numa.refusal("wide", cpu="10", labels={})
             labels = {names.LABEL_NODE_NUMA_TOPOLOGY_POLICY: "Restricted", names.LABEL_NODE_CPU_BIND_POLICY: "FullPCPUsOnly"}
             await live.client.patch(NODES, "n", {"metadata": {"labels": labels}})
             status = await numa.status("wide")

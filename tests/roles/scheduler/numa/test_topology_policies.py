@@ -37,7 +37,7 @@ def test_a_single_numa_node_holds_the_pod_or_the_node_is_refused() -> None:
     assert shares(world.status(plain(cpu="6", memory="8Gi"))) == {0: {"cpu": "6", "memory": "8Gi"}}
     assert shares(world.status(plain(cpu="6", memory="8Gi"))) == {1: {"cpu": "6", "memory": "8Gi"}}
     # 2 CPUs are left on each: 3 can be had on both together only, 5 cannot be had at all.
-    apart = "1 Unaligned NUMA Hint cause cpu: preferred [{0,1}] possible []; memory: preferred [{0,1}] possible []"
+    apart = "1 Unaligned NUMA Hint cause cpu prefer [11] among [11] & memory prefer [11] among [11]"
     assert apart in world.refusal(plain(cpu="3", memory="1Gi"))
     assert "1 Unsatisfied NUMA cpu, 1 Unsatisfied NUMA memory" in world.refusal(plain(cpu="5", memory="1Gi"))
 
@@ -133,8 +133,19 @@ def test_exclusive_use_keeps_wide_and_narrow_pods_apart() -> None:
     assert other.cpus(bound_pod(cpu="2", memory="1Gi", numa=narrow)) == "0-1"
     assert "Unaligned NUMA Hint cause" in other.refusal(bound_pod(cpu="10", memory="1Gi", numa=wide))
     shared = one()
-    shared.status(plain(cpu="10", memory="1Gi", numa=wide))  # a pod that shares CPUs uses its NUMA nodes as well
-    assert "Unaligned NUMA Hint cause" in shared.refusal(bound_pod(cpu="2", memory="1Gi", numa=narrow))
+    shared.status(plain(cpu="10", memory="1Gi", numa=wide))  # a pod that shares CPUs uses its NUMA nodes as well, for who asks so
+    alone = {**narrow, "singleNUMANodeExclusive": "Required"}
+    assert "Unaligned NUMA Hint cause" in shared.refusal(bound_pod(cpu="2", memory="1Gi", numa=alone))
+    assert shared.decide(bound_pod(cpu="2", memory="1Gi", numa=narrow)).scheduled
+
+
+@pytest.mark.feature("SCH-NUMA-07")
+def test_a_restricted_pod_goes_over_numa_nodes_that_others_use_in_part() -> None:
+    restricted = {"numaTopologyPolicy": "Restricted"}
+    world = one(node={"cpu": "64"})
+    for _ in range(2):
+        world.status(plain(cpu="5", memory="1Gi", numa=restricted))
+    assert shares(world.status(plain(cpu="6", memory="1Gi", numa=restricted))).keys() == {0, 1}
 
 
 @pytest.mark.feature("SCH-NUMA-07")
@@ -165,7 +176,7 @@ def test_numa_nodes_are_amplified_once() -> None:
     by_node = one(SINGLE, node={"cpu": "24", "annotations": {key: ratio}})
     assert shares(by_node.status(plain(cpu="12", memory="1Gi"))) == {0: {"cpu": "12", "memory": "1Gi"}}
     reported = one(SINGLE, node={"cpu": "24", "annotations": {key: ratio}}, annotations={key: ratio})
-    assert "Unaligned NUMA Hint cause cpu: " in reported.refusal(plain(cpu="12", memory="1Gi"))
+    assert "Unaligned NUMA Hint cause cpu prefer [" in reported.refusal(plain(cpu="12", memory="1Gi"))
     bound = one(SINGLE, node={"cpu": "24", "annotations": {key: ratio}})
     assert shares(bound.status(bound_pod(cpu="4", memory="1Gi"))) == {0: {"cpu": "4", "memory": "1Gi"}}
     slot = bound.cluster.slot_of("n")

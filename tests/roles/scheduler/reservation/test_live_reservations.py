@@ -151,6 +151,7 @@ def test_a_pod_waits_for_its_reservation(scheduler: Any) -> None:
             assert "node(s) no reservations match reservation affinity" in condition["message"]
             (event, *_) = await found.events("p", "FailedScheduling-Reservation")
             assert event["note"].startswith("0/0 reservations are available")
+            assert event["action"] == "Scheduling"
             await found.make("r", cpu="2")
             assert await live.bound("p") == "n"
             assert allocated(await live.get("p")) == "r"

@@ -9,6 +9,7 @@ import pytest
 
 from koord.api import names
 from roles.scheduler import testing
+from roles.scheduler.plugins.reservation.status import used
 from tests.roles.scheduler.reservation.worlds import AFFINITY, OWNER, World, placed
 
 GI = 1 << 30
@@ -339,3 +340,30 @@ def test_claims_of_a_template_are_left_to_the_owners(world: World) -> None:
     assert not store.assumed_nodes
     assert world.owner(cpu="1", **volumes).scheduled
     assert store.assumed_nodes
+
+
+@pytest.mark.feature("SCH-RSV-04")
+def test_a_batch_owner_uses_what_its_reservation_calls_cpu(world: World) -> None:
+    """A profile turns cpu of pods into batch-cpu, and of templates it does not."""
+    batch = {"kubernetes.io/batch-cpu": "2000", "kubernetes.io/batch-memory": "2Gi"}
+    world.add_nodes(testing.node("c", cpu="8", memory="16Gi", **{"kubernetes.io__batch_cpu": "4000", "kubernetes.io__batch_memory": "8Gi"}))
+    held = world.hold("r", "c", cpu="2", memory="2Gi", policy="Restricted")
+    decision = world.owner("p", cpu=None, memory=None, requests=batch, annotations=wish())
+    assert decision.node == "c", decision.message()
+    assert world.uses(decision) == "r"
+    assert held.taken == {"cpu": 2000, "memory": 2 * GI}
+    assert "Reservation(s) Insufficient cpu" in world.owner("q", cpu=None, memory=None, requests=batch, annotations=wish()).message()
+
+
+@pytest.mark.feature("SCH-RSV-05")
+def test_the_status_shows_no_more_than_is_reserved() -> None:
+    """An owner of an Aligned reservation may take more than that from the node; one that requests nothing leaves nothing to show."""
+    reservation = placed("r", "a", cpu="2", memory="2Gi")
+    parse = World().parser.parse
+    big, small = parse(testing.pod("big", cpu="3", memory="1Gi")), parse(testing.pod("small", cpu=None, memory=None))
+    shown = used(reservation, [big], 0.0, finished=False)
+    assert shown is not None
+    assert shown["allocated"] == {"cpu": "2", "memory": "1Gi"}
+    idle = used(reservation, [small], 0.0, finished=False)
+    assert idle is not None
+    assert idle["allocated"] is None
