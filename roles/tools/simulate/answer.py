@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from koord.accounting.pods import pod_requests
@@ -67,6 +67,10 @@ class Answer:
     hot: list[tuple[str, int, int]] = field(default_factory=list)
     uses: list[Use] = field(default_factory=list)
     quotas: list[Quota] = field(default_factory=list)
+    admitted: dict[str, Obj] = field(default_factory=dict)
+    """New pods by key, as admission let them in."""
+    offers: dict[str, ResourceVector] = field(default_factory=dict)
+    """What nodes offer with the changes."""
 
     @property
     def placed(self) -> list[Fate]:
@@ -82,7 +86,24 @@ class Answer:
         return not (self.lost or self.refused or any(not fate.node and not fate.waited for fate in self.fates))
 
     def as_json(self) -> dict[str, Any]:
-        return {"fits": self.fits, **asdict(self)}
+        """What the command prints. Pods and nodes that the change does not concern are left out."""
+        found = asdict(replace(self, admitted={}, offers={}))
+        return {"fits": self.fits} | {key: value for key, value in found.items() if key not in ("admitted", "offers")}
+
+    def fate(self, pod: str) -> Fate | None:
+        """What becomes of a pod; None for one that stays where it is, or is not there."""
+        return next((fate for fate in self.fates if fate.pod == pod), None)
+
+    def told(self, pod: str) -> str:
+        """The same in words."""
+        if pod in self.refused:
+            return f"it is refused: {self.refused[pod]}"
+        if pod in self.lost:
+            return "it is lost: nobody makes it again"
+        fate = self.fate(pod)
+        if fate is None:
+            return "there is no such pod, or it stays where it is"
+        return f"it goes to {fate.node}" if fate.node else f"it has no node: {fate.message}"
 
 
 class Simulator:
@@ -94,13 +115,14 @@ class Simulator:
         self._structs = Structs()
         self._overcommit = Overcommit(self._structs, now)
 
-    def ask(self, before: Picture, changed: Changed) -> Answer:
-        """What the changes lead to."""
+    def ask(self, before: Picture, changed: Changed, *, helping: bool = True) -> Answer:
+        """What the changes lead to. `helping`: look for what would help, too."""
         answer = Answer(lost=changed.lost)
         chance = random.Random(self._seed)
         before, after = self._overcommit.offered(before), self._overcommit.offered(changed.picture)
         fresh = [pod for pod in changed.new if key_of(pod) not in changed.leave]
         made, answer.refused = admitted(after, fresh, lambda: chance.randrange(100))
+        answer.admitted = {key_of(pod): pod for pod in made}
         moved = [pod for pod in changed.new if key_of(pod) in changed.leave]
         waiting = [pod for pod in after.all(kinds.PODS).values() if _waits(pod)]
         pods = [self._structs.of(pod, Pod) for pod in (*moved, *made, *waiting)]
@@ -110,7 +132,7 @@ class Simulator:
         nodes = {fate.pod: fate.node for fate in answer.fates if fate.node}
         asked = {pod.key: pod for pod in pods}
         self._books(answer, before, after, [(asked[key], node) for key, node in nodes.items()])
-        if answer.pending:
+        if answer.pending and helping:
             answer.helps = self._helps(after, pods, answer)
         return answer
 
@@ -170,6 +192,7 @@ class Simulator:
         was = _Books(self._bound(before))
         will = _Books(then_bound, placed)
         there, then = _allocatable(before), _allocatable(after)
+        answer.offers = then
         for resource in SHOWN:
             pair = _total(there, resource), _total(then, resource)
             if any(pair):

@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Any
 
 import click
 import orjson
-import yaml
 
 from koord import seams
-from koord.api.kinds import NODEMETRICS, Kind
-from koord.api.times import TimeError, format_time, parse_time
-from koord.config.gates import SCHEDULER, FeatureGates
-from koord.config.scheduler import load as load_config
-from koord.config.scheduler import parse as parse_config
+from koord.api.kinds import Kind
+from koord.api.times import format_time
 from koord.kube import errors
 from koord.kube.client import Client
 from koord.kube.config import load
 from koord.process.errors import ConfigurationError
 from koord.process.flags import GoCommand
-from roles.scheduler.engine import registry
-from roles.scheduler.framework.registry import PluginError
-from roles.scheduler.whatif import Scheduler
-from roles.tools import manifests
 from roles.tools.simulate import changes, render
 from roles.tools.simulate.answer import Simulator
 from roles.tools.simulate.changes import Changes
-from roles.tools.simulate.picture import Picture, live, read
+from roles.tools.simulate.picture import Picture, live, read, taken_at
+from roles.tools.simulate.setup import scheduler_of
 
 DOES_NOT_FIT = 2
-_SCHEDULER_KIND = "KubeSchedulerConfiguration"
 
 
 @click.command("simulate", cls=GoCommand)
@@ -77,13 +68,13 @@ def command(
     wanted = Changes(
         tuple(read(add)), drain, changes.counts(more, "--more"), changes.counts(fewer, "--fewer"), usage
     )  # before anything is asked: a mistake here costs no list
-    scheduler = _scheduler(config, feature_gates, plugin_path)
+    scheduler = scheduler_of(config, feature_gates, plugin_path)
     picture = Picture()
     for obj in read(paths):
         picture.put(obj)
     if not paths:
         picture = asyncio.run(_live(kubeconfig, context, [feed.kind for feed in scheduler.kinds().values()], config_namespace))
-    now = _now(picture) if paths else seams.now()
+    now = taken_at(picture, seams.now()) if paths else seams.now()
     changed = changes.apply(picture, wanted, format_time(now))
     answer = Simulator(scheduler, now=now, seed=seed, hot=hot).ask(picture, changed)
     if output == "json":
@@ -93,40 +84,9 @@ def command(
     sys.exit(0 if answer.fits else DOES_NOT_FIT)
 
 
-def _scheduler(path: str, feature_gates: str, plugin_paths: tuple[str, ...]) -> Scheduler:
-    """The scheduler of these flags; without a file the one that koord is installed with. Raises ConfigurationError."""
-    gates = FeatureGates(SCHEDULER)
-    try:
-        gates.set_from_flag(feature_gates)
-        config = load_config(path) if path else parse_config(_installed(), "the installed profile")
-        return Scheduler(config, registry(plugin_paths), {name: gates.enabled(name) for name in SCHEDULER})
-    except (PluginError, ValueError) as error:
-        raise ConfigurationError(str(error)) from error
-
-
-def _installed() -> Any:
-    for document in manifests.documents("install"):
-        if document["kind"] == "ConfigMap":
-            for text in (document.get("data") or {}).values():
-                if _SCHEDULER_KIND in text:
-                    return yaml.safe_load(text)
-    raise ConfigurationError("the manifests hold no configuration of the scheduler")
-
-
 async def _live(kubeconfig: str | None, context: str | None, kinds: list[Kind], namespace: str) -> Picture:
     try:
         async with Client(load(kubeconfig, context=context), role="simulate") as client:
             return await live(client, kinds, namespace)
     except errors.ApiError as error:
         raise ConfigurationError(f"the cluster cannot be read: {error}") from error
-
-
-def _now(picture: Picture) -> float:
-    """When a snapshot was taken: at its newest report, so that reports are as fresh as they were; else now."""
-    times = []
-    for metric in picture.all(NODEMETRICS).values():
-        try:
-            times.append(parse_time((metric.get("status") or {}).get("updateTime") or ""))
-        except TimeError:
-            continue
-    return max(times, default=seams.now())

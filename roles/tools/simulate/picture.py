@@ -15,6 +15,7 @@ import yaml
 from koord.api import kinds
 from koord.api.kinds import Kind
 from koord.api.objects import convert
+from koord.api.times import TimeError, parse_time
 from koord.kube import errors
 from koord.kube.client import Client
 from koord.process.errors import ConfigurationError
@@ -95,8 +96,22 @@ def read(paths: Iterable[str]) -> Iterator[Obj]:
                 raise ConfigurationError(f"{file}: {error.strerror}") from error
             except (orjson.JSONDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
                 raise ConfigurationError(f"{file}: {' '.join(str(error).split())}") from error
-            for number, document in enumerate(documents, 1):
-                yield from _objects(document, f"{file}, document {number}")
+            yield from normalized(documents, str(file))
+
+
+def normalized(documents: Iterable[Any], where: str) -> Iterator[Obj]:
+    """Objects that are decoded already, Lists too. Raises ConfigurationError with `where`."""
+    for number, document in enumerate(documents, 1):
+        yield from _objects(document, f"{where}, object {number}")
+
+
+def taken_at(picture: Picture, otherwise: float) -> float:
+    """When a picture was taken, in Unix time: at its newest report, so that reports are as fresh as they were then."""
+    times = []
+    for metric in picture.all(kinds.NODEMETRICS).values():
+        with contextlib.suppress(TimeError):
+            times.append(parse_time((metric.get("status") or {}).get("updateTime") or ""))
+    return max(times, default=otherwise)
 
 
 def _objects(document: Any, where: str) -> Iterator[Obj]:

@@ -165,7 +165,7 @@ class TestAnswers:
         ([], "give either --snapshot, or --kubeconfig or --context"),
         (["-s", "nowhere.yaml"], "nowhere.yaml: No such file or directory"),
         (["-s", "bad.yaml"], "bad.yaml: while parsing"),
-        (["-s", "list.yaml"], "list.yaml, document 1: must be an object with apiVersion and kind"),
+        (["-s", "list.yaml"], "list.yaml, object 1: must be an object with apiVersion and kind"),
         (["-s", "good.yaml", "--drain", "n9"], "node 'n9' is not in the snapshot"),
         (["-s", "good.yaml", "--more", "n9"], "--more 'n9' must be NUMBER=NODE, such as 3=node-a"),
         (["-s", "good.yaml", "--fewer", "3=n0"], "there are 1 nodes like 'n0', 3 cannot go"),

@@ -1,0 +1,37 @@
+"""The scheduler that is asked: one from flags, or the one that koord is installed with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from koord.config.gates import SCHEDULER, FeatureGates
+from koord.config.scheduler import load, parse
+from koord.process.errors import ConfigurationError
+from roles.scheduler.engine import registry
+from roles.scheduler.framework.registry import PluginError
+from roles.scheduler.whatif import Scheduler
+from roles.tools import manifests
+
+_KIND = "KubeSchedulerConfiguration"
+
+
+def scheduler_of(path: str, feature_gates: str, plugin_paths: tuple[str, ...]) -> Scheduler:
+    """The scheduler of these flags; without a file the one that koord is installed with. Raises ConfigurationError."""
+    gates = FeatureGates(SCHEDULER)
+    try:
+        gates.set_from_flag(feature_gates)
+        config = load(path) if path else parse(_installed(), "the installed profile")
+        return Scheduler(config, registry(plugin_paths), {name: gates.enabled(name) for name in SCHEDULER})
+    except (PluginError, ValueError) as error:
+        raise ConfigurationError(str(error)) from error
+
+
+def _installed() -> Any:
+    for document in manifests.documents("install"):
+        if document["kind"] == "ConfigMap":
+            for text in (document.get("data") or {}).values():
+                if _KIND in text:
+                    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    raise ConfigurationError("the manifests hold no configuration of the scheduler")

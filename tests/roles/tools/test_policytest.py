@@ -1,0 +1,116 @@
+"""`koord test`: policies as cases, run by koord's own code (BEY-POL-01)."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from koord.cli import main
+from roles.tools.policytest.cases import find, load
+from roles.tools.policytest.running import Runner
+from tests.support.docs import ROOT
+
+POLICIES = ROOT / "configs" / "policies"
+
+WRONG = """\
+given: {files: [nodes.yaml]}
+cases:
+- name: none of this is so
+  when:
+    drain: [idle]
+    add:
+    - apiVersion: v1
+      kind: Pod
+      metadata: {name: job, labels: {tier: batch}}
+      spec: {containers: [{name: main, image: i, resources: {requests: {cpu: "2"}}}]}
+  then:
+  - placed: {pod: default/job, node: idle}
+  - pending: {pod: default/web-0, because: no reason}
+  - admitted:
+      pod: default/job
+      has: {spec: {priorityClassName: koord-prod}}
+  - admitted: {pod: default/job, has: {spec: {containers: [{resources: {requests: {cpu: "2"}}}]}}}
+  - refused: {pod: default/job}
+  - offers: {node: busy, amounts: {kubernetes.io/batch-cpu: 1}}
+  - offers: {node: other, amounts: {cpu: 1}}
+  - fits: true
+  - victims: [default/web-0]
+  - lost: [default/web-0]
+  - hot: []
+  - free: []
+"""
+
+
+def koord_test(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["test", *arguments])
+    return result.exit_code, result.output
+
+
+@pytest.mark.feature("BEY-POL-01")
+@pytest.mark.parametrize("path", sorted(find((str(POLICIES),))), ids=lambda path: path.stem)
+def test_the_shipped_policies_hold(path: Path) -> None:
+    results = list(Runner().run(load(path)))
+    assert [(result.name, result.failures) for result in results if result.failures] == []
+
+
+@pytest.mark.feature("BEY-POL-01")
+def test_every_expectation_can_fail_and_says_where(tmp_path: Path) -> None:
+    (tmp_path / "nodes.yaml").write_text((POLICIES / "nodes.yaml").read_text())
+    wrong = tmp_path / "wrong_test.yaml"
+    wrong.write_text(WRONG)
+    junit = tmp_path / "junit.xml"
+    code, told = koord_test(str(tmp_path), "--junit", str(junit))
+    assert code == 1
+    assert told.startswith("FAIL none of this is so\n")
+    assert told.endswith("1 case, 1 failed\n")
+    missing = "0/2 nodes are available: 1 Insufficient kubernetes.io/batch-cpu, 1 node(s) were unschedulable"
+    for line, expected, found in (
+        (12, "default/job on idle", f"it has no node: {missing}"),
+        (13, "default/web-0 without a node, because 'no reason'", "there is no such pod, or it stays where it is"),
+        (14, "default/job admitted with spec.priorityClassName = 'koord-prod'", "it is 'koord-batch'"),
+        (17, "default/job admitted with spec.containers[0].resources.requests.cpu = '2'", "it is not there"),
+        (18, "default/job refused at admission", "it has no node"),
+        (19, "busy with kubernetes.io/batch-cpu 1", "it has 0"),
+        (20, "node other", "there is no such node"),
+        (21, "that everything fits", "these do not: default/job"),
+        (22, "victims: default/web-0", "none"),
+        (23, "lost: default/web-0", "none"),
+        (24, "hot nodes: none", "busy"),
+        (25, "free nodes: none", "idle"),
+    ):
+        assert f"{wrong}:{line}\n       expected  {expected}\n       found     {found}" in told
+    (suite,) = ET.parse(junit).getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("1", "1")
+    assert len(suite.findall("testcase/failure")) == 12
+
+
+@pytest.mark.feature("BEY-POL-01")
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("cases: []", "x_test.yaml:1: cases: "),
+        ("- 1", "x_test.yaml: must be a mapping with `cases`"),
+        ("cases: [{name: a, then: [{placed: {pod: a}, fits: true}]}]", "cases[0].then[0]: must hold one of placed, pending"),
+        ("cases:\n- name: a\n  thn: []\n", "x_test.yaml:3: cases[0].thn: unknown field"),
+        ("cases: [{name: a, then: [{fits: 1}]}]", "cases[0].then[0].fits: must be"),
+        ("cases: [{name: a, given: {files: [no.yaml]}, then: [{fits: true}]}]", "no.yaml: No such file or directory"),
+        ("cases: [{name: a, when: {drain: [n]}, then: [{fits: true}]}]", "case 'a': node 'n' is not in the snapshot"),
+        ("cases: [{name: a, given: {objects: [{a: 1}]}, then: [{fits: true}]}]", "case 'a', object 1: must be an object"),
+        ("cases: [{name: a, given: {featureGates: No=true}, then: [{fits: true}]}]", "No"),
+        ("cases: {", "x_test.yaml: while parsing"),
+    ],
+)
+def test_mistakes_in_a_file_have_their_place(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "x_test.yaml").write_text(text)
+    code, output = koord_test(str(tmp_path))
+    assert code in (1, 2)
+    assert told in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.feature("BEY-POL-01")
+def test_a_folder_without_cases_is_an_error(tmp_path: Path) -> None:
+    assert koord_test(str(tmp_path)) == (1, f"main test: error: {tmp_path}: no *_test.yaml in this folder\n")
