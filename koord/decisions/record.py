@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 
 Number = float | int | str
+NOBODY_OFFERS = "no node offers it"
+"""What the name of a scheduler's term says of a resource that is requested and that no node has any of, after the resource and a colon."""
 
 
 class Subject(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from koord.api.quantity import format_binary
-from koord.decisions.record import Number, Record, Term
+from koord.decisions.record import NOBODY_OFFERS, Number, Record, Term
 
 LENGTH = 120
 _SUBTRACTED = (("cpu.margin", "kept free"), ("cpu.reserved", "reserved"), ("cpu.system", "outside pods"), ("cpu.hpUsed", "services"))
@@ -91,6 +91,9 @@ def _refused(record: Record) -> str:
     if quotas:
         worst = min(quotas, key=lambda term: float(term.value))
         return f"{worst.name} is short of {cpus(-float(worst.value)) if worst.unit == 'milli' else _size(-float(worst.value))}"
+    missing = [term.name.removesuffix(f": {NOBODY_OFFERS}") for term in record.terms if term.name.endswith(f": {NOBODY_OFFERS}")]
+    if missing:
+        return f"no node offers {' or '.join(missing)}, which it requests"
     if not counted:
         return ""
     looked = record.numbers.get("evaluated", "")

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord.api import names
+from koord.decisions.record import NOBODY_OFFERS, Term
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import HUNDRED, ONE, ZERO, Vector, constant
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape
@@ -170,6 +171,12 @@ class NodeResourcesFit(PreFilter, Filter, Score):
         vocabulary = ctx.cluster.vocabulary.resources
         reasons.extend(f"Insufficient {vocabulary[res]}" for index, (res, _) in enumerate(self._wanted(ctx)) if code & (2 << index))
         return Rejection(tuple(reasons), resolvable=not code & _NEVER_FITS)
+
+    def explain(self, ctx: CycleContext) -> Sequence[Term]:
+        """Requests that no pod's leaving helps: there is no node that offers any of it."""
+        cluster = ctx.cluster
+        missing = (resource for resource, amount in self._wanted(ctx) if amount > 0 and not (cluster.allocatable[resource] > 0).any())
+        return [Term(f"{cluster.vocabulary.resources[resource]}: {NOBODY_OFFERS}", 0, unit="base units") for resource in missing]
 
     # ---------------------------------------------------------------- score
 

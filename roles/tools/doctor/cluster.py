@@ -20,6 +20,7 @@ from koord.api.kinds import (
     LEASES,
     NODEMETRICS,
     NODES,
+    PODS,
     PRIORITYCLASSES,
     Kind,
 )
@@ -36,6 +37,7 @@ POLICIES = Kind("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy
 NETWORK_POLICIES = Kind("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", True)
 MAX_KUBELETS = 20
 """Kubelets that are asked in a big cluster; what differs shows among these."""
+_BY_CARD = frozenset({names.RESOURCE_GPU_SHARED})  # over how many cards a request is spread; nodes need not offer it
 TIMEOUT = 15.0  # seconds for one request
 
 
@@ -67,6 +69,7 @@ async def gather(
         _into(facts, "webhooks", webhooks.gather(client, facts)),
         _into(facts, "slo", _slo(client, facts)),
         _into(facts, "nodemetrics", _node_metrics(client, facts)),
+        _into(facts, "pending", _pending(client, facts)),
         _into(facts, "policy", _policy(client, facts)),
         _into(facts, "rights", _rights(client, facts, own, roles, acting_as)),
         _into(facts, "powers", _powers(client, facts, roles, security)),
@@ -156,11 +159,29 @@ async def _slo(client: Client, facts: ClusterFacts) -> None:
 
 
 async def _node_metrics(client: Client, facts: ClusterFacts) -> None:
-    facts.node_names = sorted(node["metadata"]["name"] for node in (await client.list(NODES)).items)
+    nodes = (await client.list(NODES)).items
+    facts.node_names = sorted(node["metadata"]["name"] for node in nodes)
+    facts.offered = frozenset(
+        name for node in nodes for name, amount in ((node.get("status") or {}).get("allocatable") or {}).items() if str(amount) != "0"
+    )
     try:
         facts.node_metrics = {one["metadata"]["name"]: one for one in (await client.list(NODEMETRICS)).items}
     except NotFound:
         return  # not installed: told by the definitions
+
+
+async def _pending(client: Client, facts: ClusterFacts) -> None:
+    """What pods without a node request that some nodes have and others have not: extended resources."""
+    for pod in (await client.list(PODS, field_selector="spec.nodeName=,status.phase=Pending")).items:
+        meta, spec = pod["metadata"], pod.get("spec") or {}
+        wanted = {
+            name
+            for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+            for name, amount in ((container.get("resources") or {}).get("requests") or {}).items()
+            if "/" in name and str(amount) != "0" and name not in _BY_CARD
+        }
+        for name in wanted:
+            facts.requested.setdefault(name, []).append(f"{meta['namespace']}/{meta['name']}")
 
 
 async def _policy(client: Client, facts: ClusterFacts) -> None:

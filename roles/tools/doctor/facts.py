@@ -128,6 +128,10 @@ class ClusterFacts:
     leases: dict[str, Obj | None] = field(default_factory=dict)
     node_names: list[str] = field(default_factory=list)
     node_metrics: dict[str, Obj] = field(default_factory=dict)
+    offered: frozenset[str] = frozenset()
+    """Resources of which some node has something."""
+    requested: dict[str, list[str]] = field(default_factory=dict)
+    """Extended resource -> pods without a node that request it, as namespace/name."""
     slo_data: dict[str, str] | None = None
     rights: list[RightsFacts] = field(default_factory=list)
     nodes: list[NodeFacts] = field(default_factory=list)

@@ -36,6 +36,7 @@ def judge(facts: ClusterFacts) -> Iterator[Finding]:
     yield from _security(facts)
     yield from _slo_config(facts)
     yield from _node_metrics(facts)
+    yield from _requests(facts)
     yield from _nodes(facts.nodes)
 
 
@@ -275,6 +276,17 @@ def _features(facts: ClusterFacts) -> Iterator[Finding]:
                 nodes.setdefault(str(condition.get("message")), []).append(name)
     for why, names in sorted(nodes.items()):
         yield warn("features of koordlet", f"{why} (on {listed(names)})", "give the nodes what they lack, or switch the gate off there")
+
+
+def _requests(facts: ClusterFacts) -> Iterator[Finding]:
+    """Requests that no node can ever fulfil as things are."""
+    yield from _unread(facts, "pending", "pending pods")
+    if not facts.node_names:
+        return
+    for name, pods in sorted(facts.requested.items()):
+        if name not in facts.offered:
+            how = "koord why node tells what a node offers and why; the name may be misspelt, or what reports it does not run there"
+            yield warn("pending pods", f"no node offers {name}, which {listed(sorted(pods))} request", how)
 
 
 def _nodes(nodes: list[NodeFacts]) -> Iterator[Finding]:

@@ -16,12 +16,14 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
+from koord.api.kinds import NODES, PODS
 from koord.api.times import format_time
+from koord.apiserver.testing import running_server
 from koord.process.certificates import ensure
 from koord.protocols import cri_pb2
 from roles.koordlet.host.root import HostRoot
 from roles.tools import manifests
-from roles.tools.doctor import hookservers, host, judge_cluster, judge_host
+from roles.tools.doctor import cluster, hookservers, host, judge_cluster, judge_host
 from roles.tools.doctor.cli import command
 from roles.tools.doctor.crds import drift
 from roles.tools.doctor.facts import ClusterFacts, HookSocket, HostFacts, NodeFacts, RightsFacts, Socket, WebhookFacts
@@ -285,6 +287,8 @@ LATE = {"spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime":
         ({"node_names": ["n1", "n2"]}, Level.WARN, "node metrics", "fresh of 1 of 2 nodes; never told by n2"),
         ({"node_metrics": {}}, Level.FAIL, "node metrics", "fresh of 0 of 1 nodes"),
         ({"now": NOW + 600, "leases": {}}, Level.FAIL, "node metrics", "stale of n1 (10 min)"),
+        ({"requested": {"a.com/x": ["d/p", "d/q"]}}, Level.WARN, "pending pods", "no node offers a.com/x, which d/p, d/q request"),
+        ({"problems": {"pending": "forbidden"}}, Level.WARN, "pending pods", "cannot be read: forbidden"),
         ({"nodes": [NodeFacts("n1", error="HTTP 403", forbidden=True)]}, Level.WARN, "kubelets", "may not be asked"),
         ({"nodes": [NodeFacts("n1", "systemd"), NodeFacts("n2", "cgroupfs")]}, Level.WARN, "kubelets", "cgroup drivers differ"),
         ({"nodes": [NodeFacts("n1", "systemd", "static")]}, Level.WARN, "kubelets", "CPU manager policy static on n1"),
@@ -403,3 +407,24 @@ def test_a_hook_server_whose_socket_is_gone_is_seen(tmp_path: Path) -> None:
     told = bad(list(judge_host.judge(replace(GOOD_HOST, runtime_proxy=away, hook_sockets=()))))
     assert [(one.area, one.level) for one in told] == [("runtime proxy", Level.FAIL), ("hook servers", Level.WARN)]
     assert bad(list(judge_host.judge(replace(GOOD_HOST, hook_sockets=tuple(gone))))) == [], "nobody asks hooks where there is no proxy"
+
+
+def test_requests_of_pending_pods_are_held_against_what_nodes_offer() -> None:
+    async def main() -> list[Finding]:
+        async with running_server() as server, server.client() as client:
+            await client.create(NODES, {"metadata": {"name": "n"}})
+            amounts = {"cpu": "4", "example.com/card": "2", "example.com/broken": "0"}
+            await client.patch(NODES, "n", {"status": {"allocatable": amounts}}, subresource="status")
+            for name, node in (("waits", ""), ("runs", "n")):
+                for resource in ("card", "broken", "none"):
+                    requests = {f"example.com/{resource}": "1", "cpu": "1"}
+                    container = {"name": "main", "image": "i", "resources": {"requests": requests, "limits": requests}}
+                    spec = {"containers": [container], **({"nodeName": node} if node else {})}
+                    await client.create(PODS, {"metadata": {"name": f"{name}-{resource}"}, "spec": spec}, "default")
+            facts = await cluster.gather(client, namespace="koordinator-system", roles=())
+            return [one for one in judge_cluster.judge(facts) if one.area == "pending pods"]
+
+    assert [one.message for one in asyncio.run(main())] == [
+        "no node offers example.com/broken, which default/waits-broken request",
+        "no node offers example.com/none, which default/waits-none request",
+    ]

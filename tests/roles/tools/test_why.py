@@ -23,6 +23,8 @@ from koord.decisions.recorder import Recorder
 from koord.kube.client import Client
 from koord.kube.events import EventRecorder, ObjectRef
 from koord.process.http import OpsServer
+from roles.scheduler import testing
+from roles.scheduler.cycle.record import record_of
 from roles.tools.explain import explain
 from roles.tools.facts import Gathered, Live
 from roles.tools.headline import headline
@@ -396,3 +398,13 @@ def test_a_pending_pods_reason_stands_once() -> None:
     assert told.summary == "Pod web/api-1 is pending: none of 6 nodes fits: 6 × Insufficient kubernetes.io/batch-cpu."
     assert text.count(reason) == 1
     assert text.count("as above") == 1
+
+
+@pytest.mark.feature("BEY-WHY-01")
+def test_a_request_that_no_node_offers_is_named() -> None:
+    world = testing.World()
+    world.add_nodes(testing.node("a"), testing.node("b", **{"example.com__card": "0"}))
+    pod = testing.pod("p", requests={"example.com/card": "1"})
+    assert headline(record_of(world.decide(pod), now=0.0)) == "no node offers example.com/card, which it requests"
+    world.add_nodes(testing.node("c", cpu="0", **{"example.com__card": "1"}))
+    assert headline(record_of(world.decide(pod), now=0.0)).startswith("none of 3 nodes fits")
