@@ -23,9 +23,11 @@ $(STAMP): requirements-dev.lock pyproject.toml packaging/venv.sh
 demo: $(STAMP) ## co-location at work on this machine, within three minutes; ends with a verdict, writes demo-out/report.html
 	$(BIN)/koord sandbox demo --out $(OUT)
 
-# A worker a core: most tests wait for processes and servers. In the order written, so that the longest files do not come last.
-# What uses the machine comes second, so that the rest does not disturb it; REPORTS=DIR keeps JUnit files.
-PYTEST = $(BIN)/pytest -n logical --maxprocesses 4 --dist loadscope --no-loadscope-reorder
+# In the order written, so that the longest files do not come last. Tests that need nothing of the machine wait for their own servers
+# half of the time: three workers for two cores. What uses the machine comes second, a worker a core, so that the rest does not
+# disturb it. REPORTS=DIR keeps JUnit files.
+PYTEST = $(BIN)/pytest --dist loadscope --no-loadscope-reorder
+WORKERS := $(shell n=$$(( ($$(nproc) * 3 + 1) / 2 )); echo $$(( n < 6 ? n : 6 )))
 REPORTS ?=
 REPORT = $(if $(REPORTS),--junitxml=$(REPORTS)/$(1).xml)
 
@@ -33,10 +35,10 @@ test: $(STAMP) ## every test that this machine can run: test-hermetic, then test
 	@status=0; for step in hermetic machine; do $(MAKE) --no-print-directory test-$$step || status=1; done; exit $$status
 
 test-hermetic: $(STAMP) ## the tests that need nothing of the machine
-	$(PYTEST) --step=hermetic $(call REPORT,hermetic) $(PYTEST_ARGS)
+	$(PYTEST) -n $(WORKERS) --step=hermetic $(call REPORT,hermetic) $(PYTEST_ARGS)
 
 test-machine: $(STAMP) ## whole sandboxes, real cgroups, runtimes, virtual machines and packages
-	$(PYTEST) --step=machine $(call REPORT,machine) $(PYTEST_ARGS)
+	$(PYTEST) -n logical --maxprocesses 4 --step=machine $(call REPORT,machine) $(PYTEST_ARGS)
 
 lint: $(STAMP) ## ruff, formatting, types, import contracts
 	$(BIN)/ruff check koord roles tests packaging
