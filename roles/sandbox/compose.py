@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from koord.api import names
-from koord.api.kinds import NODES, PODS
+from koord.api.kinds import NODEMETRICS, NODES, PODS
 from koord.api.quantity import parse_milli, parse_value
 from koord.apiserver import kubeconfig, manifests
 from koord.apiserver.config import ServerConfig
@@ -25,7 +25,7 @@ from koord.kube.errors import AlreadyExists
 from koord.kube.informers import InformerFactory
 from koord.process import certificates
 from koord.process.http import OpsServer
-from roles.sandbox import bootstrap, objects, registry, state
+from roles.sandbox import bootstrap, objects, registry, resource_metrics, state
 from roles.sandbox.localnode import LocalNode
 from roles.sandbox.nodes.simulator import Simulator
 from roles.sandbox.process_kubelet.kubelet import ProcessKubelet
@@ -107,7 +107,7 @@ class Sandbox:
         self.server.background(certificates.keep(where, "127.0.0.1", context, names), "certificate")
         await self.server.start(tls=context)
         self._undo.append(self.server.stop)
-        await manifests.install(self.server.core, all_crds())
+        await manifests.install(self.server.core, [*all_crds(), *resource_metrics.crds()])
         kubeconfig.write(self.kubeconfig, kubeconfig.build(self.server.url, token, made.ca))
         self.client = Client(kube_config.load(str(self.kubeconfig)), qps=QPS, burst=BURST, role="koord-sandbox")
         self._undo.append(self.client.close)
@@ -115,10 +115,12 @@ class Sandbox:
         self._undo.append(self.informers.stop)
         self.pods = self.informers.informer(PODS)
         self.nodes = self.informers.informer(NODES)
+        reports = self.informers.informer(NODEMETRICS)
         await bootstrap.bootstrap(self.client, self.scenario, strategies=True)
         await self._start_nodes()
         self.informers.start()
         await self.informers.wait_synced()
+        self.life.spawn(resource_metrics.ResourceMetrics(self.client, reports).run(), "metrics.k8s.io")
         await registry.start(self)
 
     def _pod_log(self, namespace: str, pod: str, container: str) -> Path | None:

@@ -1,0 +1,112 @@
+"""metrics.k8s.io in the sandbox, so that `kubectl top` works there: what node agents report, under the names of metrics-server."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from koord import seams
+from koord.api.kinds import NODEMETRICS_RESOURCE, PODMETRICS, Kind
+from koord.kube import errors
+from koord.kube.client import Client
+from koord.kube.informers import Informer
+
+log = logging.getLogger(__name__)
+
+PERIOD = 15.0  # seconds, as metrics-server looks
+WINDOW = "15s"
+MOST = 1000
+"""Objects that are kept at most: in a larger sandbox those of the nodes only, or none."""
+
+Obj = dict[str, Any]
+
+
+def crds() -> list[Obj]:
+    """The two kinds; nothing is said of their fields, which are not koord's."""
+    return [_crd(NODEMETRICS_RESOURCE), _crd(PODMETRICS)]
+
+
+def _crd(kind: Kind) -> Obj:
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": kind.crd_name, "annotations": {"api-approved.kubernetes.io": "unapproved, for the sandbox only"}},
+        "spec": {
+            "group": kind.group,
+            "names": {"kind": kind.kind, "listKind": f"{kind.kind}List", "plural": kind.plural, "singular": kind.kind.lower()},
+            "scope": "Namespaced" if kind.namespaced else "Cluster",
+            "versions": [{"name": kind.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
+        },
+    }
+
+
+def shown(reports: Iterable[Obj]) -> Iterator[tuple[Kind, Obj]]:
+    """The objects of metrics.k8s.io for NodeMetrics of koord. Pure."""
+    for report in reports:
+        status = report.get("status") or {}
+        taken = {"timestamp": status.get("updateTime"), "window": WINDOW}
+        used = ((status.get("nodeMetric") or {}).get("nodeUsage") or {}).get("resources")
+        if not used or not taken["timestamp"]:
+            continue
+        yield NODEMETRICS_RESOURCE, _object(NODEMETRICS_RESOURCE, {"name": report["metadata"]["name"]}, taken | {"usage": _both(used)})
+        for pod in status.get("podsMetric") or ():
+            used = (pod.get("podUsage") or {}).get("resources") or {}
+            containers = [{"name": "pod", "usage": _both(used)}]
+            meta = {"name": pod["name"], "namespace": pod["namespace"]}
+            yield PODMETRICS, _object(PODMETRICS, meta, taken | {"containers": containers})
+
+
+def _object(kind: Kind, meta: Obj, content: Obj) -> Obj:
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta, **content}
+
+
+def _both(used: Obj) -> Obj:
+    return {name: used.get(name, "0") for name in ("cpu", "memory")}
+
+
+class ResourceMetrics:
+    """Keeps them as they are reported, until cancelled."""
+
+    def __init__(self, client: Client, reports: Informer[Obj]) -> None:
+        self._client, self._reports = client, reports
+        self._there: dict[tuple[str, str, str], Obj] = {}
+
+    async def run(self) -> None:
+        """Look every fifteen seconds; what the server refuses is tried again then."""
+        while True:
+            try:
+                await self.look()
+            except errors.ApiError as error:
+                log.warning("metrics.k8s.io: %s", error)
+            await seams.sleep(PERIOD)
+
+    async def look(self) -> None:
+        """Write what has changed and delete what is reported no more. Raises ApiError."""
+        found = {_key(kind, obj): (kind, obj) for kind, obj in shown(self._reports.list())}
+        if len(found) > MOST:
+            nodes = {key: each for key, each in found.items() if each[0] is NODEMETRICS_RESOURCE}
+            found = nodes if len(nodes) <= MOST else {}
+        for key, (kind, obj) in found.items():
+            if self._there.get(key) == obj:
+                continue
+            meta = obj["metadata"]
+            try:
+                if key not in self._there:
+                    await self._client.create(kind, obj, meta.get("namespace"))
+                else:
+                    await self._client.patch(kind, meta["name"], obj, meta.get("namespace"))
+            except errors.AlreadyExists:
+                await self._client.patch(kind, meta["name"], obj, meta.get("namespace"))
+            self._there[key] = obj
+        for key in self._there.keys() - found.keys():
+            kind, name, namespace = (PODMETRICS if key[1] else NODEMETRICS_RESOURCE), key[2], key[1]
+            with contextlib.suppress(errors.NotFound):
+                await self._client.delete(kind, name, namespace or None)
+            del self._there[key]
+
+
+def _key(kind: Kind, obj: Obj) -> tuple[str, str, str]:
+    return kind.kind, obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
