@@ -2,8 +2,9 @@
 
 usage: bench_scheduler_api.py [--quick] [--all] [--only WORD] [--kubeconfig FILE | --kube-apiserver PROGRAM [--kube-scheduler PROGRAM]]
 
-By default like pods, spreading and required anti-affinity; `--all` adds the other kinds of pods. `--kubeconfig` measures on a cluster
-that is there (it must be empty; nodes and pods are made in it and removed again) instead of the embedded API server; with
+By default like pods, spreading and required anti-affinity; `--all` adds the other kinds of pods, and the shipped profile (configs/install)
+with 1, 20 and 256 shapes of pods, which a kube-scheduler has not. `--only` takes the kinds whose names hold a word. `--kubeconfig` measures
+on a cluster that is there (it must be empty; nodes and pods are made in it and removed again) instead of the embedded API server; with
 `--kube-apiserver` that is a real one with an etcd of its own, and with `--kube-scheduler` the same is done by that one for comparison.
 
 A rate is pods bound between the first look at the scheduler and the last binding, by the scheduler's own metrics. The API server
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import tempfile
 import time
@@ -22,28 +24,34 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
+import yaml
 
 from koord.api.kinds import NAMESPACES, NODES, PODS
 from koord.kube.client import Client
 from koord.kube.config import load
 from koord.kube.errors import AlreadyExists
+from tests.benchmarks.install_crds import main as install_crds
 from tests.benchmarks.table import Row, cpu_seconds, current_rss_mib, script
 from tests.support.processes import KOORD, free_port, process
 from tests.support.real_apiserver import get, real_api_server
 
+ROOT = Path(__file__).resolve().parents[2]
 IN_FLIGHT = 32
 LIMIT = 120.0  # seconds after which a kind of pods that is not bound is given up
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 
 
 class Load(NamedTuple):
-    """A kind of pods: what their spec holds, the rate to build for (pods/s), and how many nodes and pods."""
+    """A kind of pods: what their spec holds, the rate to build for (pods/s), how many nodes and pods, in how many shapes, and whether it
+    is the shipped profile that places them."""
 
     what: str
     spec: dict[str, Any]
     goal: float | None = None
     nodes: int = 1000
     pods: int = 3000
+    shapes: int = 1
+    shipped: bool = False
 
 
 def _term(key: str) -> dict[str, Any]:
@@ -67,6 +75,10 @@ MORE = (
     Load("like pods on 5000 nodes", {}, 1.5 * 395, nodes=5000),
     Load("preferred zone affinity", _affinity("podAffinity", "preferred", [{"weight": 1, "podAffinityTerm": _term(ZONE)}])),
     Load("node affinity", _affinity("nodeAffinity", "required", {"nodeSelectorTerms": [_TWO_ZONES]})),
+    Load("20 shapes", {}, shapes=20),
+    Load("shipped profile, 20 shapes", {}, shapes=20, shipped=True),
+    Load("shipped profile, 1 shape", {}, shipped=True),
+    Load("shipped profile, 256 shapes", {}, shapes=256, shipped=True),
 )  # fmt: skip
 
 
@@ -79,10 +91,11 @@ def node(number: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def pod(number: int, spec: dict[str, Any]) -> bytes:
-    resources = {"requests": {"cpu": "100m", "memory": "128Mi"}}
+def pod(number: int, spec: dict[str, Any], shapes: int) -> bytes:
+    shape = number % shapes
+    resources = {"requests": {"cpu": f"{100 + shape}m", "memory": "128Mi"}}
     container = {"name": "c", "image": "registry.example.com/app:1.0", "resources": resources}
-    meta = {"name": f"bench-{number}", "labels": {"app": "bench"}}
+    meta = {"name": f"bench-{number}", "labels": {"app": "bench", "shape": str(shape)}}
     return orjson.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [container], **spec}})
 
 
@@ -108,7 +121,7 @@ async def fill(kubeconfig: Path, load_: Load, nodes: int, pods: int) -> None:
                 await client.patch(NODES, body["metadata"]["name"], {"status": body["status"]}, subresource="status")
 
         await _all(make(number) for number in range(nodes))
-        await _all(client.create(PODS, pod(number, load_.spec), "default") for number in range(pods))
+        await _all(client.create(PODS, pod(number, load_.spec, load_.shapes), "default") for number in range(pods))
 
 
 async def clear(kubeconfig: Path, nodes: int, pods: int) -> None:
@@ -128,6 +141,14 @@ def bound(url: str) -> float:
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
 
+def shipped() -> dict[str, Any]:
+    """The profile that is installed, for pods that name no scheduler."""
+    documents = yaml.safe_load_all((ROOT / "configs/install/30-config.yaml").read_text())
+    texts = (text for found in documents for text in (found.get("data") or {}).values())
+    profile = next(yaml.safe_load(text) for text in texts if "KubeSchedulerConfiguration" in text)["profiles"][0]
+    return {"profiles": [{**profile, "schedulerName": "default-scheduler"}]}
+
+
 def koord_scheduler(config: Path, kubeconfig: Path, port: int) -> tuple[list[str], str]:
     """Command and base URL."""
     flags = [f"--config={config}", f"--kubeconfig={kubeconfig}", "--address=127.0.0.1", f"--port={port}", "--secure-port=0"]
@@ -142,12 +163,15 @@ def kube_scheduler(program: str, config: Path, port: int) -> tuple[list[str], st
 
 def measure(kubeconfig: Path, load_: Load, nodes: int, pods: int, server: int | None, directory: Path, other: str | None) -> list[Row]:
     """Both schedulers get the same file. `other` is a kube-scheduler to measure instead of koord's."""
+    if load_.shipped and not _option("--kubeconfig"):
+        asyncio.run(install_crds(str(kubeconfig)))
     asyncio.run(fill(kubeconfig, load_, nodes, pods))
     config = directory / "scheduler.yaml"
-    config.write_text(
-        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nleaderElection: {leaderElect: false}\n"
-        f"clientConnection: {{kubeconfig: {kubeconfig}, qps: 10000, burst: 10000}}\n"
-    )
+    content = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration", "leaderElection": {"leaderElect": False},
+        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 10000, "burst": 10000}, **(shipped() if load_.shipped else {}),
+    }  # fmt: skip
+    config.write_text(yaml.safe_dump(content))
     port = free_port()
     command, base = kube_scheduler(other, config, port) if other else koord_scheduler(config, kubeconfig, port)
     url = f"{base}/metrics"
@@ -161,14 +185,15 @@ def measure(kubeconfig: Path, load_: Load, nodes: int, pods: int, server: int | 
         done = already
         ended = began
         while done < pods and time.monotonic() - began < LIMIT:
-            time.sleep(0.1)  # each look costs the scheduler a few milliseconds
+            time.sleep(0.5)  # each look costs the scheduler a few milliseconds, which count as its own
             done, ended = bound(url), time.monotonic()
         each = (cpu_seconds(scheduler.pid) - cpu) / max(1.0, done - already) * 1e3
         there = (cpu_seconds(server) - server_cpu) / max(1.0, done - already) * 1e3 if server else 0.0
         memory = current_rss_mib(scheduler.pid)
     if done < pods:
         print(f"{load_.what}: only {done:g} of {pods} pods were bound", file=sys.stderr)
-    note = f"RSS {memory:.0f} MiB" + (f"; API server {there:.2f} ms a pod" if server else "")
+    load_of_all = os.getloadavg()[0]
+    note = f"RSS {memory:.0f} MiB; machine at load {load_of_all:.0f}" + (f"; API server {there:.2f} ms a pod" if server else "")
     what = f"{'kube-scheduler on the ' if other else ''}API server, {nodes} nodes x {pods} pods, {load_.what}"
     return [
         Row(what, (done - already) / max(ended - began, 1e-9), "pods/s", None if other else load_.goal, better="higher", note=note),
@@ -204,7 +229,7 @@ def rows(quick: bool) -> list[Row]:
         if only and only not in load_.what:
             continue
         nodes, pods = (300, 300) if quick else (load_.nodes, load_.pods)
-        for scheduler in (None, other) if other else (None,):
+        for scheduler in (None, other) if other and not load_.shipped else (None,):
             with tempfile.TemporaryDirectory() as name, cluster(Path(name)) as (kubeconfig, server):
                 found += measure(kubeconfig, load_, nodes, pods, server, Path(name), scheduler)
                 if _option("--kubeconfig"):
