@@ -76,7 +76,7 @@ crds: $(STAMP) ## generate configs/crds from the models
 world: $(STAMP) ## histories of a whole cluster in one process on virtual time, hurt and checked: make world [SEED=n] [SEEDS=n]
 	$(BIN)/koord sandbox world --seed $(or $(SEED),0) --seeds $(or $(SEEDS),60) --jobs $$(nproc)
 
-node-histories: $(STAMP) ## a node's files after kills, upgraded agents, other mounts, resizes and restores on real cgroups (root), and every layout of a machine: make node-histories [COUNT=10000]
+node-histories: $(STAMP) ## a node's files after kills, upgraded agents, other mounts, resizes and restores on real cgroups (root) and on a modelled kernel, and every layout of a machine: make node-histories [COUNT=10000]
 	KOORD_HISTORIES=$(or $(COUNT),10000) KOORD_MATRIX=all $(BIN)/pytest --timeout 0 tests/roles/koordlet/act/actuation/test_histories.py tests/roles/koordlet/test_matrix.py
 
 features: $(STAMP) ## feature IDs, the tests that cover each, and those with none

@@ -53,6 +53,8 @@ class WrongError(AssertionError):
 class History:
     """One machine below ``base``. ``mount`` binds its root to another place for every process; else a link does."""
 
+    GROUPS = GROUPS
+
     def __init__(self, base: Path, seed: int, *, mount: bool = False) -> None:
         self.base, self.mounted = base, mount
         self.random = random.Random(seed)
@@ -61,7 +63,7 @@ class History:
         self.agent: Executor | None = None
         self.seen: Path | None = None
         self.done: Counter[str] = Counter()
-        self.theirs = {(name, group): self.now(name, group) for group in GROUPS for name in OURS}
+        self.theirs = {(name, group): self.now(name, group) for group in self.GROUPS for name in OURS}
 
     def file(self, name: str, group: str) -> Path:
         return self.base / "sys/fs/cgroup" / name.partition(".")[0] / group / name
@@ -111,7 +113,7 @@ class History:
         self._unsee()
 
     def _wants(self, agent: Executor) -> None:
-        name, group = self.random.choice(list(OURS)), self.random.choice(GROUPS)
+        name, group = self.random.choice(list(OURS)), self.random.choice(self.GROUPS)
         applied = agent.apply([sequence(Write(name, group, str(self.random.choice(OURS[name])), cached=False))], rule="r", now=1.0)
         if not all("refused" in str(error) for error in applied.failed):
             raise WrongError(f"not written: {applied.failed}")
@@ -121,14 +123,23 @@ class History:
         self._wants(self.agent)
 
     def resize(self) -> None:
-        name, group = self.random.choice(list(OURS)), self.random.choice(GROUPS)
+        name, group = self.random.choice(list(OURS)), self.random.choice(self.GROUPS)
+        before = self.now(name, group)
+        self._resized(name, group, self.random.choice(THEIRS[name]))
+        if (after := self.now(name, group)) != before:
+            self.theirs[name, group] = after
+
+    def _resized(self, name: str, group: str, value: int) -> None:
         with contextlib.suppress(OSError):  # the kernel lets nobody do that now
-            self.file(name, group).write_text(str(self.random.choice(THEIRS[name])))
-            self.theirs[name, group] = self.now(name, group)
+            self.file(name, group).write_text(str(value))
 
     def recreate(self) -> None:
         """A container ends and another one has its name."""
-        group = self.random.choice(GROUPS[1:])
+        group = self.random.choice(self.GROUPS[1:])
+        self._made_anew(group)
+        self.theirs.update({(name, group): self.now(name, group) for name in OURS})
+
+    def _made_anew(self, group: str) -> None:
         for controller in CONTROLLERS:
             path = self.base / "sys/fs/cgroup" / controller / group
             path.rmdir()
@@ -136,7 +147,6 @@ class History:
             if controller == "cpuset":
                 for name in ("cpuset.cpus", "cpuset.mems"):
                     (path / name).write_text((path.parent / name).read_text())
-        self.theirs.update({(name, group): self.now(name, group) for name in OURS})
 
     def _killed(self, work: Callable[[], object]) -> None:
         """Do it in a process that is killed with -9 at some moment."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+import orjson
+
 from roles.koordlet.actuation import disklines, kernel
 from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.journal import PROCESS_FILE, Entry, Undo, identity
@@ -26,6 +28,8 @@ _UNDO_BY_RESOURCE = {"schemata": Undo.LINES, "sched_features": Undo.WORDS}
 _NEVER_JOURNALLED = frozenset({"tasks", "cgroup.procs"})
 #: The file by which the runtime proxy knows this agent; one that is there already was made by a koordlet too.
 REGISTRATION_FILE = "hook registration"
+#: Where the kubelet's CPU manager says which CPUs it has given to whom.
+CHECKPOINT = "cpu_manager_state"
 _REMOVALS = (Kind.ABSENT, Kind.NO_DIRECTORY)
 #: The kernel gives an idle group the least weight and, when it is idle no more, the default one instead of the one it had.
 RESETS = {"cpu.idle": "cpu.shares"}
@@ -212,6 +216,8 @@ def _native(write: Write, host: HostState, current: str) -> str | None:
     """The runtime's own value as a text of the file; None where it cannot be told."""
     wanted, resource = write.native or "", write.resource
     try:
+        if resource == "cpuset.cpus" and not wanted and (policy := _by_kubelet(write, host)) is not None:
+            return policy or None
         if resource == "cpuset.cpus" and not wanted:
             around = host.cgroups.file(resource, os.path.dirname(write.target))
             return "" if host.cgroups.v2 else host.files.read_fresh(around).decode("utf-8", "replace").strip()
@@ -219,6 +225,19 @@ def _native(write: Write, host: HostState, current: str) -> str | None:
     except (HostError, ValueError):
         return None
     return _whole_cpu_max(resource, text, current) if host.cgroups.v2 else text
+
+
+def _by_kubelet(write: Write, host: HostState) -> str | None:
+    """The CPUs that a kubelet with the static policy gives a container; None without it, "" where its checkpoint cannot be read."""
+    try:
+        state = orjson.loads(host.files.read(host.root.kubelet_path(CHECKPOINT)))
+        if state.get("policyName") != "static":
+            return None
+        return str(((state.get("entries") or {}).get(write.about.uid) or {}).get(write.about.container) or state.get("defaultCpuSet") or "")
+    except (CgroupGoneError, FileMissingError):
+        return None
+    except (HostError, ValueError, AttributeError):
+        return ""
 
 
 def _whole_cpu_max(resource: str, text: str, current: str) -> str:

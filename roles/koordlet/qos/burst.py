@@ -266,19 +266,20 @@ class _Pod:
     # -- kernel burst --------------------------------------------------------------------------------------------------------
 
     def _bursts(self, containers: list[ContainerState]) -> list[Batch]:
-        total = 0
+        total = total_limit = 0
         writes: list[Write] = []
         on = self.config.policy in BURST_POLICIES
         for container in containers:
             period = view.cpu_period(self.snapshot.host, container.cgroup_dir)
             value = limit_milli(container) * self.config.cpu_burst_percent * period // 100_000 if on else 0
             quota = self.quotas.get(container.id)
-            total += value
+            limit = ceil(milli_to_quota(limit_milli(container), period) / self.ratio)
+            total, total_limit = total + value, total_limit + max(limit, 0)
             if on or self._ours(BURST, container.cgroup_dir):
-                writes.append(self._burst(container.cgroup_dir, value, quota, container.name))
+                writes.append(self._burst(container.cgroup_dir, value, _lesser(quota, limit), container.name))
             self._sample("scaled_burst", value, container)
         if on or self._ours(BURST, self.pod.cgroup_dir):
-            writes.append(self._burst(self.pod.cgroup_dir, total, self.pod_quota, ""))
+            writes.append(self._burst(self.pod.cgroup_dir, total, _lesser(self.pod_quota, total_limit), ""))
         return [sequence(*writes)] if writes else []
 
     def _ours(self, resource: str, directory: str) -> bool:
@@ -369,6 +370,15 @@ class _Pod:
                 features=("KA-BST-02",),
             )
         )
+
+
+def _lesser(quota: int | None, limit: int) -> int | None:
+    """The quota that a burst may not exceed: the one that stands there, or that of the limit if that is less.
+
+    A kernel that refuses more burst than quota refuses less quota than burst as well. A kubelet that makes a pod smaller in place could
+    not, and one that has made a limit of its own smaller has said so in the spec first.
+    """
+    return min(quota, limit) if quota is not None and quota > 0 and limit > 0 else quota
 
 
 def _read(snapshot: Snapshot, resource: str, directory: str) -> bytes | None:

@@ -56,7 +56,7 @@ _REASONS = {409: "Conflict", 429: "TooManyRequests", 500: "InternalError", 503: 
 NETWORK = ("lose-request", "lose-answer", "reset", "delay", "stall", "storm", "refuse", "resume", "slow-reader", "dead-address")
 PROCESS = ("kill", "kill-step", "kill-before-write", "kill-after-write", "kill-after-commit", "freeze", "terminate")
 NODE = ("clock", "silence")
-AGENT = ("crash", "disk-full", "read-error", "remount", "meddle")
+AGENT = ("crash", "disk-full", "read-error", "write-error", "remount", "meddle", "container-exit")
 SERVER = ("compact", "cut", "bookmark", "restart", "wipe")
 DRAWN = NETWORK + PROCESS + NODE + SERVER
 KINDS = DRAWN + AGENT
@@ -66,6 +66,10 @@ _COUNTS = {"kill-step": 400, "kill-before-write": 8, "kill-after-write": 8, "kil
 """Up to which callback or write of a process is counted, until it is killed there."""
 ARMED = 30.0
 """Seconds for which a count goes on; a process that does too little meanwhile lives on."""
+
+
+_UNREADABLE = ("/stat", "cpuacct.usage", "cpu.stat", "memory.", "pressure", "cpuset.cpus", "cpu.cfs_quota_us", "cpu.max", "journal")
+"""Parts of the names of files that cannot be read for a while."""
 
 
 def draw(rng: random.Random, seconds: float, count: int, processes: list[str], kinds: tuple[str, ...] = ()) -> list[Fault]:
@@ -95,9 +99,9 @@ def with_hosts(
 def _draw_host(rng: random.Random, kind: str, at: float, target: str) -> Fault:
     if kind == "crash":
         return Fault(at, kind, target, 15.0, amount=rng.randint(1, 40))
-    if kind in ("disk-full", "read-error"):
-        return Fault(at, kind, target, round(rng.uniform(2, 25), 1), method=rng.choice(("/stat", "cpuacct.usage", "cpu.stat", "memory.")))
-    if kind == "meddle":
+    if kind in ("disk-full", "read-error", "write-error"):
+        return Fault(at, kind, target, round(rng.uniform(2, 25), 1), method=rng.choice(_UNREADABLE) if kind == "read-error" else "")
+    if kind in ("meddle", "container-exit"):
         return Fault(at, kind, target)
     if kind == "remount":
         return Fault(at, kind, target, round(rng.uniform(0.5, 5), 1))

@@ -14,10 +14,9 @@ from koord.kube.client import Client
 from koord.kube.errors import ApiError, NotFound
 from koord.kube.informers import InformerFactory
 from roles.sandbox.nodes import fleet, metrics
-from roles.sandbox.process_kubelet import podspec
 from roles.sandbox.process_kubelet.node import conditions
 from roles.sandbox.process_kubelet.status import rfc3339
-from roles.sandbox.world.host import podfiles, podlist
+from roles.sandbox.world.host import podlist
 from roles.sandbox.world.programs import connection
 
 if TYPE_CHECKING:
@@ -26,10 +25,12 @@ if TYPE_CHECKING:
 Obj = dict[str, Any]
 HEARTBEAT = 10.0  # seconds between status writes of a node
 PERIOD = 600.0  # seconds of a simulated day
+BACK_OFF = 2.0  # seconds from the end of a container to its next start
 
 
 class Kubelet:
-    """The kubelet of one node. `start_seconds` pass from the binding to Running; an end takes `grace` seconds at most."""
+    """The kubelet of one node. `start_seconds` pass at least from the binding to Running, more where a modelled host is short of CPU; an
+    end takes `grace` seconds at most."""
 
     def __init__(self, world: World, node: str) -> None:
         self.world = world
@@ -39,8 +40,9 @@ class Kubelet:
         self._since: dict[str, float] = {}
         self._running: dict[str, float] = {}
         self._leaving: dict[str, float] = {}
+        self._ended: dict[str, float] = {}  # since when a container of a pod has ended
         self._reported = -1e9
-        self.host = world.hosts.get(node)
+        self.host = world.hosts.running.get(node)
         self.name = f"kubelet-{node}"
 
     async def main(self) -> None:
@@ -61,6 +63,8 @@ class Kubelet:
                 for pod in ordered:
                     await self._try(self._advance(client, pod, now))
                 self._tidy(ordered)
+                if self.host is not None:
+                    self.host.reconcile(now)
                 if now - beat >= HEARTBEAT:
                     beat = now
                     await self._try(self._heartbeat(client))
@@ -93,12 +97,17 @@ class Kubelet:
             return
         self._admit(pod)
         if status.get("phase") != "Running":
-            if now - self._since.setdefault(uid, now) >= self.start_seconds:
+            waited = now - self._since.setdefault(uid, now) >= self.start_seconds
+            if waited and (self.host is None or self.host.started(uid)):
                 host = self.world.addresses.get(self.node, "10.1.0.1")
                 await self._status(client, pod, fleet.running_status(pod, host, seams.now()))
                 self._running[uid] = now
             return
-        self._start(pod)
+        if self.host is not None:
+            self.host.run(pod)
+            await self._restart(client, pod, now)
+            if self.host.resize(pod):
+                await self._status(client, pod, {"containerStatuses": [_sized(one, pod) for one in status.get("containerStatuses") or []]})
         limit = (meta.get("annotations") or {}).get(fleet.RUN_SECONDS_ANNOTATION, "")
         if limit.isdigit() and now - self._running.setdefault(uid, now) >= int(limit):
             await self._status(client, pod, fleet.succeeded_status(status, seams.now()))
@@ -106,33 +115,27 @@ class Kubelet:
     # -- on a modelled host --------------------------------------------------------------------------------------------------
 
     def _admit(self, pod: Obj) -> None:
-        if self.host is None:
-            return
-        known = self.host.residents.get(pod["metadata"]["uid"])
-        resident = self.host.admit(pod, podspec.kubernetes_qos(pod["spec"]))
-        if known is None:
-            podfiles.levels(self.host, self.name)
-            podfiles.pod(self.host, resident, self.name)
+        if self.host is not None:
+            self.host.admit(pod)
 
-    def _start(self, pod: Obj) -> None:
-        if self.host is None:
-            return
-        bodies = {body["name"]: body for body in pod["spec"].get("containers") or []}
-        running = self.host.residents[pod["metadata"]["uid"]].containers
-        for status in (pod.get("status") or {}).get("containerStatuses") or []:
-            if status["name"] not in running and status["name"] in bodies:
-                group = self.host.run(pod["metadata"]["uid"], status["name"], status["containerID"])
-                podfiles.container(self.host, group, bodies[status["name"]], self.name)
+    async def _restart(self, client: Client, pod: Obj, now: float) -> None:
+        """Containers that have ended are started again after a while."""
+        assert self.host is not None
+        uid = pod["metadata"]["uid"]
+        again = self.host.restarts(pod)
+        if again is None:
+            self._ended.pop(uid, None)
+        elif now - self._ended.setdefault(uid, now) >= BACK_OFF:
+            await self._status(client, pod, {"containerStatuses": again})
 
     def _stop(self, uid: str) -> None:
-        if self.host is not None and uid in self.host.residents:
+        if self.host is not None:
             self.host.stop(uid)
-            podfiles.levels(self.host, self.name)
 
     def _tidy(self, pods: list[Obj]) -> None:
         """Pods that were taken off the API server without a word to this kubelet."""
         if self.host is not None:
-            for uid in sorted(set(self.host.residents) - {pod["metadata"]["uid"] for pod in pods}):
+            for uid in sorted(set(self.host.machine.residents) - {pod["metadata"]["uid"] for pod in pods}):
                 self._stop(uid)
 
     def _document(self, path: str, pods: list[Obj]) -> Obj | None:
@@ -140,7 +143,7 @@ class Kubelet:
             ordered = sorted(pods, key=lambda pod: str(pod["metadata"]["uid"]))
             return {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": ordered}
         if path == "/configz":
-            return {"kubeletconfig": {"cpuManagerPolicy": "none", "cgroupDriver": "systemd"}}
+            return {"kubeletconfig": self.host.configuration if self.host is not None else {}}
         return None
 
     # -- the API server ------------------------------------------------------------------------------------------------------
@@ -179,6 +182,13 @@ class Kubelet:
         }
         await client.patch(NODEMETRICS, self.node, {"status": status}, subresource="status")
         self._reported = now
+
+
+def _sized(status: Obj, pod: Obj) -> Obj:
+    """The status of a container that has the resources that its pod requests now."""
+    bodies = {body["name"]: body.get("resources") or {} for body in pod["spec"].get("containers") or []}
+    resources = bodies.get(status["name"], {})
+    return {**status, "resources": resources, "allocatedResources": resources.get("requests") or {}}
 
 
 def program(world: World, node: str) -> Callable[[], Awaitable[None]]:

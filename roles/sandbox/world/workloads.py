@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from koord import seams
@@ -45,6 +46,8 @@ class Workload:
     quota: str = ""
     batch: bool = False
     gpu: int = 0  # percent of a card
+    limit: int = 100  # percent of what it requests that it may have
+    resizes: tuple[tuple[float, int], ...] = ()  # when its pods are resized in place, and to how many percent
     prefers: str = ""  # the node that it likes best
     at: float = 0.0  # when its user creates it
     until: float = 0.0  # when its user deletes it; 0: never
@@ -52,7 +55,7 @@ class Workload:
 
 def pod_template(work: Workload) -> Obj:
     """Labels, annotations and spec of its pods."""
-    labels = {"app": work.name, "koordinator.sh/qosClass": work.qos}
+    labels = {"app": work.name} | ({"koordinator.sh/qosClass": work.qos} if work.qos else {})
     annotations = {CURVE_ANNOTATION: work.curve, USAGE_PERCENT_ANNOTATION: str(work.usage)}
     if work.run_seconds:
         annotations[RUN_SECONDS_ANNOTATION] = str(work.run_seconds)
@@ -64,7 +67,7 @@ def pod_template(work: Workload) -> Obj:
     amounts = {cpu: str(work.cpu) if work.batch else f"{work.cpu}m", memory: f"{work.memory}Mi"}
     if work.gpu:
         amounts |= {"koordinator.sh/gpu-core": str(work.gpu), "koordinator.sh/gpu-memory-ratio": str(work.gpu)}
-    resources = {"requests": amounts, "limits": dict(amounts)}
+    resources = {"requests": amounts, "limits": amounts | (limits_of(work, work.limit) if work.limit != 100 else {})}
     spec: Obj = {
         "schedulerName": SCHEDULER,
         "priorityClassName": work.priority,
@@ -76,6 +79,11 @@ def pod_template(work: Workload) -> Obj:
         liked = {"weight": 100, "preference": {"matchExpressions": expressions}}
         spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [liked]}}
     return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
+
+
+def limits_of(work: Workload, percent: int) -> dict[str, str]:
+    """The limits of its containers, as a part of what they request."""
+    return {"cpu": f"{work.cpu * percent // 100}m", "memory": f"{work.memory * percent // 100}Mi"}
 
 
 class Controllers:
@@ -149,7 +157,8 @@ class Users:
         """Live until everything is done. A second life, after all was lost, does everything again that should be there by then."""
         steps = sorted(
             [(work.at, 0, work.name, work) for work in self.workloads]
-            + [(work.until, 1, work.name, work) for work in self.workloads if work.until],
+            + [(work.until, 1, work.name, work) for work in self.workloads if work.until]
+            + [(at, number + 2, work.name, work) for work in self.workloads for number, (at, _) in enumerate(work.resizes)],
             key=lambda step: step[:3],
         )
         async with Client(connection("users"), role="users") as client:
@@ -160,7 +169,10 @@ class Users:
                 if not kind and work.until and seams.monotonic() - begun > work.until:
                     continue
                 await seams.sleep(max(0.0, at - (seams.monotonic() - begun)))
-                await self._patiently(self._delete if kind else self._create, client, work)
+                if kind < 2:
+                    await self._patiently(self._delete if kind else self._create, client, work)
+                else:
+                    await self._patiently(partial(self._resize, work.resizes[kind - 2][1]), client, work)
 
     async def _patiently(self, step: Callable[[Client, Workload], Awaitable[None]], client: Client, work: Workload) -> None:
         while True:
@@ -191,6 +203,13 @@ class Users:
             }
             await client.create(PODDISRUPTIONBUDGETS, made, NAMESPACE)
 
+    async def _resize(self, percent: int, client: Client, work: Workload) -> None:
+        """Other limits for the pods that are there, in place."""
+        sized = {"spec": {"containers": [{"name": "main", "resources": {"limits": limits_of(work, percent)}}]}}
+        found = await client.list(PODS, NAMESPACE, label_selector=f"app={work.name}")
+        for pod in found.items:
+            await client.patch(PODS, pod["metadata"]["name"], sized, NAMESPACE, type="strategic", subresource="resize")
+
     async def _delete(self, client: Client, work: Workload) -> None:
         await client.delete(REPLICASETS, work.name, NAMESPACE, propagation="Background")
 
@@ -213,11 +232,14 @@ def draw(rng: random.Random, pods: int, minutes: float, sorts: tuple[str, ...] =
     return made
 
 
-def pinned(rng: random.Random, minutes: float) -> list[Workload]:
-    """Pods with CPUs for themselves: the nodes of agents can tell them apart."""
+def pinned(rng: random.Random, minutes: float, static: bool = False) -> list[Workload]:
+    """Pods with CPUs for themselves: the nodes of agents can tell them apart. Where the kubelet gives out CPUs itself (`static`) it does
+    so for pods of no class, beside which there are none of the scheduler's: two who give out the same CPUs cannot both be right."""
     made = []
     for index in range(rng.randint(0, 2)):
         work = Workload(f"pinned-{index + 1}", 1, rng.choice((1000, 2000)), 256, qos=rng.choice(("LSE", "LSR")), usage=rng.randint(20, 90))
+        if static:
+            work = replace(work, qos="", prefers=node_name(0))
         until = round(rng.uniform(40, minutes * 60), 1) if rng.random() < 0.5 else 0.0
         made.append(replace(work, at=round(rng.uniform(0, minutes * 20), 1), until=until))
     return made
@@ -228,6 +250,18 @@ def hungry(rng: random.Random, minutes: float) -> list[Workload]:
     budget = rng.choice((0, 2))
     work = Workload("hungry", 2, 1000, 2048, qos="BE", priority="koord-batch", usage=95, batch=True, min_available=budget)
     return [replace(work, at=round(rng.uniform(0, minutes * 10), 1))] if rng.random() < 0.5 else []
+
+
+def flexible(rng: random.Random, minutes: float) -> list[Workload]:
+    """Services that may use more than they request, and whose pods are resized in place now and then."""
+    made = []
+    for index in range(rng.randint(0, 2)):
+        times = sorted(round(rng.uniform(15, minutes * 60), 1) for _ in range(rng.randint(1, 3)))
+        resizes = tuple((at, rng.choice((110, 150, 250, 300))) for at in times)
+        cpu, usage, curve = rng.choice((300, 500, 1000)), rng.randint(60, 180), rng.choice(("steady", "bursty"))
+        work = Workload(f"flexible-{index + 1}", rng.randint(1, 2), cpu, 256, usage=usage, curve=curve, limit=200)
+        made.append(replace(work, resizes=resizes, prefers=node_name(0)))
+    return made
 
 
 def _draw_one(rng: random.Random, sort: str, name: str, most: int) -> Workload:

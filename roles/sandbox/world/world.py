@@ -240,7 +240,8 @@ class World:
         works = list(spec.workloads) or workloads.draw(random.Random(f"{self.seed}/workloads"), spec.pods, spec.minutes, spec.sorts)
         if self.hosts.names and not spec.workloads:
             more = random.Random(f"{self.seed}/pinned")
-            works += workloads.pinned(more, spec.minutes) + workloads.hungry(more, spec.minutes)
+            works += workloads.pinned(more, spec.minutes, bool(self.hosts.static)) + workloads.hungry(more, spec.minutes)
+            works += workloads.flexible(more, spec.minutes)
         names = [f"{role}-{letter}" for role, count in self._replicas() for letter in "ab"[:count]]
         names += [f"kubelet-{fleet.node_name(i)}" for i in range(spec.nodes)]
         agents = [f"koordlet-{node}" for node in self.hosts.names]

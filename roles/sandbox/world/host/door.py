@@ -54,8 +54,14 @@ class Door(seams.Files):
             if machine.steps_to_live == 0:
                 self._fell()
                 raise Killed
-        if machine.disk_full and not machine.is_kernels(path):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        self._takes(path)
+
+    def _takes(self, path: str) -> None:
+        """Whether the disk takes something; the kernel's own files lie on none."""
+        machine = self._machine
+        if (machine.disk_full or machine.write_errors) and not machine.is_kernels(path):
+            number = errno.EIO if machine.write_errors else errno.ENOSPC
+            raise OSError(number, os.strerror(number), path)
 
     # -- calls ---------------------------------------------------------------------------------------------------------------
 
@@ -95,6 +101,8 @@ class Door(seams.Files):
 
     def sync(self, fd: int) -> None:
         self._alive()
+        if self._machine.write_errors:
+            self._takes(self._open[fd])
 
     def truncate(self, fd: int, length: int) -> None:
         self._alive()
@@ -110,6 +118,8 @@ class Door(seams.Files):
 
     def make_directory(self, path: str) -> None:
         self._alive()
+        if not os.path.isdir(path):
+            self._changes(path)
         os.makedirs(path, mode=0o755, exist_ok=True)
 
     def remove_directory(self, path: str) -> None:

@@ -16,8 +16,9 @@ import orjson
 from roles.sandbox.nodes.fleet import node_name
 from roles.sandbox.world import programs
 from roles.sandbox.world.host.door import Door
-from roles.sandbox.world.host.layout import BURST, BVT, CPUS, IDLE, LEVELS, LIMIT, MEMSW, QUOTA, SHARES, Layout
+from roles.sandbox.world.host.layout import BURST, BVT, CPUS, IDLE, LEVELS, LIMIT, MEMSW, PSI, QUOTA, SHARES, Layout
 from roles.sandbox.world.host.machine import Machine
+from roles.sandbox.world.host.running import Running
 from roles.sandbox.world.process import EPOCH, Process
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ class Hosts:
         self._still: float | None = None
         self._strategies: dict[str, str] = {}
         self.gates = self.rng.choice(("", "BEMemoryEvict=true,BECPUEvict=true"))
+        self.running: dict[str, Running] = {}
+        more = random.Random(f"{world.seed}/kubelets")
+        self.static = {node for node in self.names if more.random() < 0.3}  # where the kubelet gives out CPUs itself
+        self.told = {node for node in self.names if more.random() < 0.6}  # where the kernel tells pressure
 
     def get(self, node: str) -> Machine | None:
         """The machine of a node that has one."""
@@ -73,7 +78,7 @@ class Hosts:
         world, spec = self.world, self.world.spec
         for node in self.names:
             optional = frozenset(knob for knob in (BURST, BVT, IDLE, MEMSW) if self.rng.random() < 0.6)
-            layout = Layout(self.rng.choice((1, 1, 2)), optional)
+            layout = Layout(self.rng.choice((1, 1, 2)), optional | ({PSI} if node in self.told else frozenset()))
             machine = Machine(
                 node,
                 world.scratch / "hosts" / node,
@@ -86,7 +91,9 @@ class Hosts:
             machine.wall = self._wall
             machine.undisturbed = partial(self._undisturbed, node)
             self._disturbed[node] = 0.0
+            machine.reserved = frozenset({0}) if node in self.static else frozenset()
             self.machines[node] = machine
+            self.running[node] = Running(machine, f"kubelet-{node}")
             self._roots[node] = str(machine.root)
 
     def start(self) -> None:
@@ -112,7 +119,7 @@ class Hosts:
     def _in_the_way(self, node: str) -> bool:
         """Whether an agent cannot do its work now: it, its kubelet, their machine or a connection is hurt."""
         machine = self.machines[node]
-        if machine.disk_full or machine.failing:
+        if machine.disk_full or machine.write_errors or machine.failing:
             return True
         names = (f"koordlet-{node}", f"kubelet-{node}")
         for name in names:
@@ -161,6 +168,11 @@ class Hosts:
         elif fault.kind == "read-error":
             machine.failing = fault.method
             later(fault.seconds, setattr, machine, "failing", "")
+        elif fault.kind == "write-error":
+            machine.write_errors = True
+            later(fault.seconds, self._room, machine)
+        elif fault.kind == "container-exit":
+            self._exit(machine)
         elif fault.kind == "meddle":
             self._meddle(machine)
         elif fault.kind == "remount" and program.process is not None and not program.process.dead:
@@ -171,8 +183,16 @@ class Hosts:
             later(fault.seconds, self.world.start, program.name)
 
     def _room(self, machine: Machine) -> None:
-        machine.disk_full = False
+        machine.disk_full = machine.write_errors = False
         self.world.history.tell("room", machine.node)
+
+    def _exit(self, machine: Machine) -> None:
+        """A container ends by itself; its kubelet starts it again."""
+        there = [(uid, name) for uid, resident in machine.residents.items() for name in resident.containers]
+        if there:
+            uid, name = self.rng.choice(there)
+            self.world.history.tell("container-exit", machine.node, f"{name} of pod {uid}")
+            machine.exit(uid, name)
 
     def _meddle(self, machine: Machine) -> None:
         """An administrator sets a file that the agent has set, to something else.

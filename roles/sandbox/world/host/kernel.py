@@ -13,9 +13,12 @@ from roles.sandbox.world.host.layout import (
     BURST,
     BVT,
     CPUS,
+    HIGH,
     IDLE,
     LIMIT,
+    LOW,
     MEMSW,
+    MIN,
     PERIOD,
     PERIOD_US,
     QUOTA,
@@ -25,8 +28,10 @@ from roles.sandbox.world.host.layout import (
     cpu_list,
     cpu_text,
 )
+from roles.sandbox.world.host.pressure import Pressure
 
 _PAGE = 4096
+_BYTES = (LIMIT, MEMSW, MIN, LOW, HIGH)
 
 
 class Refused(OSError):
@@ -51,18 +56,16 @@ class Group:
     cpus: frozenset[int] | None = None
     limit: int = UNLIMITED
     memsw: int = UNLIMITED
+    min: int = 0
+    low: int = 0
+    high: int = UNLIMITED
     tasks: int = 0
     children: dict[str, Group] = field(default_factory=dict)
-    cpu_ns: int = 0
-    periods: int = 0
-    throttled: int = 0
+    cpu_ns: float = 0.0
+    periods: float = 0.0
+    throttled: float = 0.0
     memory: int = 0  # bytes in use, children included
-    stalled: float = 0.0  # share of the last seconds in which somebody waited for a CPU
-
-    @property
-    def busy(self) -> bool:
-        """Whether a task is in it or below it."""
-        return self.tasks > 0 or any(child.busy for child in self.children.values())
+    pressure: Pressure = field(default_factory=Pressure)
 
     def walk(self) -> Iterator[Group]:
         """This group and all below it, parents first."""
@@ -75,13 +78,15 @@ Told = Callable[[Group, str], None]
 
 
 class Kernel:
-    """The groups of one machine. `told` hears of every knob that shows something else than before."""
+    """The groups of one machine. `told` hears of every knob that shows something else than before, `killed` of groups whose tasks the
+    kernel ended because they have more memory than they may."""
 
-    def __init__(self, layout: Layout, cpus: int, told: Told) -> None:
+    def __init__(self, layout: Layout, cpus: int, told: Told, killed: Callable[[Group], None] = lambda group: None) -> None:
         self.layout = layout
         self.online = frozenset(range(cpus))
         self.groups: dict[str, Group] = {}
         self._told = told
+        self._killed = killed
         self._by_file: dict[str, tuple[Group, str]] = {}
 
     # -- groups --------------------------------------------------------------------------------------------------------------
@@ -123,8 +128,8 @@ class Kernel:
             return cpu_text(group.cpus) if group.cpus is not None else ""
         if knob == QUOTA and v2:
             return f"{'max' if group.quota < 0 else group.quota} {group.period}"
-        if knob in (LIMIT, MEMSW):
-            value = group.limit if knob == LIMIT else group.memsw
+        if knob in _BYTES:
+            value: int = getattr(group, knob)
             return "max" if v2 and value >= UNLIMITED else str(min(value, UNLIMITED))
         if knob == SHARES and group.idle:
             return "0" if v2 else "3"
@@ -248,6 +253,20 @@ class Kernel:
             if limit < group.memory:
                 raise Refused(errno.EBUSY, f"{group.memory} bytes are in use")
         group.limit = limit
+        if limit < group.memory:  # v2 takes any limit, and makes it true
+            for below in [one for one in group.walk() if one.tasks and one.memory]:
+                if limit < group.memory:
+                    group.memory -= below.memory if below is not group else group.memory - limit
+                    self._killed(below)
+
+    def _write_min(self, group: Group, text: str) -> None:
+        group.min = self._bytes(text)
+
+    def _write_low(self, group: Group, text: str) -> None:
+        group.low = self._bytes(text)
+
+    def _write_high(self, group: Group, text: str) -> None:
+        group.high = self._bytes(text)
 
     def _write_memsw(self, group: Group, text: str) -> None:
         limit = self._bytes(text)

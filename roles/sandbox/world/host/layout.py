@@ -18,6 +18,9 @@ UNLIMITED = 0x7FFFFFFFFFFFF000
 
 SHARES, QUOTA, PERIOD, BURST, IDLE, BVT = "shares", "quota", "period", "burst", "idle", "bvt"
 CPUS, LIMIT, MEMSW = "cpus", "limit", "memsw"
+MIN, LOW, HIGH = "min", "low", "high"
+PSI = "psi"
+"""Not a knob: whether the kernel tells pressure. With cgroup v1 it tells that of groups in the unified hierarchy of a hybrid machine."""
 
 # what may be set: knob -> (hierarchy, file); quota and period share one file in v2
 V1 = {
@@ -39,8 +42,12 @@ V2 = {
     BVT: ("", "cpu.bvt_warp_ns"),
     CPUS: ("", "cpuset.cpus"),
     LIMIT: ("", "memory.max"),
+    MIN: ("", "memory.min"),
+    LOW: ("", "memory.low"),
+    HIGH: ("", "memory.high"),
 }
 HIERARCHIES = ("cpu,cpuacct", "cpuset", "memory", "blkio")
+UNIFIED = "unified"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,18 @@ class Layout:
 
     def directories(self, group: str) -> list[str]:
         """All directories of a group."""
-        return [self.directory(h, group) for h in HIERARCHIES] if self.version == 1 else [self.directory("", group)]
+        if self.version == 2:
+            return [self.directory("", group)]
+        return [self.directory(h, group) for h in (*HIERARCHIES, *((UNIFIED,) if self.pressure else ()))]
+
+    @property
+    def pressure(self) -> bool:
+        """Whether the kernel tells who waits."""
+        return PSI in self.extras
+
+    def pressure_file(self, resource: str, group: str) -> str:
+        """Where the pressure of a group is told; "" is the whole machine."""
+        return f"{self.directory(UNIFIED, group)}/{resource}.pressure" if group else f"proc/pressure/{resource}"
 
     def file(self, knob: str, group: str) -> str:
         """The file of a knob."""

@@ -16,26 +16,31 @@ def _weight(machine: Machine, shares: int) -> int:
     return shares if machine.layout.version == 1 else weight_of(shares)
 
 
-def _apply(machine: Machine, group: str, wanted: CgroupLimits, author: str, cause: str) -> None:
+def _apply(machine: Machine, group: str, wanted: CgroupLimits, author: str, cause: str, *, shrink: bool = True) -> bool:
+    """Whether the kernel took everything. Without `shrink` limits only grow: what is below the group has more than it is to have."""
     v1 = machine.layout.version == 1
-    machine.set(group, SHARES, _weight(machine, wanted.cpu_shares), author, cause)
+    known = machine.kernel.groups[group]
+    taken = [machine.set(group, SHARES, _weight(machine, wanted.cpu_shares), author, cause)]
     quota = wanted.cpu_quota_us
-    machine.set(group, QUOTA, quota if v1 else f"{'max' if quota < 0 else quota} {PERIOD_US}", author, cause)
+    if shrink or quota < 0 or 0 <= known.quota < quota:
+        taken.append(machine.set(group, QUOTA, quota if v1 else f"{'max' if quota < 0 else quota} {PERIOD_US}", author, cause))
     limit = wanted.memory_bytes if wanted.memory_bytes >= 0 else UNLIMITED
-    grows = limit > machine.kernel.groups[group].limit
+    grows = limit > known.limit
     knobs = [knob for knob in (MEMSW, LIMIT) if knob in machine.layout.knobs]
-    for knob in knobs if grows else reversed(knobs):
-        machine.set(group, knob, limit if v1 or wanted.memory_bytes >= 0 else "max", author, cause)
+    if shrink or grows:
+        for knob in knobs if grows else reversed(knobs):
+            taken.append(machine.set(group, knob, limit if v1 or wanted.memory_bytes >= 0 else "max", author, cause))
+    return all(taken)
 
 
-def pod(machine: Machine, resident: Resident, author: str) -> None:
-    """The group of a pod that is admitted."""
-    _apply(machine, resident.group, podspec.limits_of_pod(resident.pod["spec"]), author, "pod")
+def pod(machine: Machine, resident: Resident, author: str, *, shrink: bool = True) -> bool:
+    """The group of a pod that is admitted, or resized; whether the kernel took everything."""
+    return _apply(machine, resident.group, podspec.limits_of_pod(resident.pod["spec"]), author, "pod", shrink=shrink)
 
 
-def container(machine: Machine, group: str, body: Obj, author: str) -> None:
-    """The group of a container that is started."""
-    _apply(machine, group, podspec.limits_of_container(body), author, "container")
+def container(machine: Machine, group: str, body: Obj, author: str) -> bool:
+    """The group of a container that is started, or resized; whether the kernel took everything."""
+    return _apply(machine, group, podspec.limits_of_container(body), author, "container")
 
 
 def levels(machine: Machine, author: str) -> None:

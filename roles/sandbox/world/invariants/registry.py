@@ -7,6 +7,7 @@ from roles.sandbox.world.invariants.durability import AcknowledgedIsKept, Author
 from roles.sandbox.world.invariants.evictions import BudgetsAreKept, EvictedOnce, OneNodeMakesRoom, RoomIsUsed, VictimsAreLower
 from roles.sandbox.world.invariants.gangs import GangWhole
 from roles.sandbox.world.invariants.hosts import HOST_INVARIANTS
+from roles.sandbox.world.invariants.kubelets import KUBELET_INVARIANTS
 from roles.sandbox.world.invariants.leadership import LeadersHandOver, LeadersLead, OneLeaderWrites
 from roles.sandbox.world.invariants.liveness import ItSettles, NobodyCrashes, NobodySpins, NothingIsDeadInside, WhatFitsIsBound
 from roles.sandbox.world.invariants.migrations import (
@@ -60,4 +61,5 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     NobodySpins,
     ItSettles,
     *HOST_INVARIANTS,
+    *KUBELET_INVARIANTS,
 )

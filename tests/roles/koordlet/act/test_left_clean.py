@@ -10,7 +10,7 @@ import pytest
 
 from roles.koordlet.actuation.journal import Entry, Undo, identity
 from roles.koordlet.actuation.restore import journal_path, restore
-from roles.koordlet.actuation.writes import Write, sequence
+from roles.koordlet.actuation.writes import About, Write, sequence
 from roles.koordlet.app import restore as restore_command
 from roles.koordlet.options import OptionError, Options, check
 from roles.koordlet.prediction.models import Models, PredictionOptions
@@ -50,6 +50,22 @@ def test_on_cgroup_v2_too(machine_v2) -> None:
     machine_v2.journal.close()
     assert restore(machine_v2.root).failed == []
     assert [machine_v2.get(resource, CONTAINER) for resource, *_ in rows] == [before for *_, before in rows]
+
+
+@pytest.mark.parametrize(("container", "kubelets"), [("main", "4-7"), ("other", "0-3,8-15")])
+def test_the_cpus_of_a_static_kubelet_are_its_own(machine_v2, container: str, kubelets: str) -> None:
+    """Its checkpoint says what it gave to each container, if it gives out CPUs: the hook that wants the same has given nothing."""
+    state = {"policyName": "static", "defaultCpuSet": "0-3,8-15", "entries": {"u": {"main": "4-7"}}}
+    checkpoint = Path(machine_v2.root.kubelet_path("cpu_manager_state"))
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    checkpoint.write_bytes(orjson.dumps(state))
+    machine_v2.put("cpuset.cpus", CONTAINER, kubelets)
+    about = About("pod", "default", "p", container, "u")
+    for wanted in (kubelets, "2-3"):
+        machine_v2.executor.apply([sequence(Write("cpuset.cpus", CONTAINER, wanted, about=about, native=""))], rule="hook", now=1.0)
+    machine_v2.journal.close()
+    restore(machine_v2.root)
+    assert machine_v2.get("cpuset.cpus", CONTAINER) == kubelets
 
 
 def test_a_value_that_is_neither_ours_nor_the_runtimes_is_the_one_before(machine) -> None:

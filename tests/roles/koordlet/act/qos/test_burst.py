@@ -134,7 +134,17 @@ def test_v1_kernels_that_refuse_more_than_the_quota(world, burst, monkeypatch):
 
     monkeypatch.setattr(kernel, "write", write)
     world.run(burst)
-    assert bursts(world, pod) == ["200000", "100000"]
+    assert bursts(world, pod) == ["100000", "100000"]
+
+
+@pytest.mark.feature("KA-BST-01")
+def test_a_burst_leaves_room_for_a_limit_that_was_made_smaller(world_v2, burst):
+    """The kernel refuses less quota than burst: the kubelet could not carry out what the spec says already."""
+    strategy(world_v2, "cpuBurstOnly", cpuBurstPercent=1000)
+    pod = ls_pod(world_v2, (200_000,), 200_000, limits={"cpu": "450m"})
+    world_v2.machine.put("cpu.cfs_burst_us", "kubepods.slice", "0")
+    world_v2.run(burst)
+    assert bursts(world_v2, pod) == ["45000", "45000"]
 
 
 def test_without_the_file_nothing_is_written(world, burst):

@@ -1,0 +1,258 @@
+"""What passes on a modelled machine: what its pods use and wait for, and the counters that tell it.
+
+Rates hold between two changes: of a file, of a group, of what a pod wants (looked at once a second). Counters follow from them at whichever
+moment somebody reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from roles.sandbox.nodes import fleet
+from roles.sandbox.world.host import hardware
+from roles.sandbox.world.host.layout import BESTEFFORT, UNLIMITED, cpu_list
+from roles.sandbox.world.host.pressure import RESOURCES, Pressure, together
+from roles.sandbox.world.host.usage import Use, level, share
+
+if TYPE_CHECKING:
+    from roles.sandbox.world.host.kernel import Group
+    from roles.sandbox.world.host.machine import Machine
+
+Obj = dict[str, Any]
+SYSTEM_MILLI = fleet.IDLE_MILLI
+RESOURCE_STATUS = "scheduling.koordinator.sh/resource-status"
+SUMMARY = 2.0
+"""Seconds between two summaries of a machine in the history."""
+DAY = 600.0
+"""Seconds of a simulated day."""
+STARTERS = 1.0
+"""Cores that the start of a pod's containers can use."""
+SCARCE = 0.9
+"""Part of the machine's memory from which on tasks wait for some."""
+_HARDWARE = frozenset({"proc/stat", "proc/meminfo", "sys/bus/node/devices/node0/meminfo"})
+_NODE_PRESSURE = {f"proc/pressure/{resource}": resource for resource in RESOURCES}
+
+
+class Load:
+    """The load of one machine. `clock` is seconds since the beginning of the world."""
+
+    def __init__(self, machine: Machine, clock: Callable[[], float]) -> None:
+        self._machine = machine
+        self._clock = clock
+        self._at = clock()
+        self._uses: list[Use] = []
+        self._stale = True
+        self._pressure = Pressure()
+        self._summed = -1e9
+        self._ticks = 0.0
+        self._idle = 0.0
+        self._groups: dict[str, Group] = {}  # by the paths of their counters
+        self._shown: dict[str, float] = {}  # when the counters of a group were written last
+
+    # -- time ----------------------------------------------------------------------------------------------------------------
+
+    def changes(self) -> None:
+        """Before something changes: what has passed until now has passed as it was."""
+        self.settle()
+        self._stale = True
+
+    def advance(self) -> None:
+        """Let time pass, look at what pods want now, and sum up."""
+        self.changes()
+        self.show()
+        if self._at - self._summed >= SUMMARY:
+            self._summed = self._at
+            self._machine.history.tell("host", self._machine.node, "", self._summary(self.uses()))
+
+    def uses(self) -> list[Use]:
+        """What each container and each start wants and gets at this moment."""
+        found: list[Use] = []
+        machine = self._machine
+        for resident in machine.residents.values():
+            best_effort = resident.kube_qos == BESTEFFORT
+            if resident.starting > 0:
+                found.append(Use(machine.kernel.groups[resident.sandbox], best_effort, STARTERS))
+            if not resident.containers:
+                continue
+            wanted = fleet.usage(resident.pod, machine.wall(), DAY)
+            count = len(resident.containers)
+            for name in resident.containers.values():
+                found.append(Use(machine.kernel.groups[name], best_effort, wanted.cpu / 1000 / count, wanted.memory // count))
+        share(machine.kernel, found, SYSTEM_MILLI / 1000)
+        return found
+
+    def settle(self) -> None:
+        """Counters go on up to now."""
+        now = self._clock()
+        seconds = now - self._at
+        if seconds <= 0:
+            return
+        if self._stale:
+            self._look()
+        self._at = now
+        kernel = self._machine.kernel
+        for use in self._uses:
+            at: Group | None = use.group
+            while at is not None:
+                at.cpu_ns += use.got * seconds * 1e9
+                at = at.parent
+            if use.group.quota >= 0:
+                passed = seconds * 1e6 / use.group.period
+                use.group.periods += passed
+                own = use.group.quota / use.group.period
+                if use.wanted > own:
+                    use.group.throttled += passed * (1 - own / use.wanted)
+        for resident in self._machine.residents.values():
+            if resident.starting > 0:
+                got = sum(use.got for use in self._uses if use.group.name == resident.sandbox)
+                resident.starting = max(resident.starting - got * seconds, 0.0)
+                self._stale = self._stale or not resident.starting
+        if self._machine.layout.pressure:
+            self._pressure.go_on(seconds)
+            for group in kernel.groups.values():
+                group.pressure.go_on(seconds)
+        busy = sum(use.got for use in self._uses) + SYSTEM_MILLI / 1000
+        self._ticks += busy * seconds * 100
+        self._idle += max(len(kernel.online) - busy, 0.0) * seconds * 100
+
+    def _look(self) -> None:
+        """The rates from now on."""
+        kernel, self._stale = self._machine.kernel, False
+        self._uses = self.uses()
+        for use in self._uses:
+            use.group.memory = min(use.memory, use.group.limit)
+        self._sum(kernel.groups[""])
+        if self._machine.layout.pressure:
+            self._stall()
+
+    def _sum(self, group: Group) -> None:
+        """The memory of a group with children is theirs together."""
+        for child in group.children.values():
+            self._sum(child)
+        if group.children:
+            group.memory = sum(child.memory for child in group.children.values())
+
+    def _stall(self) -> None:
+        """Who waits from now on. The machine as a whole never waits for CPUs: somebody has them."""
+        groups = self._machine.kernel.groups
+        below: dict[str, list[Use]] = {name: [] for name in groups}
+        for use in self._uses:
+            at: Group | None = use.group
+            while at is not None:
+                below[at.name].append(use)
+                at = at.parent
+        for name, uses in below.items():
+            groups[name].pressure.now("cpu", *together([use.waits for use in uses]))
+            groups[name].pressure.now("memory", *together([self._reclaims(use) for use in uses]))
+        used = self._taken / self._machine.memory
+        self._pressure.now("cpu", together([use.waits for use in self._uses])[0], 0.0)
+        some, full = together([self._reclaims(use) for use in self._uses])
+        self._pressure.now("memory", max(some, (used - SCARCE) / (1 - SCARCE)), full)
+
+    @staticmethod
+    def _reclaims(use: Use) -> float:
+        """For what share of the time a task waits for memory: it wants more than its groups may have."""
+        most, at = UNLIMITED, use.group
+        while at.parent is not None:
+            most = min(most, at.high, at.limit)
+            at = at.parent
+        return min(max(use.memory - most, 0) / most, 1.0) if most > 0 else 1.0
+
+    # -- what is shown -------------------------------------------------------------------------------------------------------
+
+    def made(self, group: Group) -> None:
+        """A group is new: its counters."""
+        for path, text in self._counters(group):
+            self._groups[path] = group
+            self._machine.put(path, text)
+
+    def read(self, path: str) -> None:
+        """Somebody reads a file, which may be a counter."""
+        if path in _HARDWARE:
+            self.settle()
+            self.show()
+        elif path in _NODE_PRESSURE:
+            self.settle()
+            if self._machine.layout.pressure:
+                self._machine.put(path, self._pressure.show(_NODE_PRESSURE[path]))
+        elif (group := self._groups.get(path)) is not None:
+            self.settle()
+            if self._shown.get(group.name) != self._at and self._machine.kernel.groups.get(group.name) is group:
+                self._shown[group.name] = self._at
+                for file, text in self._counters(group):
+                    self._machine.put(file, text)
+
+    def show(self) -> None:
+        """The machine as a whole."""
+        cpus, memory = len(self._machine.kernel.online), self._machine.memory
+        hardware.show(self._machine.put, cpus, int(self._ticks), int(self._idle), memory, self._taken)
+        if self._machine.layout.pressure:
+            for path, resource in _NODE_PRESSURE.items():
+                self._machine.put(path, self._pressure.show(resource))
+
+    @property
+    def _taken(self) -> int:
+        return self._machine.kernel.groups[""].memory + fleet.IDLE_BYTES
+
+    def _counters(self, group: Group) -> list[tuple[str, str]]:
+        """The files that count for a group, and what they say."""
+        layout = self._machine.layout
+        cpu, memory = layout.directory("cpu,cpuacct", group.name), layout.directory("memory", group.name)
+        rows = {"inactive_anon": group.memory, "active_anon": 0, "unevictable": 0, "inactive_file": 0, "active_file": 0}
+        found: list[tuple[str, str]] = []
+        periods = f"nr_periods {int(group.periods)}\nnr_throttled {int(group.throttled)}"
+        if layout.version == 2:
+            micro = int(group.cpu_ns / 1000)
+            head = f"usage_usec {micro}\nuser_usec {micro}\nsystem_usec 0"
+            if group.name:
+                head += f"\n{periods}\nthrottled_usec {int(group.throttled * 50_000)}"
+                found.append((f"{memory}/memory.current", str(group.memory)))
+            found.append((f"{cpu}/cpu.stat", head))
+            lines = [f"anon {group.memory}", "file 0", *(f"{name} {value}" for name, value in rows.items())]
+        else:
+            found.append((f"{cpu}/cpuacct.usage", str(int(group.cpu_ns))))
+            found.append((f"{cpu}/cpu.stat", f"{periods}\nthrottled_time {int(group.throttled * 50_000_000)}"))
+            found.append((f"{memory}/memory.usage_in_bytes", str(group.memory)))
+            lines = ["total_cache 0", f"total_rss {group.memory}", *(f"total_{name} {value}" for name, value in rows.items())]
+        found.append((f"{memory}/memory.stat", "\n".join(lines)))
+        if layout.pressure and group.name:
+            found += [(layout.pressure_file(resource, group.name), group.pressure.show(resource)) for resource in RESOURCES]
+        return found
+
+    # -- summaries -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _exclusive(self) -> int:
+        """How many CPUs best-effort pods may not have: those of pods of class LSE, and what the kubelet has pinned."""
+        held: set[int] = set().union(*self._machine.pinned.values())
+        for one in self._machine.residents.values():
+            meta = one.pod["metadata"]
+            if (meta.get("labels") or {}).get("koordinator.sh/qosClass") == "LSE":
+                status = orjson.loads((meta.get("annotations") or {}).get(RESOURCE_STATUS, "{}"))
+                held |= cpu_list(str(status.get("cpuset", "")))
+        return len(held)
+
+    def _summary(self, uses: list[Use]) -> Obj:
+        """In milli-CPU, memory and `held_up` in percent. `others`: used beside the best-effort level; `lost`: what services wanted and did
+        not get; `held_up`: how much longer the work of the worst off takes than alone."""
+        machine = self._machine
+        kernel = machine.kernel
+        tier = [one for one in machine.residents.values() if one.kube_qos == BESTEFFORT]
+        services = [use for use in uses if not use.best_effort]
+        return {
+            "others": round(sum(use.got for use in services) * 1000) + SYSTEM_MILLI,
+            "wanted": round(sum(use.allowed for use in services) * 1000) + SYSTEM_MILLI,
+            "tier": round(sum(use.got for use in uses if use.best_effort) * 1000),
+            "room": round(level(kernel, [kernel.groups[name] for one in tier for name in one.containers.values()]) * 1000),
+            "lost": round(sum(use.allowed - use.got for use in services) * 1000),
+            "held_up": round(100 * max((use.held_up for use in services), default=1.0)) - 100,
+            "memory": self._taken * 100 // machine.memory,
+            "tier_asked": sum(fleet.requested(one.pod).cpu for one in tier),
+            "capacity": len(kernel.online) * 1000,
+            "free": (len(kernel.online) - self._exclusive) * 1000,
+            "tier_pods": len(tier),
+            "undisturbed": round(machine.undisturbed(), 3),
+        }
