@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from koord.apiserver.resources import Resource
 
 Obj = dict[str, Any]
+
 Getter = Callable[[Obj], str]
 
 

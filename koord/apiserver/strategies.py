@@ -14,7 +14,7 @@ from koord.apiserver.validation import crds as check_crds
 from koord.apiserver.validation import pods as check_pods
 from koord.apiserver.validation import policies as check_policies
 from koord.apiserver.validation import workloads as check_workloads
-from koord.apiserver.validation.pod_parts import check_pod_part
+from koord.apiserver.validation.pods import check_pod_part
 
 if TYPE_CHECKING:
     from koord.apiserver.errors import Cause

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from koord.apiserver.admission.attributes import Attributes
-from koord.apiserver.admission.matching import describe, in_version
+from koord.apiserver.admission.matching import Attributes, describe, in_version
 from koord.apiserver.cel.environment import readable
 from koord.apiserver.cel.library import authorizer
 from koord.apiserver.rbac import Attributes as Question

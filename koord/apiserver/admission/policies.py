@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from koord.api.selectors import from_label_selector
-from koord.apiserver.admission.attributes import Attributes
-from koord.apiserver.admission.matching import compile_match, matching_resource
+from koord.apiserver.admission.matching import Attributes, compile_match, matching_resource
 from koord.apiserver.errors import StatusError, forbidden
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from koord.api.quantity import parse_milli
-from koord.apiserver.schema.timeformat import now
+from koord.apiserver.schema.formats import now
 
 Obj = dict[str, Any]
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import copy
+import importlib.util
 import re
 from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from koord.apiserver.openapi import descriptions
 from koord.apiserver.schema.builtin import Field, TypeNode, schemas
 from koord.apiserver.ssa.schema import LIST_MAP, LIST_SET, of_type
 
@@ -15,6 +18,42 @@ if TYPE_CHECKING:
     from koord.apiserver.resources import Resource
 
 Obj = dict[str, Any]
+
+_FIELD = re.compile(r'^    (\w+): .*?(?:serialization_alias="([^"]+)".*?)?description=("(?:[^"\\]|\\.)*")', re.MULTILINE)
+_CLASS = re.compile(r'^class (\w+)\(BaseModel\):\n    """\n    (.*?)\n', re.MULTILINE)
+
+
+@lru_cache(maxsize=1)
+def _folder() -> Path | None:
+    spec = importlib.util.find_spec("kubernetes")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    folder = Path(next(iter(spec.submodule_search_locations))) / "client" / "models"
+    return folder if folder.is_dir() else None
+
+
+def _snake(name: str) -> str:
+    text = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", name)
+    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", text).lower()
+
+
+@lru_cache(maxsize=1024)
+def descriptions_of(name: str) -> tuple[str, dict[str, str]]:
+    """(description of the type, descriptions of its fields by wire name)."""
+    folder = _folder()
+    if folder is None:
+        return "", {}
+    file = folder / f"{_snake(name)}.py"
+    try:
+        source = file.read_text(encoding="utf-8")
+    except OSError:
+        return "", {}
+    fields: dict[str, str] = {}
+    for attribute, wire, quoted in _FIELD.findall(source):
+        fields[wire or attribute] = str(ast.literal_eval(quoted))
+    found = _CLASS.search(source)
+    return (found.group(2) if found else ""), fields
+
 
 _MODEL = re.compile(r"^([A-Z][a-z]+)??(V\d+(?:(?:alpha|beta)\d+)?)(.+)$")
 _SIMPLE: dict[str, Obj] = {
@@ -63,7 +102,7 @@ def _described(schema: Obj, text: str, *, wrap: bool) -> Obj:
 
 def type_schema(node: TypeNode, base: str, *, wrap: bool) -> Obj:
     """The schema of one built-in type. `wrap`: references with siblings are put into allOf, as OpenAPI 3.0 wants."""
-    about, texts = descriptions.of_type(node.name)
+    about, texts = descriptions_of(node.name)
     shape = of_type(node)
     properties: Obj = {}
     for name, field in node.fields.items():

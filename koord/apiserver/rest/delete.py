@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from koord import seams
-from koord.apiserver.admission.attributes import DELETE, Attributes
+from koord.apiserver.admission.matching import DELETE, Attributes
 from koord.apiserver.errors import bad_request, invalid, invalid_value, not_found, not_supported
-from koord.apiserver.rest.context import DeleteOptions
-from koord.apiserver.rest.meta import check_preconditions
+from koord.apiserver.rest.context import DeleteOptions, check_preconditions
 from koord.apiserver.rest.write import transient
 from koord.apiserver.schema.builtin import clean, schemas
-from koord.apiserver.schema.timeformat import now
+from koord.apiserver.schema.formats import now
 from koord.apiserver.store import Entry
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from koord.apiserver.errors import STALE, StatusError, bad_request, conflict, invalid, invalid_value, not_found, unsupported_media_type
-from koord.apiserver.rest.meta import check_identity, check_version
+from koord.apiserver.rest.context import check_identity, check_version
 from koord.apiserver.rest.write import apply_defaults, commit, decode, undecodable
 from koord.apiserver.store import Entry
 from koord.apiserver.wire import obj_of

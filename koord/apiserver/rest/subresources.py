@@ -10,7 +10,7 @@ import orjson
 
 from koord import seams
 from koord.api.selectors import from_label_selector
-from koord.apiserver.admission.attributes import CREATE, Attributes
+from koord.apiserver.admission.matching import CREATE, Attributes
 from koord.apiserver.errors import (
     STALE,
     bad_request,
@@ -21,11 +21,11 @@ from koord.apiserver.errors import (
     plain,
     too_many_requests,
 )
+from koord.apiserver.rest.context import check_preconditions, check_version, new_uid
 from koord.apiserver.rest.delete import delete_now, parse_options
-from koord.apiserver.rest.meta import check_preconditions, check_version, new_uid
 from koord.apiserver.rest.write import commit
 from koord.apiserver.schema.builtin import clean, schemas
-from koord.apiserver.schema.timeformat import now
+from koord.apiserver.schema.formats import now
 from koord.apiserver.store import Entry
 
 if TYPE_CHECKING:

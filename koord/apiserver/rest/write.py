@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from koord.apiserver.admission.attributes import CREATE, UPDATE, Attributes
+from koord.apiserver.admission.matching import CREATE, UPDATE, Attributes
 from koord.apiserver.errors import (
     STALE,
     Cause,
@@ -18,7 +18,7 @@ from koord.apiserver.errors import (
     invalid_value,
     not_found,
 )
-from koord.apiserver.rest.meta import check_identity, check_version, expected_version, generated_name, prepare_create, prepare_update
+from koord.apiserver.rest.context import check_identity, check_version, expected_version, generated_name, prepare_create, prepare_update
 from koord.apiserver.rest.unenforced import warning as unenforced
 from koord.apiserver.schema.builtin import clean, schemas
 from koord.apiserver.store import Entry, make_key

@@ -2,14 +2,168 @@
 
 from __future__ import annotations
 
+import calendar
+import time
 from collections.abc import Callable
 from typing import Any
 
+from koord import seams
 from koord.api.selectors import from_label_selector
-from koord.apiserver.tables.pods import pod
-from koord.apiserver.tables.text import NONE, UNKNOWN, UNSET, age, ago, containers, human, pairs, seconds_since
 
 Obj = dict[str, Any]
+
+UNKNOWN, NONE, UNSET = "<unknown>", "<none>", "<unset>"
+
+
+def seconds_since(stamp: str | None, at: float | None = None) -> float | None:
+    """Seconds from an RFC 3339 time until now; None when there is no time."""
+    if not stamp:
+        return None
+    try:
+        moment = calendar.timegm(time.strptime(stamp[:19], "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return None
+    return (seams.now() if at is None else at) - moment
+
+
+def human(seconds: float | None) -> str:
+    """A duration as kubectl shows ages: two units at most, coarser the longer it is."""
+    if seconds is None:
+        return UNKNOWN
+    total = int(seconds)
+    if total < -1:
+        return "<invalid>"
+    if total <= 0:
+        return "0s"
+    if total < 120:
+        return f"{total}s"
+    minutes, rest = divmod(total, 60)
+    if minutes < 10:
+        return f"{minutes}m{rest}s" if rest else f"{minutes}m"
+    if minutes < 180:
+        return f"{minutes}m"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 8:
+        return f"{hours}h{minutes}m" if minutes else f"{hours}h"
+    if hours < 48:
+        return f"{hours}h"
+    days, hours = divmod(hours, 24)
+    if days < 8:
+        return f"{days}d{hours}h" if hours else f"{days}d"
+    if days < 365 * 2:
+        return f"{days}d"
+    years, days = divmod(days, 365)
+    if years < 8:
+        return f"{years}y{days}d" if days else f"{years}y"
+    return f"{years}y"
+
+
+def ago(stamp: str | None) -> str:
+    """Age of a time."""
+    return human(seconds_since(stamp))
+
+
+def age(obj: Obj) -> str:
+    """Age of an object."""
+    return ago(obj["metadata"].get("creationTimestamp"))
+
+
+def pairs(labels: Obj | None) -> str:
+    """`a=b,c=d`, or <none>."""
+    return ",".join(f"{k}={v}" for k, v in sorted((labels or {}).items())) or NONE
+
+
+def containers(spec: Obj, what: str) -> str:
+    """Names or images of the containers of a pod specification."""
+    return ",".join(str(c.get(what, "")) for c in spec.get("containers") or ())
+
+
+def pod(obj: Obj) -> list[Any]:
+    """Name, Ready, Status, Restarts, Age, IP, Node, Nominated Node, Readiness Gates."""
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    ready, reason, restarts, last = _containers(spec, status, obj)
+    shown: Any = str(restarts) if not restarts or not last else f"{restarts} ({ago(last)} ago)"
+    gates = spec.get("readinessGates") or []
+    conditions = {c.get("type"): c.get("status") for c in status.get("conditions") or ()}
+    passed = sum(conditions.get(g.get("conditionType")) == "True" for g in gates)
+    return [
+        obj["metadata"]["name"],
+        f"{ready}/{len(spec.get('containers') or ()) + _sidecars(spec)}",
+        reason,
+        shown,
+        age(obj),
+        status.get("podIP") or NONE,
+        spec.get("nodeName") or NONE,
+        status.get("nominatedNodeName") or NONE,
+        f"{passed}/{len(gates)}" if gates else NONE,
+    ]
+
+
+def _sidecars(spec: Obj) -> int:
+    return sum(c.get("restartPolicy") == "Always" for c in spec.get("initContainers") or ())
+
+
+def _initialising(spec: Obj, status: Obj) -> tuple[str, int] | None:
+    """(reason, restarts) while init containers run."""
+    wanted = spec.get("initContainers") or []
+    sidecars = {c.get("name") for c in wanted if c.get("restartPolicy") == "Always"}
+    restarts = 0
+    for i, state in enumerate(status.get("initContainerStatuses") or ()):
+        restarts += state.get("restartCount", 0)
+        current = state.get("state") or {}
+        terminated, waiting = current.get("terminated"), current.get("waiting")
+        if (terminated is not None and terminated.get("exitCode", 0) == 0) or (state.get("name") in sidecars and state.get("started")):
+            continue
+        if terminated is not None:
+            reason = terminated.get("reason") or (
+                f"Signal:{terminated['signal']}" if terminated.get("signal") else f"ExitCode:{terminated.get('exitCode', 0)}"
+            )
+            return f"Init:{reason}", restarts
+        if waiting is not None and waiting.get("reason") not in (None, "", "PodInitializing"):
+            return f"Init:{waiting['reason']}", restarts
+        return f"Init:{i}/{len(wanted)}", restarts
+    return None
+
+
+def _containers(spec: Obj, status: Obj, obj: Obj) -> tuple[int, str, int, str]:
+    """(ready containers, reason, restarts, time of the last restart)."""
+    reason = status.get("reason") or status.get("phase") or "Unknown"
+    if any(c.get("type") == "PodScheduled" and c.get("reason") == "SchedulingGated" for c in status.get("conditions") or ()):
+        reason = "SchedulingGated"
+    ready, restarts, last = 0, 0, ""
+    initialising = _initialising(spec, status)
+    if initialising is not None:
+        reason, restarts = initialising
+    else:
+        running = False
+        for state in reversed(status.get("containerStatuses") or []):
+            restarts += state.get("restartCount", 0)
+            finished = ((state.get("lastState") or {}).get("terminated") or {}).get("finishedAt") or ""
+            last = max(last, finished)
+            current = state.get("state") or {}
+            waiting, terminated = current.get("waiting") or {}, current.get("terminated")
+            if waiting.get("reason"):
+                reason = waiting["reason"]
+            elif terminated is not None:
+                reason = terminated.get("reason") or (
+                    f"Signal:{terminated['signal']}" if terminated.get("signal") else f"ExitCode:{terminated.get('exitCode', 0)}"
+                )
+            elif state.get("ready") and "running" in current:
+                running = True
+                ready += 1
+        if reason == "Completed" and running:
+            conditions = {c.get("type"): c.get("status") for c in status.get("conditions") or ()}
+            reason = "Running" if conditions.get("Ready") == "True" else "NotReady"
+        sidecars = {c.get("name") for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"}
+        ready += sum(bool(s.get("ready")) for s in status.get("initContainerStatuses") or () if s.get("name") in sidecars)
+    if obj["metadata"].get("deletionTimestamp"):
+        if status.get("reason") == "NodeLost":
+            reason = "Unknown"
+        elif status.get("phase") not in ("Succeeded", "Failed"):
+            reason = "Terminating"
+    return ready, reason, restarts, last
+
+
 Row = Callable[[Obj], list[Any]]
 # (name, type, priority)
 Column = tuple[str, str, int]

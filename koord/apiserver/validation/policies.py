@@ -6,9 +6,9 @@ from typing import Any
 
 from koord.api.quantity import Quantity
 from koord.api.selectors import SelectorError, from_label_selector
+from koord.apiserver.admission.quotas import COMPUTE, POD_SCOPES, STANDARD, scopes
 from koord.apiserver.defaulting.cluster import default_match
 from koord.apiserver.errors import Cause, field_forbidden, invalid_value, not_supported, required
-from koord.apiserver.quota.usage import COMPUTE, POD_SCOPES, STANDARD, scopes
 from koord.apiserver.validation.names import qualified_name
 
 Obj = dict[str, Any]

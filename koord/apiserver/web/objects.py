@@ -24,8 +24,7 @@ from koord.apiserver.rest import patch as patching
 from koord.apiserver.rest import read, subresources, write
 from koord.apiserver.rest.context import Options, flag
 from koord.apiserver.web import logs, reviews
-from koord.apiserver.web.negotiate import JSON, shape
-from koord.apiserver.web.render import Renderer, warn
+from koord.apiserver.web.render import JSON, Renderer, shape, warn
 from koord.apiserver.web.streaming import WatchStreams
 from koord.apiserver.wire import obj_of
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
     from koord.apiserver.store import Entry
-    from koord.apiserver.web.routes import Target
+    from koord.apiserver.web.handler import Target
 
 Obj = dict[str, Any]
 

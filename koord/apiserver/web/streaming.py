@@ -12,7 +12,7 @@ from koord import seams
 from koord.apiserver.errors import StatusError, expired, field_forbidden, invalid, too_large_resource_version
 from koord.apiserver.rest.read import ListQuery
 from koord.apiserver.watch import Encode, Watcher, frame
-from koord.apiserver.web.negotiate import PLAIN, Shape
+from koord.apiserver.web.render import PLAIN, Shape
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from koord.apiserver import manifests as definitions
-from koord.apiserver.bootstrap import seed
+from koord.apiserver.core import seed
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.controllers.crds import CustomResources
 from koord.apiserver.core import Core
