@@ -19,7 +19,7 @@ from koord.apiserver.errors import (
     not_found,
 )
 from koord.apiserver.rest.context import check_identity, check_version, expected_version, generated_name, prepare_create, prepare_update
-from koord.apiserver.rest.unenforced import warning as unenforced
+from koord.apiserver.schema import rules
 from koord.apiserver.schema.builtin import clean, schemas
 from koord.apiserver.store import Entry, make_key
 from koord.apiserver.strategies import strategy
@@ -79,15 +79,13 @@ def report_unknown(resource: Resource, unknown: list[str], options: Options) -> 
 
 def apply_defaults(resource: Resource, obj: Obj) -> None:
     """Set the defaults of a built-in kind, in place."""
-    default = strategy(resource.group, resource.kind).default if not resource.custom else None
-    if default is not None:
-        default(obj)
+    if resource.type is not None:
+        rules.fill(resource.type, obj)
 
 
 def check(resource: Resource, obj: Obj, causes: list[Cause], old: Obj | None = None) -> None:
     """Validate a whole object; `old` is what it replaces."""
-    rule = names.path_segment if "n" in resource.flags else names.name_rule(resource.flags)
-    names.metadata(obj["metadata"], namespaced=resource.namespaced, rule=rule, causes=causes)
+    names.metadata(obj["metadata"], namespaced=resource.namespaced, rule=names.name_rule(resource.flags), causes=causes)
     if resource.structural is not None:
         before = len(causes)
         resource.structural.validate(obj, None, causes)
@@ -97,6 +95,8 @@ def check(resource: Resource, obj: Obj, causes: list[Cause], old: Obj | None = N
             else:
                 resource.rules.check(obj, old, None, causes)
         return
+    if resource.type is not None:
+        rules.check(resource.type, obj, causes)
     extra = strategy(resource.group, resource.kind).check
     if extra is not None:
         extra(obj, causes)
@@ -109,7 +109,7 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     """Create an object. `name` is set where the path names it (a PUT or an apply that creates)."""
     check_identity(resource, obj, namespace, name)
     decode(resource, obj, options)
-    options.warnings.extend(unenforced(resource.group, resource.kind))
+    options.warnings += filter(None, (strategy(resource.group, resource.kind).warning,))
     meta = obj["metadata"]
     if meta.get("resourceVersion"):
         raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
@@ -191,7 +191,9 @@ def _prepare_create_status(resource: Resource, obj: Obj) -> None:
             status = resource.structural.props["status"]
             if status.has_default:
                 resource.structural.fill(obj)
-    if plan.create is not None and not resource.custom:
+    if plan.status is not None:
+        obj["status"] = dict(plan.status)
+    if plan.create is not None:
         plan.create(obj)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from koord.apiserver.errors import Cause, field_forbidden, invalid_value, not_supported, required
+from koord.apiserver.schema.rules import checking
 from koord.apiserver.schema.structural import Structural, compiled_pattern
-from koord.apiserver.validation.names import dns_1035_label
+from koord.apiserver.validation.names import check_name, dns_1035_label
 
 if TYPE_CHECKING:
     from koord.apiserver.cel.rules import RuleNode
@@ -97,22 +98,18 @@ _APPROVED = "api-approved.kubernetes.io"
 _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 
 
-def check_crd(obj: Obj, causes: list[Cause]) -> None:
+@checking("V1CustomResourceDefinition")
+def _definition(obj: Obj, path: str, causes: list[Cause]) -> None:
     """Names, versions and schemas."""
     spec = obj.get("spec") or {}
     names, group = spec.get("names") or {}, spec.get("group") or ""
     plural = names.get("plural") or ""
-    for key in ("plural", "kind"):
-        if not names.get(key):
-            causes.append(required(f"spec.names.{key}"))
-    if not group:
-        causes.append(required("spec.group"))
-    elif "." not in group:
+    if group and "." not in group:
         causes.append(invalid_value("spec.group", group, "should be a domain with at least one dot"))
     if obj["metadata"].get("name") != f"{plural}.{group}":
         causes.append(invalid_value("metadata.name", obj["metadata"].get("name"), 'must be spec.names.plural+"."+spec.group'))
-    if plural and dns_1035_label(plural):
-        causes.append(invalid_value("spec.names.plural", plural, dns_1035_label(plural)))
+    if plural:
+        check_name(dns_1035_label, plural, "spec.names.plural", causes)
     kind = names.get("kind") or ""
     for key, default in (("kind", kind), ("singular", kind.lower()), ("listKind", f"{kind}List")):
         name = names.get(key) or default
@@ -120,8 +117,6 @@ def check_crd(obj: Obj, causes: list[Cause]) -> None:
             causes.append(invalid_value(f"spec.names.{key}", name, wrong))
     if kind and kind == names.get("listKind"):
         causes.append(invalid_value("spec.names.listKind", names["listKind"], "kind and listKind may not be the same"))
-    if spec.get("scope") not in ("Cluster", "Namespaced"):
-        causes.append(not_supported("spec.scope", spec.get("scope") or "", ("Cluster", "Namespaced")))
     if (group.endswith(".k8s.io") or group == "k8s.io" or group.endswith(".kubernetes.io")) and _APPROVED not in (
         obj["metadata"].get("annotations") or {}
     ):
@@ -135,19 +130,13 @@ def check_crd(obj: Obj, causes: list[Cause]) -> None:
 
 
 def _conversion(conversion: Obj, causes: list[Cause]) -> None:
-    strategy = conversion.get("strategy", "None")
-    if strategy not in ("None", "Webhook"):
-        causes.append(not_supported("spec.conversion.strategy", strategy, ("None", "Webhook")))
     webhook = conversion.get("webhook") or {}
-    if strategy == "Webhook" and not webhook.get("clientConfig"):
-        causes.append(required("spec.conversion.webhookClientConfig", "required when strategy is set to Webhook"))
-    if strategy == "Webhook" and not webhook.get("conversionReviewVersions"):
-        causes.append(required("spec.conversion.conversionReviewVersions", "required when strategy is set to Webhook"))
+    for key, shown in (("clientConfig", "webhookClientConfig"), ("conversionReviewVersions", "conversionReviewVersions")):
+        if conversion.get("strategy") == "Webhook" and not webhook.get(key):
+            causes.append(required(f"spec.conversion.{shown}", "required when strategy is set to Webhook"))
 
 
 def _versions(versions: list[Obj], causes: list[Cause]) -> None:
-    if not versions:
-        causes.append(required("spec.versions"))
     stored = 0
     seen: set[str] = set()
     for i, version in enumerate(versions):

@@ -18,7 +18,6 @@ from koord.apiserver.errors import (
     path_not_found,
     unsupported_media_type,
 )
-from koord.apiserver.protobuf import decode as protobuf
 from koord.apiserver.rest import delete as deletion
 from koord.apiserver.rest import patch as patching
 from koord.apiserver.rest import read, subresources, write
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
 Obj = dict[str, Any]
 
+_PROTOBUF = "application/vnd.kubernetes.protobuf"
 _YAML = ("application/yaml", "application/x-yaml", "text/yaml")
 _VALIDATIONS = ("", "Ignore", "Strict", "Warn")
 _KINDS = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": "PatchOptions", "DELETE": "DeleteOptions"}
@@ -84,13 +84,15 @@ async def body_object(request: web.BaseRequest, options: Options) -> Obj:
             raise bad_request(f"the object provided is unrecognized (must be of type JSON): {err}") from err
         if options.field_validation == "Strict":
             _refuse_duplicates(body)
-    elif kind == protobuf.MEDIA_TYPE:
+    elif kind == _PROTOBUF:
+        from koord.apiserver.protobuf.decode import ProtobufError, decode
+
         try:
-            found = protobuf.decode(body)
-        except protobuf.ProtobufError as err:
+            found = decode(body)
+        except ProtobufError as err:
             raise bad_request(f"the object provided is unrecognized (protobuf): {err}") from err
     else:
-        raise unsupported_media_type((JSON, "application/yaml", protobuf.MEDIA_TYPE))
+        raise unsupported_media_type((JSON, "application/yaml", _PROTOBUF))
     if found is None:
         return {}
     if not isinstance(found, dict):
