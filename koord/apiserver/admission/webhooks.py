@@ -74,8 +74,7 @@ def compile_hooks(configurations: list[Obj], core: Core) -> list[Hook]:
 def _conditions(raw: Obj, core: Core) -> tuple[tuple[Condition, ...], Environment | None]:
     if not raw.get("matchConditions"):
         return (), None
-    from koord.apiserver.admission.expressions import answers
-    from koord.apiserver.cel.policy import environment, match_conditions
+    from koord.apiserver.cel.policy import answers, environment, match_conditions
 
     env = environment(answers(core))
     return match_conditions(raw["matchConditions"], env, "", []), env
@@ -88,9 +87,8 @@ def wanted(core: Core, hook: Hook, attributes: Attributes) -> Resource | None:
     found = matching_resource(core, hook.match, attributes)
     if found is None or hook.env is None:
         return found
-    from koord.apiserver.admission.expressions import values
     from koord.apiserver.cel.environment import CelError
-    from koord.apiserver.cel.policy import meets
+    from koord.apiserver.cel.policy import meets, values
 
     try:
         return found if meets(hook.conditions, hook.env.bind(values(core, found, attributes))) else None

@@ -86,20 +86,6 @@ def intersection(a: FieldSet, b: FieldSet) -> FieldSet:
     return out
 
 
-def without_descendants(a: FieldSet, gone: FieldSet) -> FieldSet:
-    """`a` without the members of `gone` and without everything below those."""
-    out: FieldSet = {}
-    for key, mine in a.items():
-        other = gone.get(key)
-        if other is None:
-            out[key] = mine
-        elif other and SELF not in other:
-            rest = without_descendants(mine, other)
-            if rest:
-                out[key] = rest
-    return out
-
-
 def paths(a: FieldSet, prefix: str = "") -> list[str]:
     """All members as text: `.spec.containers[name="a"].image`."""
     out: list[str] = []

@@ -22,9 +22,9 @@ from koord.apiserver.rest import delete as deletion
 from koord.apiserver.rest import patch as patching
 from koord.apiserver.rest import read, subresources, write
 from koord.apiserver.rest.context import Options, flag
+from koord.apiserver.watch import WatchStreams
 from koord.apiserver.web import logs, reviews
 from koord.apiserver.web.render import JSON, Renderer, shape, warn
-from koord.apiserver.web.streaming import WatchStreams
 from koord.apiserver.wire import obj_of
 
 if TYPE_CHECKING:
