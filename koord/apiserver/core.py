@@ -8,6 +8,7 @@ import orjson
 
 from koord.apiserver.admission.chain import AdmissionChain
 from koord.apiserver.config import ServerConfig
+from koord.apiserver.errors import not_found
 from koord.apiserver.rbac import Authorizer, Tokens
 from koord.apiserver.resources import Resource, ResourceTable, builtin_resources
 from koord.apiserver.rest.context import prepare_create
@@ -41,6 +42,13 @@ class Core:
         self.cache: dict[str, Any] = {}
         self.admission = AdmissionChain(self, disabled=config.disabled_plugins, enabled=config.enabled_plugins)
         self.managed = FieldManagement(self)
+
+    def entry(self, resource: Resource, namespace: str, name: str) -> Entry:
+        """What is stored. Raises StatusError 404."""
+        found = self.store.bucket(resource.bucket).get(namespace, name)
+        if found is None:
+            raise not_found(resource.plural, resource.group, name)
+        return found
 
     def finish_deletion(self, resource: Resource, old: Entry, obj: Obj) -> Entry:
         """Remove an object whose last finalizer went. That last update itself is not stored: watchers see the deletion only."""

@@ -172,8 +172,9 @@ def _autoscaler(spec: Obj) -> None:
         spec["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}]
 
 
-@defaulting("V1CustomResourceDefinitionNames")
-def _definition_names(names: Obj) -> None:
+@defaulting("V1CustomResourceDefinitionSpec")
+def _definition(spec: Obj) -> None:
+    names = spec["names"]
     kind = names.get("kind") or ""
     names.setdefault("singular", kind.lower())
     names.setdefault("listKind", kind + "List" if kind else "")

@@ -12,7 +12,6 @@ from aiohttp import web
 
 from koord import seams
 from koord.apiserver.errors import StatusError, expired, field_forbidden, invalid, too_large_resource_version
-from koord.apiserver.rest.read import ListQuery
 from koord.apiserver.store import ADDED, DELETED, MODIFIED, Bucket, Entry, Event
 from koord.apiserver.web.render import PLAIN, Shape
 from koord.apiserver.wire import raw_of
@@ -20,6 +19,7 @@ from koord.apiserver.wire import raw_of
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
+    from koord.apiserver.rest.read import ListQuery
     from koord.apiserver.store import Entry
     from koord.apiserver.web.render import Renderer
 

@@ -231,8 +231,11 @@ class AdmissionChain:
         if self.policies.active:
             self.policies.validate(attributes)
 
-    async def mutate_by_webhooks(self, attributes: Attributes) -> None:
-        await self.webhooks.mutate(attributes)
-
-    async def validate_by_webhooks(self, attributes: Attributes) -> None:
-        await self.webhooks.validate(attributes)
+    async def review(self, attributes: Attributes) -> None:
+        """All of admission, for what changes no object on its way: deletions, bindings, evictions."""
+        self.mutate(attributes)
+        if self.has_webhooks:
+            await self.webhooks.mutate(attributes)
+        self.validate(attributes)
+        if self.has_webhooks:
+            await self.webhooks.validate(attributes)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import calendar
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from koord import seams
 from koord.api.quantity import Quantity
+from koord.api.times import parse_time
 from koord.apiserver.admission.matching import CREATE, Attributes
 from koord.apiserver.errors import forbidden
 
@@ -75,8 +74,7 @@ def _over(pod: Obj, now: float) -> bool:
     meta = pod["metadata"]
     if not meta.get("deletionTimestamp") or "deletionGracePeriodSeconds" not in meta:
         return False
-    ends: float = calendar.timegm(time.strptime(meta["deletionTimestamp"], "%Y-%m-%dT%H:%M:%SZ")) + meta["deletionGracePeriodSeconds"]
-    return now > ends
+    return bool(now > parse_time(meta["deletionTimestamp"]) + meta["deletionGracePeriodSeconds"])
 
 
 def pod_total(spec: Obj, part: str) -> Amounts:

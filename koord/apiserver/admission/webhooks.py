@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 Obj = dict[str, Any]
 
 
-class ConditionError(Exception):
-    """A match condition that cannot be evaluated."""
-
-
 @dataclass(frozen=True, slots=True)
 class Hook:
     """One registered webhook."""
@@ -78,22 +74,6 @@ def _conditions(raw: Obj, core: Core) -> tuple[tuple[Condition, ...], Environmen
 
     env = environment(answers(core))
     return match_conditions(raw["matchConditions"], env, "", []), env
-
-
-def wanted(core: Core, hook: Hook, attributes: Attributes) -> Resource | None:
-    """The resource (version) in which a webhook is asked about a request; None when it is not. Raises ConditionError."""
-    if hook.match.rules is None:
-        return None
-    found = matching_resource(core, hook.match, attributes)
-    if found is None or hook.env is None:
-        return found
-    from koord.apiserver.cel.environment import CelError
-    from koord.apiserver.cel.policy import meets, values
-
-    try:
-        return found if meets(hook.conditions, hook.env.bind(values(core, found, attributes))) else None
-    except CelError as error:
-        raise ConditionError(str(error)) from None
 
 
 _VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
@@ -241,9 +221,15 @@ class WebhookAdmission:
 
     def _matching(self, hook: Hook, attributes: Attributes) -> Resource | None:
         """The resource (version) in which a webhook is asked; None when it is not. Raises StatusError for conditions that fail."""
+        found = matching_resource(self.core, hook.match, attributes) if hook.match.rules is not None else None
+        if found is None or hook.env is None:
+            return found
+        from koord.apiserver.cel.environment import CelError
+        from koord.apiserver.cel.policy import meets, values
+
         try:
-            return wanted(self.core, hook, attributes)
-        except ConditionError as error:
+            return found if meets(hook.conditions, hook.env.bind(values(self.core, found, attributes))) else None
+        except CelError as error:
             if hook.ignore_failure:
                 return None
             raise forbidden(attributes.resource.plural, attributes.resource.group, attributes.name, str(error)) from None

@@ -19,8 +19,10 @@ from koord.apiserver.cel.environment import (
     Environment,
     Program,
     Type,
+    check_message,
     named_type,
     readable,
+    told,
 )
 from koord.apiserver.cel.library import authorizer
 from koord.apiserver.errors import Cause, duplicate, invalid_value, not_supported, required
@@ -67,7 +69,6 @@ def answers(core: Core) -> Callable[[Obj], tuple[bool, str]]:
 Values = dict[str, Any]
 
 REASONS = ("Unauthorized", "Forbidden", "Invalid", "RequestEntityTooLarge")
-ACTIONS = ("Deny", "Warn", "Audit")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _USED = re.compile(r"\bvariables\s*\.\s*([A-Za-z_][A-Za-z0-9_]*)")
 _LIMIT = 64  # match conditions of one policy or webhook
@@ -213,14 +214,8 @@ class Policy:
 
     def _message(self, validation: _Validation, given: Values) -> str:
         program = validation.message_program
-        if program is not None:
-            try:
-                text = str(program.evaluate(self._bound(given, (program,), {}))).strip()
-            except CelError:
-                text = ""
-            if text and "\n" not in text:
-                return text
-        return validation.message or f"failed expression: {validation.program.expression.strip()}"
+        made = told(program, self._bound(given, (program,), {})) if program is not None else ""
+        return made or validation.message or f"failed expression: {validation.program.expression.strip()}"
 
     def audit(self, given: Values) -> dict[str, str]:
         """The audit annotations that say something."""
@@ -284,13 +279,10 @@ def compile_policy(name: str, spec: Obj, allows: Allows | None = None) -> Policy
 def _validation(env: Environment, item: Obj, where: str, causes: list[Cause]) -> _Validation | None:
     program = compiled(env, item.get("expression"), f"{where}.expression", causes, BOOL)
     message, reason = item.get("message") or "", item.get("reason") or "Invalid"
-    told = None
+    telling = None
     if item.get("messageExpression"):
-        told = compiled(env, item["messageExpression"], f"{where}.messageExpression", causes, STRING)
-    if "\n" in message.strip():
-        causes.append(invalid_value(f"{where}.message", message, "message must not contain line breaks"))
-    elif not message and "\n" in str(item.get("expression") or "").strip():
-        causes.append(required(f"{where}.message", "message must be specified if expression contains line breaks"))
+        telling = compiled(env, item["messageExpression"], f"{where}.messageExpression", causes, STRING)
+    check_message(message, str(item.get("expression") or ""), where, "expression", causes)
     if reason not in REASONS:
         causes.append(not_supported(f"{where}.reason", reason, REASONS))
-    return _Validation(program, message.strip(), told, reason) if program is not None else None
+    return _Validation(program, message.strip(), telling, reason) if program is not None else None

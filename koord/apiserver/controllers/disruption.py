@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import calendar
-import time
 from typing import TYPE_CHECKING, Any
 
 from koord import seams
 from koord.api.selectors import from_label_selector
+from koord.api.times import parse_time
 from koord.apiserver.admission.quotas import BUCKET, CHANGING, usage
 from koord.apiserver.controllers.queue import WorkQueue
 from koord.apiserver.schema.formats import now
@@ -163,7 +162,7 @@ class DisruptionController:
             pod = pods.get(name)
             if pod is None or pod["metadata"].get("deletionTimestamp"):
                 continue
-            if seams.now() - calendar.timegm(time.strptime(moment, "%Y-%m-%dT%H:%M:%SZ")) < _CONFIRMATION:
+            if seams.now() - parse_time(moment) < _CONFIRMATION:
                 kept[name] = moment
         return kept
 

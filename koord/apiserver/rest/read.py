@@ -17,7 +17,6 @@ from koord.apiserver.errors import (
     expired,
     field_forbidden,
     invalid,
-    not_found,
     not_supported,
     too_large_resource_version,
 )
@@ -193,14 +192,6 @@ def matcher(resource: Resource, labels: str, fields: str) -> Match | None:
         return lambda obj: matches(obj["metadata"].get("labels"))
     also = by_fields
     return lambda obj: matches(obj["metadata"].get("labels")) and also(obj)
-
-
-def get(core: Core, resource: Resource, namespace: str, name: str) -> Entry:
-    """One object, or 404."""
-    entry = core.store.bucket(resource.bucket).get(namespace, name)
-    if entry is None:
-        raise not_found(resource.plural, resource.group, name)
-    return entry
 
 
 def _check_list(query: ListQuery) -> None:

@@ -109,7 +109,9 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     """Create an object. `name` is set where the path names it (a PUT or an apply that creates)."""
     check_identity(resource, obj, namespace, name)
     decode(resource, obj, options)
-    options.warnings += filter(None, (strategy(resource.group, resource.kind).warning,))
+    plan = strategy(resource.group, resource.kind)
+    if plan.warning:
+        options.warnings.append(plan.warning)
     meta = obj["metadata"]
     if meta.get("resourceVersion"):
         raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
@@ -121,7 +123,7 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     core.admission.mutate(attributes)
     if core.admission.has_webhooks:
         # webhooks see what the client sent: no uid yet, and no name where it is still to be generated
-        await core.admission.mutate_by_webhooks(attributes)
+        await core.admission.webhooks.mutate(attributes)
         obj = attributes.require_object()
         _after_mutation(resource, obj)
         meta = obj["metadata"]
@@ -138,7 +140,7 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     attributes.obj = obj
     core.admission.validate(attributes)
     if core.admission.has_webhooks:
-        await core.admission.validate_by_webhooks(attributes)
+        await core.admission.webhooks.validate(attributes)
     charges = core.admission.quotas.check(attributes)
     final = obj["metadata"]["name"]
     bucket = core.store.bucket(resource.bucket)
@@ -255,7 +257,7 @@ async def commit(
     core.admission.mutate(attributes)
     if core.admission.has_webhooks:
         before = orjson.dumps(obj)
-        await core.admission.mutate_by_webhooks(attributes)
+        await core.admission.webhooks.mutate(attributes)
         obj = attributes.require_object()
         if orjson.dumps(obj) != before:
             _after_mutation(resource, obj)
@@ -274,7 +276,7 @@ async def commit(
     attributes.obj = obj
     core.admission.validate(attributes)
     if core.admission.has_webhooks:
-        await core.admission.validate_by_webhooks(attributes)
+        await core.admission.webhooks.validate(attributes)
     bucket = core.store.bucket(resource.bucket)
     if bucket.entries.get(old.key) is not old:
         return None

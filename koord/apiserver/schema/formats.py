@@ -6,11 +6,12 @@ import base64
 import binascii
 import ipaddress
 import re
-import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime
+from functools import lru_cache
 
 from koord import seams
+from koord.api.times import format_time
 
 _TIME = re.compile(r"^(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)$")
 _PLAIN_TIME = re.compile(r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ$")
@@ -34,9 +35,12 @@ def canonical_time(text: str, *, micro: bool) -> str | None:
     return out + "Z"
 
 
+_stamp = lru_cache(maxsize=16)(format_time)
+
+
 def now() -> str:
     """The wall clock as a metav1.Time: UTC, whole seconds."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seams.now()))
+    return _stamp(int(seams.now()))
 
 
 _DURATION = re.compile(r"^[+-]?(0|(\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))*)$")

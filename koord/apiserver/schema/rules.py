@@ -9,8 +9,8 @@ a member. Functions register for a type with `defaulting` and `checking`, and ru
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from koord.apiserver.validation.names import dns_label
 
 Obj = dict[str, Any]
 Default = Callable[[Obj], None]
-Check = Callable[[Obj, str, list[Cause]], None]
-"""(object, its path, causes)"""
+Check = Callable[[Obj, Path_, list[Cause]], None]
+"""(object, its place, causes)"""
 
 _DEFAULTS: dict[str, Default] = {}
 _CHECKS: dict[str, Check] = {}
@@ -57,76 +57,125 @@ def _table() -> dict[str, dict[str, Obj]]:
 
 
 class _Plan:
-    """The rules of a type, and the fields below which there are more."""
+    """What is done with a type, and the fields below which there is more to do."""
 
-    __slots__ = ("below", "check", "checks", "default", "defaults")
+    __slots__ = ("below", "hook", "rows")
 
-    def __init__(self, name: str) -> None:
-        rows = _table().get(name, {})
-        self.defaults = [(field.split("."), row["default"], row.get("when")) for field, row in rows.items() if "default" in row]
-        self.checks = [(field, row) for field, row in rows.items() if row.keys() - {"default", "when"}]
-        self.default = _DEFAULTS.get(name)
-        self.check = _CHECKS.get(name)
+    def __init__(self, rows: list[Any], hook: Callable[..., None] | None) -> None:
+        self.rows = rows
+        self.hook = hook
         self.below: list[tuple[str, _Plan]] = []
 
-    def empty(self) -> bool:
-        return not (self.defaults or self.checks or self.default or self.check or self.below)
+
+class _Plans:
+    """Plans of one sort, made when their type is first seen."""
+
+    def __init__(self, rows: Callable[[TypeNode], list[Any]], hooks: Mapping[str, Callable[..., None]]) -> None:
+        self._rows = rows
+        self._hooks = hooks
+        self._made: dict[str, _Plan] = {}
+
+    def of(self, node: TypeNode) -> _Plan:
+        plan = self._made.get(node.name)
+        if plan is None:
+            plan = self._made[node.name] = _Plan(self._rows(node), self._hooks.get(node.name))
+            for key, field in node.fields.items():
+                inner = field.item if field.code == "[" and field.item is not None else field
+                if inner.node is not None:
+                    below = self.of(inner.node)
+                    if below.rows or below.hook or below.below:
+                        plan.below.append((key, below))
+        return plan
 
 
-_PLANS: dict[str, _Plan] = {}
+# -- defaults ------------------------------------------------------------------------------------------------------------------------
 
 
-def _plan(node: TypeNode) -> _Plan:
-    plan = _PLANS.get(node.name)
-    if plan is None:
-        plan = _PLANS[node.name] = _Plan(node.name)
-        for key, field in node.fields.items():
-            inner = field.item if field.code == "[" and field.item is not None else field
-            if inner.node is not None and not (below := _plan(inner.node)).empty():
-                plan.below.append((key, below))
-    return plan
+def _default_rows(node: TypeNode) -> list[Any]:
+    """(field, value, what makes one where each object needs its own, (parents, when) where there are any)."""
+    out = []
+    for name, row in _table().get(node.name, {}).items():
+        if "default" in row:
+            *parents, field = name.split(".")
+            more = (parents, row.get("when") or {}) if parents or "when" in row else None
+            make = dict if row["default"] == {} else partial(copy.deepcopy, row["default"]) if type(row["default"]) is dict else None
+            out.append((field, row["default"], make, more))
+    return out
+
+
+_FILLING = _Plans(_default_rows, _DEFAULTS)
 
 
 def fill(node: TypeNode, obj: Obj) -> None:
     """Set the defaults of an object, in place."""
-    _fill(_plan(node), obj)
+    _fill(_FILLING.of(node), obj)
 
 
 def _fill(plan: _Plan, obj: Obj) -> None:
-    for (*parents, key), value, when in plan.defaults:
+    for key, value, make, more in plan.rows:
         holder = obj
-        for parent in parents:
-            holder = holder[parent]
-        if key not in holder and (when is None or all(holder.get(k) in wanted for k, wanted in when.items())):
-            holder[key] = copy.deepcopy(value) if type(value) in (dict, list) else value
+        if more is not None:
+            for parent in more[0]:
+                holder = holder[parent]
+            if not all(holder.get(other) in wanted for other, wanted in more[1].items()):
+                continue
+        if key not in holder:
+            holder[key] = make() if make else value
     for key, below in plan.below:
         inner = obj.get(key)
+        if inner is None:
+            continue
         if type(inner) is list:
             for item in inner:
                 _fill(below, item)
-        elif inner is not None:
+        else:
             _fill(below, inner)
-    if plan.default is not None:
-        plan.default(obj)
+    if plan.hook is not None:
+        plan.hook(obj)
+
+
+# -- checks --------------------------------------------------------------------------------------------------------------------------
+
+
+def _check_rows(node: TypeNode) -> list[Any]:
+    """(field, a quick look that says yes to most values that are right, the rule)."""
+    rows = _table().get(node.name, {})
+    return [(name, _quick(node, name, row), row) for name, row in rows.items() if row.keys() - {"default", "when"}]
+
+
+def _quick(node: TypeNode, name: str, rule: Obj) -> Callable[[Any], Any]:
+    if "enum" in rule and node.fields[name].code != "[":
+        return frozenset(rule["enum"]).__contains__
+    if "range" in rule:
+        least, most = rule["range"][0], (*rule["range"], float("inf"))[1]
+        return lambda value: value is not None and least <= value <= most
+    return bool if rule.keys() <= {"required", "default"} else lambda value: False
+
+
+_CHECKING = _Plans(_check_rows, _CHECKS)
 
 
 def check(node: TypeNode, obj: Obj, causes: list[Cause]) -> None:
     """Add a cause for each rule that an object breaks."""
-    _check(_plan(node), obj, None, causes)
+    _check(_CHECKING.of(node), obj, None, causes)
 
 
 def _check(plan: _Plan, obj: Obj, path: Path_, causes: list[Cause]) -> None:
-    for field, rule in plan.checks:
-        _field(rule, obj.get(field), (path, field), causes)
+    for field, quick, rule in plan.rows:
+        value = obj.get(field)
+        if not quick(value):
+            _field(rule, value, (path, field), causes)
     for key, below in plan.below:
         inner = obj.get(key)
+        if inner is None:
+            continue
         if type(inner) is list:
             for i, item in enumerate(inner):
                 _check(below, item, ((path, key), f"[{i}]"), causes)
-        elif inner is not None:
+        else:
             _check(below, inner, (path, key), causes)
-    if plan.check is not None:
-        plan.check(obj, path_text(path), causes)
+    if plan.hook is not None:
+        plan.hook(obj, path, causes)
 
 
 def _field(rule: Obj, value: Any, path: Path_, causes: list[Cause]) -> None:

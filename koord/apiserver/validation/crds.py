@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from koord.apiserver.errors import Cause, field_forbidden, invalid_value, not_supported, required
+from koord.apiserver.schema.builtin import Path_
 from koord.apiserver.schema.rules import checking
 from koord.apiserver.schema.structural import Structural, compiled_pattern
 from koord.apiserver.validation.names import check_name, dns_1035_label
@@ -99,11 +100,12 @@ _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 
 
 @checking("V1CustomResourceDefinition")
-def _definition(obj: Obj, path: str, causes: list[Cause]) -> None:
+def _definition(obj: Obj, path: Path_, causes: list[Cause]) -> None:
     """Names, versions and schemas."""
     spec = obj.get("spec") or {}
     names, group = spec.get("names") or {}, spec.get("group") or ""
     plural = names.get("plural") or ""
+    causes += [required(f"spec.names.{key}") for key in ("plural", "kind") if not names.get(key)]
     if group and "." not in group:
         causes.append(invalid_value("spec.group", group, "should be a domain with at least one dot"))
     if obj["metadata"].get("name") != f"{plural}.{group}":

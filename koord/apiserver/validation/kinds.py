@@ -9,6 +9,7 @@ from koord.api.quantity import Quantity
 from koord.api.selectors import SelectorError, from_label_selector
 from koord.apiserver.admission.quotas import COMPUTE, POD_SCOPES, STANDARD, scopes
 from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
+from koord.apiserver.schema.builtin import Path_, path_text
 from koord.apiserver.schema.rules import checking
 from koord.apiserver.validation.names import check_name, label_value, qualified_name
 from koord.apiserver.validation.pods import EFFECTS, amount, whole
@@ -44,7 +45,7 @@ def _selector(value: Obj, path: str, causes: list[Cause]) -> Any:
 
 
 @checking("V1Deployment", "V1ReplicaSet", "V1StatefulSet", "V1DaemonSet", "V1ReplicationController")
-def _workload(obj: Obj, path: str, causes: list[Cause]) -> None:
+def _workload(obj: Obj, path: Path_, causes: list[Cause]) -> None:
     """The selector selects the template, whose pods start again for ever."""
     template, selector = _spec(obj).get("template") or {}, _spec(obj).get("selector")
     labels = (template.get("metadata") or {}).get("labels") or {}
@@ -70,15 +71,15 @@ def check_selector_immutable(new: Obj, old: Obj, causes: list[Cause]) -> None:
 
 
 @checking("V1JobSpec")
-def _job(spec: Obj, path: str, causes: list[Cause]) -> None:
+def _job(spec: Obj, path: Path_, causes: list[Cause]) -> None:
     if "template" not in spec:
-        causes.append(required(f"{path}.template.spec.containers"))
+        causes.append(required(f"{path_text(path)}.template.spec.containers"))
     elif ((spec["template"].get("spec")) or {}).get("restartPolicy") == "Always":
-        causes.append(not_supported(f"{path}.template.spec.restartPolicy", "Always", ("OnFailure", "Never")))
+        causes.append(not_supported(f"{path_text(path)}.template.spec.restartPolicy", "Always", ("OnFailure", "Never")))
 
 
 @checking("V1CronJobSpec")
-def _cron_job(spec: Obj, path: str, causes: list[Cause]) -> None:
+def _cron_job(spec: Obj, path: Path_, causes: list[Cause]) -> None:
     if spec.get("schedule") and not _CRON.match(spec["schedule"]):
         causes.append(invalid_value("spec.schedule", spec["schedule"], "expected exactly 5 fields"))
     if "jobTemplate" not in spec:
@@ -86,13 +87,13 @@ def _cron_job(spec: Obj, path: str, causes: list[Cause]) -> None:
 
 
 @checking("V2HorizontalPodAutoscalerSpec")
-def _autoscaler(spec: Obj, path: str, causes: list[Cause]) -> None:
+def _autoscaler(spec: Obj, path: Path_, causes: list[Cause]) -> None:
     if max(1, spec.get("maxReplicas", 0)) == spec.get("maxReplicas") < spec.get("minReplicas", 1):
         causes.append(invalid_value("spec.maxReplicas", spec["maxReplicas"], "must be greater than or equal to `minReplicas`"))
 
 
 @checking("V1PodDisruptionBudget")
-def _budget(obj: Obj, path: str, causes: list[Cause]) -> None:
+def _budget(obj: Obj, path: Path_, causes: list[Cause]) -> None:
     """minAvailable and maxUnavailable: one of them, whole and not negative, or a percentage."""
     spec = _spec(obj)
     if "minAvailable" in spec and "maxUnavailable" in spec:
@@ -114,7 +115,7 @@ def _budget(obj: Obj, path: str, causes: list[Cause]) -> None:
 
 
 @checking("V1Node")
-def _node(node: Obj, path: str, causes: list[Cause]) -> None:
+def _node(node: Obj, path: Path_, causes: list[Cause]) -> None:
     """Taints, and the names and quantities of resources."""
     seen: set[tuple[str, str]] = set()
     for i, taint in enumerate(_spec(node).get("taints") or ()):
@@ -145,7 +146,7 @@ def check_node_update(new: Obj, old: Obj, causes: list[Cause]) -> None:
 
 
 @checking("V1ConfigMap", "V1Secret")
-def _data(obj: Obj, path: str, causes: list[Cause]) -> None:
+def _data(obj: Obj, path: Path_, causes: list[Cause]) -> None:
     size = 0
     for field in ("data", "binaryData"):
         for key, value in (obj.get(field) or {}).items():
@@ -169,7 +170,7 @@ def check_immutable_data(new: Obj, old: Obj, causes: list[Cause]) -> None:
 
 
 @checking("V1ServiceSpec")
-def _service(spec: Obj, path: str, causes: list[Cause]) -> None:
+def _service(spec: Obj, path: Path_, causes: list[Cause]) -> None:
     ports = spec.get("ports") or ()
     if not ports and spec.get("clusterIP") != "None" and spec.get("type") != "ExternalName":
         causes.append(required("spec.ports"))
@@ -183,7 +184,7 @@ def check_service_update(new: Obj, old: Obj, causes: list[Cause]) -> None:
 
 
 @checking("CoreV1Event")
-def _event(obj: Obj, path: str, causes: list[Cause]) -> None:
+def _event(obj: Obj, path: Path_, causes: list[Cause]) -> None:
     """An event lives in the namespace of what it is about."""
     involved = (obj.get("involvedObject") or {}).get("namespace") or ""
     namespace = obj["metadata"].get("namespace") or ""
@@ -200,7 +201,7 @@ def check_claim(obj: Obj, causes: list[Cause]) -> None:
 
 
 @checking("V1PriorityClass")
-def _priority_class(obj: Obj, path: str, causes: list[Cause]) -> None:
+def _priority_class(obj: Obj, path: Path_, causes: list[Cause]) -> None:
     """User classes stay below the system's; the prefix system- is reserved."""
     name, value = obj["metadata"].get("name") or "", obj.get("value", 0)
     if name.startswith("system-"):
@@ -224,7 +225,7 @@ def check_priority_class_update(new: Obj, old: Obj, causes: list[Cause]) -> None
 
 
 @checking("V1MutatingWebhookConfiguration", "V1ValidatingWebhookConfiguration")
-def _webhooks(obj: Obj, path: str, causes: list[Cause]) -> None:
+def _webhooks(obj: Obj, path: Path_, causes: list[Cause]) -> None:
     """Names and client configurations of webhooks."""
     names: set[str] = set()
     for i, hook in enumerate(obj.get("webhooks") or ()):
@@ -244,7 +245,7 @@ def _webhooks(obj: Obj, path: str, causes: list[Cause]) -> None:
 
 
 @checking("V1ValidatingAdmissionPolicy")
-def _policy(obj: Obj, path: str, causes: list[Cause]) -> None:
+def _policy(obj: Obj, path: Path_, causes: list[Cause]) -> None:
     """What a policy matches, and that its expressions compile."""
     from koord.apiserver.cel.policy import compile_policy
 
@@ -257,7 +258,7 @@ def _policy(obj: Obj, path: str, causes: list[Cause]) -> None:
 
 
 @checking("V1ValidatingAdmissionPolicyBindingSpec")
-def _binding(spec: Obj, path: str, causes: list[Cause]) -> None:
+def _binding(spec: Obj, path: Path_, causes: list[Cause]) -> None:
     """What happens to what a policy denies, and with which parameters it is asked."""
     actions, ref = spec.get("validationActions") or [], spec.get("paramRef")
     for at, action in enumerate(actions):
@@ -273,7 +274,7 @@ def _binding(spec: Obj, path: str, causes: list[Cause]) -> None:
 
 
 @checking("V1ResourceQuota")
-def _quota(obj: Obj, path: str, causes: list[Cause]) -> None:
+def _quota(obj: Obj, path: Path_, causes: list[Cause]) -> None:
     """Names and amounts of the limits, and the scopes they hold for."""
     status = obj.get("status") or {}
     for part, limits in (("spec.hard", _spec(obj).get("hard")), ("status.hard", status.get("hard")), ("status.used", status.get("used"))):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from koord.apiserver.errors import Cause, invalid_value, required
@@ -72,6 +72,7 @@ def path_segment(name: str) -> str:
     return next((f"may not contain '{bad}'" for bad in "/%" if bad in name), "")
 
 
+@cache
 def name_rule(flags: str) -> Rule:
     """The rule for the names of a resource, by the flags of its row."""
     return next((rule for flag, rule in (("n", path_segment), ("5", dns_1035_label), ("l", dns_label)) if flag in flags), dns_subdomain)

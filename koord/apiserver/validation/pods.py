@@ -9,6 +9,7 @@ from typing import Any
 from koord.api.quantity import Quantity
 from koord.apiserver.defaulting import containers, qos_class
 from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
+from koord.apiserver.schema.builtin import Path_, path_text
 from koord.apiserver.schema.rules import checking
 from koord.apiserver.validation.names import check_name, dns_label, label_map, qualified_name
 
@@ -21,29 +22,31 @@ _RESIZABLE = ("cpu", "memory")
 
 
 @checking("V1Pod", "V1PodTemplateSpec")
-def _has_spec(obj: Obj, path: str, causes: list[Cause]) -> None:
+def _has_spec(obj: Obj, path: Path_, causes: list[Cause]) -> None:
     if obj.get("spec") is None:
-        causes.append(required(f"{path}.spec.containers".lstrip(".")))
+        causes.append(required(f"{path_text(path)}.spec.containers".lstrip(".")))
 
 
 @checking("V1PodSpec")
-def _pod_spec(spec: Obj, path: str, causes: list[Cause]) -> None:
+def _pod_spec(spec: Obj, path: Path_, causes: list[Cause]) -> None:
     """What concerns several parts of a pod: names that are used once, volumes that are there."""
-    volumes = _volumes(spec.get("volumes") or (), f"{path}.volumes", causes)
+    volumes = _volumes(spec["volumes"], f"{path_text(path)}.volumes", causes) if spec.get("volumes") else set()
     names: set[str] = set()
     for key in ("containers", "initContainers"):
         for i, container in enumerate(spec.get(key) or ()):
-            where, name = f"{path}.{key}[{i}]", container.get("name")
-            _mounts(container.get("volumeMounts") or (), f"{where}.volumeMounts", volumes, causes)
+            name = container.get("name")
+            if container.get("volumeMounts"):
+                _mounts(container["volumeMounts"], f"{path_text(path)}.{key}[{i}].volumeMounts", volumes, causes)
             if name in names:
-                causes.append(duplicate(f"{where}.name", name))
+                causes.append(duplicate(f"{path_text(path)}.{key}[{i}].name", name))
             elif name:
                 names.add(name)
-    label_map(spec.get("nodeSelector") or {}, f"{path}.nodeSelector", causes)
+    if spec.get("nodeSelector"):
+        label_map(spec["nodeSelector"], f"{path_text(path)}.nodeSelector", causes)
     for name, value in (spec.get("overhead") or {}).items():
-        amount(value, f"{path}.overhead[{name}]", causes)
+        amount(value, f"{path_text(path)}.overhead[{name}]", causes)
     if spec.get("schedulingGates") and spec.get("nodeName"):
-        causes.append(field_forbidden(f"{path}.nodeName", "cannot be set until all schedulingGates have been cleared"))
+        causes.append(field_forbidden(f"{path_text(path)}.nodeName", "cannot be set until all schedulingGates have been cleared"))
 
 
 def _volumes(volumes: Any, path: str, causes: list[Cause]) -> set[str]:
@@ -75,18 +78,18 @@ def _mounts(mounts: Any, path: str, volumes: set[str], causes: list[Cause]) -> N
 
 
 @checking("V1Container")
-def _container(container: Obj, path: str, causes: list[Cause]) -> None:
+def _container(container: Obj, path: Path_, causes: list[Cause]) -> None:
     image = container.get("image") or ""
     if image != image.strip():
-        causes.append(invalid_value(f"{path}.image", image, "must not have leading or trailing whitespace"))
+        causes.append(invalid_value(f"{path_text(path)}.image", image, "must not have leading or trailing whitespace"))
     if container.get("resources"):
-        _resources(container["resources"], f"{path}.resources", causes)
+        _resources(container["resources"], path, causes)
 
 
 @checking("V1EnvVar")
-def _env(env: Obj, path: str, causes: list[Cause]) -> None:
+def _env(env: Obj, path: Path_, causes: list[Cause]) -> None:
     if env.get("value") and env.get("valueFrom"):
-        causes.append(invalid_value(f"{path}.valueFrom", "", "may not be specified when `value` is not empty"))
+        causes.append(invalid_value(f"{path_text(path)}.valueFrom", "", "may not be specified when `value` is not empty"))
 
 
 # -- resources -----------------------------------------------------------------------------------------------------------------------
@@ -117,12 +120,14 @@ def whole(name: str, value: Any, path: str, causes: list[Cause]) -> None:
         causes.append(invalid_value(path, str(value), "must be an integer"))
 
 
-def _resources(resources: Obj, path: str, causes: list[Cause]) -> None:
+def _resources(resources: Obj, container: Path_, causes: list[Cause]) -> None:
     """Requests and limits: names, not negative, requests within limits."""
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     for part, amounts in (("limits", limits), ("requests", requests)):
         for name, value in amounts.items():
-            where = f"{path}.{part}[{name}]"
+            if name in _STANDARD_RESOURCES and not value.startswith("-"):
+                continue
+            where = f"{path_text(container)}.resources.{part}[{name}]"
             standard = "/" in name or name in _STANDARD_RESOURCES or name.startswith("hugepages-")
             if not check_name(qualified_name, name, where, causes) and not standard:
                 causes.append(invalid_value(where, name, "must be a standard resource type or fully qualified"))
@@ -130,49 +135,49 @@ def _resources(resources: Obj, path: str, causes: list[Cause]) -> None:
             whole(name, value, where, causes)
     for name, value in requests.items():
         limit = limits.get(name)
+        if limit == value or (overcommits(name) and (limit is None or not _quantity_of(value) > _quantity_of(limit))):
+            continue
+        where = f"{path_text(container)}.resources"
         if limit is None:
-            if not overcommits(name):
-                causes.append(required(f"{path}.limits", "Limit must be set for non overcommitable resources"))
-        elif limit != value:
-            if not overcommits(name):
-                causes.append(invalid_value(f"{path}.requests", str(value), f"must be equal to {name} limit of {limit}"))
-            elif _quantity_of(value) > _quantity_of(limit):
-                causes.append(invalid_value(f"{path}.requests", str(value), f"must be less than or equal to {name} limit of {limit}"))
+            causes.append(required(f"{where}.limits", "Limit must be set for non overcommitable resources"))
+        else:
+            wanted = "less than or equal" if overcommits(name) else "equal"
+            causes.append(invalid_value(f"{where}.requests", value, f"must be {wanted} to {name} limit of {limit}"))
 
 
 # -- placement -----------------------------------------------------------------------------------------------------------------------
 
 
 @checking("V1Toleration")
-def _toleration(toleration: Obj, path: str, causes: list[Cause]) -> None:
+def _toleration(toleration: Obj, path: Path_, causes: list[Cause]) -> None:
     key, operator, effect = toleration.get("key"), toleration.get("operator") or "Equal", toleration.get("effect") or ""
-    if key:
-        check_name(qualified_name, key, f"{path}.key", causes)
-    elif operator != "Exists":
+    if key and (wrong := qualified_name(key)):
+        causes.append(invalid_value(f"{path_text(path)}.key", key, wrong))
+    elif not key and operator != "Exists":
         text = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
-        causes.append(invalid_value(f"{path}.operator", toleration.get("operator") or "", text))
+        causes.append(invalid_value(f"{path_text(path)}.operator", toleration.get("operator") or "", text))
     if operator not in ("Equal", "Exists"):
-        causes.append(not_supported(f"{path}.operator", operator, ("Equal", "Exists")))
+        causes.append(not_supported(f"{path_text(path)}.operator", operator, ("Equal", "Exists")))
     if operator == "Exists" and toleration.get("value"):
-        causes.append(invalid_value(f"{path}.operator", toleration, "value must be empty when `operator` is 'Exists'"))
+        causes.append(invalid_value(f"{path_text(path)}.operator", toleration, "value must be empty when `operator` is 'Exists'"))
     if effect and effect not in EFFECTS:
-        causes.append(not_supported(f"{path}.effect", effect, EFFECTS))
+        causes.append(not_supported(f"{path_text(path)}.effect", effect, EFFECTS))
     if toleration.get("tolerationSeconds") is not None and effect != "NoExecute":
-        causes.append(invalid_value(f"{path}.effect", effect, "effect must be 'NoExecute' when `tolerationSeconds` is set"))
+        causes.append(invalid_value(f"{path_text(path)}.effect", effect, "effect must be 'NoExecute' when `tolerationSeconds` is set"))
 
 
 @checking("V1NodeSelectorRequirement")
-def _node_requirement(rule: Obj, path: str, causes: list[Cause]) -> None:
+def _node_requirement(rule: Obj, path: Path_, causes: list[Cause]) -> None:
     operator, values = rule.get("operator"), rule.get("values") or []
     if operator not in _SELECTOR_OPERATORS:
-        causes.append(invalid_value(f"{path}.operator", operator or "", "not a valid selector operator"))
+        causes.append(invalid_value(f"{path_text(path)}.operator", operator or "", "not a valid selector operator"))
     elif operator in ("In", "NotIn") and not values:
-        causes.append(required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'"))
+        causes.append(required(f"{path_text(path)}.values", "must be specified when `operator` is 'In' or 'NotIn'"))
     elif operator in ("Exists", "DoesNotExist") and values:
-        causes.append(field_forbidden(f"{path}.values", "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"))
+        causes.append(field_forbidden(f"{path_text(path)}.values", "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"))
     elif operator in ("Gt", "Lt") and len(values) != 1:
-        causes.append(required(f"{path}.values", "must be specified single value when `operator` is 'Lt' or 'Gt'"))
-    check_name(qualified_name, rule.get("key") or "", f"{path}.key", causes)
+        causes.append(required(f"{path_text(path)}.values", "must be specified single value when `operator` is 'Lt' or 'Gt'"))
+    check_name(qualified_name, rule.get("key") or "", f"{path_text(path)}.key", causes)
 
 
 # -- updates -------------------------------------------------------------------------------------------------------------------------

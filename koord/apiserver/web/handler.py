@@ -16,7 +16,7 @@ from koord.apiserver.rbac import Attributes, effective, selected_name, verb_of
 from koord.apiserver.rest.context import Options, flag
 from koord.apiserver.web import discovery
 from koord.apiserver.web.objects import ObjectHandlers
-from koord.apiserver.web.render import JSON, shape
+from koord.apiserver.web.render import respond, shape, warn
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
@@ -95,28 +95,15 @@ def resolve(table: ResourceTable, segments: list[str]) -> Target | None:
 
 
 MAX_BODY = 16 * 1024 * 1024
-_HEADERS = {"Content-Type": JSON, "Cache-Control": "no-cache, private"}
 _OPEN = frozenset({"healthz", "livez", "readyz", "version"})
-
-
-def json_response(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    """A JSON answer."""
-    return web.Response(body=body, status=status, headers={**_HEADERS, **headers} if headers else _HEADERS)
 
 
 def error_response(err: StatusError, warnings: list[str] | None = None) -> web.Response:
     """A Status for an error."""
     headers = {"Retry-After": str(err.retry_after)} if err.retry_after else {}
-    response = json_response(err.body(), err.code, headers)
-    for text in warnings or ():
-        response.headers.add("Warning", warning(text))
+    response = respond(err.body(), err.code, headers)
+    warn(response, warnings or [])
     return response
-
-
-def warning(text: str) -> str:
-    """One `Warning` header (RFC 7234, code 299)."""
-    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'299 - "{quoted}"'
 
 
 class Front:
@@ -189,7 +176,7 @@ class Front:
         if first in ("healthz", "livez", "readyz"):
             return health(first, segments[1:], query, ready=self.ready)
         if first == "version":
-            return json_response(orjson.dumps(discovery.version(), option=orjson.OPT_INDENT_2))
+            return respond(orjson.dumps(discovery.version(), option=orjson.OPT_INDENT_2))
         if first == "openapi":
             from koord.apiserver.openapi import documents
 
@@ -200,7 +187,7 @@ class Front:
                 body = orjson.dumps(discovery.aggregated(table, core=first == "api"))
                 kind = f"application/json;g=apidiscovery.k8s.io;v={wanted.version or 'v2'};as=APIGroupDiscoveryList"
                 body = body.replace(b"apidiscovery.k8s.io/v2", b"apidiscovery.k8s.io/" + (wanted.version or "v2").encode(), 1)
-                return json_response(body, headers={"Content-Type": kind})
+                return respond(body, headers={"Content-Type": kind})
             found: Obj | None = discovery.api_versions(request.host) if first == "api" else discovery.group_list(table)
         elif first == "apis" and len(segments) == 2:
             found = discovery.api_group(table, segments[1])
@@ -214,7 +201,7 @@ class Front:
             found = None
         if found is None:
             return _page_not_found()
-        return json_response(orjson.dumps(found))
+        return respond(orjson.dumps(found))
 
 
 def _page_not_found() -> web.Response:

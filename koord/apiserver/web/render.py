@@ -76,8 +76,9 @@ def warn(response: web.StreamResponse, texts: list[str]) -> None:
         response.headers.add("Warning", f'299 - "{quoted}"')
 
 
-def respond(body: bytes, status: int = 200) -> web.Response:
-    return web.Response(body=body, status=status, headers=_HEADERS)
+def respond(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """A JSON answer."""
+    return web.Response(body=body, status=status, headers={**_HEADERS, **headers} if headers else _HEADERS)
 
 
 class Renderer:
