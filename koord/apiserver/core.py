@@ -7,15 +7,16 @@ from typing import Any
 import orjson
 
 from koord.apiserver.admission.chain import AdmissionChain
-from koord.apiserver.auth import Tokens
 from koord.apiserver.config import ServerConfig
-from koord.apiserver.events_v1 import from_wire as event_from_wire
-from koord.apiserver.events_v1 import to_wire as event_to_wire
-from koord.apiserver.rbac import Authorizer
+from koord.apiserver.errors import not_found
+from koord.apiserver.rbac import Authorizer, Tokens
 from koord.apiserver.resources import Resource, ResourceTable, builtin_resources
+from koord.apiserver.rest.context import prepare_create
 from koord.apiserver.schema.builtin import schemas
 from koord.apiserver.ssa.manager import FieldManagement
 from koord.apiserver.store import Entry, Store
+from koord.apiserver.wire import from_wire as event_from_wire
+from koord.apiserver.wire import to_wire as event_to_wire
 
 Obj = dict[str, Any]
 
@@ -42,9 +43,60 @@ class Core:
         self.admission = AdmissionChain(self, disabled=config.disabled_plugins, enabled=config.enabled_plugins)
         self.managed = FieldManagement(self)
 
+    def entry(self, resource: Resource, namespace: str, name: str) -> Entry:
+        """What is stored. Raises StatusError 404."""
+        found = self.store.bucket(resource.bucket).get(namespace, name)
+        if found is None:
+            raise not_found(resource.plural, resource.group, name)
+        return found
+
     def finish_deletion(self, resource: Resource, old: Entry, obj: Obj) -> Entry:
         """Remove an object whose last finalizer went. That last update itself is not stored: watchers see the deletion only."""
         removed = self.store.bucket(resource.bucket).remove(old.namespace, old.name)
         assert removed is not None
         obj["metadata"]["resourceVersion"] = str(removed.rv)
         return Entry(old.key, old.namespace, old.name, obj, removed.rv, orjson.dumps(obj))
+
+
+_NAMESPACES = ("kube-system", "kube-public", "kube-node-lease", "default")
+_PRIORITIES = (
+    ("system-node-critical", 2_000_001_000, "Used for system critical pods that must not be moved from their current node."),
+    ("system-cluster-critical", 2_000_000_000, "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."),  # noqa: E501
+)  # fmt: skip
+# For those that have tokens and access reviewed, as koord's roles.
+_DELEGATOR = [
+    {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
+    {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
+]
+
+
+def _put(core: Core, group: str, plural: str, namespace: str, obj: Obj) -> None:
+    resource = core.resources.by_path(group, "v1", plural)
+    assert resource is not None
+    bucket = core.store.bucket(resource.bucket)
+    name = obj["metadata"]["name"]
+    if bucket.get(namespace, name) is None:
+        if namespace:
+            obj["metadata"]["namespace"] = namespace
+        prepare_create(resource, obj["metadata"])
+        bucket.put(namespace, name, {"kind": resource.kind, "apiVersion": resource.api_version, **obj})
+
+
+def seed(core: Core) -> None:
+    """Create what is missing."""
+    for name in _NAMESPACES:
+        labels = {"kubernetes.io/metadata.name": name}
+        obj: Obj = {"metadata": {"name": name, "labels": labels}, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
+        _put(core, "", "namespaces", "", obj)
+    for name, value, text in _PRIORITIES:
+        obj = {"metadata": {"name": name}, "value": value, "description": text, "preemptionPolicy": "PreemptLowerPriority"}
+        _put(core, "scheduling.k8s.io", "priorityclasses", "", obj)
+    _put(core, "rbac.authorization.k8s.io", "clusterroles", "", {"metadata": {"name": "system:auth-delegator"}, "rules": _DELEGATOR})
+    labels = {"component": "apiserver", "provider": "kubernetes"}
+    ports = [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": 6443}]
+    spec: Obj = {
+        "ports": ports, "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "type": "ClusterIP", "sessionAffinity": "None",
+        "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack", "internalTrafficPolicy": "Cluster",
+    }  # fmt: skip
+    service = {"metadata": {"name": "kubernetes", "labels": labels}, "spec": spec, "status": {"loadBalancer": {}}}
+    _put(core, "", "services", "default", service)

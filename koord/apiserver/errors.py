@@ -22,19 +22,12 @@ class StatusError(Exception):
 
     def status(self) -> dict[str, Any]:
         """The `Status` object, as a dict."""
-        out: dict[str, Any] = {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": self.metadata,
-            "status": "Failure",
-            "message": self.message,
+        said = {"reason": self.reason, "details": self.details}
+        return {
+            **{"kind": "Status", "apiVersion": "v1", "metadata": self.metadata, "status": "Failure", "message": self.message},
+            **{key: value for key, value in said.items() if value},
+            "code": self.code,
         }
-        if self.reason:
-            out["reason"] = self.reason
-        if self.details:
-            out["details"] = self.details
-        out["code"] = self.code
-        return out
 
     def body(self) -> bytes:
         """The `Status` object, serialised."""
@@ -64,15 +57,8 @@ class Cause:
 
 def _show(value: object) -> str:
     """A value as kube-apiserver prints it inside a field error."""
-    if isinstance(value, str):
-        return orjson.dumps(value).decode()
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if value is None:
-        return "null"
-    if isinstance(value, (int, float)):
-        return str(value)
-    return orjson.dumps(value).decode()
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return str(value) if number else orjson.dumps(value).decode()
 
 
 def required(field: str, detail: str = "") -> Cause:
@@ -105,15 +91,7 @@ def _qualified(word: str, group: str) -> str:
 
 
 def _details(name: str, group: str, kind: str, **more: Any) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    if name:
-        out["name"] = name
-    if group:
-        out["group"] = group
-    if kind:
-        out["kind"] = kind
-    out.update(more)
-    return out
+    return {key: value for key, value in (("name", name), ("group", group), ("kind", kind)) if value} | more
 
 
 def not_found(plural: str, group: str, name: str) -> StatusError:
@@ -186,19 +164,11 @@ def unauthorized() -> StatusError:
 
 
 def too_many_requests(message: str, retry_after: int = 0, causes: list[dict[str, str]] | None = None) -> StatusError:
-    details: dict[str, Any] = {}
-    if causes:
-        details["causes"] = causes
-    if retry_after:
-        details["retryAfterSeconds"] = retry_after
-    return StatusError(429, "TooManyRequests", message, details)
+    details = {"causes": causes, "retryAfterSeconds": retry_after}
+    return StatusError(429, "TooManyRequests", message, {key: value for key, value in details.items() if value})
 
 
 def too_large_resource_version(wanted: int, current: int) -> StatusError:
     """The server is behind the version that the client asks for; the client should retry in a second."""
-    return StatusError(
-        504,
-        "Timeout",
-        f"Timeout: Too large resource version: {wanted}, current: {current}",
-        {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}], "retryAfterSeconds": 1},
-    )
+    details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}], "retryAfterSeconds": 1}
+    return StatusError(504, "Timeout", f"Timeout: Too large resource version: {wanted}, current: {current}", details)

@@ -6,15 +6,92 @@ recorded, so that a test can say which rules a role needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hmac
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from koord import seams
+from koord.apiserver.errors import bad_request, forbidden
+from koord.apiserver.rest.context import ADMIN, User
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.rest.context import User
 
 Obj = dict[str, Any]
+
+
+class Tokens:
+    """Bearer tokens. Without an administrator's token everybody is the administrator."""
+
+    def __init__(self, admin: str = "") -> None:
+        self.admin = admin
+        self._issued: dict[str, tuple[User, float]] = {}
+
+    def issue(self, token: str, name: str, namespace: str, expires: float, extra: Mapping[str, str]) -> None:
+        """Remember a service account's token until `expires` (Unix seconds); `extra` says more of who uses it."""
+        now = seams.now()
+        for old in [t for t, (_, until) in self._issued.items() if until < now]:
+            del self._issued[old]
+        groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
+        known = tuple((key, (value,)) for key, value in extra.items())
+        self._issued[token] = (User(name, groups, extra=known), expires)
+
+    def user(self, authorization: str | None) -> User | None:
+        """The user behind an Authorization header; None when it is not good enough."""
+        token = ""
+        if authorization and authorization[:7].lower() == "bearer ":
+            token = authorization[7:].strip()
+        if token and self._issued:
+            found = self._issued.get(token)
+            if found is not None and found[1] > seams.now():
+                return found[0]
+        if not self.admin:
+            return ADMIN
+        return ADMIN if token and hmac.compare_digest(token.encode(), self.admin.encode()) else None
+
+    def review(self, token: str) -> User | None:
+        """The user that a TokenReview asks for."""
+        return self.user(f"Bearer {token}") if token else None
+
+
+_ACCOUNT = "system:serviceaccount:"
+
+
+def effective(user: User, headers: Mapping[str, str], authorizer: Authorizer | None) -> User:
+    """The user that the request counts as. Raises 400 for groups without a user, 403 for what `user` may not impersonate."""
+    name, groups = headers.get("Impersonate-User", ""), _all(headers, "Impersonate-Group")
+    if not name:
+        if groups or headers.get("Impersonate-Uid"):
+            raise bad_request("requested impersonation without impersonating a user")
+        return user
+    for wanted in (_user(name), *(Attributes("impersonate", "", "groups", name=group) for group in groups)):
+        if authorizer is not None and not authorizer.allows(user, wanted):
+            raise forbidden(wanted.resource, wanted.group, wanted.name, authorizer.reason(user, wanted))
+    return User(name, tuple(groups) if groups else _groups(name), headers.get("Impersonate-Uid", ""))
+
+
+def _all(headers: Mapping[str, str], name: str) -> list[str]:
+    getall: Any = getattr(headers, "getall", None)
+    return list(getall(name, ())) if getall is not None else [value for key, value in headers.items() if key == name]
+
+
+def _user(name: str) -> Attributes:
+    """Service accounts are impersonated as such, everybody else as a user."""
+    if name.startswith(_ACCOUNT):
+        namespace, _, account = name[len(_ACCOUNT) :].partition(":")
+        return Attributes("impersonate", "", "serviceaccounts", namespace=namespace, name=account)
+    return Attributes("impersonate", "", "users", name=name)
+
+
+def _groups(name: str) -> tuple[str, ...]:
+    """The groups that come with a name when none are asked for."""
+    if name.startswith(_ACCOUNT):
+        namespace = name[len(_ACCOUNT) :].partition(":")[0]
+        return ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
+    return ("system:unauthenticated",) if name == "system:anonymous" else ("system:authenticated",)
+
 
 MASTERS = "system:masters"
 _GROUP = "rbac.authorization.k8s.io"

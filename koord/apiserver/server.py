@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from koord.apiserver.bootstrap import seed
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.controllers.registry import Controllers
-from koord.apiserver.core import Core
+from koord.apiserver.core import Core, seed
 from koord.apiserver.disk import Disk
 from koord.apiserver.web.handler import MAX_BODY, Front
 

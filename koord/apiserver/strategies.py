@@ -6,108 +6,67 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from koord.apiserver.defaulting import cluster as default_cluster
-from koord.apiserver.defaulting import pods as default_pods
-from koord.apiserver.defaulting import workloads as default_workloads
-from koord.apiserver.validation import cluster as check_cluster
-from koord.apiserver.validation import crds as check_crds
-from koord.apiserver.validation import pods as check_pods
-from koord.apiserver.validation import policies as check_policies
-from koord.apiserver.validation import workloads as check_workloads
-from koord.apiserver.validation.pod_parts import check_pod_part
+from koord.apiserver import defaulting
+from koord.apiserver.validation import kinds
+from koord.apiserver.validation.crds import check_crd_update
+from koord.apiserver.validation.pods import check_pod_part, check_pod_update
 
 if TYPE_CHECKING:
     from koord.apiserver.errors import Cause
 
 Obj = dict[str, Any]
-Default = Callable[[Obj], None]
-Prepare = Callable[[Obj], None]
-PrepareUpdate = Callable[[Obj, Obj], None]
-Check = Callable[[Obj, list["Cause"]], None]
-CheckUpdate = Callable[[Obj, Obj, list["Cause"]], None]
-CheckPart = Callable[[str, Obj, Obj, list["Cause"]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """The steps of a write that differ between kinds; each is optional."""
+    """The steps of a write that differ between kinds beside those of their types (`schema/rules.py`); each is optional."""
 
-    # fill in defaults, on every write
-    default: Default | None = None
     # reset what a client may not set when it creates (after the status was dropped)
-    create: Prepare | None = None
+    create: Callable[[Obj], None] | None = None
+    # the status of what is created, where that is the same for all
+    status: Obj | None = None
     # (new, old): derive fields on update
-    update: PrepareUpdate | None = None
-    check: Check | None = None
+    update: Callable[[Obj, Obj], None] | None = None
+    check: Callable[[Obj, list[Cause]], None] | None = None
     # (new, old, causes): immutable fields
-    check_update: CheckUpdate | None = None
+    check_update: Callable[[Obj, Obj, list[Cause]], None] | None = None
     # (subresource, new, old, causes): what a subresource may change
-    check_part: CheckPart | None = None
+    check_part: Callable[[str, Obj, Obj, list[Cause]], None] | None = None
     # a created object keeps the status that the client sent
     keeps_status: bool = False
+    # stored here and not enforced: said with every object that is made, so that nobody relies on it
+    warning: str = ""
 
 
 NONE = Strategy()
+_SCALED = {"replicas": 0}
+_SCHEDULED = {"currentNumberScheduled": 0, "numberMisscheduled": 0, "desiredNumberScheduled": 0, "numberReady": 0}
+_BUDGET = {"currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0}
+_SELECTOR = kinds.check_selector_immutable
 
 # (group, kind) -> strategy
 STRATEGIES: dict[tuple[str, str], Strategy] = {
-    ("", "Pod"): Strategy(
-        default_pods.default_pod, default_pods.create_pod, None, check_pods.check_pod, check_pods.check_pod_update, check_pod_part
-    ),
-    ("", "Node"): Strategy(default_cluster.default_node, None, None, check_cluster.check_node, check_cluster.check_node_update, keeps_status=True),  # noqa: E501
-    ("", "Namespace"): Strategy(default_cluster.default_namespace, default_cluster.create_namespace, default_cluster.update_namespace),
-    ("", "ConfigMap"): Strategy(None, None, None, check_cluster.check_config_map, check_cluster.check_immutable_data),
-    ("", "Secret"): Strategy(default_cluster.default_secret, None, None, check_cluster.check_secret, check_cluster.check_immutable_data),
-    ("", "Service"): Strategy(default_cluster.default_service, None, None, check_cluster.check_service, check_cluster.check_service_update),
-    ("", "Event"): Strategy(None, None, None, check_cluster.check_event),
-    ("", "PersistentVolumeClaim"): Strategy(default_cluster.default_pvc, default_cluster.create_pvc, None, check_cluster.check_pvc),
-    ("", "PersistentVolume"): Strategy(default_cluster.default_pv, default_cluster.create_pv),
-    ("", "ResourceQuota"): Strategy(None, None, None, check_policies.check_quota, check_policies.check_quota_update),
-    ("", "ReplicationController"): Strategy(
-        default_workloads.default_replication_controller, default_workloads.create_scaled, None, check_workloads.check_workload
-    ),
-    ("apps", "Deployment"): Strategy(
-        default_workloads.default_deployment, None, None, check_workloads.check_workload, check_workloads.check_selector_immutable
-    ),
-    ("apps", "ReplicaSet"): Strategy(
-        default_workloads.default_replica_set, default_workloads.create_scaled, None, check_workloads.check_workload,
-        check_workloads.check_selector_immutable,
-    ),
-    ("apps", "StatefulSet"): Strategy(
-        default_workloads.default_stateful_set, default_workloads.create_scaled, None, check_workloads.check_workload,
-        check_workloads.check_selector_immutable,
-    ),
-    ("apps", "DaemonSet"): Strategy(
-        default_workloads.default_daemon_set, default_workloads.create_daemon_set, None, check_workloads.check_workload,
-        check_workloads.check_selector_immutable,
-    ),
-    ("batch", "Job"): Strategy(default_workloads.default_job, default_workloads.create_job, None, check_workloads.check_job),
-    ("batch", "CronJob"): Strategy(default_workloads.default_cron_job, None, None, check_workloads.check_cron_job),
-    ("autoscaling", "HorizontalPodAutoscaler"): Strategy(default_workloads.default_hpa, None, None, check_workloads.check_hpa),
-    ("policy", "PodDisruptionBudget"): Strategy(
-        default_cluster.default_pdb, default_cluster.create_pdb, None, check_cluster.check_pdb
-    ),
-    ("scheduling.k8s.io", "PriorityClass"): Strategy(
-        default_cluster.default_priority_class, None, None, check_cluster.check_priority_class, check_cluster.check_priority_class_update
-    ),
-    ("storage.k8s.io", "StorageClass"): Strategy(default_cluster.default_storage_class, None, None, check_cluster.check_storage_class),
-    ("coordination.k8s.io", "Lease"): Strategy(None, None, None, check_cluster.check_lease),
-    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): Strategy(
-        default_cluster.default_mutating_webhooks, None, None, check_cluster.check_webhooks
-    ),
-    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): Strategy(
-        default_cluster.default_validating_webhooks, None, None, check_cluster.check_webhooks
-    ),
-    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"): Strategy(
-        check_policies.default_policy, None, None, check_policies.check_policy
-    ),
-    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"): Strategy(
-        check_policies.default_binding, None, None, check_policies.check_binding
-    ),
-    ("apiextensions.k8s.io", "CustomResourceDefinition"): Strategy(
-        default_cluster.default_crd, None, None, check_crds.check_crd, check_crds.check_crd_update
-    ),
-}  # fmt: skip
+    ("", "ConfigMap"): Strategy(check_update=kinds.check_immutable_data),
+    ("", "LimitRange"): Strategy(warning="this API server does not apply LimitRanges"),
+    ("", "Namespace"): Strategy(defaulting.create_namespace, update=defaulting.update_namespace),
+    ("", "Node"): Strategy(check_update=kinds.check_node_update, keeps_status=True),
+    ("", "PersistentVolume"): Strategy(status={"phase": "Pending"}),
+    ("", "PersistentVolumeClaim"): Strategy(status={"phase": "Pending"}, check=kinds.check_claim),
+    ("", "Pod"): Strategy(defaulting.create_pod, check_update=check_pod_update, check_part=check_pod_part),
+    ("", "ReplicationController"): Strategy(status=_SCALED),
+    ("", "ResourceQuota"): Strategy(check_update=kinds.check_quota_update),
+    ("", "Secret"): Strategy(check_update=kinds.check_immutable_data),
+    ("", "Service"): Strategy(check_update=kinds.check_service_update),
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): Strategy(check_update=check_crd_update),
+    ("apps", "DaemonSet"): Strategy(status=_SCHEDULED, check_update=_SELECTOR),
+    ("apps", "Deployment"): Strategy(check_update=_SELECTOR),
+    ("apps", "ReplicaSet"): Strategy(status=_SCALED, check_update=_SELECTOR),
+    ("apps", "StatefulSet"): Strategy(status=_SCALED, check_update=_SELECTOR),
+    ("batch", "Job"): Strategy(defaulting.create_job),
+    ("networking.k8s.io", "NetworkPolicy"): Strategy(warning="this API server has no network that could enforce NetworkPolicies"),
+    ("policy", "PodDisruptionBudget"): Strategy(status=_BUDGET),
+    ("scheduling.k8s.io", "PriorityClass"): Strategy(check_update=kinds.check_priority_class_update),
+}
 
 
 def strategy(group: str, kind: str) -> Strategy:

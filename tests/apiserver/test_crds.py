@@ -83,7 +83,7 @@ def test_deleting_the_definition_deletes_its_objects(with_api: Any, widget_crd: 
 def test_a_pattern_takes_linear_time_and_one_that_cannot_is_refused() -> None:
     from koord.apiserver.errors import Cause
     from koord.apiserver.schema.structural import Structural
-    from koord.apiserver.validation.schemas import check_schema
+    from koord.apiserver.validation.crds import check_schema
 
     def told(pattern: str, value: str) -> list[str]:
         causes: list[Cause] = []

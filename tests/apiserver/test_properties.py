@@ -18,7 +18,7 @@ from koord.apiserver.rest import delete as deletion
 from koord.apiserver.rest import patch as patching
 from koord.apiserver.rest import read, write
 from koord.apiserver.rest.context import DeleteOptions, Options
-from koord.apiserver.ssa import fieldset
+from koord.apiserver.ssa import records as fieldset
 from koord.apiserver.store import Store
 from koord.apiserver.watch import Watcher
 from koord.kube.patch import apply_json_patch, apply_merge_patch, diff_json_patch, diff_merge_patch

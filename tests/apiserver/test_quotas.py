@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koord.apiserver.quota.usage import shown, usage
+from koord.apiserver.admission.quotas import shown, usage
 
 pytestmark = pytest.mark.feature("BEY-SEC-01")
 Obj = dict[str, Any]

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from koord.api.selectors import EVERYTHING, Selector, from_label_selector
-from koord.apiserver.admission.attributes import DELETE, Attributes
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
+    from koord.apiserver.rest.context import Options
 
 Obj = dict[str, Any]
+
+CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"
+
+
+@dataclass(slots=True)
+class Attributes:
+    """One write on its way through admission. Plugins change `obj` in place; webhooks may replace it."""
+
+    operation: str
+    resource: Resource
+    subresource: str
+    namespace: str
+    name: str
+    obj: Obj | None
+    old: Obj | None
+    options: Options
+    # the options object of the request, for webhooks
+    wire_options: Obj = field(default_factory=dict)
+
+    def require_object(self) -> Obj:
+        assert self.obj is not None
+        return self.obj
+
 
 # what decides about admission is itself admitted by nobody else, or a mistake in it could not be repaired
 _NEVER = frozenset(

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from koord.api.selectors import from_label_selector
-from koord.apiserver.admission.attributes import Attributes
-from koord.apiserver.admission.matching import compile_match, matching_resource
+from koord.apiserver.admission.matching import Attributes, compile_match, matching_resource
 from koord.apiserver.errors import StatusError, forbidden
 
 if TYPE_CHECKING:
@@ -64,8 +63,7 @@ class PolicyAdmission:
         """The compiled policy of a stored object, kept until that changes."""
         found = self._compiled.get(entry.name)
         if found is None or found[0] != entry.rv:
-            from koord.apiserver.admission.expressions import answers
-            from koord.apiserver.cel.policy import compile_policy
+            from koord.apiserver.cel.policy import answers, compile_policy
 
             found = self._compiled[entry.name] = (entry.rv, compile_policy(entry.name, entry.obj["spec"], answers(self.core)))
         return found[1]
@@ -83,9 +81,9 @@ class PolicyAdmission:
                     continue
                 values = seen.get(resource.api_version)
                 if values is None:
-                    from koord.apiserver.admission import expressions
+                    from koord.apiserver.cel.policy import values as values_of
 
-                    values = seen[resource.api_version] = expressions.values(self.core, resource, attributes)
+                    values = seen[resource.api_version] = values_of(self.core, resource, attributes)
                 policy = self._policy(entry)
                 for params in self._params(policy, spec, attributes):
                     verdicts, audit = _ask(policy, {**values, "params": params} if not isinstance(params, _Unjudged) else params)

@@ -2,19 +2,217 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from koord import seams
 from koord.api.quantity import Quantity
-from koord.apiserver.admission.attributes import CREATE, Attributes
+from koord.api.times import parse_time
+from koord.apiserver.admission.matching import CREATE, Attributes
 from koord.apiserver.errors import forbidden
-from koord.apiserver.quota.usage import CHANGING, ZERO, Amounts, selects, shown, unsaid, usage
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.store import Bucket, Entry
 
 Obj = dict[str, Any]
+
+Amounts = dict[str, Quantity]
+
+ONE, ZERO = Quantity(1), Quantity(0)
+_NATIVE = ("cpu", "memory", "ephemeral-storage")
+# a pod under a quota of one of these must say how much it wants, in every container
+COMPUTE = frozenset(("cpu", "memory", *(f"{part}.{name}" for part in ("requests", "limits") for name in ("cpu", "memory"))))
+# objects that are counted under a short name beside count/RESOURCE.GROUP
+_COUNTED = frozenset({"configmaps", "persistentvolumeclaims", "replicationcontrollers", "resourcequotas", "secrets", "services"})
+_CLASS = ".storageclass.storage.k8s.io/"
+STANDARD = COMPUTE | _COUNTED | {
+    "pods", "services.nodeports", "services.loadbalancers", "requests.storage", "ephemeral-storage", "requests.ephemeral-storage",
+    "limits.ephemeral-storage",
+}  # fmt: skip
+POD_SCOPES = ("BestEffort", "CrossNamespacePodAffinity", "NotBestEffort", "NotTerminating", "PriorityClass", "Terminating")
+
+
+def usage(group: str, plural: str, obj: Obj, now: float) -> Amounts:
+    """What one object uses at a time (Unix seconds)."""
+    out: Amounts = {f"count/{plural}.{group}" if group else f"count/{plural}": ONE}
+    if group:
+        return out
+    if plural in _COUNTED:
+        out[plural] = ONE
+    more = _EVALUATORS.get(plural)
+    if more is not None:
+        more(obj, out, now)
+    return out
+
+
+def _add(out: Amounts, name: str, amount: Quantity) -> None:
+    out[name] = out[name] + amount if name in out else amount
+
+
+# -- pods ----------------------------------------------------------------------------------------------------------------------------
+
+
+def _pod(pod: Obj, out: Amounts, now: float) -> None:
+    if _over(pod, now):
+        return
+    out["pods"] = ONE
+    spec = pod.get("spec") or {}
+    for name, amount in pod_total(spec, "requests").items():
+        out[f"requests.{name}"] = amount
+        if name in _NATIVE or name.startswith("hugepages-"):
+            out[name] = amount
+    for name, amount in pod_total(spec, "limits").items():
+        if name in _NATIVE:
+            out[f"limits.{name}"] = amount
+
+
+def _over(pod: Obj, now: float) -> bool:
+    """A pod that has ended, or should have ended by now, uses nothing but its place among the objects."""
+    if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        return True
+    meta = pod["metadata"]
+    if not meta.get("deletionTimestamp") or "deletionGracePeriodSeconds" not in meta:
+        return False
+    return bool(now > parse_time(meta["deletionTimestamp"]) + meta["deletionGracePeriodSeconds"])
+
+
+def pod_total(spec: Obj, part: str) -> Amounts:
+    """Requests or limits of a whole pod: containers and sidecars together, or the largest init container; pod-level amounts; overhead."""
+    total: Amounts = {}
+    for container in spec.get("containers") or ():
+        _sum(total, _amounts(container, part))
+    sidecars: Amounts = {}
+    peak: Amounts = {}
+    for container in spec.get("initContainers") or ():
+        wanted = _amounts(container, part)
+        if container.get("restartPolicy") == "Always":
+            _sum(total, wanted)
+            _sum(sidecars, wanted)
+            wanted = dict(sidecars)
+        else:
+            _sum(wanted, sidecars)
+        _largest(peak, wanted)
+    _largest(total, peak)
+    for name, amount in _amounts(spec, part).items():
+        total[name] = amount
+    for name, text in (spec.get("overhead") or {}).items():
+        if part == "requests" or total.get(name):
+            _add(total, name, Quantity(text))
+    return total
+
+
+def _amounts(holder: Obj, part: str) -> Amounts:
+    resources = holder.get("resources") or {}
+    return {name: Quantity(text) for name, text in (resources.get(part) or {}).items()}
+
+
+def _sum(total: Amounts, more: Amounts) -> None:
+    for name, amount in more.items():
+        _add(total, name, amount)
+
+
+def _largest(total: Amounts, other: Amounts) -> None:
+    for name, amount in other.items():
+        if name not in total or amount > total[name]:
+            total[name] = amount
+
+
+# -- other kinds ---------------------------------------------------------------------------------------------------------------------
+
+
+def _service(service: Obj, out: Amounts, now: float) -> None:
+    spec = service.get("spec") or {}
+    kind = spec.get("type")
+    ports = len(spec.get("ports") or ())
+    if kind == "NodePort":
+        out["services.nodeports"] = Quantity(ports)
+    elif kind == "LoadBalancer":
+        out["services.loadbalancers"] = ONE
+        if spec.get("allocateLoadBalancerNodePorts") is not False:
+            out["services.nodeports"] = Quantity(ports)
+
+
+def _claim(claim: Obj, out: Amounts, now: float) -> None:
+    spec = claim.get("spec") or {}
+    name = spec.get("storageClassName") or (claim["metadata"].get("annotations") or {}).get("volume.beta.kubernetes.io/storage-class")
+    storage = _amounts(spec, "requests").get("storage")
+    if name:
+        out[f"{name}{_CLASS}persistentvolumeclaims"] = ONE
+    if storage is not None:
+        out["requests.storage"] = storage
+        if name:
+            out[f"{name}{_CLASS}requests.storage"] = storage
+
+
+_EVALUATORS: dict[str, Callable[[Obj, Amounts, float], None]] = {"pods": _pod, "services": _service, "persistentvolumeclaims": _claim}
+# kinds whose use may change after they were made
+CHANGING = frozenset(_EVALUATORS)
+
+
+# -- quotas --------------------------------------------------------------------------------------------------------------------------
+
+
+def scopes(quota: Obj) -> Iterator[Obj]:
+    """The requirements of a quota, its `scopes` and its `scopeSelector` alike."""
+    spec = quota.get("spec") or {}
+    for name in spec.get("scopes") or ():
+        yield {"scopeName": name, "operator": "Exists"}
+    yield from (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
+
+
+def selects(quota: Obj, plural: str, obj: Obj) -> bool:
+    """Whether an object falls under a quota. Scopes are about pods: a quota with scopes counts nothing else."""
+    wanted = list(scopes(quota))
+    return not wanted or (plural == "pods" and all(_in_scope(scope, obj.get("spec") or {}) for scope in wanted))
+
+
+def _in_scope(scope: Obj, spec: Obj) -> bool:
+    name = scope.get("scopeName")
+    if name in ("Terminating", "NotTerminating"):
+        return bool((spec.get("activeDeadlineSeconds") is not None) == (name == "Terminating"))
+    if name in ("BestEffort", "NotBestEffort"):
+        return bool(_best_effort(spec) == (name == "BestEffort"))
+    if name == "CrossNamespacePodAffinity":
+        return any(term.get("namespaces") or term.get("namespaceSelector") is not None for term in _affinity_terms(spec))
+    value = spec.get("priorityClassName") or None
+    operator, values = scope.get("operator"), scope.get("values") or ()
+    if operator in ("Exists", "DoesNotExist"):
+        return bool((value is not None) == (operator == "Exists"))
+    return bool((value in values) == (operator == "In"))
+
+
+def _best_effort(spec: Obj) -> bool:
+    holders = [spec, *(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    return not any(_amounts(holder, part).get(name) for holder in holders for part in ("requests", "limits") for name in ("cpu", "memory"))
+
+
+def _affinity_terms(spec: Obj) -> Iterator[Obj]:
+    for kind in ("podAffinity", "podAntiAffinity"):
+        rules = (spec.get("affinity") or {}).get(kind) or {}
+        yield from rules.get("requiredDuringSchedulingIgnoredDuringExecution") or ()
+        for weighted in rules.get("preferredDuringSchedulingIgnoredDuringExecution") or ():
+            yield weighted.get("podAffinityTerm") or {}
+
+
+def unsaid(hard: Iterable[str], spec: Obj) -> str:
+    """What the containers of a pod leave open although a quota limits it: ``cpu for: a,b; limits.memory for: a``, "" for nothing."""
+    wanted = sorted(COMPUTE.intersection(hard))
+    if not wanted or any((spec.get("resources") or {}).get(part) for part in ("requests", "limits")):
+        return ""
+    missing: dict[str, list[str]] = {}
+    for container in [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]:
+        for name in wanted:
+            part, _, resource = name.rpartition(".")
+            if resource not in _amounts(container, part or "requests"):
+                missing.setdefault(name, []).append(container.get("name", ""))
+    return "; ".join(f"{name} for: {','.join(sorted(names))}" for name, names in missing.items())
+
+
+def shown(amounts: Amounts) -> str:
+    """``pods=1,requests.cpu=2``, as in the messages of refusals."""
+    return ",".join(f"{name}={amount}" for name, amount in sorted(amounts.items()))
+
 
 # (key of a quota, what an object adds to it)
 Charges = list[tuple[str, Amounts]]

@@ -12,6 +12,7 @@ import orjson
 from cel_expr_python import cel
 
 from koord.apiserver.cel import library
+from koord.apiserver.errors import Cause, invalid_value, required
 
 Obj = dict[str, Any]
 Type = Any  # of cel_expr_python
@@ -93,6 +94,23 @@ class Program:
         if self._results and kind not in self._results:
             raise CelError(f"must evaluate to {' or '.join(self._results).lower()}")
         return result
+
+
+def told(program: Program | None, values: Bound) -> str:
+    """The message that an expression makes; "" for none, for one that fails and for several lines."""
+    try:
+        text = str(program.evaluate(values)).strip() if program is not None else ""
+    except CelError:
+        text = ""
+    return "" if "\n" in text else text
+
+
+def check_message(message: str, expression: str, path: str, what: str, causes: list[Cause]) -> None:
+    """A message is one line, and an expression of several lines has one."""
+    if "\n" in message.strip():
+        causes.append(invalid_value(f"{path}.message", message, "message must not contain line breaks"))
+    elif not message and "\n" in expression.strip():
+        causes.append(required(f"{path}.message", f"message must be specified if {what} contains line breaks"))
 
 
 def readable(value: Any) -> Any:

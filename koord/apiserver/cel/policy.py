@@ -3,18 +3,72 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from koord.apiserver.cel.environment import BOOL, DYN, NULL, STRING, Allows, Bound, CelError, Environment, Program, Type, named_type
+from koord.apiserver.admission.matching import Attributes, describe, in_version
+from koord.apiserver.cel.environment import (
+    BOOL,
+    DYN,
+    NULL,
+    STRING,
+    Allows,
+    Bound,
+    CelError,
+    Environment,
+    Program,
+    Type,
+    check_message,
+    named_type,
+    readable,
+    told,
+)
+from koord.apiserver.cel.library import authorizer
 from koord.apiserver.errors import Cause, duplicate, invalid_value, not_supported, required
+from koord.apiserver.rbac import Attributes as Question
+from koord.apiserver.rest.context import User
+
+if TYPE_CHECKING:
+    from koord.apiserver.core import Core
+    from koord.apiserver.resources import Resource
 
 Obj = dict[str, Any]
+
+
+def values(core: Core, resource: Resource, attributes: Attributes) -> Obj:
+    """The variables of a request. `params` is the caller's."""
+    user = attributes.options.user
+    namespace = core.store.bucket("/namespaces").get("", attributes.namespace) if attributes.namespace else None
+    given = {"group": resource.group, "resource": resource.plural, "subresource": attributes.subresource}
+    given |= {"namespace": attributes.namespace, "name": attributes.name}
+    return {
+        "object": readable(in_version(attributes.obj, resource)) if attributes.obj is not None else None,
+        "oldObject": readable(in_version(attributes.old, resource)) if attributes.old is not None else None,
+        "request": readable(describe(resource, attributes)),
+        "namespaceObject": readable(namespace.obj) if namespace is not None else None,
+        "params": None,
+        "authorizer": authorizer(user.name, user.groups),
+        "authorizer.requestResource": authorizer(user.name, user.groups, **given),
+    }
+
+
+def answers(core: Core) -> Callable[[Obj], tuple[bool, str]]:
+    """The authorizer of a server; without RBAC everybody may do everything."""
+
+    def allows(question: Obj) -> tuple[bool, str]:
+        if core.authorizer is None:
+            return True, ""
+        parts = ("verb", "group", "resource", "subresource", "namespace", "name", "path")
+        wanted = Question(**{part: question.get(part) or "" for part in parts})
+        return core.authorizer.would_allow(User(question["user"], tuple(question["groups"])), wanted), ""
+
+    return allows
+
+
 Values = dict[str, Any]
 
 REASONS = ("Unauthorized", "Forbidden", "Invalid", "RequestEntityTooLarge")
-ACTIONS = ("Deny", "Warn", "Audit")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _USED = re.compile(r"\bvariables\s*\.\s*([A-Za-z_][A-Za-z0-9_]*)")
 _LIMIT = 64  # match conditions of one policy or webhook
@@ -160,14 +214,8 @@ class Policy:
 
     def _message(self, validation: _Validation, given: Values) -> str:
         program = validation.message_program
-        if program is not None:
-            try:
-                text = str(program.evaluate(self._bound(given, (program,), {}))).strip()
-            except CelError:
-                text = ""
-            if text and "\n" not in text:
-                return text
-        return validation.message or f"failed expression: {validation.program.expression.strip()}"
+        made = told(program, self._bound(given, (program,), {})) if program is not None else ""
+        return made or validation.message or f"failed expression: {validation.program.expression.strip()}"
 
     def audit(self, given: Values) -> dict[str, str]:
         """The audit annotations that say something."""
@@ -231,13 +279,10 @@ def compile_policy(name: str, spec: Obj, allows: Allows | None = None) -> Policy
 def _validation(env: Environment, item: Obj, where: str, causes: list[Cause]) -> _Validation | None:
     program = compiled(env, item.get("expression"), f"{where}.expression", causes, BOOL)
     message, reason = item.get("message") or "", item.get("reason") or "Invalid"
-    told = None
+    telling = None
     if item.get("messageExpression"):
-        told = compiled(env, item["messageExpression"], f"{where}.messageExpression", causes, STRING)
-    if "\n" in message.strip():
-        causes.append(invalid_value(f"{where}.message", message, "message must not contain line breaks"))
-    elif not message and "\n" in str(item.get("expression") or "").strip():
-        causes.append(required(f"{where}.message", "message must be specified if expression contains line breaks"))
+        telling = compiled(env, item["messageExpression"], f"{where}.messageExpression", causes, STRING)
+    check_message(message, str(item.get("expression") or ""), where, "expression", causes)
     if reason not in REASONS:
         causes.append(not_supported(f"{where}.reason", reason, REASONS))
-    return _Validation(program, message.strip(), told, reason) if program is not None else None
+    return _Validation(program, message.strip(), telling, reason) if program is not None else None

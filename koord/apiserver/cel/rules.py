@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from koord.apiserver.cel.environment import BOOL, DYN, STRING, Bound, CelError, Environment, Program, Type, readable
+from koord.apiserver.cel.environment import BOOL, DYN, STRING, Bound, CelError, Environment, Program, Type, check_message, readable, told
 from koord.apiserver.cel.schema import Types, bind
 from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.schema.builtin import Path_, path_text
@@ -109,14 +109,7 @@ class RuleNode:
 
 
 def _message(rule: Rule, given: Bound) -> str:
-    if rule.message_program is not None:
-        try:
-            text = str(rule.message_program.evaluate(given)).strip()
-        except CelError:
-            text = ""
-        if text and "\n" not in text:
-            return text
-    return rule.message or f"failed rule: {_line(rule.text)}"
+    return told(rule.message_program, given) or rule.message or f"failed rule: {_line(rule.text)}"
 
 
 def _line(text: str) -> str:
@@ -189,24 +182,21 @@ class _Compiler:
             causes.append(invalid_value(f"{path}.rule", text, why))
         if optional and not transition:
             causes.append(invalid_value(f"{path}.optionalOldSelf", True, "may not be set if oldSelf is not used in rule"))
-        if "\n" in message.strip():
-            causes.append(invalid_value(f"{path}.message", message, "message must not contain line breaks"))
-        elif not message and "\n" in text.strip():
-            causes.append(required(f"{path}.message", "message must be specified if rule contains line breaks"))
+        check_message(message, text, path, "rule", causes)
         if reason not in REASONS:
             causes.append(not_supported(f"{path}.reason", reason, REASONS))
         where = str(raw.get("fieldPath") or "")
         if where and not _leads_somewhere(node, where):
             causes.append(invalid_value(f"{path}.fieldPath", where, "fieldPath must be a valid path"))
         program = self._compiled(checked, _optional(text, "optional.of(oldSelf)") if optional else text, f"{path}.rule", BOOL)
-        first = told = None
+        first = telling = None
         if optional and program is not None:
             first = self._compiled(checked, _optional(text, "optional.none()"), f"{path}.rule", BOOL)
         if raw.get("messageExpression"):
-            told = self._compiled(checked, raw["messageExpression"], f"{path}.messageExpression", STRING)
+            telling = self._compiled(checked, raw["messageExpression"], f"{path}.messageExpression", STRING)
         if program is None or len(causes) > before:
             return None
-        return Rule(text, message.strip(), reason, where, transition, program, first, told)
+        return Rule(text, message.strip(), reason, where, transition, program, first, telling)
 
     def _compiled(self, checked: Environment, text: str, path: str, result: str) -> Program | None:
         try:

@@ -8,10 +8,10 @@ from koord.apiserver.controllers.queue import WorkQueue
 from koord.apiserver.resources import Resource
 from koord.apiserver.rest.context import DeleteOptions
 from koord.apiserver.rest.delete import CRD_CLEANUP, delete_now
+from koord.apiserver.schema.formats import now
 from koord.apiserver.schema.structural import Structural
-from koord.apiserver.schema.timeformat import now
 from koord.apiserver.store import DELETED, Entry, Event
-from koord.apiserver.validation.schemas import rules_of
+from koord.apiserver.validation.crds import rules_of
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core

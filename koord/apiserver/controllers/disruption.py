@@ -2,20 +2,60 @@
 
 from __future__ import annotations
 
-import calendar
-import time
 from typing import TYPE_CHECKING, Any
 
 from koord import seams
 from koord.api.selectors import from_label_selector
+from koord.api.times import parse_time
+from koord.apiserver.admission.quotas import BUCKET, CHANGING, usage
 from koord.apiserver.controllers.queue import WorkQueue
-from koord.apiserver.schema.timeformat import now
+from koord.apiserver.schema.formats import now
 from koord.apiserver.store import DELETED, Event
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
 
 Obj = dict[str, Any]
+
+
+class QuotaController:
+    """Looks at writes of namespaces that have a quota only."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self._bucket = core.store.bucket(BUCKET)
+        self._queue: WorkQueue[str] = WorkQueue("resourcequota", core.admission.quotas.recount)
+
+    def start(self) -> None:
+        for key in self._bucket.entries:
+            self._queue.add(key)
+        self._bucket.listeners.append(self._on_quota)
+        self.core.store.listeners.append(self._on_event)
+
+    def stop(self) -> None:
+        self._queue.stop()
+
+    def _on_quota(self, event: Event) -> None:
+        if event.type != DELETED and (event.prev is None or event.prev.obj.get("spec") != event.entry.obj.get("spec")):
+            self._queue.add(event.entry.key)
+
+    def _on_event(self, event: Event) -> None:
+        if not self._bucket.entries or not event.entry.namespace:
+            return
+        if event.type != DELETED and (event.prev is None or not self._changed(event)):
+            return
+        for quota in self._bucket.select(event.entry.namespace):
+            self._queue.add(quota.key)
+
+    def _changed(self, event: Event) -> bool:
+        """Whether an update changes what is used, such as a pod that has ended."""
+        obj = event.entry.obj
+        resource = self.core.resources.by_api_version(obj["apiVersion"], obj["kind"])
+        if resource is None or resource.group or resource.plural not in CHANGING or event.prev is None:
+            return False
+        now = seams.now()
+        return usage("", resource.plural, event.prev.obj, now) != usage("", resource.plural, obj, now)
+
 
 _PDBS, _PODS = "policy/poddisruptionbudgets", "/pods"
 # seconds that an eviction may take until the pod is seen going
@@ -122,7 +162,7 @@ class DisruptionController:
             pod = pods.get(name)
             if pod is None or pod["metadata"].get("deletionTimestamp"):
                 continue
-            if seams.now() - calendar.timegm(time.strptime(moment, "%Y-%m-%dT%H:%M:%SZ")) < _CONFIRMATION:
+            if seams.now() - parse_time(moment) < _CONFIRMATION:
                 kept[name] = moment
         return kept
 

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from koord import seams
+from koord.apiserver.errors import STALE, Cause, StatusError, bad_request, conflict, field_forbidden, invalid, invalid_value
+from koord.apiserver.schema.formats import now
+
+if TYPE_CHECKING:
+    from koord.apiserver.resources import Resource
 
 Obj = dict[str, Any]
 
@@ -68,3 +75,133 @@ class DeleteOptions:
     precondition_rv: str = ""
     dry_run: bool = False
     wire: Obj = field(default_factory=dict)
+
+
+# no vowels and no look-alikes, as the names of Kubernetes' own generator
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+_GENERATED_BASE = 58
+_IMMUTABLE = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
+
+
+def new_uid() -> str:
+    """A random (version 4) UUID."""
+    return seams.uid()
+
+
+def generated_name(base: str) -> str:
+    """`base` (cut to fit) with a suffix of five random characters."""
+    noise = int(seams.token_hex(5), 16)
+    suffix = ""
+    for _ in range(5):
+        noise, index = divmod(noise, len(_ALPHABET))
+        suffix += _ALPHABET[index]
+    return base[:_GENERATED_BASE] + suffix
+
+
+def check_identity(resource: Resource, obj: Obj, namespace: str, name: str) -> None:
+    """The object must be of the resource's kind and agree with the path. Fills in what the object leaves out."""
+    kind, api_version = obj.get("kind"), obj.get("apiVersion")
+    if not kind and resource.custom:
+        raise bad_request("Object 'Kind' is missing in the request body")
+    if resource.custom and kind != resource.kind and api_version == resource.api_version:
+        raise invalid(str(kind), resource.group, name, [invalid_value("kind", kind, f"must be {resource.kind}")])
+    if not resource.custom:  # what a built-in object leaves out is known from the path
+        kind, api_version = kind or resource.kind, api_version or resource.api_version
+    if kind != resource.kind or api_version != resource.api_version:
+        raise bad_request(
+            f"the API version in the data ({api_version or ''}, Kind={kind or ''}) does not match the expected API version "
+            f"({resource.api_version}, Kind={resource.kind})"
+        )
+    meta = obj.get("metadata")
+    if meta is None:
+        meta = obj["metadata"] = {}
+    elif type(meta) is not dict:
+        raise bad_request("metadata: must be an object")
+    if resource.namespaced:
+        given = meta.get("namespace")
+        if given and given != namespace:
+            raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+        meta["namespace"] = namespace
+    elif meta.get("namespace"):
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+    if name:
+        given = meta.get("name")
+        if not given:
+            raise bad_request(f"the name of the object ({name} based on URL) was undeterminable: name must be provided")
+        if given != name:
+            raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
+        meta["name"] = name
+
+
+def prepare_create(resource: Resource, meta: Obj) -> None:
+    """Set what belongs to the server."""
+    for key in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion", "generation"):
+        meta.pop(key, None)
+    if not meta.get("name") and meta.get("generateName"):
+        meta["name"] = generated_name(meta["generateName"])
+    meta["uid"] = new_uid()
+    meta["creationTimestamp"] = now()
+    if resource.has_generation:
+        meta["generation"] = 1
+
+
+def check_preconditions(resource: Resource, name: str, stored: Obj, uid: str, rv: str) -> None:
+    """409 when the stored metadata is not what the caller wants to delete or bind."""
+    if uid and uid != stored["uid"]:
+        why = f"the UID in the precondition ({uid}) does not match the UID in record ({stored['uid']}). "
+        raise conflict(resource.kind, resource.group, name, why + "The object might have been deleted and then recreated")
+    if rv and rv != stored["resourceVersion"]:
+        why = f"the ResourceVersion in the precondition ({rv}) does not match the ResourceVersion in record ({stored['resourceVersion']}). "
+        raise conflict(resource.kind, resource.group, name, why + "The object might have been modified")
+
+
+def expected_version(meta: Obj) -> str:
+    """The resourceVersion that an update insists on; "" and "0" insist on none. Raises 500 for what is no number, like kube-apiserver."""
+    given = meta.get("resourceVersion") or ""
+    if given and not (given.isascii() and given.isdecimal()):
+        raise StatusError(500, "", f'strconv.ParseUint: parsing "{given}": invalid syntax')
+    return given if given.strip("0") else ""
+
+
+def check_version(resource: Resource, name: str, meta: Obj, stored: Obj, *, patched: bool = False) -> None:
+    """Optimistic concurrency of an update: the resourceVersion that the client saw must be the stored one.
+
+    Another uid is a PUT to another object of the same name; in a patch it is the change of a field that may not change.
+    """
+    given = expected_version(meta)
+    if given and given != stored["resourceVersion"]:
+        raise conflict(resource.plural, resource.group, name, STALE)
+    uid = meta.get("uid")
+    if uid and uid != stored["uid"] and not patched:
+        place = f"{stored['namespace']}/{name}" if "namespace" in stored else name
+        detail = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {stored['uid']}"
+        key = f"/registry/{resource.plural}/{place}"
+        why = f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: {detail}"
+        raise conflict(resource.plural, resource.group, name, why)
+
+
+def prepare_update(meta: Obj, old: Obj, causes: list[Cause]) -> None:
+    """Carry over what an update cannot change; changes of immutable fields become causes."""
+    meta.pop("selfLink", None)
+    for key in _IMMUTABLE:
+        before, after = old.get(key), meta.get(key)
+        if after is None:
+            if before is not None:
+                meta[key] = before
+        elif key == "creationTimestamp":
+            meta[key] = before
+        elif after != before:
+            causes.append(invalid_value(f"metadata.{key}", after, "field is immutable"))
+    if "generateName" in old:
+        meta.setdefault("generateName", old["generateName"])
+    if "generation" in old:
+        meta["generation"] = old["generation"]
+    else:
+        meta.pop("generation", None)
+    meta["resourceVersion"] = old["resourceVersion"]
+    if old.get("deletionTimestamp"):
+        added = sorted(set(meta.get("finalizers") or ()) - set(old.get("finalizers") or ()))
+        if added:
+            listed = "[]string{" + ", ".join(f'"{f}"' for f in added) + "}"
+            text = f"no new finalizers can be added if the object is being deleted, found new finalizers {listed}"
+            causes.append(field_forbidden("metadata.finalizers", text))

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import calendar
-import time
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from koord import seams
-from koord.apiserver.admission.attributes import DELETE, Attributes
-from koord.apiserver.errors import bad_request, invalid, invalid_value, not_found, not_supported
-from koord.apiserver.rest.context import DeleteOptions
-from koord.apiserver.rest.meta import check_preconditions
+from koord.api.times import format_time, parse_time
+from koord.apiserver.admission.matching import DELETE, Attributes
+from koord.apiserver.errors import bad_request, invalid, invalid_value, not_supported
+from koord.apiserver.rest.context import DeleteOptions, check_preconditions
 from koord.apiserver.rest.write import transient
 from koord.apiserver.schema.builtin import clean, schemas
-from koord.apiserver.schema.timeformat import now
+from koord.apiserver.schema.formats import now
 from koord.apiserver.store import Entry
 
 if TYPE_CHECKING:
@@ -101,21 +99,12 @@ def _finalizers(resource: Resource, meta: Obj, propagation: str) -> list[str]:
 
 async def delete(core: Core, resource: Resource, namespace: str, name: str, options: Options, wanted: DeleteOptions) -> tuple[Entry, bool]:
     """Delete an object. Returns its last state, and whether it is gone (else it waits for its grace period or its finalizers)."""
-    bucket = core.store.bucket(resource.bucket)
-    entry = bucket.get(namespace, name)
-    if entry is None:
-        raise not_found(resource.plural, resource.group, name)
+    entry = core.entry(resource, namespace, name)
     check_preconditions(resource, name, entry.obj["metadata"], wanted.precondition_uid, wanted.precondition_rv)
     attributes = Attributes(DELETE, resource, "", namespace, name, None, entry.obj, options, wire_options=wanted.wire)
-    core.admission.mutate(attributes)
+    await core.admission.review(attributes)
     if core.admission.has_webhooks:
-        await core.admission.mutate_by_webhooks(attributes)
-    core.admission.validate(attributes)
-    if core.admission.has_webhooks:
-        await core.admission.validate_by_webhooks(attributes)
-        entry = bucket.get(namespace, name)
-        if entry is None:
-            raise not_found(resource.plural, resource.group, name)
+        entry = core.entry(resource, namespace, name)
         check_preconditions(resource, name, entry.obj["metadata"], wanted.precondition_uid, wanted.precondition_rv)
     return delete_now(core, resource, entry, wanted, dry_run=options.dry_run)
 
@@ -165,11 +154,11 @@ def _mark(resource: Resource, obj: Obj, grace: int) -> bool:
         before = meta.get("deletionGracePeriodSeconds") or 0
         if grace >= before:
             return False
-        started = calendar.timegm(time.strptime(meta["deletionTimestamp"], "%Y-%m-%dT%H:%M:%SZ")) - before
-        meta["deletionTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(max(started + grace, seams.now())))
+        started = parse_time(meta["deletionTimestamp"]) - before
+        meta["deletionTimestamp"] = format_time(max(started + grace, seams.now()))
         meta["deletionGracePeriodSeconds"] = grace
         return True
-    meta["deletionTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seams.now() + grace))
+    meta["deletionTimestamp"] = format_time(seams.now() + grace)
     if resource.kind != "Namespace":
         meta["deletionGracePeriodSeconds"] = grace
     if meta.get("generation"):

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from koord.apiserver.errors import STALE, StatusError, bad_request, conflict, invalid, invalid_value, not_found, unsupported_media_type
-from koord.apiserver.rest.meta import check_identity, check_version
+from koord.apiserver.errors import STALE, StatusError, bad_request, conflict, invalid, invalid_value, unsupported_media_type
+from koord.apiserver.rest.context import check_identity, check_version
 from koord.apiserver.rest.write import apply_defaults, commit, decode, undecodable
 from koord.apiserver.store import Entry
 from koord.apiserver.wire import obj_of
@@ -114,13 +114,10 @@ async def patch_object(
     core: Core, resource: Resource, namespace: str, name: str, content_type: str, patch: Any, options: Options, subresource: str = ""
 ) -> tuple[Entry, bool]:
     """Apply a patch to the stored object, again when it changes meanwhile. Returns the entry and whether it was created."""
-    bucket = core.store.bucket(resource.bucket)
     if content_type == APPLY_PATCH:
         return await core.managed.apply(resource, namespace, name, patch, options, subresource)
     for _ in range(_RETRIES):
-        old = bucket.get(namespace, name)
-        if old is None:
-            raise not_found(resource.plural, resource.group, name)
+        old = core.entry(resource, namespace, name)
         obj = apply(resource, obj_of(old, resource), content_type, patch)
         _decode_patched(resource, obj, namespace, name, options)
         check_version(resource, name, obj["metadata"], old.obj["metadata"], patched=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-import time
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from koord import seams
 from koord.api.selectors import from_label_selector
-from koord.apiserver.admission.attributes import CREATE, Attributes
+from koord.api.times import format_time
+from koord.apiserver.admission.matching import CREATE, Attributes
 from koord.apiserver.errors import (
     STALE,
     bad_request,
@@ -21,11 +21,11 @@ from koord.apiserver.errors import (
     plain,
     too_many_requests,
 )
+from koord.apiserver.rest.context import check_preconditions, check_version, new_uid
 from koord.apiserver.rest.delete import delete_now, parse_options
-from koord.apiserver.rest.meta import check_preconditions, check_version, new_uid
 from koord.apiserver.rest.write import commit
 from koord.apiserver.schema.builtin import clean, schemas
-from koord.apiserver.schema.timeformat import now
+from koord.apiserver.schema.formats import now
 from koord.apiserver.store import Entry
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 Obj = dict[str, Any]
 
+_CREATED: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 _AUTHENTICATION = "authentication.kubernetes.io/"
 _PDBS = "policy/poddisruptionbudgets"
 # evicted pods that a budget remembers until they are seen going; more than this is a sign of a broken controller
@@ -58,11 +59,7 @@ async def bind(core: Core, namespace: str, name: str, body: Obj, options: Option
     if not target.get("name"):
         raise plain(500, "target.name: Required value")
     resource = _pods(core)
-    bucket = core.store.bucket(resource.bucket)
-    entry = bucket.get(namespace, name)
-    if entry is None:
-        raise not_found("pods", "", name)
-    entry = await _admitted(core, resource, entry, "binding", body, options)
+    entry = await _admitted(core, resource, core.entry(resource, namespace, name), "binding", body, options)
     meta = body.get("metadata") or {}
     stored = entry.obj
     check_preconditions(resource, name, stored["metadata"], meta.get("uid") or "", meta.get("resourceVersion") or "")
@@ -80,16 +77,12 @@ async def bind(core: Core, namespace: str, name: str, body: Obj, options: Option
             obj["metadata"].setdefault(key, {}).update(meta[key])
     conditions = obj.setdefault("status", {}).setdefault("conditions", [])
     scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now()}
-    for i, condition in enumerate(conditions):
-        if condition.get("type") == "PodScheduled":
-            conditions[i] = scheduled
-            break
-    else:
-        conditions.append(scheduled)
+    at = next((i for i, condition in enumerate(conditions) if condition.get("type") == "PodScheduled"), len(conditions))
+    conditions[at : at + 1] = [scheduled]
     core.managed.on_update(resource, obj, stored, options, "")
     if not options.dry_run:
-        bucket.put(namespace, name, obj)
-    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+        core.store.bucket(resource.bucket).put(namespace, name, obj)
+    return dict(_CREATED)
 
 
 async def _admitted(core: Core, resource: Resource, entry: Entry, subresource: str, body: Obj, options: Options) -> Entry:
@@ -97,15 +90,8 @@ async def _admitted(core: Core, resource: Resource, entry: Entry, subresource: s
     if not (core.admission.has_webhooks or core.admission.policies.active):
         return entry
     attributes = Attributes(CREATE, resource, subresource, entry.namespace, entry.name, body, None, options)
-    if core.admission.has_webhooks:
-        await core.admission.mutate_by_webhooks(attributes)
-    core.admission.policies.validate(attributes)
-    if core.admission.has_webhooks:
-        await core.admission.validate_by_webhooks(attributes)
-    found = core.store.bucket(resource.bucket).get(entry.namespace, entry.name)
-    if found is None:
-        raise not_found("pods", "", entry.name)
-    return found
+    await core.admission.review(attributes)
+    return core.entry(resource, entry.namespace, entry.name)
 
 
 # -- eviction ------------------------------------------------------------------------------------------------------------------------
@@ -118,19 +104,15 @@ async def evict(core: Core, namespace: str, name: str, body: Obj, options: Optio
     given = (body.get("metadata") or {}).get("name")
     if given != name:
         raise bad_request("name in URL does not match name in Eviction object")
-    bucket = core.store.bucket(resource.bucket)
-    entry = bucket.get(namespace, name)
-    if entry is None:
-        raise not_found("pods", "", name)
-    entry = await _admitted(core, resource, entry, "eviction", body, options)
+    entry = await _admitted(core, resource, core.entry(resource, namespace, name), "eviction", body, options)
     pod = entry.obj
     dry_run = options.dry_run or "All" in (wanted.wire.get("dryRun") or ())
     if not _may_ignore_budgets(pod):
         _ask_budgets(core, pod, dry_run=dry_run)
     check_preconditions(resource, name, pod["metadata"], wanted.precondition_uid, wanted.precondition_rv)
     if not dry_run:
-        delete_now(core, resource, _told(core, resource, bucket.get(namespace, name) or entry, options), wanted)
-    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+        delete_now(core, resource, _told(core, resource, core.entry(resource, namespace, name), options), wanted)
+    return dict(_CREATED)
 
 
 def _told(core: Core, resource: Resource, entry: Entry, options: Options) -> Entry:
@@ -252,15 +234,12 @@ def scale_of(resource: Resource, obj: Obj) -> Obj:
 
 async def write_scale(core: Core, resource: Resource, namespace: str, name: str, scale: Obj, options: Options) -> Obj:
     """Set the replicas through a Scale."""
-    bucket = core.store.bucket(resource.bucket)
     clean(schemas().type("V1Scale"), scale, None, [])
     replicas = (scale.get("spec") or {}).get("replicas", 0)
     if replicas < 0:
         raise invalid("Scale", "autoscaling", name, [invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")])
     for _ in range(5):
-        entry = bucket.get(namespace, name)
-        if entry is None:
-            raise not_found(resource.plural, resource.group, name)
+        entry = core.entry(resource, namespace, name)
         check_version(resource, name, scale.get("metadata") or {}, entry.obj["metadata"])
         obj = entry.copy()
         target = obj
@@ -280,9 +259,7 @@ async def write_scale(core: Core, resource: Resource, namespace: str, name: str,
 def finalize(core: Core, resource: Resource, name: str, body: Obj, options: Options) -> Entry:
     """PUT namespaces/x/finalize: set spec.finalizers; the last one to go takes a Terminating namespace with it."""
     bucket = core.store.bucket(resource.bucket)
-    entry = bucket.get("", name)
-    if entry is None:
-        raise not_found("namespaces", "", name)
+    entry = core.entry(resource, "", name)
     meta = body.get("metadata") or {}
     if meta.get("name") not in (None, "", name):
         raise bad_request(f"the name of the object ({meta['name']}) does not match the name on the URL ({name})")
@@ -333,19 +310,15 @@ def token(core: Core, namespace: str, name: str, body: Obj) -> Obj:
         raise invalid("TokenRequest", "authentication.k8s.io", name, [cause])
     spec["expirationSeconds"] = seconds
     expires = seams.now() + seconds
-    payload = (
-        base64.urlsafe_b64encode(orjson.dumps({"sub": f"system:serviceaccount:{namespace}:{name}", "exp": int(expires)}))
-        .decode()
-        .rstrip("=")
-    )
+    claims = {"sub": f"system:serviceaccount:{namespace}:{name}", "exp": int(expires)}
+    payload = base64.urlsafe_b64encode(orjson.dumps(claims)).decode().rstrip("=")
     issued = f"koord.{payload}.{seams.token_urlsafe(24)}"
     extra = {**_bound_to(core, namespace, spec.get("boundObjectRef") or {}), f"{_AUTHENTICATION}credential-id": f"JTI={new_uid()}"}
     core.tokens.issue(issued, f"system:serviceaccount:{namespace}:{name}", namespace, expires, extra)
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(expires))
     return {
         "kind": "TokenRequest",
         "apiVersion": "authentication.k8s.io/v1",
         "metadata": {"name": name, "namespace": namespace, "creationTimestamp": now()},
         "spec": spec,
-        "status": {"token": issued, "expirationTimestamp": stamp},
+        "status": {"token": issued, "expirationTimestamp": format_time(expires)},
     }

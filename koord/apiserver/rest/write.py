@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from koord.apiserver.admission.attributes import CREATE, UPDATE, Attributes
+from koord.apiserver.admission.matching import CREATE, UPDATE, Attributes
 from koord.apiserver.errors import (
     STALE,
     Cause,
@@ -18,8 +18,8 @@ from koord.apiserver.errors import (
     invalid_value,
     not_found,
 )
-from koord.apiserver.rest.meta import check_identity, check_version, expected_version, generated_name, prepare_create, prepare_update
-from koord.apiserver.rest.unenforced import warning as unenforced
+from koord.apiserver.rest.context import check_identity, check_version, expected_version, generated_name, prepare_create, prepare_update
+from koord.apiserver.schema import rules
 from koord.apiserver.schema.builtin import clean, schemas
 from koord.apiserver.store import Entry, make_key
 from koord.apiserver.strategies import strategy
@@ -79,15 +79,13 @@ def report_unknown(resource: Resource, unknown: list[str], options: Options) -> 
 
 def apply_defaults(resource: Resource, obj: Obj) -> None:
     """Set the defaults of a built-in kind, in place."""
-    default = strategy(resource.group, resource.kind).default if not resource.custom else None
-    if default is not None:
-        default(obj)
+    if resource.type is not None:
+        rules.fill(resource.type, obj)
 
 
 def check(resource: Resource, obj: Obj, causes: list[Cause], old: Obj | None = None) -> None:
     """Validate a whole object; `old` is what it replaces."""
-    rule = names.path_segment if "n" in resource.flags else names.name_rule(resource.flags)
-    names.metadata(obj["metadata"], namespaced=resource.namespaced, rule=rule, causes=causes)
+    names.metadata(obj["metadata"], namespaced=resource.namespaced, rule=names.name_rule(resource.flags), causes=causes)
     if resource.structural is not None:
         before = len(causes)
         resource.structural.validate(obj, None, causes)
@@ -97,6 +95,8 @@ def check(resource: Resource, obj: Obj, causes: list[Cause], old: Obj | None = N
             else:
                 resource.rules.check(obj, old, None, causes)
         return
+    if resource.type is not None:
+        rules.check(resource.type, obj, causes)
     extra = strategy(resource.group, resource.kind).check
     if extra is not None:
         extra(obj, causes)
@@ -109,7 +109,9 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     """Create an object. `name` is set where the path names it (a PUT or an apply that creates)."""
     check_identity(resource, obj, namespace, name)
     decode(resource, obj, options)
-    options.warnings.extend(unenforced(resource.group, resource.kind))
+    plan = strategy(resource.group, resource.kind)
+    if plan.warning:
+        options.warnings.append(plan.warning)
     meta = obj["metadata"]
     if meta.get("resourceVersion"):
         raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
@@ -121,7 +123,7 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     core.admission.mutate(attributes)
     if core.admission.has_webhooks:
         # webhooks see what the client sent: no uid yet, and no name where it is still to be generated
-        await core.admission.mutate_by_webhooks(attributes)
+        await core.admission.webhooks.mutate(attributes)
         obj = attributes.require_object()
         _after_mutation(resource, obj)
         meta = obj["metadata"]
@@ -138,7 +140,7 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     attributes.obj = obj
     core.admission.validate(attributes)
     if core.admission.has_webhooks:
-        await core.admission.validate_by_webhooks(attributes)
+        await core.admission.webhooks.validate(attributes)
     charges = core.admission.quotas.check(attributes)
     final = obj["metadata"]["name"]
     bucket = core.store.bucket(resource.bucket)
@@ -191,7 +193,9 @@ def _prepare_create_status(resource: Resource, obj: Obj) -> None:
             status = resource.structural.props["status"]
             if status.has_default:
                 resource.structural.fill(obj)
-    if plan.create is not None and not resource.custom:
+    if plan.status is not None:
+        obj["status"] = dict(plan.status)
+    if plan.create is not None:
         plan.create(obj)
 
 
@@ -253,7 +257,7 @@ async def commit(
     core.admission.mutate(attributes)
     if core.admission.has_webhooks:
         before = orjson.dumps(obj)
-        await core.admission.mutate_by_webhooks(attributes)
+        await core.admission.webhooks.mutate(attributes)
         obj = attributes.require_object()
         if orjson.dumps(obj) != before:
             _after_mutation(resource, obj)
@@ -272,7 +276,7 @@ async def commit(
     attributes.obj = obj
     core.admission.validate(attributes)
     if core.admission.has_webhooks:
-        await core.admission.validate_by_webhooks(attributes)
+        await core.admission.webhooks.validate(attributes)
     bucket = core.store.bucket(resource.bucket)
     if bucket.entries.get(old.key) is not old:
         return None

@@ -7,9 +7,41 @@ import binascii
 import ipaddress
 import re
 from collections.abc import Callable
-from datetime import date
+from datetime import UTC, date, datetime
+from functools import lru_cache
 
-from koord.apiserver.schema.timeformat import canonical_time
+from koord import seams
+from koord.api.times import format_time
+
+_TIME = re.compile(r"^(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)$")
+_PLAIN_TIME = re.compile(r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ$")
+
+
+def canonical_time(text: str, *, micro: bool) -> str | None:
+    """RFC 3339 in UTC with whole seconds, or microseconds; None when it is no time."""
+    if not micro and _PLAIN_TIME.match(text):
+        return text
+    found = _TIME.match(text)
+    if found is None:
+        return None
+    try:
+        zone = "+00:00" if found.group(8) in "Zz" else found.group(8)
+        moment = datetime.fromisoformat(text[:10] + "T" + text[11:19] + zone).astimezone(UTC)
+    except ValueError:
+        return None
+    out = moment.strftime("%Y-%m-%dT%H:%M:%S")
+    if micro:
+        out += "." + ((found.group(7) or ".")[1:] + "000000")[:6]
+    return out + "Z"
+
+
+_stamp = lru_cache(maxsize=16)(format_time)
+
+
+def now() -> str:
+    """The wall clock as a metav1.Time: UTC, whole seconds."""
+    return _stamp(int(seams.now()))
+
 
 _DURATION = re.compile(r"^[+-]?(0|(\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))*)$")
 _UUID = re.compile(r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$")

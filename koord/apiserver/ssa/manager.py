@@ -8,10 +8,10 @@ from weakref import WeakKeyDictionary
 import orjson
 
 from koord.apiserver.errors import STALE, Cause, StatusError, bad_request, conflict, invalid, not_found, required
-from koord.apiserver.rest.meta import check_identity, check_version
+from koord.apiserver.rest.context import check_identity, check_version
 from koord.apiserver.schema.builtin import schemas
-from koord.apiserver.schema.timeformat import now
-from koord.apiserver.ssa import fieldset, records, typed
+from koord.apiserver.schema.formats import now
+from koord.apiserver.ssa import records, typed
 from koord.apiserver.ssa.records import APPLY, UPDATE, Record
 from koord.apiserver.ssa.schema import CustomRoot, Shape, of_type
 
@@ -38,10 +38,10 @@ _BUSY = frozenset({"/pods", "/events", "coordination.k8s.io/leases"})
 
 def strip(fields: FieldSet) -> FieldSet:
     """Without what no manager owns: kind, apiVersion, and the server's part of metadata."""
-    out = {k: v for k, v in fields.items() if k not in ("f:apiVersion", "f:kind", fieldset.SELF)}
+    out = {k: v for k, v in fields.items() if k not in ("f:apiVersion", "f:kind", records.SELF)}
     meta = out.pop("f:metadata", None)
     if meta:
-        kept = {k: v for k, v in meta.items() if k[2:] not in _SERVER_META and k != fieldset.SELF}
+        kept = {k: v for k, v in meta.items() if k[2:] not in _SERVER_META and k != records.SELF}
         if kept:
             out = {"f:metadata": kept, **out}
     return out
@@ -120,9 +120,9 @@ class FieldManagement:
             if record.key == mine.key:
                 mine = record
                 continue
-            record.fields = fieldset.difference(fieldset.difference(record.fields, changed), removed)
+            record.fields = records.difference(records.difference(record.fields, changed), removed)
             out.append(record)
-        fields = fieldset.difference(fieldset.union(mine.fields, changed), removed)
+        fields = records.difference(records.union(mine.fields, changed), removed)
         if fields != mine.fields:
             mine = Record(mine.manager, UPDATE, resource.api_version, subresource, fields, now())
         records.write(meta, [*out, mine])
@@ -218,22 +218,22 @@ class FieldManagement:
         others = [r for r in current if r.key != mine.key]
         clashes: list[tuple[Record, FieldSet]] = []
         for record in others:
-            both = fieldset.intersection(record.fields, changed)
+            both = records.intersection(record.fields, changed)
             if both:
                 clashes.append((record, both))
         if clashes and not options.force:
             raise _conflict_error(resource, clashes)
         for record, both in clashes:
-            record.fields = fieldset.difference(record.fields, both)
+            record.fields = records.difference(record.fields, both)
         return others
 
     def _prune(self, merged: Obj, previous: FieldSet, wanted: FieldSet, others: list[Record], shape: Shape) -> Obj:
         """Remove what this manager applied before and no longer does, unless somebody else owns it."""
-        gone = fieldset.difference(previous, wanted)
+        gone = records.difference(previous, wanted)
         owned: FieldSet = {}
         for record in others:
-            owned = fieldset.union(owned, record.fields)
-        gone = typed.protect(gone, fieldset.union(owned, wanted))
+            owned = records.union(owned, record.fields)
+        gone = typed.protect(gone, records.union(owned, wanted))
         if not gone:
             return merged
         out: Obj = typed.remove(merged, gone, shape)
@@ -307,7 +307,7 @@ def _conflict_error(resource: Resource, clashes: list[tuple[Record, FieldSet]]) 
     causes = []
     groups = []
     for record, fields in sorted(clashes, key=lambda c: c[0].manager):
-        found = fieldset.paths(fields)
+        found = records.paths(fields)
         groups.append((record.text(), found))
         causes += [{"reason": "FieldManagerConflict", "message": f"conflict with {record.text()}", "field": path} for path in found]
     count = len(causes)

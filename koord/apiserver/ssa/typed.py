@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.apiserver.ssa.fieldset import SELF, FieldSet
+from koord.apiserver.ssa.records import SELF, FieldSet
 from koord.apiserver.ssa.schema import LEAF, LIST_MAP, LIST_SET, MAP, Shape
 
 Obj = dict[str, Any]

@@ -2,24 +2,99 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from koord.apiserver.tables import jsonpath
-from koord.apiserver.tables.kinds import AGE, KINDS, NAME, Column, Row
-from koord.apiserver.tables.text import UNKNOWN, age, ago
+from koord.apiserver.tables.cells import CELLS, UNKNOWN, ago
 
 if TYPE_CHECKING:
     from koord.apiserver.resources import Resource
 
 Obj = dict[str, Any]
+Row = Callable[[Obj], list[Any]]
+
+_STEP = re.compile(
+    r"""\.?(?:
+        \['(?P<quoted>(?:[^'\\]|\\.)+)'\]
+      | \["(?P<double>[^"]+)"\]
+      | \[\?\(@\.?(?P<field>[^\s=!]*)\s*(?P<op>==|!=)\s*(?P<value>"[^"]*"|'[^']*'|[^)\s]+)\)\]
+      | \[(?P<index>-?\d+|\*)\]
+      | (?P<name>(?:[^.\[\]\\]|\\.)+)
+    )""",
+    re.VERBOSE,
+)
+Step = tuple[str, str, str]
+
+
+@lru_cache(maxsize=1024)
+def parse(path: str) -> tuple[Step, ...]:
+    """The steps of a path. Raises ValueError."""
+    text = path.strip().removeprefix("{").removesuffix("}").removeprefix("$")
+    steps: list[Step] = []
+    at = 0
+    while at < len(text):
+        found = _STEP.match(text, at)
+        if found is None or found.end() == at:
+            raise ValueError(f"JSONPath {path!r}: cannot read {text[at:]!r}")
+        at = found.end()
+        if found["field"] is not None:
+            steps.append(("filter" if found["op"] == "==" else "not", found["field"], found["value"].strip("\"'")))
+        elif found["index"] is not None:
+            steps.append(("index", found["index"], ""))
+        else:
+            name = found["quoted"] or found["double"] or found["name"]
+            steps.append(("name", name.replace("\\", ""), ""))
+    return tuple(steps)
+
+
+def find(obj: Any, path: str) -> list[Any]:
+    """All values that a path leads to."""
+    values = [obj]
+    for kind, key, wanted in parse(path):
+        out: list[Any] = []
+        for value in values:
+            out += _step(value, kind, key, wanted)
+        values = out
+    return values
+
+
+def _step(value: Any, kind: str, key: str, wanted: str) -> list[Any]:
+    if kind == "name":
+        if isinstance(value, dict):
+            if key == "*":
+                return list(value.values())
+            return [value[key]] if key in value and value[key] is not None else []
+        return []
+    if not isinstance(value, list):
+        return []
+    if kind == "index":
+        if key == "*":
+            return list(value)
+        index = int(key)
+        return [value[index]] if -len(value) <= index < len(value) else []
+    matches = []
+    for item in value:
+        inner: Any = item
+        for part in key.split(".") if key else ():
+            inner = inner.get(part) if isinstance(inner, dict) else None
+        if (_text(inner) == wanted) == (kind == "filter"):
+            matches.append(item)
+    return matches
+
+
+def _text(value: Any) -> str:
+    return {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
 
 def _custom_cell(obj: Obj, column: Obj) -> Any:
     """The value of a printer column, of the type that the column declares."""
     try:
-        found = jsonpath.find(obj, column["jsonPath"])
+        found = find(obj, column["jsonPath"])
     except ValueError:
         return None
     if not found:
@@ -36,9 +111,32 @@ def _custom_cell(obj: Obj, column: Obj) -> Any:
         return value if isinstance(value, bool) else None
     if isinstance(value, str):
         return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
     return orjson.dumps(value).decode()
+
+
+@cache
+def _known() -> dict[str, list[list[Any]]]:
+    """Columns of built-in kinds by group/plural: name, cell, what stands for an absent field.
+
+    A name may end in its type (`Value:integer`); `*` marks what only `-o wide` shows. A cell is a path, a path as text ($) or the length
+    of what it leads to (#), else a name of `CELLS`; without one it is the column's name.
+    """
+    known: dict[str, list[list[Any]]] = orjson.loads(Path(__file__).with_name("columns.json").read_bytes())
+    return known
+
+
+def _cell(name: str, cell: str = "", absent: Any = None) -> Callable[[Obj], Any]:
+    if cell.startswith("#"):
+        return lambda obj: len(next(iter(find(obj, cell[1:])), ()))
+    if not cell.startswith((".", "$")):
+        return CELLS[cell or name.lower()]
+    as_text = cell.startswith("$")
+
+    def value(obj: Obj) -> Any:
+        found = next((v for v in find(obj, cell) if v != "" or absent is None), absent)
+        return str(found) if as_text else found
+
+    return value
 
 
 def _columns(resource: Resource) -> tuple[list[Obj], Row]:
@@ -47,18 +145,18 @@ def _columns(resource: Resource) -> tuple[list[Obj], Row]:
         extra = resource.crd_version.get("additionalPrinterColumns") or [
             {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
         ]
-        definitions = [_definition(NAME, "name"), *(_custom_definition(c) for c in extra)]
+        definitions = [_definition("Name", form="name"), *(_custom_definition(c) for c in extra)]
         return definitions, lambda obj: [obj["metadata"]["name"], *(_custom_cell(obj, c) for c in extra)]
-    known = KINDS.get((resource.group if resource.group != "events.k8s.io" else "", resource.plural))
-    if known is None:
-        return [_definition(NAME, "name"), _definition(AGE)], lambda obj: [obj["metadata"]["name"], age(obj)]
-    columns, row = known
-    return [_definition(c, "name" if c == NAME else "") for c in columns], row
+    group = resource.group if resource.group != "events.k8s.io" else ""
+    columns = _known().get(f"{group}/{resource.plural}", [["Name"], ["Age"]])
+    cells = [_cell(name.lstrip("*").partition(":")[0], *rest) for name, *rest in columns]
+    return [_definition(name, form="name" if name == "Name" else "") for name, *_ in columns], lambda obj: [cell(obj) for cell in cells]
 
 
-def _definition(column: Column, form: str = "") -> Obj:
-    name, kind, priority = column
-    return {"name": name, "type": kind, "format": form, "description": name, "priority": priority}
+def _definition(column: str, form: str) -> Obj:
+    name, _, kind = column.lstrip("*").partition(":")
+    priority = int(column.startswith("*"))
+    return {"name": name, "type": kind or "string", "format": form, "description": name, "priority": priority}
 
 
 def _custom_definition(column: Obj) -> Obj:

@@ -2,35 +2,116 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from koord.apiserver.errors import Cause, field_forbidden, invalid_value, not_supported, required
-from koord.apiserver.schema.structural import Structural
-from koord.apiserver.validation.names import dns_1035_label
-from koord.apiserver.validation.schemas import check_schema, rules_of
+from koord.apiserver.schema.builtin import Path_
+from koord.apiserver.schema.rules import checking
+from koord.apiserver.schema.structural import Structural, compiled_pattern
+from koord.apiserver.validation.names import check_name, dns_1035_label
+
+if TYPE_CHECKING:
+    from koord.apiserver.cel.rules import RuleNode
 
 Obj = dict[str, Any]
+
+_TYPES = ("array", "boolean", "integer", "number", "object", "string")
+_LIST_TYPES = ("atomic", "map", "set")
+
+
+def check_schema(schema: Obj, path: str, causes: list[Cause]) -> None:
+    """Each specified node needs a type (or says that it is free), lists need the schema of their items, and defaults must hold."""
+    if schema.get("$ref"):
+        causes.append(field_forbidden(f"{path}.$ref", "$ref is not supported"))
+        return
+    free = schema.get("x-kubernetes-int-or-string") or schema.get("x-kubernetes-preserve-unknown-fields")
+    kind = schema.get("type")
+    if not kind and not free:
+        causes.append(required(f"{path}.type", "must not be empty for specified object fields"))
+    elif kind and kind not in _TYPES:
+        causes.append(not_supported(f"{path}.type", kind, _TYPES))
+        return
+    if kind == "array" and not isinstance(schema.get("items"), dict):
+        causes.append(required(f"{path}.items", "must be specified"))
+    if schema.get("properties") and schema.get("additionalProperties"):
+        causes.append(field_forbidden(f"{path}.additionalProperties", "additionalProperties and properties are mutual exclusive"))
+    if schema.get("uniqueItems"):
+        causes.append(field_forbidden(f"{path}.uniqueItems", "uniqueItems cannot be set to true since the runtime complexity is quadratic"))
+    _list_type(schema, path, causes)
+    _pattern(schema, path, causes)
+    for name, inner in (schema.get("properties") or {}).items():
+        if isinstance(inner, dict):
+            check_schema(inner, f"{path}.properties[{name}]", causes)
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            check_schema(schema[key], f"{path}.{key}", causes)
+    if schema.get("default") is not None and not causes:
+        wrong: list[Cause] = []
+        Structural(schema).validate(schema["default"], None, wrong)
+        causes += [invalid_value(f"{path}.default{'.' + c.field if c.field else ''}", schema["default"], c.message) for c in wrong]
+
+
+def rules_of(root: Structural, path: str, causes: list[Cause]) -> RuleNode | None:
+    """The compiled CEL rules of a schema, None where it has none; mistakes become causes."""
+    if not root.has_rules:
+        return None
+    from koord.apiserver.cel.rules import compile_rules
+
+    return compile_rules(root, path, causes)
+
+
+def _pattern(schema: Obj, path: str, causes: list[Cause]) -> None:
+    if not isinstance(schema.get("pattern"), str):
+        return
+    try:
+        compiled_pattern(schema["pattern"])
+    except ValueError as error:
+        causes.append(invalid_value(f"{path}.pattern", schema["pattern"], f"must be a valid regular expression, but isn't: {error}"))
+
+
+def _list_type(schema: Obj, path: str, causes: list[Cause]) -> None:
+    """Keys of a list that is a map must be in every item: required, or with a default."""
+    kind = schema.get("x-kubernetes-list-type")
+    if kind is None:
+        return
+    if kind not in _LIST_TYPES:
+        causes.append(not_supported(f"{path}.x-kubernetes-list-type", kind, _LIST_TYPES))
+    if kind != "map":
+        return
+    items = schema.get("items") or {}
+    if items.get("type") != "object":
+        causes.append(
+            invalid_value(f"{path}.items.type", items.get("type", ""), "must be object if parent array's x-kubernetes-list-type is map")
+        )
+    keys = schema.get("x-kubernetes-list-map-keys")
+    if not keys:
+        causes.append(required(f"{path}.x-kubernetes-list-map-keys", "must not be empty if x-kubernetes-list-type is map"))
+    for key in keys or ():
+        found = (items.get("properties") or {}).get(key)
+        if found is None:
+            causes.append(invalid_value(f"{path}.x-kubernetes-list-map-keys", key, "entries must all be names of item properties"))
+        elif key not in (items.get("required") or ()) and found.get("default") is None:
+            text = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property"
+            causes.append(required(f"{path}.items.properties[{key}].default", text))
+
 
 _APPROVED = "api-approved.kubernetes.io"
 _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 
 
-def check_crd(obj: Obj, causes: list[Cause]) -> None:
+@checking("V1CustomResourceDefinition")
+def _definition(obj: Obj, path: Path_, causes: list[Cause]) -> None:
     """Names, versions and schemas."""
     spec = obj.get("spec") or {}
     names, group = spec.get("names") or {}, spec.get("group") or ""
     plural = names.get("plural") or ""
-    for key in ("plural", "kind"):
-        if not names.get(key):
-            causes.append(required(f"spec.names.{key}"))
-    if not group:
-        causes.append(required("spec.group"))
-    elif "." not in group:
+    causes += [required(f"spec.names.{key}") for key in ("plural", "kind") if not names.get(key)]
+    if group and "." not in group:
         causes.append(invalid_value("spec.group", group, "should be a domain with at least one dot"))
     if obj["metadata"].get("name") != f"{plural}.{group}":
         causes.append(invalid_value("metadata.name", obj["metadata"].get("name"), 'must be spec.names.plural+"."+spec.group'))
-    if plural and dns_1035_label(plural):
-        causes.append(invalid_value("spec.names.plural", plural, dns_1035_label(plural)))
+    if plural:
+        check_name(dns_1035_label, plural, "spec.names.plural", causes)
     kind = names.get("kind") or ""
     for key, default in (("kind", kind), ("singular", kind.lower()), ("listKind", f"{kind}List")):
         name = names.get(key) or default
@@ -38,8 +119,6 @@ def check_crd(obj: Obj, causes: list[Cause]) -> None:
             causes.append(invalid_value(f"spec.names.{key}", name, wrong))
     if kind and kind == names.get("listKind"):
         causes.append(invalid_value("spec.names.listKind", names["listKind"], "kind and listKind may not be the same"))
-    if spec.get("scope") not in ("Cluster", "Namespaced"):
-        causes.append(not_supported("spec.scope", spec.get("scope") or "", ("Cluster", "Namespaced")))
     if (group.endswith(".k8s.io") or group == "k8s.io" or group.endswith(".kubernetes.io")) and _APPROVED not in (
         obj["metadata"].get("annotations") or {}
     ):
@@ -53,19 +132,13 @@ def check_crd(obj: Obj, causes: list[Cause]) -> None:
 
 
 def _conversion(conversion: Obj, causes: list[Cause]) -> None:
-    strategy = conversion.get("strategy", "None")
-    if strategy not in ("None", "Webhook"):
-        causes.append(not_supported("spec.conversion.strategy", strategy, ("None", "Webhook")))
     webhook = conversion.get("webhook") or {}
-    if strategy == "Webhook" and not webhook.get("clientConfig"):
-        causes.append(required("spec.conversion.webhookClientConfig", "required when strategy is set to Webhook"))
-    if strategy == "Webhook" and not webhook.get("conversionReviewVersions"):
-        causes.append(required("spec.conversion.conversionReviewVersions", "required when strategy is set to Webhook"))
+    for key, shown in (("clientConfig", "webhookClientConfig"), ("conversionReviewVersions", "conversionReviewVersions")):
+        if conversion.get("strategy") == "Webhook" and not webhook.get(key):
+            causes.append(required(f"spec.conversion.{shown}", "required when strategy is set to Webhook"))
 
 
 def _versions(versions: list[Obj], causes: list[Cause]) -> None:
-    if not versions:
-        causes.append(required("spec.versions"))
     stored = 0
     seen: set[str] = set()
     for i, version in enumerate(versions):

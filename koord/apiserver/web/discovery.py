@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import platform
 from typing import TYPE_CHECKING, Any
 
@@ -82,26 +84,22 @@ def resource_list(table: ResourceTable, group: str, version_: str) -> Obj | None
             "kind": resource.kind,
             "verbs": list(resource.verbs),
         }
-        if resource.short_names:
-            entry["shortNames"] = list(resource.short_names)
-        if resource.categories:
-            entry["categories"] = list(resource.categories)
         if "list" in resource.verbs:
             entry["storageVersionHash"] = storage_hash(resource)
-        out.append(entry)
-        for sub in resource.subresources:
-            out.append(_subresource(resource, sub))
+        out += [entry | _also_called(resource), *(_subresource(resource, sub) for sub in resource.subresources)]
     if not out:
         return None
     gv = f"{group}/{version_}" if group else version_
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": gv, "resources": out}
 
 
+def _also_called(resource: Resource) -> Obj:
+    given = {"shortNames": resource.short_names, "categories": resource.categories}
+    return {key: list(names) for key, names in given.items() if names}
+
+
 def storage_hash(resource: Resource) -> str:
     """An opaque value that changes with the stored version of a resource."""
-    import base64
-    import hashlib
-
     digest = hashlib.sha256(f"{resource.group}/{resource.version}/{resource.kind}".encode()).digest()
     return base64.b64encode(digest[:8]).decode()
 
@@ -138,10 +136,7 @@ def _aggregated_resource(resource: Resource) -> Obj:
         "singularResource": resource.singular,
         "verbs": list(resource.verbs),
     }
-    if resource.short_names:
-        entry["shortNames"] = list(resource.short_names)
-    if resource.categories:
-        entry["categories"] = list(resource.categories)
+    entry |= _also_called(resource)
     subs: list[Obj] = []
     for sub in resource.subresources:
         group, version_, kind = SUBRESOURCE_KINDS.get(sub, (resource.group, resource.version, resource.kind))

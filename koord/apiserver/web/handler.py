@@ -4,50 +4,106 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote
 
 import orjson
 from aiohttp import web
 
 from koord.apiserver.errors import StatusError, forbidden, internal, path_not_found, unauthorized
-from koord.apiserver.impersonation import effective
-from koord.apiserver.rbac import Attributes, selected_name, verb_of
+from koord.apiserver.rbac import Attributes, effective, selected_name, verb_of
 from koord.apiserver.rest.context import Options, flag
-from koord.apiserver.web import discovery, health
-from koord.apiserver.web.negotiate import JSON, shape
+from koord.apiserver.web import discovery
 from koord.apiserver.web.objects import ObjectHandlers
-from koord.apiserver.web.routes import Target, resolve, split
+from koord.apiserver.web.render import respond, shape, warn
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
+    from koord.apiserver.resources import Resource, ResourceTable
 
 log = logging.getLogger(__name__)
 
 Obj = dict[str, Any]
 
+CHECKS = ("ping", "store", "admission", "controllers")
+
+
+def health(path: str, rest: list[str], query: dict[str, str], *, ready: bool) -> web.Response:
+    """`ok`, or the list of checks with ?verbose; 500 on /readyz while the server starts or stops."""
+    good = ready or path == "livez"
+    if rest and rest[0] not in CHECKS:
+        return web.Response(status=404, text="404 page not found\n")
+    if "verbose" in query or not good:
+        lines = [f"[+]{check} ok" for check in CHECKS]
+        if not good:
+            lines.append("[-]shutdown failed: reason withheld")
+        lines.append(f"{path} check {'passed' if good else 'failed'}")
+        return web.Response(status=200 if good else 500, text="\n".join(lines) + "\n")
+    return web.Response(text="ok")
+
+
+@dataclass(slots=True)
+class Target:
+    """A resource path. `namespace` is None for all namespaces and for cluster-scoped resources."""
+
+    resource: Resource
+    namespace: str | None
+    name: str = ""
+    subresource: str = ""
+
+    @property
+    def place(self) -> str:
+        """The namespace as the store spells it."""
+        return self.namespace or ""
+
+
+def split(path_qs: str) -> tuple[str, dict[str, str]]:
+    """Path and query of a request target. Of a repeated parameter the first counts."""
+    path, _, query = path_qs.partition("?")
+    if not query:
+        return path, {}
+    out: dict[str, str] = {}
+    for key, value in parse_qsl(query, keep_blank_values=True):
+        out.setdefault(key, value)
+    return path, out
+
+
+def resolve(table: ResourceTable, segments: list[str]) -> Target | None:
+    """The target of the path segments after /api or /apis, core group as ["v1", …]; None when nothing is served there."""
+    if segments[0] == "api":
+        group, version, rest = "", segments[1], segments[2:]
+    else:
+        group, version, rest = segments[1], segments[2], segments[3:]
+    if "%" in "".join(rest):
+        rest = [unquote(r) for r in rest]
+    count = len(rest)
+    if count >= 3 and rest[0] == "namespaces":
+        resource = table.by_path(group, version, rest[2])
+        if resource is not None and resource.namespaced:
+            if count > 5:
+                return None
+            return Target(resource, rest[1], rest[3] if count > 3 else "", rest[4] if count > 4 else "")
+    resource = table.by_path(group, version, rest[0])
+    if resource is None or count > 3:
+        return None
+    if count == 1:
+        return Target(resource, None)
+    if resource.namespaced:
+        return None
+    return Target(resource, None, rest[1], rest[2] if count > 2 else "")
+
+
 MAX_BODY = 16 * 1024 * 1024
-_HEADERS = {"Content-Type": JSON, "Cache-Control": "no-cache, private"}
 _OPEN = frozenset({"healthz", "livez", "readyz", "version"})
-
-
-def json_response(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    """A JSON answer."""
-    return web.Response(body=body, status=status, headers={**_HEADERS, **headers} if headers else _HEADERS)
 
 
 def error_response(err: StatusError, warnings: list[str] | None = None) -> web.Response:
     """A Status for an error."""
     headers = {"Retry-After": str(err.retry_after)} if err.retry_after else {}
-    response = json_response(err.body(), err.code, headers)
-    for text in warnings or ():
-        response.headers.add("Warning", warning(text))
+    response = respond(err.body(), err.code, headers)
+    warn(response, warnings or [])
     return response
-
-
-def warning(text: str) -> str:
-    """One `Warning` header (RFC 7234, code 299)."""
-    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'299 - "{quoted}"'
 
 
 class Front:
@@ -118,9 +174,9 @@ class Front:
         if request.method not in ("GET", "HEAD"):
             raise path_not_found()
         if first in ("healthz", "livez", "readyz"):
-            return health.answer(first, segments[1:], query, ready=self.ready)
+            return health(first, segments[1:], query, ready=self.ready)
         if first == "version":
-            return json_response(orjson.dumps(discovery.version(), option=orjson.OPT_INDENT_2))
+            return respond(orjson.dumps(discovery.version(), option=orjson.OPT_INDENT_2))
         if first == "openapi":
             from koord.apiserver.openapi import documents
 
@@ -131,7 +187,7 @@ class Front:
                 body = orjson.dumps(discovery.aggregated(table, core=first == "api"))
                 kind = f"application/json;g=apidiscovery.k8s.io;v={wanted.version or 'v2'};as=APIGroupDiscoveryList"
                 body = body.replace(b"apidiscovery.k8s.io/v2", b"apidiscovery.k8s.io/" + (wanted.version or "v2").encode(), 1)
-                return json_response(body, headers={"Content-Type": kind})
+                return respond(body, headers={"Content-Type": kind})
             found: Obj | None = discovery.api_versions(request.host) if first == "api" else discovery.group_list(table)
         elif first == "apis" and len(segments) == 2:
             found = discovery.api_group(table, segments[1])
@@ -145,7 +201,7 @@ class Front:
             found = None
         if found is None:
             return _page_not_found()
-        return json_response(orjson.dumps(found))
+        return respond(orjson.dumps(found))
 
 
 def _page_not_found() -> web.Response:

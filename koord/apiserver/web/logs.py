@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from aiohttp import web
 
 from koord import seams
-from koord.apiserver.errors import StatusError, bad_request, not_found
+from koord.apiserver.errors import StatusError, bad_request
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
@@ -52,9 +52,7 @@ async def serve(
 ) -> web.StreamResponse:
     """The log so far, and with `follow` what is added until the container ends or the client goes. Raises StatusError."""
     pods, (namespace, name) = core.store.bucket(resource.bucket), place
-    entry = pods.get(namespace, name)
-    if entry is None:
-        raise not_found(resource.plural, resource.group, name)
+    entry = core.entry(resource, namespace, name)
     find = core.config.pod_log
     if find is None:
         raise StatusError(501, "NotImplemented", "the embedded API server has no kubelet to read logs from", {})

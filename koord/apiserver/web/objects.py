@@ -18,25 +18,24 @@ from koord.apiserver.errors import (
     path_not_found,
     unsupported_media_type,
 )
-from koord.apiserver.protobuf import decode as protobuf
 from koord.apiserver.rest import delete as deletion
 from koord.apiserver.rest import patch as patching
 from koord.apiserver.rest import read, subresources, write
-from koord.apiserver.rest.context import Options, flag
+from koord.apiserver.rest.context import DeleteOptions, Options, flag
+from koord.apiserver.watch import WatchStreams
 from koord.apiserver.web import logs, reviews
-from koord.apiserver.web.negotiate import JSON, shape
-from koord.apiserver.web.render import Renderer, warn
-from koord.apiserver.web.streaming import WatchStreams
+from koord.apiserver.web.render import JSON, Renderer, shape, warn
 from koord.apiserver.wire import obj_of
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
     from koord.apiserver.store import Entry
-    from koord.apiserver.web.routes import Target
+    from koord.apiserver.web.handler import Target
 
 Obj = dict[str, Any]
 
+_PROTOBUF = "application/vnd.kubernetes.protobuf"
 _YAML = ("application/yaml", "application/x-yaml", "text/yaml")
 _VALIDATIONS = ("", "Ignore", "Strict", "Warn")
 _KINDS = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": "PatchOptions", "DELETE": "DeleteOptions"}
@@ -85,13 +84,15 @@ async def body_object(request: web.BaseRequest, options: Options) -> Obj:
             raise bad_request(f"the object provided is unrecognized (must be of type JSON): {err}") from err
         if options.field_validation == "Strict":
             _refuse_duplicates(body)
-    elif kind == protobuf.MEDIA_TYPE:
+    elif kind == _PROTOBUF:
+        from koord.apiserver.protobuf.decode import ProtobufError, decode
+
         try:
-            found = protobuf.decode(body)
-        except protobuf.ProtobufError as err:
+            found = decode(body)
+        except ProtobufError as err:
             raise bad_request(f"the object provided is unrecognized (protobuf): {err}") from err
     else:
-        raise unsupported_media_type((JSON, "application/yaml", protobuf.MEDIA_TYPE))
+        raise unsupported_media_type((JSON, "application/yaml", _PROTOBUF))
     if found is None:
         return {}
     if not isinstance(found, dict):
@@ -133,7 +134,7 @@ class ObjectHandlers:
             return await self._subresource(request, target, query, options)
         if target.name:
             if method in ("GET", "HEAD"):
-                return self._one(request, resource, read.get(self.core, resource, target.place, target.name))
+                return self._one(request, resource, self.core.entry(resource, target.place, target.name))
             read_options(query, options, method)
             if method == "PUT":
                 return await self._put(request, target, options)
@@ -206,9 +207,7 @@ class ObjectHandlers:
         return self._one(request, target.resource, entry, 201 if created else 200, options)
 
     async def _delete(self, request: web.BaseRequest, target: Target, query: dict[str, str], options: Options) -> web.StreamResponse:
-        body = await request.read()
-        wanted = deletion.parse_options(await body_object(request, options) if body else None, query)
-        options.dry_run = options.dry_run or wanted.dry_run
+        wanted = await self._delete_options(request, query, options)
         resource = target.resource
         entry, gone = await deletion.delete(self.core, resource, target.place, target.name, options, wanted)
         if gone and not resource.returns_deleted:
@@ -218,6 +217,11 @@ class ObjectHandlers:
             return self.render.plain({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}, 200)
         return self._one(request, resource, entry, 200, options)
 
+    async def _delete_options(self, request: web.BaseRequest, query: dict[str, str], options: Options) -> DeleteOptions:
+        wanted = deletion.parse_options(await body_object(request, options) if await request.read() else None, query)
+        options.dry_run = options.dry_run or wanted.dry_run
+        return wanted
+
     async def _delete_collection(
         self, request: web.BaseRequest, target: Target, query: dict[str, str], options: Options
     ) -> web.StreamResponse:
@@ -225,9 +229,7 @@ class ObjectHandlers:
         if (resource.namespaced and target.namespace is None) or "deletecollection" not in resource.verbs:
             raise method_not_allowed()
         read_options(query, options, request.method)
-        body = await request.read()
-        wanted = deletion.parse_options(await body_object(request, options) if body else None, query)
-        options.dry_run = options.dry_run or wanted.dry_run
+        wanted = await self._delete_options(request, query, options)
         parsed = read.parse_query(target.resource, target.namespace, query)
         page = read.list_page(self.core, target.resource, parsed)
         for entry in page.entries:  # the answer shows them as they were found
@@ -247,7 +249,7 @@ class ObjectHandlers:
         read_options(query, options, method)
         if sub in ("status", "resize", "ephemeralcontainers"):
             if method in ("GET", "HEAD"):
-                return self._one(request, resource, read.get(core, resource, target.place, target.name))
+                return self._one(request, resource, core.entry(resource, target.place, target.name))
             if method == "PUT":
                 return await self._put(request, target, options)
             if method == "PATCH":
@@ -275,7 +277,7 @@ class ObjectHandlers:
 
     async def _scale(self, request: web.BaseRequest, target: Target, options: Options) -> web.StreamResponse:
         core, resource = self.core, target.resource
-        entry = read.get(core, resource, target.place, target.name)
+        entry = core.entry(resource, target.place, target.name)
         if request.method in ("GET", "HEAD"):
             return self.render.plain(subresources.scale_of(resource, entry.obj), 200)
         if request.method == "PUT":

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
 from aiohttp import web
 
-from koord.apiserver.errors import StatusError, bad_request
-from koord.apiserver.web.negotiate import JSON, PLAIN, Shape
+from koord.apiserver.errors import StatusError, bad_request, not_acceptable
 from koord.apiserver.wire import item_of, list_body, obj_of, raw_of
 
 if TYPE_CHECKING:
@@ -18,6 +19,50 @@ if TYPE_CHECKING:
     from koord.apiserver.store import Entry
 
 Obj = dict[str, Any]
+
+JSON = "application/json"
+_OFFERED = (JSON, "application/yaml")
+_META_VERSIONS = ("v1", "v1beta1")
+_VERSIONS = {
+    "Table": _META_VERSIONS,
+    "PartialObjectMetadata": _META_VERSIONS,
+    "PartialObjectMetadataList": _META_VERSIONS,
+    "APIGroupDiscoveryList": ("v2", "v2beta1", "v1"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """`as_` is "" for plain objects, else Table, PartialObjectMetadata, … of meta.k8s.io."""
+
+    as_: str = ""
+    version: str = ""
+    yaml: bool = False
+
+
+PLAIN = Shape()
+
+
+@lru_cache(maxsize=256)
+def shape(accept: str) -> Shape:
+    """The first alternative of an Accept header that this server can write. Raises 406 when there is none.
+
+    Protobuf and CBOR are not offered; clients list JSON behind them.
+    """
+    if not accept:
+        return PLAIN
+    for alternative in accept.split(","):
+        media, *params = (p.strip() for p in alternative.split(";"))
+        options = dict(p.split("=", 1) for p in params if "=" in p)
+        if media not in (JSON, "*/*", "application/*", "application/yaml"):
+            continue
+        if options.get("as"):
+            if options["as"] in _VERSIONS and options.get("v", "v1") in _VERSIONS[options["as"]]:
+                return Shape(options["as"], options.get("v", ""))
+            continue
+        return Shape(yaml=media == "application/yaml")
+    raise not_acceptable(_OFFERED)
+
 
 _HEADERS = {"Content-Type": JSON, "Cache-Control": "no-cache, private"}
 _META = "meta.k8s.io"
@@ -31,8 +76,9 @@ def warn(response: web.StreamResponse, texts: list[str]) -> None:
         response.headers.add("Warning", f'299 - "{quoted}"')
 
 
-def respond(body: bytes, status: int = 200) -> web.Response:
-    return web.Response(body=body, status=status, headers=_HEADERS)
+def respond(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """A JSON answer."""
+    return web.Response(body=body, status=status, headers={**_HEADERS, **headers} if headers else _HEADERS)
 
 
 class Renderer:

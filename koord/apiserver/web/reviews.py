@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from koord.apiserver.rbac import MASTERS, of_review
 from koord.apiserver.rest import subresources
-from koord.apiserver.rest.context import User
-from koord.apiserver.rest.meta import check_identity
+from koord.apiserver.rest.context import User, check_identity
 from koord.apiserver.rest.write import decode
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.rest.context import Options
-    from koord.apiserver.web.routes import Target
+    from koord.apiserver.web.handler import Target
 
 Obj = dict[str, Any]
 _EVERYTHING = {

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from koord.apiserver import manifests as definitions
-from koord.apiserver.bootstrap import seed
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.controllers.crds import CustomResources
-from koord.apiserver.core import Core
+from koord.apiserver.core import Core, seed
 from koord.apiserver.errors import StatusError
 from koord.apiserver.resources import Resource
 from koord.apiserver.rest import write

@@ -1,0 +1,180 @@
+"""Defaults that depend on other fields, and what a created or updated object has set for it; the others are in `schema/rules.json`."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from koord.api.quantity import parse_milli
+from koord.apiserver.schema.formats import now
+from koord.apiserver.schema.rules import defaulting
+
+Obj = dict[str, Any]
+
+# -- pods ----------------------------------------------------------------------------------------------------------------------------
+
+
+@defaulting("V1Container", "V1EphemeralContainer")
+def _container(container: Obj) -> None:
+    """Images of the tag latest, or of none at all, are always pulled."""
+    if "imagePullPolicy" not in container:
+        image = container.get("image") or ""
+        tag = image.rsplit("/", 1)[-1].partition(":")[2]
+        container["imagePullPolicy"] = "Always" if tag in ("", "latest") and "@" not in image else "IfNotPresent"
+
+
+@defaulting("V1Volume")
+def _volume(volume: Obj) -> None:
+    if len(volume) == 1:
+        volume["emptyDir"] = {}
+
+
+@defaulting("V1PodSpec")
+def _pod_spec(spec: Obj) -> None:
+    if "serviceAccountName" in spec:
+        spec.setdefault("serviceAccount", spec["serviceAccountName"])
+    elif "serviceAccount" in spec:
+        spec["serviceAccountName"] = spec["serviceAccount"]
+    if spec.get("hostNetwork"):
+        for container in containers(spec):
+            for port in container.get("ports") or ():
+                port.setdefault("hostPort", port.get("containerPort"))
+
+
+@defaulting("V1Pod")
+def _pod(pod: Obj) -> None:
+    """Only pods get these, templates do not: a limit without a request is the request too."""
+    spec = pod.get("spec")
+    if spec is None:
+        return
+    spec.setdefault("enableServiceLinks", True)
+    for container in containers(spec):
+        limits = container["resources"].get("limits")
+        if limits:
+            container["resources"]["requests"] = {**limits, **(container["resources"].get("requests") or {})}
+
+
+def containers(spec: Obj) -> list[Obj]:
+    """The containers of a pod specification, those that initialise it last."""
+    return [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+
+
+def create_pod(pod: Obj) -> None:
+    """The status of a new pod."""
+    spec = pod.get("spec") or {}
+    status = pod["status"] = {"phase": "Pending", "qosClass": qos_class(spec)}
+    if spec.get("schedulingGates"):
+        text = "Scheduling is blocked due to non-empty scheduling gates"
+        gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": text, "lastTransitionTime": now()}
+        status["conditions"] = [gated]
+
+
+def qos_class(spec: Obj) -> str:
+    """Guaranteed, Burstable or BestEffort by the cpu and memory of all containers."""
+    guaranteed, any_set = True, False
+    for container in containers(spec):
+        resources = container.get("resources") or {}
+        requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+        for name in ("cpu", "memory"):
+            wanted, bound = parse_milli(requests.get(name, 0)), parse_milli(limits.get(name, 0))
+            any_set = any_set or wanted > 0 or bound > 0
+            guaranteed = guaranteed and bound > 0 and (name not in requests or wanted == bound)
+    if not any_set:
+        return "BestEffort"
+    return "Guaranteed" if guaranteed else "Burstable"
+
+
+# -- workloads -----------------------------------------------------------------------------------------------------------------------
+
+
+@defaulting("V1ReplicationController")
+def _replication_controller(obj: Obj) -> None:
+    labels = ((obj["spec"].get("template") or {}).get("metadata") or {}).get("labels")
+    if labels:
+        obj["spec"].setdefault("selector", dict(labels))
+        obj["metadata"].setdefault("labels", dict(labels))
+
+
+@defaulting("V1StatefulSetSpec")
+def _claim_templates(spec: Obj) -> None:
+    for claim in spec.get("volumeClaimTemplates") or ():
+        claim.setdefault("kind", "PersistentVolumeClaim")
+        claim.setdefault("apiVersion", "v1")
+        claim["status"] = {"phase": "Pending"}
+
+
+@defaulting("V1Job")
+def _job(obj: Obj) -> None:
+    spec = obj["spec"]
+    if "parallelism" not in spec:
+        spec.setdefault("completions", 1)
+        spec["parallelism"] = 1
+
+
+def create_job(obj: Obj) -> None:
+    """A job without a selector of its own selects its pods by its uid."""
+    spec, meta = obj["spec"], obj["metadata"]
+    if spec.get("manualSelector"):
+        return
+    labels = spec.setdefault("template", {}).setdefault("metadata", {}).setdefault("labels", {})
+    for prefix in ("batch.kubernetes.io/", ""):
+        labels.setdefault(prefix + "controller-uid", meta["uid"])
+        labels.setdefault(prefix + "job-name", meta["name"])
+    spec.setdefault("selector", {}).setdefault("matchLabels", {})["batch.kubernetes.io/controller-uid"] = meta["uid"]
+
+
+# -- the others ----------------------------------------------------------------------------------------------------------------------
+
+
+@defaulting("V1NodeStatus")
+def _node(status: Obj) -> None:
+    """What is allocatable is the capacity, unless said."""
+    if status.get("capacity"):
+        status.setdefault("allocatable", dict(status["capacity"]))
+
+
+@defaulting("V1Namespace")
+def _namespace(obj: Obj) -> None:
+    """The label by which selectors can name a namespace."""
+    name = obj["metadata"].get("name")
+    if name:
+        obj["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = name
+
+
+def create_namespace(obj: Obj) -> None:
+    finalizers = obj.setdefault("spec", {}).setdefault("finalizers", [])
+    if "kubernetes" not in finalizers:
+        finalizers.append("kubernetes")
+    obj["status"] = {"phase": "Active"}
+
+
+def update_namespace(new: Obj, old: Obj) -> None:
+    """spec.finalizers change only through the subresource finalize."""
+    new["spec"] = old.get("spec", {})
+
+
+@defaulting("V1Secret")
+def _secret(obj: Obj) -> None:
+    plain = obj.pop("stringData", None)
+    if plain:
+        obj.setdefault("data", {}).update({key: base64.b64encode(value.encode()).decode() for key, value in plain.items()})
+
+
+@defaulting("V1ServicePort")
+def _service_port(port: Obj) -> None:
+    if not port.get("targetPort"):
+        port["targetPort"] = port.get("port", 0)
+
+
+@defaulting("V2HorizontalPodAutoscalerSpec")
+def _autoscaler(spec: Obj) -> None:
+    if not spec.get("metrics"):
+        spec["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}]
+
+
+@defaulting("V1CustomResourceDefinitionSpec")
+def _definition(spec: Obj) -> None:
+    names = spec["names"]
+    kind = names.get("kind") or ""
+    names.setdefault("singular", kind.lower())
+    names.setdefault("listKind", kind + "List" if kind else "")

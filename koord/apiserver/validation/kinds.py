@@ -1,0 +1,324 @@
+"""What is checked of kinds other than pods and CustomResourceDefinitions, beside the rules of `schema/rules.json`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from koord.api.quantity import Quantity
+from koord.api.selectors import SelectorError, from_label_selector
+from koord.apiserver.admission.quotas import COMPUTE, POD_SCOPES, STANDARD, scopes
+from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
+from koord.apiserver.schema.builtin import Path_, path_text
+from koord.apiserver.schema.rules import checking
+from koord.apiserver.validation.names import check_name, label_value, qualified_name
+from koord.apiserver.validation.pods import EFFECTS, amount, whole
+
+Obj = dict[str, Any]
+
+_DATA_KEY = re.compile(r"[-._a-zA-Z0-9]+")
+_DATA_LIMIT = 1024 * 1024
+_PERCENT = re.compile(r"[0-9]+%")
+_CRON = re.compile(r"^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|@every .+|(\S+\s+){4}\S+)$")
+_HIGHEST_USER_PRIORITY = 1_000_000_000
+_SYSTEM_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
+_SCOPE_OPERATORS = ("DoesNotExist", "Exists", "In", "NotIn")
+_WHOLE = ("pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps", "persistentvolumeclaims")
+_BEST_EFFORT = frozenset({"pods", "count/pods"})
+_IMMUTABLE = "field is immutable"
+
+
+def _spec(obj: Obj) -> Obj:
+    return obj.get("spec") or {}
+
+
+def _selector(value: Obj, path: str, causes: list[Cause]) -> Any:
+    """A label selector, None with a cause for one that is none."""
+    try:
+        return from_label_selector(value)
+    except SelectorError as error:
+        causes.append(invalid_value(path, value, str(error)))
+        return None
+
+
+# -- workloads -----------------------------------------------------------------------------------------------------------------------
+
+
+@checking("V1Deployment", "V1ReplicaSet", "V1StatefulSet", "V1DaemonSet", "V1ReplicationController")
+def _workload(obj: Obj, path: Path_, causes: list[Cause]) -> None:
+    """The selector selects the template, whose pods start again for ever."""
+    template, selector = _spec(obj).get("template") or {}, _spec(obj).get("selector")
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    if selector:
+        if obj["kind"] == "ReplicationController":
+            matches = all(labels.get(k) == v for k, v in selector.items())
+        else:
+            known = _selector(selector, "spec.selector", causes)
+            matches = known is None or known.matches(labels)
+            if not (selector.get("matchLabels") or selector.get("matchExpressions")):
+                causes.append(invalid_value("spec.selector", selector, f"empty selector is invalid for {obj['kind'].lower()}"))
+        if not matches:
+            causes.append(invalid_value("spec.template.metadata.labels", labels, "`selector` does not match template `labels`"))
+    restart = (template.get("spec") or {}).get("restartPolicy", "Always")
+    if restart != "Always":
+        causes.append(not_supported("spec.template.spec.restartPolicy", restart, ("Always",)))
+
+
+def check_selector_immutable(new: Obj, old: Obj, causes: list[Cause]) -> None:
+    """The selector of a workload cannot change."""
+    if new["spec"].get("selector") != old["spec"].get("selector"):
+        causes.append(invalid_value("spec.selector", new["spec"].get("selector"), _IMMUTABLE))
+
+
+@checking("V1JobSpec")
+def _job(spec: Obj, path: Path_, causes: list[Cause]) -> None:
+    if "template" not in spec:
+        causes.append(required(f"{path_text(path)}.template.spec.containers"))
+    elif ((spec["template"].get("spec")) or {}).get("restartPolicy") == "Always":
+        causes.append(not_supported(f"{path_text(path)}.template.spec.restartPolicy", "Always", ("OnFailure", "Never")))
+
+
+@checking("V1CronJobSpec")
+def _cron_job(spec: Obj, path: Path_, causes: list[Cause]) -> None:
+    if spec.get("schedule") and not _CRON.match(spec["schedule"]):
+        causes.append(invalid_value("spec.schedule", spec["schedule"], "expected exactly 5 fields"))
+    if "jobTemplate" not in spec:
+        causes.append(required("spec.jobTemplate.spec.template.spec.containers"))
+
+
+@checking("V2HorizontalPodAutoscalerSpec")
+def _autoscaler(spec: Obj, path: Path_, causes: list[Cause]) -> None:
+    if max(1, spec.get("maxReplicas", 0)) == spec.get("maxReplicas") < spec.get("minReplicas", 1):
+        causes.append(invalid_value("spec.maxReplicas", spec["maxReplicas"], "must be greater than or equal to `minReplicas`"))
+
+
+@checking("V1PodDisruptionBudget")
+def _budget(obj: Obj, path: Path_, causes: list[Cause]) -> None:
+    """minAvailable and maxUnavailable: one of them, whole and not negative, or a percentage."""
+    spec = _spec(obj)
+    if "minAvailable" in spec and "maxUnavailable" in spec:
+        causes.append(invalid_value("spec", spec, "minAvailable and maxUnavailable cannot be both set"))
+    for key in ("minAvailable", "maxUnavailable"):
+        value = spec.get(key)
+        if isinstance(value, int):
+            amount(value, f"spec.{key}", causes)
+        elif isinstance(value, str) and not _PERCENT.fullmatch(value):
+            text = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"  # noqa: E501
+            causes.append(invalid_value(f"spec.{key}", value, text))
+        elif isinstance(value, str) and int(value[:-1]) > 100:
+            causes.append(invalid_value(f"spec.{key}", value, "must not be greater than 100%"))
+    if spec.get("selector") is not None:
+        _selector(spec["selector"], "spec.selector", causes)
+
+
+# -- nodes and what pods use ---------------------------------------------------------------------------------------------------------
+
+
+@checking("V1Node")
+def _node(node: Obj, path: Path_, causes: list[Cause]) -> None:
+    """Taints, and the names and quantities of resources."""
+    seen: set[tuple[str, str]] = set()
+    for i, taint in enumerate(_spec(node).get("taints") or ()):
+        where = f"metadata.taints[{i}]"
+        key, value, effect = (taint.get(part) or "" for part in ("key", "value", "effect"))
+        check_name(qualified_name, key, f"{where}.key", causes)
+        check_name(label_value, value, f"{where}.value", causes)
+        if not effect:
+            causes.append(required(f"{where}.effect"))
+        elif effect not in EFFECTS:
+            causes.append(not_supported(f"{where}.effect", effect, EFFECTS))
+        if (key, effect) in seen:
+            causes.append(Cause("FieldValueDuplicate", where, f"Duplicate value: {taint}: taints must be unique by key and effect pair"))
+        seen.add((key, effect))
+    for part in ("capacity", "allocatable"):
+        for name, value in ((node.get("status") or {}).get(part) or {}).items():
+            where = f"status.{part}[{name}]"
+            if not check_name(qualified_name, name, where, causes) and not amount(value, where, causes):
+                whole(name, value, where, causes)
+
+
+def check_node_update(new: Obj, old: Obj, causes: list[Cause]) -> None:
+    """podCIDR and providerID are set once."""
+    for key in ("podCIDR", "providerID"):
+        before = _spec(old).get(key)
+        if before and _spec(new).get(key) != before:
+            causes.append(field_forbidden(f"spec.{key}", "node updates may not change " + key + ' except from "" to valid'))
+
+
+@checking("V1ConfigMap", "V1Secret")
+def _data(obj: Obj, path: Path_, causes: list[Cause]) -> None:
+    size = 0
+    for field in ("data", "binaryData"):
+        for key, value in (obj.get(field) or {}).items():
+            if not _DATA_KEY.fullmatch(key) or key in (".", "..") or len(key) > 253:
+                text = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"  # noqa: E501
+                causes.append(invalid_value(f"{field}[{key}]", key, text))
+            if field == "data" and key in (obj.get("binaryData") or ()):
+                causes.append(invalid_value(f"data[{key}]", key, "duplicate of key present in binaryData"))
+            size += len(value)
+    if size > _DATA_LIMIT:
+        causes.append(Cause("FieldValueTooLong", "", f"Too long: must have at most {_DATA_LIMIT} bytes"))
+
+
+def check_immutable_data(new: Obj, old: Obj, causes: list[Cause]) -> None:
+    """ConfigMaps and Secrets marked immutable stay as they are; the type of a Secret always does."""
+    if old.get("immutable"):
+        changed = (() if new.get("immutable") else ("immutable",)) + tuple(k for k in ("data", "binaryData") if new.get(k) != old.get(k))
+        causes += [field_forbidden(key, "field is immutable when `immutable` is set") for key in changed]
+    if new.get("type") != old.get("type"):
+        causes.append(invalid_value("type", new.get("type"), _IMMUTABLE))
+
+
+@checking("V1ServiceSpec")
+def _service(spec: Obj, path: Path_, causes: list[Cause]) -> None:
+    ports = spec.get("ports") or ()
+    if not ports and spec.get("clusterIP") != "None" and spec.get("type") != "ExternalName":
+        causes.append(required("spec.ports"))
+    causes += [required(f"spec.ports[{i}].name") for i, port in enumerate(ports) if len(ports) > 1 and not port.get("name")]
+
+
+def check_service_update(new: Obj, old: Obj, causes: list[Cause]) -> None:
+    before, after = (_spec(obj).get("clusterIP") for obj in (old, new))
+    if before and after != before:
+        causes.append(invalid_value("spec.clusterIPs[0]", after, _IMMUTABLE))
+
+
+@checking("CoreV1Event")
+def _event(obj: Obj, path: Path_, causes: list[Cause]) -> None:
+    """An event lives in the namespace of what it is about."""
+    involved = (obj.get("involvedObject") or {}).get("namespace") or ""
+    namespace = obj["metadata"].get("namespace") or ""
+    if involved != namespace and not (not involved and namespace == "default"):
+        causes.append(invalid_value("involvedObject.namespace", involved, "does not match event.namespace"))
+
+
+def check_claim(obj: Obj, causes: list[Cause]) -> None:
+    """Not for the templates of StatefulSets, which nobody checks."""
+    if not _spec(obj).get("accessModes"):
+        causes.append(required("spec.accessModes", "at least 1 access mode is required"))
+    if "storage" not in ((_spec(obj).get("resources") or {}).get("requests") or {}):
+        causes.append(required("spec.resources[storage]"))
+
+
+@checking("V1PriorityClass")
+def _priority_class(obj: Obj, path: Path_, causes: list[Cause]) -> None:
+    """User classes stay below the system's; the prefix system- is reserved."""
+    name, value = obj["metadata"].get("name") or "", obj.get("value", 0)
+    if name.startswith("system-"):
+        known = _SYSTEM_PRIORITIES.get(name)
+        if known != value:
+            why = f"value of {name} PriorityClass must be {known}" if known else f"{name} is not a known system priority class"
+            text = f"priority class names with 'system-' prefix are reserved for system use only. error: {why}"
+            causes.append(field_forbidden("metadata.name", text))
+    elif value > _HIGHEST_USER_PRIORITY:
+        causes.append(field_forbidden("value", f"maximum allowed value of a user defined priority is {_HIGHEST_USER_PRIORITY}"))
+
+
+def check_priority_class_update(new: Obj, old: Obj, causes: list[Cause]) -> None:
+    if new.get("value", 0) != old.get("value", 0):
+        causes.append(field_forbidden("value", "may not be changed in an update."))
+    if new.get("preemptionPolicy") != old.get("preemptionPolicy"):
+        causes.append(invalid_value("preemptionPolicy", new.get("preemptionPolicy"), _IMMUTABLE))
+
+
+# -- admission -----------------------------------------------------------------------------------------------------------------------
+
+
+@checking("V1MutatingWebhookConfiguration", "V1ValidatingWebhookConfiguration")
+def _webhooks(obj: Obj, path: Path_, causes: list[Cause]) -> None:
+    """Names and client configurations of webhooks."""
+    names: set[str] = set()
+    for i, hook in enumerate(obj.get("webhooks") or ()):
+        where, name = f"webhooks[{i}]", hook.get("name") or ""
+        if name and name.count(".") < 2:
+            causes.append(invalid_value(f"{where}.name", name, "should be a domain with at least three segments separated by dots"))
+        if name in names:
+            causes.append(duplicate(f"{where}.name", name))
+        names.add(name)
+        client = hook.get("clientConfig") or {}
+        if ("url" in client) == ("service" in client):
+            causes.append(required(f"{where}.clientConfig", "exactly one of url or service is required"))
+        if hook.get("matchConditions"):
+            from koord.apiserver.cel.policy import environment, match_conditions
+
+            match_conditions(hook["matchConditions"], environment(None), f"{where}.matchConditions", causes)
+
+
+@checking("V1ValidatingAdmissionPolicy")
+def _policy(obj: Obj, path: Path_, causes: list[Cause]) -> None:
+    """What a policy matches, and that its expressions compile."""
+    from koord.apiserver.cel.policy import compile_policy
+
+    spec = _spec(obj)
+    if spec.get("matchConstraints") and not spec["matchConstraints"].get("resourceRules"):
+        causes.append(required("spec.matchConstraints.resourceRules"))
+    if not spec.get("validations") and not spec.get("auditAnnotations"):
+        causes.append(required("spec.validations", "validations or auditAnnotations must be specified"))
+    causes += compile_policy(obj["metadata"].get("name") or "", spec).causes
+
+
+@checking("V1ValidatingAdmissionPolicyBindingSpec")
+def _binding(spec: Obj, path: Path_, causes: list[Cause]) -> None:
+    """What happens to what a policy denies, and with which parameters it is asked."""
+    actions, ref = spec.get("validationActions") or [], spec.get("paramRef")
+    for at, action in enumerate(actions):
+        if action in ("Deny", "Warn", "Audit") and action in actions[:at]:
+            causes.append(duplicate(f"spec.validationActions[{at}]", action))
+    if "Deny" in actions and "Warn" in actions:
+        text = "must not contain both Deny and Warn (repeating the same information)"
+        causes.append(invalid_value("spec.validationActions", actions, text))
+    if ref is not None and ref.get("name") and ref.get("selector") is not None:
+        causes += [field_forbidden(f"spec.paramRef.{key}", "name and selector are mutually exclusive") for key in ("name", "selector")]
+    elif ref is not None and not ref.get("name") and ref.get("selector") is None:
+        causes.append(required("spec.paramRef", "one of name or selector must be specified"))
+
+
+@checking("V1ResourceQuota")
+def _quota(obj: Obj, path: Path_, causes: list[Cause]) -> None:
+    """Names and amounts of the limits, and the scopes they hold for."""
+    status = obj.get("status") or {}
+    for part, limits in (("spec.hard", _spec(obj).get("hard")), ("status.hard", status.get("hard")), ("status.used", status.get("used"))):
+        for name, text in (limits or {}).items():
+            where = f"{part}[{name}]"
+            known = "/" in name or name in STANDARD or name.removeprefix("requests.").startswith("hugepages-")
+            if not check_name(qualified_name, name, where, causes) and not known:
+                causes.append(invalid_value(where, name, "must be a standard resource for quota"))
+            counted = name in _WHOLE or name.startswith("count/")
+            if not amount(text, where, causes) and counted and not Quantity(text).is_integer():
+                causes.append(invalid_value(where, text, "must be an integer"))
+    _scopes(obj, _spec(obj), causes)
+
+
+def _scopes(obj: Obj, spec: Obj, causes: list[Cause]) -> None:
+    seen: list[str] = []
+    for scope in scopes(obj):
+        name, operator, values = scope.get("scopeName") or "", scope.get("operator") or "", scope.get("values") or ()
+        where = "spec.scopes" if name in (spec.get("scopes") or ()) else "spec.scopeSelector.matchExpressions"
+        if name not in POD_SCOPES:
+            causes.append(invalid_value(where, name, "unsupported scope"))
+            continue
+        if operator not in _SCOPE_OPERATORS:
+            causes.append(not_supported(f"{where}.operator", operator, _SCOPE_OPERATORS))
+        elif operator in ("In", "NotIn") and not values:
+            causes.append(required(f"{where}.values", "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"))
+        elif name != "PriorityClass" and operator != "Exists":
+            text = "must be 'Exist' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, "
+            text += "ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity"
+            causes.append(invalid_value(f"{where}.operator", operator, text))
+        if any(limit not in _BEST_EFFORT and (name == "BestEffort" or not _of_pods(limit)) for limit in spec.get("hard") or ()):
+            causes.append(invalid_value(where, name, "unsupported scope applied to resource"))
+        seen.append(name)
+    for one, other in (("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")):
+        if one in seen and other in seen:
+            causes.append(invalid_value("spec.scopes", spec.get("scopes") or [], "conflicting scopes"))
+
+
+def _of_pods(limit: str) -> bool:
+    """Whether a limit is about pods."""
+    return limit in COMPUTE or (limit.split(".", 1)[0] in ("requests", "limits", "ephemeral-storage") and limit != "requests.storage")
+
+
+def check_quota_update(new: Obj, old: Obj, causes: list[Cause]) -> None:
+    before, after = (_spec(obj).get("scopes") or [] for obj in (old, new))
+    if after != before:
+        causes.append(invalid_value("spec.scopes", after, _IMMUTABLE))
