@@ -62,7 +62,7 @@ SCHEDULER: Mapping[str, bool] = _table(
 
 # descheduler.md 2.6. The transformer gates are shared by every upstream component.
 DESCHEDULER: Mapping[str, bool] = _table(
-    on="", off="DisablePVCReservation PriorityTransformer PreemptionPolicyTransformer ReplaceResourcesTransformer"
+    on="", off="DisablePVCReservation EvictionsInBackground PriorityTransformer PreemptionPolicyTransformer ReplaceResourcesTransformer"
 )
 
 # runtime-proxy.md knows none.

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from koord.api import kinds
+from koord.api import kinds, names
 from koord.api.objects import Node, Pod
 from koord.kube import errors
 from koord.kube.client import Client
@@ -40,8 +40,9 @@ class ClusterActing:
             return EvictResult(False, f"the API server refused: {error}")
 
     async def cordon(self, node: Node, on: bool) -> EvictResult:
-        """Patch spec.unschedulable."""
-        return await self._patch(kinds.NODES, node.metadata.name, {"spec": {"unschedulable": on or None}})
+        """Patch spec.unschedulable, and leave a note that it was the descheduler, which a later process finds."""
+        note = {"annotations": {names.ANNOTATION_DRAIN_CORDONED: "true" if on else None}}
+        return await self._patch(kinds.NODES, node.metadata.name, {"metadata": note, "spec": {"unschedulable": on or None}})
 
     async def annotate(self, pod: Pod, key: str, value: str) -> EvictResult:
         """Patch one annotation, unless it is there already. The pod must still be the same one."""

@@ -20,7 +20,7 @@ from koord.process.errors import FatalError
 from koord.process.http import OpsServer
 from koord.process.life import Life, Phase
 from koord.process.metrics import watch_events
-from roles.descheduler import build
+from roles.descheduler import build, usage
 from roles.descheduler.acting import ClusterActing
 from roles.descheduler.build import Options
 from roles.descheduler.framework.evicting import Controller, Setup
@@ -72,6 +72,7 @@ class App:
         self._shared: dict[str, Any] = {}
         self._events: dict[str, EventRecorder] = {}
         self._rounds = build.rounds(options, self._setup)
+        self._sources = build.sources(options.config, self._rounds.reads(), client)
         self._controllers = build.controllers(self._rounds.profiles)
         self._observer = Observer(self._world, self._rounds.profiles)
         self._placements = Placements(informers, self._world, client, options.scheduler) if build.lists_only(options) else None
@@ -182,7 +183,10 @@ class App:
         if self._placements is not None:
             self._placements.forget()
         with self.metrics.time_round():
-            outcome = await self._rounds.run(await self._observer.views(now), now, self._acting)
+            views = await self._observer.views(now)
+            mute = any(view.usage is None or view.metric_age >= usage.EXPIRES for view in views)
+            readings = await self._sources.readings(now, wanted=lambda key: mute or key != usage.KUBERNETES_METRICS)
+            outcome = await self._rounds.run(views, now, self._acting, readings)
         for number, record in enumerate(outcome.records, 1):
             self._recorder.record(record)
             if number % _AT_ONCE == 0:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import base64
+from collections.abc import Callable, Iterable, Sequence
 
+from koord.api import kinds
+from koord.config.errors import ConfigError, InvalidConfig
 from koord.config.selectors import compile_selector
+from koord.kube import errors
+from koord.kube.client import Client
 from roles.descheduler import registry
 from roles.descheduler.config import DeschedulerConfiguration, ResolvedProfile, resolve
 from roles.descheduler.framework.evicting import Controller, Evicting, Setup
@@ -12,7 +17,9 @@ from roles.descheduler.framework.limits import Limits
 from roles.descheduler.framework.plugin import Plugin
 from roles.descheduler.framework.round import Profile, Rounds
 from roles.descheduler.placement import SchedulerFlags
+from roles.descheduler.usage import PROMETHEUS, MetricsServer, Prometheus, SourceError, Sources
 
+TOKEN_KEY = "prometheusAuthToken"
 SetupOf = Callable[[str], Setup]
 
 
@@ -27,6 +34,13 @@ class Options:
         self.source = source
         self.gates = gates or {}
         self.profiles = resolve(config, source)
+        providers = {each.source for each in config.metrics_providers}
+        for index, profile in enumerate(self.profiles):
+            for name, args in profile.args.items():
+                metrics = getattr(args, "metrics_utilization", None)
+                if metrics is not None and metrics.source == PROMETHEUS and PROMETHEUS not in providers:
+                    where = f"profiles[{index}].pluginConfig: {name}.metricsUtilization.source"
+                    raise InvalidConfig(source, [ConfigError(where, "Prometheus needs an entry in metricsProviders that says where it is")])
 
 
 def rounds(options: Options, setup_of: SetupOf) -> Rounds:
@@ -53,6 +67,32 @@ def _profile(profile: ResolvedProfile, interval: float, setup: Setup) -> Profile
     selector = compile_selector(profile.node_selector) if profile.node_selector is not None else None
     filters = [doors[name] for name in profile.plugins["filter"]]
     return Profile(profile.name, selector, doors[profile.plugins["evict"][0]], filters, plugins, profile.observe)
+
+
+def sources(config: DeschedulerConfiguration, wanted: Iterable[str], client: Client) -> Sources:
+    """The sources of usage that plugins read."""
+    provider = next((each.prometheus for each in config.metrics_providers if each.source == PROMETHEUS), None)
+
+    async def token() -> str:
+        if provider is None or provider.auth_token is None:
+            return ""
+        where = provider.auth_token.secret_reference
+        try:
+            secret = await client.get(kinds.SECRETS, where.name, where.namespace)
+            return base64.b64decode((secret.get("data") or {})[TOKEN_KEY]).decode().strip()
+        except errors.ApiError as error:
+            raise SourceError(f"the token in Secret {where.namespace}/{where.name} cannot be read: {error}") from None
+        except (KeyError, ValueError):
+            raise SourceError(f"Secret {where.namespace}/{where.name} has no readable {TOKEN_KEY}") from None
+
+    found: dict[str, MetricsServer | Prometheus] = {}
+    for key in wanted:
+        source, _, query = key.partition(" ")
+        if source != PROMETHEUS:
+            found[key] = MetricsServer(client)
+        elif provider is not None:
+            found[key] = Prometheus(provider.url, query, token)
+    return Sources(found)
 
 
 def controllers(profiles: Sequence[Profile]) -> list[Controller]:

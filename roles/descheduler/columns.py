@@ -6,20 +6,22 @@ The rules are those of `Placeable`, which asks one node. A table is made once fo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from koord.accounting.resources import add_into
-from koord.api.objects import Pod, PodAffinityTerm, Taint
+from koord.api.objects import Node, Pod, PodAffinityTerm, Taint
 from koord.api.selectors import SelectorError, from_label_selector
+from roles.descheduler.framework.effects import PAUSE, Pause
 from roles.descheduler.nodefit import HARD, Placeable, anti_affinity_terms, compiled_affinity, tolerates
 from roles.descheduler.picture import NodeView, PodView, Vector
 from roles.descheduler.podindex import PodIndex
 
 Rows = Any  # numpy array of bool, one a node
+READ_AT_ONCE = 500  # nodes that are read before others get their turn
 AT_ONCE = 50  # nodes whose pods are looked at before others get their turn
 REMEMBERED = 1024  # rules about labels whose nodes are known
 
@@ -27,19 +29,38 @@ REMEMBERED = 1024  # rules about labels whose nodes are known
 class Columns:
     """The nodes of one round. `community` asks for a free pod slot and for the pod's own anti-affinity too."""
 
-    def __init__(self, nodes: Sequence[NodeView]) -> None:
+    def __init__(self, nodes: Sequence[NodeView] = ()) -> None:
+        for _ in self.read(nodes):
+            pass
+
+    @classmethod
+    def paced(cls, nodes: Sequence[NodeView]) -> Generator[Pause, object, Columns]:
+        """The same, made a few nodes at a time, so that others may have their turn."""
+        made = cls()
+        yield from made.read(nodes)
+        return made
+
+    def read(self, nodes: Sequence[NodeView]) -> Iterator[Pause]:
+        """Start anew with these nodes; stops after every few of them."""
         self.nodes = list(nodes)
         self.names = [node.name for node in self.nodes]
         self._row = {name: row for row, name in enumerate(self.names)}
         self._free: dict[str, Any] = {}
-        self._slots = np.array([_slots(node) for node in self.nodes], dtype=np.int64)
-        self._open = np.array([not node.node.spec.unschedulable for node in self.nodes], dtype=bool)
-        self._taints, self._tainted = _groups(self.nodes)
         self._labelled: dict[bytes, Rows] = {}
         self._pods: PodIndex | None = None
         self._promised: dict[int, Vector] = {}
-        for node in self.nodes:
+        groups = _TaintGroups()
+        slots: list[int] = []
+        tainted: list[int] = []
+        for number, node in enumerate(self.nodes, 1):
             node.watch(self._changed)
+            slots.append(_slots(node))
+            tainted.append(groups.of(node.node))
+            if number % READ_AT_ONCE == 0:
+                yield PAUSE
+        self._open = np.array([not node.node.spec.unschedulable for node in self.nodes], dtype=bool)
+        self._slots, self._tainted = np.array(slots, dtype=np.int64), np.array(tainted, dtype=np.int64)
+        self._taints = groups.found
 
     def row(self, node: str) -> int:
         """The row of a node, by its name."""
@@ -159,8 +180,23 @@ class Columns:
             found[row] = False
         return found
 
+    def suited(self, view: PodView, among: Rows) -> Rows:
+        """Of these nodes those that are not cordoned and that suit the pod by labels and taints, whatever room they have."""
+        found = self._open & among
+        if (suited := self._suited(view.pod)) is not None:
+            found &= suited
+        for _, bad in self._untolerated(view.pod):
+            found &= ~bad
+        return found
+
+    def has_room(self, row: int, wanted: Vector) -> bool:
+        """Whether a node has so much left beside its pods, places that are held, and what is promised; "pods" are slots."""
+        return all(
+            int(self._slots[row] if name == "pods" else self._free_of(name)[row]) >= value for name, value in wanted.items() if value > 0
+        )
+
     def promise(self, node: str, requests: Vector) -> None:
-        """Count a pod that is expected to go to a node in this round."""
+        """Count a pod that is expected to go to a node in this round; a negative one is expected no more."""
         row = self._row[node]
         add_into(self._promised.setdefault(row, {}), requests)
         self._changed(self.nodes[row])
@@ -175,8 +211,8 @@ class Columns:
 
     def _changed(self, node: NodeView) -> None:
         row = self._row[node.name]
-        self._slots[row] = _slots(node)
         taken = self._promised.get(row, {})
+        self._slots[row] = _slots(node) - taken.get("pods", 0)
         for name, free in self._free.items():
             free[row] = _free(node, name) - taken.get(name, 0)
 
@@ -189,19 +225,20 @@ def _slots(node: NodeView) -> int:
     return node.allocatable.get("pods", 0) - len(node.pods)
 
 
-def _groups(nodes: Sequence[NodeView]) -> tuple[list[tuple[Taint, ...]], Any]:
-    """Distinct sets of hard taints, and which of them each node has (-1: none)."""
-    numbers: dict[bytes, int] = {}
-    found: list[tuple[Taint, ...]] = []
-    rows = []
-    for node in nodes:
-        taints = tuple(taint for taint in node.node.spec.taints if taint.effect in HARD)
+class _TaintGroups:
+    """Distinct sets of hard taints, by number."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[Taint, ...]] = []
+        self._numbers: dict[bytes, int] = {}
+
+    def of(self, node: Node) -> int:
+        """Which of them a node has; -1: none."""
+        taints = tuple(taint for taint in node.spec.taints if taint.effect in HARD)
         if not taints:
-            rows.append(-1)
-            continue
+            return -1
         key = msgspec.json.encode([(taint.key, taint.value, taint.effect) for taint in taints])
-        if key not in numbers:
-            numbers[key] = len(found)
-            found.append(taints)
-        rows.append(numbers[key])
-    return found, np.array(rows, dtype=np.int64)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.found)
+            self.found.append(taints)
+        return self._numbers[key]

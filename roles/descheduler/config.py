@@ -6,7 +6,7 @@ import ipaddress
 import logging
 import socket
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -17,6 +17,7 @@ from koord.config.model import wire as on_the_wire
 from koord.config.selectors import compile_selector
 from roles.descheduler import registry
 from roles.descheduler.migration.plugin import MigrationController
+from roles.descheduler.usage import PROMETHEUS
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +81,54 @@ class ClientConnection(ConfigModel):
     """Requests a second in the long run; 0 means 50."""
     burst: int = 100
     """Requests that may go at once beyond qps; 0 means 100."""
+
+
+class SecretReference(ConfigModel):
+    """A Secret of the cluster."""
+
+    namespace: str = Field(min_length=1)
+    """Its namespace."""
+    name: str = Field(min_length=1)
+    """Its name; the token is the value of key `prometheusAuthToken`."""
+
+
+class AuthToken(ConfigModel):
+    """Where the token for Prometheus is."""
+
+    secret_reference: SecretReference
+    """The Secret that has it. The descheduler needs the right to get it."""
+
+
+class PrometheusProvider(ConfigModel):
+    """How Prometheus is reached."""
+
+    url: str
+    """Its URL; `https://` where a token is sent."""
+    auth_token: AuthToken | None = None
+    """The token to send; unset: none, upstream would send its own service account's."""
+
+    @model_validator(mode="after")
+    def _accepted(self) -> PrometheusProvider:
+        if not self.url.startswith(("http://", "https://")):
+            raise ConfigError("url", f"{self.url!r} must begin with http:// or https://")
+        if self.auth_token is not None and not self.url.startswith("https://"):
+            raise ConfigError("url", "must begin with https:// where authToken is set: whoever listens would have the token")
+        return self
+
+
+class MetricsProvider(ConfigModel):
+    """A source of real usage."""
+
+    source: Literal["KubernetesMetrics", "Prometheus"]
+    """`KubernetesMetrics` (NodeMetrics of koordlet, and the metrics server where they are missing) or `Prometheus`."""
+    prometheus: PrometheusProvider | None = None
+    """With source Prometheus: how it is reached."""
+
+    @model_validator(mode="after")
+    def _accepted(self) -> MetricsProvider:
+        if self.source == PROMETHEUS and self.prometheus is None:
+            raise ConfigError("prometheus", "is required with source Prometheus")
+        return self
 
 
 class PluginName(ConfigModel):
@@ -176,6 +225,8 @@ class DeschedulerConfiguration(ConfigModel):
     """Evictions of a round at most; unset: no limit, 0: none leaves."""
     grace_period_seconds: int | None = Field(None, ge=0)
     """Seconds that evicted pods get to end; unset: what the pod says. MigrationController's defaultDeleteOptions go before it."""
+    metrics_providers: list[MetricsProvider] = []
+    """Sources of real usage beside koordlet, for `metricsUtilization` of LowNodeUtilization. KubernetesMetrics needs no entry."""
     profiles: list[Profile] = []
     """Sets of plugins; one named koord-descheduler if there is none."""
 
@@ -185,6 +236,9 @@ class DeschedulerConfiguration(ConfigModel):
             self.profiles = [Profile(name=DEFAULT_PROFILE)]
         if len(self.profiles) == 1 and not self.profiles[0].name:
             self.profiles[0].name = DEFAULT_PROFILE
+        sources = [provider.source for provider in self.metrics_providers]
+        if len(set(sources)) < len(sources):
+            raise ConfigError("metricsProviders", "has a source twice")
         names: set[str] = set()
         for index, profile in enumerate(self.profiles):
             if not profile.name:

@@ -7,12 +7,9 @@ from collections.abc import Callable
 from koord.api.objects import Pod
 from koord.config.selectors import compile_selector
 from roles.descheduler.migration.args import MigrationControllerArgs
-from roles.descheduler.plugins.lownodeload.order import eviction_cost
 from roles.descheduler.protection import Protected, forced, refuse
 
 __all__ = ["evictability", "forced"]
-
-NEVER = 2**31 - 1
 
 
 def evictability(args: MigrationControllerArgs, priority_of_class: Callable[[str], int | None]) -> Callable[[Pod], str]:
@@ -32,8 +29,6 @@ def evictability(args: MigrationControllerArgs, priority_of_class: Callable[[str
             return ""
         if args.namespaces is not None and not args.namespaces.allows(pod.metadata.namespace):
             return f"namespace {pod.metadata.namespace} is not evictable"
-        if eviction_cost(pod) == NEVER:
-            return "its eviction cost says never"
         if reason := refuse(pod, protected, priority_of_class):
             return reason
         if selector is not None and not selector.everything and not selector.matches(pod.metadata.labels):

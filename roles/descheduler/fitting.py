@@ -35,7 +35,9 @@ class OtherNodes:
 
     async def see(self, nodes: Sequence[NodeView]) -> None:
         """The round's own picture of all nodes. Without one the nodes are looked at with the first question."""
-        columns = Columns([view for view in nodes if self._counts(view.node)])
+        columns = Columns()
+        for _ in columns.read([view for view in nodes if self._counts(view.node)]):
+            await seams.sleep(0)
         for _ in columns.learn():
             await seams.sleep(0)
         self._columns = columns

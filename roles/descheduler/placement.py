@@ -14,6 +14,7 @@ import msgspec
 from koord import seams
 from koord.api import kinds
 from koord.api.objects import Namespace, Pod, Reservation
+from koord.config.errors import InvalidConfig
 from koord.kube.informers import InformerFactory
 from roles.descheduler.world import World
 
@@ -74,7 +75,10 @@ class Placements:
         from roles.scheduler.whatif import configured, unknown
 
         if self._flags is not None:
-            return configured(self._flags.config, feature_gates=self._flags.feature_gates, plugin_paths=self._flags.plugin_paths)
+            try:
+                return configured(self._flags.config, feature_gates=self._flags.feature_gates, plugin_paths=self._flags.plugin_paths)
+            except InvalidConfig as error:
+                log.error("kube-scheduler's plugins are asked where pods would go: the scheduler's configuration cannot be used: %s", error)
         pods = self._world.pods.list()
         return unknown({pod.spec.scheduler_name for pod in pods if pod.spec.scheduler_name} | {"koord-scheduler", "default-scheduler"})
 

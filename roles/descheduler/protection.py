@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from koord.api import names
 from koord.api.objects import Pod, Volume
 from koord.config.model import ConfigModel
+from roles.descheduler.cost import NEVER, eviction_cost
 
 CRITICAL_PRIORITY = 2_000_000_000
 
@@ -51,6 +52,8 @@ def _identity(pod: Pod) -> str:
         return "it is a mirror pod"
     if annotations.get(names.ANNOTATION_CONFIG_SOURCE, "api") != "api":
         return "it is a static pod"
+    if eviction_cost(pod) == NEVER:
+        return "its eviction cost says never"
     return "it is terminating" if pod.metadata.deletion_timestamp else ""
 
 

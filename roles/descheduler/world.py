@@ -5,6 +5,7 @@ from __future__ import annotations
 from koord.api import kinds
 from koord.api.objects import Node, NodeMetric, Pod, PriorityClassObject
 from koord.kube.informers import InformerFactory
+from roles.descheduler.gangs import Gangs
 
 
 class World:
@@ -15,6 +16,7 @@ class World:
         self.pods = informers.informer(kinds.PODS, Pod)
         self.node_metrics = informers.informer(kinds.NODEMETRICS, NodeMetric, optional=True)
         self.priority_classes = informers.informer(kinds.PRIORITYCLASSES, PriorityClassObject)
+        self.gangs = Gangs(informers, self.pods)
         self.pods.index("node", lambda pod: pod.spec.node_name or None)
         self.pods.index("owner", lambda pod: [owner.uid for owner in pod.metadata.owner_references if owner.uid])
 
@@ -22,6 +24,7 @@ class World:
         """Wait for the first list of each cache."""
         for informer in (self.nodes, self.pods, self.node_metrics, self.priority_classes):
             await informer.wait_synced()
+        await self.gangs.wait_synced()
 
     def pods_on(self, node: str) -> list[Pod]:
         """Pods of all phases that are bound to a node."""

@@ -365,7 +365,7 @@ def explain(kind: str, found: Gathered, *, namespace: str, name: str, now: float
     if not records and live is None:
         return None
     subject = f"{kind} {namespace}/{name}" if kind != "Node" and namespace else f"{kind} {name}"
-    own = [record for record, _ in records if record.subject.kind == kind]
+    own = _hot_first([record for record, _ in records if record.subject.kind == kind])
     if own:
         first = own[0]
         summary = short(_summary(subject, first), LENGTH - 1)
@@ -380,6 +380,15 @@ def explain(kind: str, found: Gathered, *, namespace: str, name: str, now: float
     return result
 
 
+def _hot_first(own: list[Record]) -> list[Record]:
+    """Of a node that is hot, and that no later round has found to be cool, that is what matters most."""
+    hot = next((record for record in own if record.verdict == "Relieved"), None)
+    judged = next((record for record in own if record.verdict == "Classified"), None)
+    if hot is None or hot.numbers.get("hot") != "true" or (judged is not None and judged.time > hot.time):
+        return own
+    return [hot, *(record for record in own if record is not hot)]
+
+
 def _summary(subject: str, record: Record) -> str:
     """The decision in a sentence, cause first."""
     said = headline(record)
@@ -388,6 +397,8 @@ def _summary(subject: str, record: Record) -> str:
     if said and record.verdict == "Unschedulable":
         return f"{subject} is pending: {said}"
     plain = _PLAIN.get(record.verdict, f"got the verdict {record.verdict}")
+    if record.verdict == "Relieved" and record.numbers.get("hot") == "true":
+        plain = "is hot"
     return f"{subject} {plain}{f' ({record.role})' if record.role else ''}: {said or record.message}".rstrip(": ")
 
 

@@ -10,7 +10,10 @@ import pytest
 import yaml
 
 from koord.process.errors import ConfigurationError
+from roles.scheduler.whatif import configured
 from roles.tools import kustomize, manifests
+from roles.tools.doctor.powers import covers
+from roles.tools.doctor.rights import ACCOUNTS, Question, questions
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 KUSTOMIZATIONS = (".", *(f"overlays/{name}" for name in manifests.OVERLAYS))
@@ -105,3 +108,22 @@ def test_what_is_not_supported_is_an_error_with_its_file(text: str, told: str, t
     with pytest.raises(ConfigurationError, match=told) as raised:
         kustomize.apply(tmp_path, [{"kind": "Deployment", "metadata": {"name": "x"}}])
     assert str(tmp_path) in str(raised.value)
+
+
+@pytest.mark.feature("DS-FW-03")
+def test_a_descheduler_that_observes_asks_the_scheduler_that_is_installed(tmp_path: Path) -> None:
+    """Its file is mounted where the flag says, and everything that this scheduler's plugins look at may be listed."""
+    documents = manifests.rendered(crds=False, overlays=("observe",))
+    found = keyed(documents)
+    pod = found["Deployment", "koordinator-system", "koord-descheduler"]["spec"]["template"]["spec"]
+    (flag,) = [each for each in pod["containers"][0]["args"] if each.startswith("--scheduler-config=")]
+    (mount,) = [each for each in pod["containers"][0]["volumeMounts"] if flag.partition("=")[2].startswith(each["mountPath"] + "/")]
+    (volume,) = [each for each in pod["volumes"] if each["name"] == mount["name"]]
+    key = flag.rpartition("/")[2]
+    text = found["ConfigMap", "koordinator-system", volume["configMap"]["name"]]["data"][key]
+    file = tmp_path / key
+    file.write_text(text)
+    held = questions(documents, ACCOUNTS["descheduler"])
+    for feed in configured(str(file)).kinds().values():
+        wanted = Question("list", feed.kind.group, feed.kind.plural, namespace=feed.namespace or "")
+        assert any(covers(each, wanted) for each in held), wanted

@@ -160,6 +160,17 @@ class Sees(Protocol):
 
 
 @runtime_checkable
+class Explains(Protocol):
+    """A door that can say more than the first reason why a pod stays. Asked about pods of nodes that could not be relieved."""
+
+    def reasons(self, pod: Pod) -> list[str]:
+        """Everything that keeps the pod, what `filter` tells in front."""
+
+    def waits_for(self, pod: Pod) -> str:
+        """What the eviction of the pod, which is under way, waits for; "" when it waits for nothing that is known."""
+
+
+@runtime_checkable
 class Assumes(Protocol):
     """A door whose filter counts what leaves: in a dry run it is told what would, so that its limits count it until the next `prepare`."""
 

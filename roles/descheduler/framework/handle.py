@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from koord.api.objects import Pod
-from koord.decisions.record import Number, Record, Subject
-from roles.descheduler.framework.evicting import Evicting
+from koord.decisions.record import Number, Record, Subject, Term
+from roles.descheduler.framework.evicting import Evicting, Explains
 from roles.descheduler.picture import NodeView
+from roles.descheduler.usage import Reading
 
 ROLE = "descheduler"
 STEPS = 64  # pods or nodes that a plugin looks at before it lets others have their turn
@@ -23,6 +24,10 @@ class Handle:
     now: float
     filters: Sequence[Evicting]
     records: list[Record] = field(default_factory=list)
+    readings: Mapping[str, Reading] = field(default_factory=dict)
+    """What sources beside koordlet told of nodes, by the plugin's `reads`."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Why the round did not let pods go that the plugin wanted to leave, by their uids."""
     _steps: int = 0
 
     def pause(self, steps: int = 1) -> bool:
@@ -48,7 +53,20 @@ class Handle:
                 return reason
         return ""
 
-    def record(self, subject: Subject, verdict: str, message: str, numbers: dict[str, Number] | None = None) -> None:
+    def reasons(self, pod: Pod) -> list[str]:
+        """Everything that keeps the pod from leaving, each once; what `filter` tells comes first."""
+        found: dict[str, None] = {}
+        for door in self.filters:
+            found |= dict.fromkeys(door.reasons(pod) if isinstance(door, Explains) else filter(None, [door.filter(pod)]))
+        return list(found)
+
+    def waits_for(self, pod: Pod) -> str:
+        """What the eviction of the pod, which is under way, waits for; "" when nobody knows."""
+        return next((why for door in self.filters if isinstance(door, Explains) and (why := door.waits_for(pod))), "")
+
+    def record(
+        self, subject: Subject, verdict: str, message: str, numbers: dict[str, Number] | None = None, terms: tuple[Term, ...] = ()
+    ) -> None:
         """Leave a record of something that was decided or found."""
         self.records.append(
             Record(
@@ -59,6 +77,7 @@ class Handle:
                 rule=self.plugin,
                 message=message,
                 numbers={"profile": self.profile, **(numbers or {})},
+                terms=terms,
             )
         )
 

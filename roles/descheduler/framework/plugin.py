@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from koord.config.model import ConfigModel
 from roles.descheduler.framework.effects import Turn
@@ -22,6 +22,13 @@ class Plugin(Protocol):
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
         """One round on the profile's nodes, in name order. Pods that leave are taken from the views at once, so iterate over copies."""
+
+
+@runtime_checkable
+class Reads(Protocol):
+    """A plugin that goes by usage from beside koordlet. `reads` is the key of `roles.descheduler.usage.Sources`, "" for none."""
+
+    reads: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -20,8 +20,9 @@ from roles.descheduler.framework.effects import Annotate, Cordon, Evict, Pause, 
 from roles.descheduler.framework.evicting import Asks, Assumes, Evicting, EvictOptions, EvictResult, Remembers, Replaces, Sees
 from roles.descheduler.framework.handle import Handle, node_subject, pod_subject
 from roles.descheduler.framework.limits import Counts, Limits
-from roles.descheduler.framework.plugin import BALANCE, DESCHEDULE, Plugin
+from roles.descheduler.framework.plugin import BALANCE, DESCHEDULE, Plugin, Reads
 from roles.descheduler.picture import NodeView, is_ready
+from roles.descheduler.usage import Reading
 
 log = logging.getLogger(__name__)
 
@@ -91,8 +92,13 @@ class Rounds:
         self._limits = limits
         self._dry_run = dry_run
 
-    async def run(self, nodes: Iterable[NodeView], now: float, acting: Acting) -> Outcome:
-        """One round. `now` is in seconds since the epoch."""
+    def reads(self) -> set[str]:
+        """The sources of usage that plugins read."""
+        plugins = (each for profile in self.profiles for found in profile.plugins.values() for each in found)
+        return {plugin.reads for plugin in plugins if isinstance(plugin, Reads) and plugin.reads}
+
+    async def run(self, nodes: Iterable[NodeView], now: float, acting: Acting, readings: Mapping[str, Reading] | None = None) -> Outcome:
+        """One round. `now` is in seconds since the epoch; `readings` are what sources of usage beside koordlet have told."""
         everything = list(nodes)
         chosen = [node for node in everything if is_ready(node.node) and _matches(self._selector, node)]
         if len(chosen) <= 1:
@@ -106,6 +112,7 @@ class Rounds:
                 mine = [node for node in chosen if _matches(profile.selector, node)]
                 for plugin in profile.plugins[point]:
                     turn = _Turn(profile, plugin, chosen, now, self._limits, counts, self._dry_run, acting, self._grace_period)
+                    turn.handle.readings = readings or {}
                     began = asyncio.get_running_loop().time()
                     error = await turn.run(mine)
                     outcome.turns.append((plugin.name, asyncio.get_running_loop().time() - began))
@@ -237,6 +244,7 @@ class _Turn:
         counts = self._counts_of(effect)
         if why := counts.exceeded(self._limits, node, namespace):
             self._limited[why] += 1
+            self.handle.refused[pod.metadata.uid] = why
             if self._limited[why] <= _TOLD:
                 self._told(effect, "NotEvicted", why)
             return False
@@ -245,6 +253,7 @@ class _Turn:
                 await self._asked(door, pod)
         # filters are asked again: what this round has decided since the plugin asked counts for them
         if why := self.handle.filter(pod) or self.handle.pre_eviction_filter(pod):
+            self.handle.refused[pod.metadata.uid] = why
             self._told(effect, "NotEvicted", why)
             return False
         switch = self._switch(effect)
@@ -261,6 +270,7 @@ class _Turn:
             )
             if not result.accepted:
                 counts.take_back(node, namespace)
+                self.handle.refused[pod.metadata.uid] = result.message
                 self._told(effect, "NotEvicted", f"{effect.reason}, but {result.message}")
                 return False
             verdict, where = ("WouldEvict", await self._where(effect)) if result.listed else ("Evicted", "")

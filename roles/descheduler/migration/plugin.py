@@ -56,6 +56,14 @@ class MigrationController:
         refusal = self._policy.refuse(pod, self._migrations.ledger)
         return refusal.message if refusal is not None else ""
 
+    def reasons(self, pod: Pod) -> list[str]:
+        """Everything that keeps the pod, what `filter` tells in front."""
+        return self._policy.reasons(pod, self._migrations.ledger)
+
+    def waits_for(self, pod: Pod) -> str:
+        """What the pod's job waits for: arbitration, a place, or the answer of the Eviction API."""
+        return next((why for job in self._migrations.ledger.of_pod(pod) if (why := status.waits_for(job))), "")
+
     async def ask(self, pod: Pod) -> None:
         """Ask how many replicas the pod's workload wants."""
         await self._setup.workloads.refresh([pod])

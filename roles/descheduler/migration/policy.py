@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from koord.api import names
 from koord.api.objects import Pod, PodMigrationJob
@@ -21,7 +21,7 @@ from roles.descheduler.workloads import WorkloadError
 from roles.descheduler.world import World
 
 UNKNOWN_WORKLOAD = "WorkloadUnknown"  # no gate: what is not known is not evicted
-BUDGET, BACK_OFF = "DisruptionBudget", "BackOff"  # no gates either
+BUDGET, BACK_OFF, GANG = "DisruptionBudget", "BackOff", "Gang"  # no gates either
 EVICTION = EVICTORS[0]
 
 
@@ -39,6 +39,7 @@ class Policy:
         clock: Callable[[], float],
     ) -> None:
         self._budgets = budgets
+        self._gangs = world.gangs
         self._backoff = backoff
         self._clock = clock
         self.profile = profile
@@ -69,9 +70,12 @@ class Policy:
             return None
         try:
             owner = ledger.owner(pod) if limits.asks_about_workloads(self.args) else None
-            return limits.reached(self.args, book, pod, owner)
+            if (found := limits.reached(self.args, book, pod, owner)) is not None:
+                return found
         except WorkloadError as error:
             return None if error.unasked and not asked else Refusal(UNKNOWN_WORKLOAD, str(error), 0, 0)
+        why = self._gangs.refuse(pod, book.has)
+        return Refusal(GANG, why, 0, 0) if why else None
 
     def refuse(self, pod: Pod, ledger: Ledger) -> Refusal | None:
         """Why no job may be made for the pod (DS-ARB-02, 11.3). Workloads are asked about only for pods that a plugin wants to leave."""
@@ -85,18 +89,29 @@ class Policy:
             )
         return self.forbidden(pod, ledger) or self.reached(pod, ledger, book, asked=False) or self._in_vain(pod, ledger)
 
+    def reasons(self, pod: Pod, ledger: Ledger) -> list[str]:
+        """Everything that keeps the pod, what `refuse` tells in front."""
+        first = self.refuse(pod, ledger)
+        if first is None:
+            return []
+        others = (self.forbidden(pod, ledger), self.reached(pod, ledger, ledger.unfinished(), asked=False), *self._all_in_vain(pod, ledger))
+        return list(dict.fromkeys([first.message, *(each.message for each in others if each is not None)]))
+
     def mode(self, pod: Pod) -> str:
         """How a job that a plugin asks for moves the pod: a place is only reserved where somebody will come into it."""
         return Mode.EVICT_DIRECTLY if limits.leaves_no_place(pod) else self.args.default_job_mode
 
     def _in_vain(self, pod: Pod, ledger: Ledger) -> Refusal | None:
         """Why a job would probably be refused, or fail as the last one did."""
+        return next(self._all_in_vain(pod, ledger), None)
+
+    def _all_in_vain(self, pod: Pod, ledger: Ledger) -> Iterator[Refusal]:
         if forced(pod):
-            return None
+            return
         if self.evictor(pod) == EVICTION and (why := self._budgets.refuse(pod, lambda: ledger.going(pod.metadata.namespace))):
-            return Refusal(BUDGET, why, 0, 0)
-        why = self._backoff.refuse(ledger.keys(pod), self._clock())
-        return Refusal(BACK_OFF, why, 0, 0) if why else None
+            yield Refusal(BUDGET, why, 0, 0)
+        if why := self._backoff.refuse(ledger.keys(pod), self._clock()):
+            yield Refusal(BACK_OFF, why, 0, 0)
 
     def evictor(self, pod: Pod, job: PodMigrationJob | None = None) -> str:
         """By which way the pod leaves: the pod's label, the job's, the arguments'; a word that is none of them is not looked at."""

@@ -125,6 +125,18 @@ def pod_uid(job: PodMigrationJob) -> str:
     return job.spec.pod_ref.uid if job.spec.pod_ref is not None else ""
 
 
+def waits_for(job: PodMigrationJob) -> str:
+    """What the job says that it waits for: its last condition that is not met; "" for one that says nothing, or is paused."""
+    if job.spec.paused:
+        return "it is paused"
+    unmet = [
+        each
+        for each in job.status.conditions
+        if each.status == "False" and each.type in (Kind.ARBITRATION, Kind.RESERVATION_SCHEDULED, Kind.EVICTION)
+    ]
+    return unmet[-1].message if unmet else ""
+
+
 def condition(job: PodMigrationJob, kind: Kind) -> Condition | None:
     return find_condition(job.status.conditions, kind)
 

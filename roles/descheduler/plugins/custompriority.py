@@ -9,15 +9,17 @@ from typing import Any, ClassVar
 from pydantic import Field, model_validator
 
 from koord.accounting.resources import add_into, parse
+from koord.api import names
 from koord.api.objects import Pod
 from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel
 from koord.config.selectors import compile_selector
+from roles.descheduler.columns import Columns
 from roles.descheduler.framework.effects import PAUSE, Cordon, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
-from roles.descheduler.nodefit import Placeable
 from roles.descheduler.picture import NodeView, PodView, Vector, pod_view
+from roles.descheduler.plugins.firstfit import FirstFit
 from roles.descheduler.selection import Namespaces, PodChoice, PodSelector, node_selector
 
 MODES = ("BestEffort", "DrainNode")
@@ -116,16 +118,16 @@ class CustomPriority:
         drain = self.args.mode == "DrainNode"
         present = {node.name for node in nodes}
         self._drains = {name: found for name, found in self._drains.items() if name in present}
-        taken: dict[str, Vector] = {}  # target -> what pods of this round are expected to take there
+        columns = yield from Columns.paced([node for _, members in levels for node in members])
         for index, (level, sources) in enumerate(levels[:-1]):
-            targets = [node for _, later in levels[index + 1 :] for node in later]
+            targets = FirstFit(columns, [node for _, later in levels[index + 1 :] for node in later], labels=self.args.node_fit)
             for source in sources:
                 if handle.pause(1 + len(source.everyone)):
                     yield PAUSE
                 if drain:
-                    yield from self._drain(level, source, targets, taken, handle)
+                    yield from self._drain(level, source, targets, handle)
                 else:
-                    yield from self._best_effort(level, source, targets, taken, handle)
+                    yield from self._best_effort(level, source, targets, handle)
 
     def _grouped(self, nodes: list[NodeView]) -> list[tuple[str, list[NodeView]]]:
         """Nodes by the first level that they match; levels without nodes are left out."""
@@ -146,33 +148,34 @@ class CustomPriority:
         chosen = [views.get(pod.metadata.uid) or pod_view(pod, None) for pod in source.everyone if not refuse(pod)]
         return sorted((view for view in chosen if not view.leaving), key=_size)
 
-    def _best_effort(self, level: str, source: NodeView, targets: list[NodeView], taken: dict[str, Vector], handle: Handle) -> Turn:
+    def _best_effort(self, level: str, source: NodeView, targets: FirstFit, handle: Handle) -> Turn:
         """Every pod that fits a target leaves; room that is expected to be taken is not promised twice."""
         reason = f"evicting from {level} priority resource to lower priority resource"
         misses = 0
         for view in self._candidates(source, handle):
-            if handle.pause(1 + len(targets)):
+            if handle.pause():
                 yield PAUSE
-            target = self._target(view, targets, taken, drain=False) if self.args.node_fit else None
-            if self.args.node_fit and target is None:
+            target = targets.of(view, view.requests) if self.args.node_fit else ""
+            if self.args.node_fit and not target:
                 misses += 1
                 if misses >= GIVE_UP_AFTER:
                     handle.note(f"node {source.name}: {misses} pods in a row fit no cheaper node, the others are not tried")
                     return
                 continue
             misses = 0
-            name = target.name if target is not None else ""
-            if (yield Evict(view.pod, reason, name, dry_run=self.args.dry_run)) and name:
-                add_into(taken.setdefault(name, {}), {**view.requests, "pods": 1})
+            if (yield Evict(view.pod, reason, target, dry_run=self.args.dry_run)) and target:
+                targets.take(target, view.requests)
 
-    def _drain(self, level: str, source: NodeView, targets: list[NodeView], taken: dict[str, Vector], handle: Handle) -> Turn:
+    def _drain(self, level: str, source: NodeView, targets: FirstFit, handle: Handle) -> Turn:
         """All pods that may leave find a place, or none of them leaves. What limits let leave later leaves in later rounds, and the cordon
         stays until then."""
         drain = self._drains.get(source.name)
         if drain is None and self._given_up.get(source.name, 0.0) > handle.now:
             return
         candidates = self._candidates(source, handle)
-        where = (yield from self._plan(source, candidates, targets, taken, handle)) if candidates else None
+        if drain is None and not self.args.dry_run and candidates and _cordoned_before(source):
+            drain = self._drains[source.name] = Drain(_reason(level, source), True, handle.now)
+        where = (yield from self._plan(source, candidates, targets, handle)) if candidates else None
         if drain is None:
             if where and (drain := (yield from self._begin(level, source, where, handle))) is not None:
                 yield from self._go_on(drain, source, where, handle)
@@ -189,22 +192,20 @@ class CustomPriority:
             yield from self._give_up(drain, source, f"nothing has left it for {handle.now - drain.progress:.0f} s", handle)
 
     def _plan(
-        self, source: NodeView, candidates: list[PodView], targets: list[NodeView], taken: dict[str, Vector], handle: Handle
+        self, source: NodeView, candidates: list[PodView], targets: FirstFit, handle: Handle
     ) -> Generator[Effect, bool, list[tuple[PodView, str]] | None]:
         """A place for every pod, or None and why in a note."""
-        plan = {name: dict(vector) for name, vector in taken.items()}
         where: list[tuple[PodView, str]] = []
         for view in candidates:
-            if handle.pause(1 + len(targets)):
+            if handle.pause():
                 yield PAUSE
-            target = self._target(view, targets, plan, drain=True)
-            if target is None:
+            target = targets.of(view, _wanted(view, node_fit=self.args.node_fit))
+            if not target:
                 handle.note(f"node {source.name} is not drained: no cheaper node has room for pod {view.key}")
+                targets.give_back((name, own.requests) for own, name in where)
                 return None
-            add_into(plan.setdefault(target.name, {}), {**view.requests, "pods": 1})
-            where.append((view, target.name))
-        taken.clear()
-        taken.update(plan)
+            targets.take(target, view.requests)
+            where.append((view, target))
         return where
 
     def _begin(
@@ -215,7 +216,7 @@ class CustomPriority:
             if why := handle.pre_eviction_filter(view.pod):
                 handle.note(f"node {source.name} is not drained: pod {view.key} may not leave: {why}")
                 return None
-        reason, dry_run = f"drain node {source.name} (sourcePriority={level})", self.args.dry_run
+        reason, dry_run = _reason(level, source), self.args.dry_run
         cordon = self.args.auto_cordon and not source.node.spec.unschedulable
         if cordon and not (yield Cordon(source.node, True, reason, dry_run)):
             return None
@@ -254,24 +255,21 @@ class CustomPriority:
             yield Cordon(source.node, False, why, self.args.dry_run)
         handle.note(f"the drain of node {source.name} is given up: {why}")
 
-    def _target(self, view: PodView, targets: list[NodeView], taken: dict[str, Vector], *, drain: bool) -> NodeView | None:
-        """The first target that the pod fits, and in a drain has cpu, memory and a slot left for it."""
-        pod = Placeable(view)
-        asked = container_requests(view.pod)
-        for target in targets:
-            promised = taken.get(target.name, {})
-            if self.args.node_fit and pod.unfit(target, promised):
-                continue
-            if not drain or _has_room(target, promised, asked):
-                return target
-        return None
+
+def _reason(level: str, source: NodeView) -> str:
+    return f"drain node {source.name} (sourcePriority={level})"
 
 
-def _has_room(target: NodeView, promised: Vector, asked: Vector) -> bool:
-    """Whether cpu, memory and a pod slot remain on the target beside what is promised."""
+def _cordoned_before(source: NodeView) -> bool:
+    """Whether an earlier process has cordoned the node for a drain whose end it has not seen."""
+    return source.node.spec.unschedulable and names.ANNOTATION_DRAIN_CORDONED in source.node.metadata.annotations
+
+
+def _wanted(view: PodView, *, node_fit: bool) -> Vector:
+    """What a target must have left in a drain: cpu, memory and a slot, and with node fit everything that the pod requests."""
+    asked = container_requests(view.pod)
     wanted = {"cpu": asked.get("cpu", 0), "memory": asked.get("memory", 0), "pods": 1}
-    used = {**target.requested, "pods": len(target.pods)}
-    return all(target.allocatable.get(name, 0) - used.get(name, 0) - promised.get(name, 0) >= value for name, value in wanted.items())
+    return {**wanted, **{name: max(value, wanted.get(name, 0)) for name, value in view.requests.items()}} if node_fit else wanted
 
 
 def container_requests(pod: Pod) -> Vector:

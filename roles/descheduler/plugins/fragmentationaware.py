@@ -12,6 +12,7 @@ from koord.accounting.resources import sub
 from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel
 from roles.descheduler.columns import Columns
+from roles.descheduler.cost import eviction_cost
 from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
@@ -86,7 +87,7 @@ class FragmentationAware:
             handle.note("the plugin is paused by its arguments")
             return
         selected = [node for node in nodes if self._nodes is None or self._nodes.matches(node.node.metadata.labels)]
-        columns = Columns(selected)
+        columns = yield from Columns.paced(selected)
         for node in selected:
             if handle.pause(1 + len(node.everyone)):
                 yield PAUSE
@@ -111,7 +112,7 @@ class FragmentationAware:
             after = imbalance(sub(node.requested, view.requests), node.allocatable, self.args.resources)
             if not view.leaving and before - after > self.args.min_improvement_threshold and not refuse(view.pod):
                 gains.append((view, after))
-        for view, after in sorted(gains, key=lambda entry: entry[1]):  # stable: the first wins a tie
+        for view, after in sorted(gains, key=lambda entry: (entry[1], eviction_cost(entry[0].pod))):  # stable: the first wins a tie
             target = columns.elsewhere(view) if self.args.node_fit else ""
             if target or not self.args.node_fit:
                 return view, after, target

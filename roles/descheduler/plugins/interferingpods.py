@@ -58,7 +58,7 @@ class RemoveInterferingPods:
             handle.note("the plugin is paused by its arguments")
             return
         selected = [node for node in nodes if self._nodes is None or self._nodes.matches(node.node.metadata.labels)]
-        columns = Columns(selected)
+        columns = yield from Columns.paced(selected)
         for node in selected:
             if handle.pause():
                 yield PAUSE

@@ -14,6 +14,7 @@ from koord.api import names
 from koord.api.times import parse_time
 from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel
+from roles.descheduler.cost import eviction_cost
 from roles.descheduler.framework.effects import PAUSE, Annotate, Evict, PluginError, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
@@ -133,12 +134,12 @@ class ScaleDownBinPack:
         return sum(weight * requests.get(name, 0) / allocatable[name] for name, weight in held)
 
     def _within(self, entry: Ranked) -> list[PodView]:
-        """A node's pods: the largest first, then the newest."""
+        """A node's pods: those whose eviction costs less first, then the largest, then the newest."""
 
-        def key(view: PodView) -> tuple[float, float, str, str]:
+        def key(view: PodView) -> tuple[int, float, float, str, str]:
             meta = view.pod.metadata
             created = parse_time(meta.creation_timestamp) if meta.creation_timestamp else 0.0
-            return -self._share(view.requests, entry.node.allocatable), -created, meta.namespace, meta.name
+            return eviction_cost(view.pod), -self._share(view.requests, entry.node.allocatable), -created, meta.namespace, meta.name
 
         return sorted(entry.eligible, key=key)
 

@@ -157,6 +157,8 @@ ANNOTATION_MIGRATION_PROFILE; PodMigrationJob; descheduler; descheduler; Profile
 ANNOTATION_MIGRATION_WORKLOAD; PodMigrationJob; descheduler; descheduler; Workload of the pod.
 ANNOTATION_MIGRATION_RELIEF; PodMigrationJob; descheduler; descheduler; Nodes where a pod that moves for load may go, and its use.
 ANNOTATION_MIGRATION_AVOID; PodMigrationJob; descheduler; descheduler; Nodes, by comma, whose place was given back.
+ANNOTATION_LAST_CHECKPOINT; Pod; user; descheduler; When the pod last saved its work (RFC 3339); its leaving costs what was done since.
+ANNOTATION_DRAIN_CORDONED; Node; descheduler; descheduler; The node was cordoned for a drain; who gives the drain up takes the cordon back.
 ANNOTATION_MIGRATION_PAUSED; PodMigrationJob; descheduler; descheduler; Seconds for which the job was paused, and since when it is.
 ANNOTATION_POD_ARBITRATING; Pod; –; –; Known for compatibility; nothing reads it.
 ANNOTATION_RECOMMENDATION_BOUNDS; Recommendation; manager; users; Lower and upper bound by container.
@@ -174,6 +176,8 @@ ANNOTATION_GANG_NETWORK_TOPOLOGY_SPEC; Pod, PodGroup; user; scheduler; Layers wi
 ANNOTATION_POD_DELETION_COST; Pod; user, descheduler; ReplicaSet controller, descheduler; Lower is deleted first when a workload shrinks.
 ANNOTATION_DESCHEDULER_EVICT; Pod; user; descheduler; Its presence: the pod may always leave.
 ANNOTATION_DESCHEDULER_PREFER_NO_EVICTION; Pod; user; descheduler; Its presence: the pod leaves last, or not at all.
+ANNOTATION_REQUEST_EVICT_ONLY; Pod; user; descheduler; Somebody else moves it when it is to be evicted (gate EvictionsInBackground).
+ANNOTATION_EVICTION_IN_PROGRESS; Pod; who moves the pod; descheduler; That goes on; nobody asks again (gate EvictionsInBackground).
 ANNOTATION_CONFIG_SOURCE; Pod; kubelet; descheduler; Where the kubelet has the pod from.
 ANNOTATION_CONFIG_MIRROR; Pod; kubelet; descheduler; Mark of static pods.
 ANNOTATION_API_APPROVED; CustomResourceDefinition; installer; API server; Approval that kinds of Kubernetes' groups must carry.

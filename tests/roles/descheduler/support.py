@@ -180,14 +180,14 @@ async def eventually(condition: Callable[[], Any], seconds: float = 20.0) -> Any
 
 
 @asynccontextmanager
-async def descheduling(objects: Iterable[Obj], text: str) -> AsyncIterator[Running]:
+async def descheduling(objects: Iterable[Obj], text: str, gates: dict[str, bool] | None = None) -> AsyncIterator[Running]:
     """A server with the objects, the scheduler at work on it, and the descheduler started."""
     async with running_server(crds=True) as server, server.client() as client, scheduling(client):
         namespaces = sorted({obj["metadata"].get("namespace", "default") for obj in objects} - {"default"})
         await put(client, *({"kind": "Namespace", "metadata": {"name": name}} for name in namespaces), *objects)
         informers = InformerFactory(client)
         recorder = Recorder("descheduler")
-        app = App(Options(parse_configuration(text, "test"), "test"), client=client, informers=informers, recorder=recorder)
+        app = App(Options(parse_configuration(text, "test"), "test", gates), client=client, informers=informers, recorder=recorder)
         life = Life()
         task = asyncio.ensure_future(app.run(life))
         try:

@@ -277,7 +277,7 @@ def test_high_node_utilization_empties_the_emptiest() -> None:
         (
             "LowNodeUtilization",
             {"thresholds": {"cpu": 5}, "targetThresholds": {"cpu": 9}, "metricsUtilization": {"source": "Prometheus"}},
-            "metricsUtilization.source: 'Prometheus' is not served",
+            "with source Prometheus the one resource is MetricResource",
         ),
         ("HighNodeUtilization", {"thresholds": {"cpu": 101}}, "101 must be from 0 to 100"),
         ("DefaultEvictor", {"priorityThreshold": {"value": 1, "name": "x"}}, "only one of value and name"),

@@ -82,14 +82,14 @@ def test_which_pods_migration_controller_lets_leave(args: Obj, wanted: set[str])
 @pytest.mark.parametrize(
     ("args", "wanted"),
     [
-        ({}, USUAL | {"never"}),
-        ({"evictFailedBarePods": True}, USUAL | {"never", "bare-failed"}),
-        ({"evictDaemonSetPods": True}, USUAL | {"never", "daemon"}),
-        ({"ignorePvcPods": True}, USUAL - {"claim"} | {"never"}),
-        ({"priorityThreshold": {"name": "important"}}, USUAL - {"important"} | {"never"}),
+        ({}, USUAL),
+        ({"evictFailedBarePods": True}, USUAL | {"bare-failed"}),
+        ({"evictDaemonSetPods": True}, USUAL | {"daemon"}),
+        ({"ignorePvcPods": True}, USUAL - {"claim"}),
+        ({"priorityThreshold": {"name": "important"}}, USUAL - {"important"}),
         ({"labelSelector": {"matchLabels": {"app": "web"}}}, {"labelled", "forced"}),
-        ({"minReplicas": 2}, USUAL - {"elsewhere"} | {"never"}),  # in its namespace the owner has one pod only
-        ({"podProtections": {"defaultDisabled": ["PodsWithLocalStorage", "SystemCriticalPods"]}}, USUAL | {"never", "scratch", "critical"}),
+        ({"minReplicas": 2}, USUAL - {"elsewhere"}),  # in its namespace the owner has one pod only
+        ({"podProtections": {"defaultDisabled": ["PodsWithLocalStorage", "SystemCriticalPods"]}}, USUAL | {"scratch", "critical"}),
         ({"podProtections": {"extraEnabled": ["PodsWithPVC", "PodsWithoutPDB"]}}, {"forced", "labelled"}),
         (
             {
@@ -98,7 +98,7 @@ def test_which_pods_migration_controller_lets_leave(args: Obj, wanted: set[str])
                     "config": {"PodsWithPVC": {"protectedStorageClasses": [{"name": "precious"}]}},
                 }
             },
-            USUAL | {"never"},
+            USUAL,
         ),
         ({"namespaceLabelSelector": {"matchLabels": {"kubernetes.io/metadata.name": "other"}}}, {"elsewhere"}),
         ({"minPodAge": "1h"}, {"forced"}),

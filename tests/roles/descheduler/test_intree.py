@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -149,6 +150,48 @@ def test_a_drain_in_which_nothing_leaves_is_given_up_and_not_begun_anew_each_rou
     assert asked(PATIENCE + 60, 1, left=2) == ["p1", "p2"]  # in progress: nobody touches the cordon
     assert asked(PATIENCE + 120, 0, left=1) == ["p2"]
     assert asked(2 * PATIENCE + 100, 0, left=1) == ["p2", "uncordon"]  # nothing has left for half an hour
+
+
+@pytest.mark.feature("DS-CP-02")
+def test_a_drain_that_a_restart_has_forgotten_is_ended_by_the_next_process() -> None:
+    """The cordon of a process that was killed in a drain is taken back when nothing leaves; a person's cordon stays."""
+
+    def after_restart(annotations: dict[str, str]) -> list[str]:
+        args = {"evictionOrder": LEVELS, "mode": "DrainNode", "autoCordon": True}
+        plugin = CustomPriority(CustomPriorityArgs.model_validate(args), 60.0)
+        source, target = (convert(each, Node) for each in priced(lo="8"))
+        source = convert({**priced(lo="8")[0], "spec": {"unschedulable": True}}, Node)
+        source.metadata.annotations.update(annotations)
+        mine = [convert(pod("p0", "x", meta={"uid": "p0"}), Pod)]
+        found: list[str] = []
+        for now in (0.0, 60.0, PATIENCE + 60.0):
+            views = [node_view(source, mine, None, now=now), node_view(target, [], None, now=now)]
+            turn, answer = plugin.turn(views, Handle("p", "CustomPriority", now, [])), None
+            with contextlib.suppress(StopIteration):
+                while True:
+                    effect = turn.send(answer)
+                    found += ["cordon" if effect.on else "uncordon"] if isinstance(effect, Cordon) else []
+                    answer = not isinstance(effect, Evict)
+        return found
+
+    assert "uncordon" in after_restart({names.ANNOTATION_DRAIN_CORDONED: "true"})
+    assert after_restart({}) == []
+
+
+@pytest.mark.feature("DS-CP-02")
+def test_the_cordon_of_a_drain_is_marked() -> None:
+    objects = [*priced(lo="8"), pod("a", "x", cpu="1"), pod("b", "x", cpu="2")]
+    args = {"evictionOrder": LEVELS, "mode": "DrainNode", "autoCordon": True}
+
+    async def scenario() -> None:
+        text = configuration({"balance": ["CustomPriority"]}, {"CustomPriority": args})
+        async with descheduling(objects, text) as running:
+            await running.wait_rounds(1)
+            found = await running.client.get(kinds.NODES, "x")
+            assert found["spec"]["unschedulable"]
+            assert found["metadata"]["annotations"][names.ANNOTATION_DRAIN_CORDONED] == "true"
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.feature("DS-CP-02")

@@ -34,6 +34,49 @@ ARGS: dict[str, Obj] = {
 }
 
 
+@pytest.mark.feature("DS-CP-01")
+def test_a_search_for_the_first_fit_looks_once_at_targets_that_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every pod of a shape began at the first target again: pods times targets, minutes for ten thousand nodes."""
+    asked: Counter[str] = Counter()
+
+    def counting(of: type, name: str) -> None:
+        real = getattr(of, name, None)
+        if real is None:
+            return
+
+        def wrapped(*args: Any, **more: Any) -> Any:
+            asked[name] += 1
+            return real(*args, **more)
+
+        monkeypatch.setattr(of, name, wrapped)
+
+    counting(Columns, "has_room")
+    counting(Placeable, "unfit")
+    sources, targets = 20, 100
+    made = []
+    for number in range(sources + targets):
+        meta = {"name": f"n{number:03}", "labels": {"zone": "z0" if number < sources else "z1"}}
+        node = convert({"metadata": meta, "status": {"allocatable": {"cpu": "1", "memory": "1Gi", "pods": "110"}}}, Node)
+        spec = {"nodeName": meta["name"], "containers": [{"name": "c", "resources": {"requests": {"cpu": "500m"}}}]}
+        metas = [
+            {"name": f"p{number}-{each}", "namespace": "d", "uid": f"{number}-{each}"} for each in range(10 if number < sources else 0)
+        ]
+        made.append(node_view(node, [convert({"metadata": each, "spec": spec}, Pod) for each in metas], None, now=0.0))
+    row = registry.PLUGIN_TYPES["CustomPriority"]
+    plugin = row.make(row.args.model_validate(ARGS["CustomPriority"]), 60.0)
+    turn, answer = plugin.turn(made, Handle("p", "CustomPriority", 0.0, [Counted()])), None
+    left: list[str] = []
+    while True:
+        try:
+            effect = turn.send(answer)
+        except StopIteration:
+            break
+        answer = True
+        left += [effect.target] if isinstance(effect, Evict) else []
+    assert Counter(left) == dict.fromkeys((f"n{number:03}" for number in range(sources, sources + targets)), 2)
+    assert sum(asked.values()) <= 2 * (sources * 10 + targets)
+
+
 class Counted:
     """A filter that lets every pod go, and counts how often it is asked."""
 

@@ -15,6 +15,7 @@ from koord.api.times import parse_time
 from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel
 from koord.config.selectors import compile_selector
+from roles.descheduler.cost import eviction_cost
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.picture import NodeView, PodView
 from roles.descheduler.selection import Namespaces
@@ -87,15 +88,16 @@ def in_name_order(views: Iterable[PodView]) -> list[PodView]:
 
 
 def least_important_first(views: Iterable[PodView]) -> list[PodView]:
-    """Priority low to high (none is lowest), pods that had rather stay last among equals, then BestEffort, Burstable, Guaranteed."""
+    """Priority low to high (none is lowest), pods that had rather stay last among equals, then BestEffort, Burstable, Guaranteed, then
+    what the eviction costs by its annotation."""
     return sorted(in_name_order(views), key=lambda view: importance(view.pod))
 
 
-def importance(pod: Pod) -> tuple[float, bool, int]:
+def importance(pod: Pod) -> tuple[float, bool, int, int]:
     """The key of `least_important_first`."""
     priority = float("-inf") if pod.spec.priority is None else float(pod.spec.priority)
     stays = names.ANNOTATION_DESCHEDULER_PREFER_NO_EVICTION in pod.metadata.annotations
-    return priority, stays, _QOS.get(kubernetes_qos(pod), 1)
+    return priority, stays, _QOS.get(kubernetes_qos(pod), 1), eviction_cost(pod)
 
 
 def statuses(pod: Pod, *, init: bool, ephemeral: bool = False) -> Iterator[ContainerStatus]:

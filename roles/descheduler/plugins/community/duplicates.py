@@ -10,6 +10,7 @@ from typing import ClassVar
 import msgspec
 
 from koord.api.objects import Pod
+from roles.descheduler.cost import eviction_cost
 from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
@@ -39,7 +40,7 @@ class Duplicates:
 
 
 class RemoveDuplicates:
-    """A Balance plugin without memory. On each node the oldest pod is the one that stays."""
+    """A Balance plugin without memory. On each node the pod whose eviction costs most stays, among equals the oldest."""
 
     name: ClassVar[str] = "RemoveDuplicates"
     point: ClassVar[str] = BALANCE
@@ -74,7 +75,7 @@ class RemoveDuplicates:
     def _collect(self, node: NodeView, handle: Handle, found: dict[OwnerKey, Duplicates]) -> None:
         seen: Counter[PodKey] = Counter()
         pods = [view.pod for view in candidates(node, handle, self._chosen)]
-        for pod in sorted(pods, key=lambda pod: -age(pod, handle.now)):
+        for pod in sorted(pods, key=lambda pod: (-eviction_cost(pod), -age(pod, handle.now))):
             key, owners = _pod_key(pod), _owner_keys(pod)
             for owner in owners:
                 entry = found.setdefault(owner, Duplicates())

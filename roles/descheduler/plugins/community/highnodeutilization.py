@@ -63,6 +63,8 @@ class HighNodeUtilization:
             if handle.pause():
                 yield PAUSE
             measured.append(Requested.of(node, self.args.thresholds))
+        if handle.pause(len(measured)):
+            yield PAUSE
         sources = [node for node in measured if node.under(self._thresholds)]
         is_source = {node.view.name for node in sources}
         targets = [node for node in measured if node.view.name not in is_source and not node.view.node.spec.unschedulable]

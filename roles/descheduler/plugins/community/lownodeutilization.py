@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from pydantic import Field, model_validator
@@ -10,7 +11,7 @@ from koord.config.errors import ConfigError
 from roles.descheduler.framework.effects import PAUSE, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
-from roles.descheduler.picture import NodeView
+from roles.descheduler.picture import NodeView, PodView, Vector
 from roles.descheduler.plugins.community.common import LenientModel
 from roles.descheduler.plugins.community.requested import (
     BASIC,
@@ -21,9 +22,7 @@ from roles.descheduler.plugins.community.requested import (
     check_percentages,
     headroom,
 )
-
-KUBERNETES_METRICS = "KubernetesMetrics"
-METRIC_EXPIRES = 180.0  # seconds after which a NodeMetric says nothing any more
+from roles.descheduler.usage import EXPIRES, KUBERNETES_METRICS, METRIC_RESOURCE, PROMETHEUS, WHOLE, Reading, key_of
 
 
 class EvictionLimits(LenientModel):
@@ -33,21 +32,35 @@ class EvictionLimits(LenientModel):
     """Pods that leave one node in a round at most; unset: no limit."""
 
 
+class PrometheusQuery(LenientModel):
+    """What Prometheus is asked."""
+
+    query: str = Field("instance:node_cpu:rate:sum", min_length=1)
+    """A query with a sample a node: label `instance` is the node's name, the value a share from 0 to 1."""
+
+
 class MetricsUtilization(LenientModel):
     """Where real usage comes from."""
 
     source: str = ""
-    """`KubernetesMetrics`: the NodeMetrics of koordlet. Prometheus is not served."""
+    """`KubernetesMetrics`: the NodeMetrics of koordlet, and the metrics server for nodes without one. `Prometheus`: a query."""
     metrics_server: bool = False
     """Older form of source KubernetesMetrics."""
+    prometheus: PrometheusQuery | None = None
+    """With source Prometheus: what it is asked. The file's metricsProviders say where it is."""
 
     @model_validator(mode="after")
     def _accepted(self) -> MetricsUtilization:
-        if self.source != KUBERNETES_METRICS and not (self.metrics_server and not self.source):
-            raise ConfigError(
-                "source", f"{self.source!r} is not served; accepted: {KUBERNETES_METRICS}, which reads koordlet's NodeMetrics"
-            )
+        if not self.source and self.metrics_server:
+            self.source = KUBERNETES_METRICS
+        if self.source not in (KUBERNETES_METRICS, PROMETHEUS):
+            raise ConfigError("source", f"{self.source!r} is not served; accepted: {KUBERNETES_METRICS}, {PROMETHEUS}")
         return self
+
+    @property
+    def key(self) -> str:
+        """By what the reading of this source is found."""
+        return key_of(self.source, (self.prometheus or PrometheusQuery()).query if self.source == PROMETHEUS else "")
 
 
 class LowNodeUtilizationArgs(LenientModel):
@@ -62,11 +75,11 @@ class LowNodeUtilizationArgs(LenientModel):
     number_of_nodes: int = Field(0, ge=0)
     """Pods leave only if more than so many nodes are below the thresholds."""
     metrics_utilization: MetricsUtilization | None = None
-    """Real usage instead of requests, as koordlet reports it."""
+    """Real usage instead of requests. With Prometheus the one threshold is `MetricResource`."""
     evictable_namespaces: ExcludedNamespaces | None = None
     """Namespaces whose pods stay."""
     eviction_limits: EvictionLimits | None = None
-    """How many pods may leave in a round."""
+    """How many pods may leave in a round. With Prometheus one a node if unset: what a pod's leaving does to the answer is not known."""
 
     @model_validator(mode="after")
     def _accepted(self) -> LowNodeUtilizationArgs:
@@ -77,6 +90,9 @@ class LowNodeUtilizationArgs(LenientModel):
         for name, low in self.thresholds.items():
             if not self.use_deviation_thresholds and low > self.target_thresholds[name]:
                 raise ConfigError(f"thresholds.{name}", f"{low} must not be above targetThresholds.{name}, {self.target_thresholds[name]}")
+        metrics = self.metrics_utilization
+        if metrics is not None and metrics.source == PROMETHEUS and self.thresholds.keys() != {METRIC_RESOURCE}:
+            raise ConfigError("thresholds", f"with source Prometheus the one resource is {METRIC_RESOURCE}")
         if self.evictable_namespaces is not None:
             self.evictable_namespaces.check("evictableNamespaces")
         return self
@@ -90,39 +106,72 @@ class LowNodeUtilization:
 
     def __init__(self, args: LowNodeUtilizationArgs, interval: float) -> None:
         self.args = args
-        self._by_usage = args.metrics_utilization is not None
+        self._metrics = args.metrics_utilization
+        self.reads = self._metrics.key if self._metrics is not None else ""
         self._stay = frozenset(args.evictable_namespaces.exclude if args.evictable_namespaces is not None else ())
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
         """Classify, then let pods leave while their node is above target and the targets have room."""
+        reading = handle.readings.get(self.reads)
         measured: list[Requested] = []
         for node in nodes:
             if handle.pause():
                 yield PAUSE
-            if not self._by_usage:
-                measured.append(Requested.of(node, self.args.thresholds))
-            elif node.usage is not None and node.metric_age < METRIC_EXPIRES:
-                measured.append(Requested.used(node, self.args.thresholds))
+            found = self._measured(node, reading)
+            if found is not None:
+                measured.append(found)
             else:
-                handle.note(f"node {node.name} is left out: it does not report its usage")
+                handle.note(f"node {node.name} is left out: it is not known what it uses")
+        if handle.pause(len(measured)):
+            yield PAUSE
         low_limits, high_limits = self._limits(measured)
-        low = [node for node in measured if node.under(low_limits) and not node.view.node.spec.unschedulable]
-        is_low = {node.view.name for node in low}
-        high = [node for node in measured if node.view.name not in is_low and node.over(high_limits)]
+        low: list[Requested] = []
+        high: list[Requested] = []
+        for found in measured:
+            if handle.pause():
+                yield PAUSE
+            if found.under(low_limits) and not found.view.node.spec.unschedulable:
+                low.append(found)
+            elif found.over(high_limits):
+                high.append(found)
         if why := self._why_not(len(low), len(high), len(measured)):
             handle.note(why)
             return
         yield from Leaving(
-            by_usage=self._by_usage,
+            taken=self._taken(reading),
             sources=sorted(high, key=lambda node: -node.weight),
             targets=low,
             budget=headroom(low, high_limits),
             still=lambda node: bool(node.over(high_limits)),
             allowed=lambda view: view.pod.metadata.namespace not in self._stay and not handle.filter(view.pod),
-            reason=lambda node: _reason(node, high_limits, "usage" if self._by_usage else "requests"),
-            per_node=self.args.eviction_limits.node if self.args.eviction_limits is not None else None,
+            reason=lambda node: _reason(node, high_limits, "usage" if self._metrics is not None else "requests"),
+            per_node=self._per_node(),
             pause=handle.pause,
         ).turn()
+
+    def _measured(self, node: NodeView, reading: Reading | None) -> Requested | None:
+        """What counts of a node; None if that is not known."""
+        if self._metrics is None:
+            return Requested.of(node, self.args.thresholds)
+        if self._metrics.source == KUBERNETES_METRICS and node.usage is not None and node.metric_age < EXPIRES:
+            return Requested.used(node, self.args.thresholds, node.usage, lambda view: view.usage or {})
+        usage = reading.nodes.get(node.name) if reading is not None else None
+        if reading is None or usage is None:
+            return None
+        if self._metrics.source == PROMETHEUS:
+            return Requested(node, dict(usage), {METRIC_RESOURCE: WHOLE})
+        return Requested.used(node, self.args.thresholds, usage, self._taken(reading))
+
+    def _taken(self, reading: Reading | None) -> Callable[[PodView], Vector]:
+        """What a pod's leaving takes from its node."""
+        if self._metrics is None:
+            return lambda view: view.requests
+        told = reading.pods if reading is not None else {}
+        return lambda view: view.usage or told.get((view.pod.metadata.namespace, view.pod.metadata.name), {})
+
+    def _per_node(self) -> int | None:
+        given = self.args.eviction_limits.node if self.args.eviction_limits is not None else None
+        return 1 if given is None and self._metrics is not None and self._metrics.source == PROMETHEUS else given
 
     def _limits(self, nodes: list[Requested]) -> tuple[dict[str, float], dict[str, float]]:
         """Low and high limits in percent. With deviations a low threshold of 0 ignores the resource."""

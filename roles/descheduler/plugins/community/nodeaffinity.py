@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
 from typing import ClassVar
 
 import msgspec
@@ -12,7 +13,7 @@ from koord.api.objects import Node, Pod
 from koord.api.selectors import SelectorError, node_selector_term
 from koord.config.errors import ConfigError
 from roles.descheduler.columns import Columns
-from roles.descheduler.framework.effects import PAUSE, Evict, Turn
+from roles.descheduler.framework.effects import PAUSE, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import DESCHEDULE
 from roles.descheduler.nodefit import affinity_matches
@@ -59,7 +60,7 @@ class RemovePodsViolatingNodeAffinity:
                 log.error("nodeAffinityType %r is not known; accepted: %s, %s", kind, REQUIRED, PREFERRED)
 
     def _required(self, nodes: list[NodeView], handle: Handle) -> Turn:
-        columns = Columns(nodes)
+        columns = yield from Columns.paced(nodes)
         for node in nodes:
             for view in in_name_order(node.pods):
                 if handle.pause():
@@ -72,7 +73,7 @@ class RemovePodsViolatingNodeAffinity:
                     yield Evict(view.pod, f"node {node.name} does not match the pod's required node affinity", target)
 
     def _preferred(self, nodes: list[NodeView], handle: Handle) -> Turn:
-        columns = Columns(nodes)
+        columns = yield from Columns.paced(nodes)
         best_of: dict[bytes, int] = {}  # the preferences of pods of one workload are the same
         for node in nodes:
             for view in in_name_order(node.pods):
@@ -82,13 +83,23 @@ class RemovePodsViolatingNodeAffinity:
                     continue
                 key = msgspec.json.encode(view.pod.spec.affinity)
                 if key not in best_of:
-                    best_of[key] = max(weight(view.pod, other.node) for other in nodes)
+                    best_of[key] = yield from _best(view.pod, nodes, handle)
                 for _ in columns.learn():
                     yield PAUSE
                 own, best = weight(view.pod, node.node), best_of[key]
                 if best > own and (target := columns.anywhere(view)):
                     reason = f"node {node.name} matches the pod's preferred node affinity by {own}, the best node by {best}"
                     yield Evict(view.pod, reason, target, {"weight": own, "best": best})
+
+
+def _best(pod: Pod, nodes: list[NodeView], handle: Handle) -> Generator[Effect, bool, int]:
+    """The largest weight that any node has for the pod."""
+    best = 0
+    for node in nodes:
+        if handle.pause():
+            yield PAUSE
+        best = max(best, weight(pod, node.node))
+    return best
 
 
 def _requires(pod: Pod) -> bool:

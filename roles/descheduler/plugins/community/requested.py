@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -47,31 +47,32 @@ class Requested:
 
     view: NodeView
     usage: Vector
+    capacity: Vector
 
     @classmethod
     def of(cls, view: NodeView, resources: Iterable[str]) -> Requested:
         """The resources that count, and always cpu, memory and pods. Pods that are on their way out do not count: an earlier round
         has relieved the node of them already."""
         usage = {name: len(view.pods) if name == "pods" else view.requested.get(name, 0) for name in {*resources, *BASIC}}
-        made = cls(view, usage)
+        made = cls(view, usage, view.allocatable)
         for pod in view.pods:
             if pod.leaving:
                 made.give(pod.requests)
         return made
 
     @classmethod
-    def used(cls, view: NodeView, resources: Iterable[str]) -> Requested:
-        """The same by what the node reports that its pods and its system use, without the pods that are on their way out."""
-        usage = {name: len(view.pods) if name == "pods" else (view.usage or {}).get(name, 0) for name in {*resources, *BASIC}}
-        made = cls(view, usage)
+    def used(cls, view: NodeView, resources: Iterable[str], told: Vector, taken: Callable[[PodView], Vector]) -> Requested:
+        """The same by what the node and (`taken`) its pods are told to use, without the pods that are on their way out."""
+        usage = {name: len(view.pods) if name == "pods" else told.get(name, 0) for name in {*resources, *BASIC}}
+        made = cls(view, usage, view.allocatable)
         for pod in view.pods:
             if pod.leaving:
-                made.give({"pods": 1} if pod.accepted else pod.usage or {})
+                made.give({} if pod.accepted and told is view.usage else taken(pod))
         return made
 
     def percent(self, name: str) -> float:
         """Usage in percent of allocatable; a resource that the node does not have is not used."""
-        capacity = self.view.allocatable.get(name, 0)
+        capacity = self.capacity.get(name, 0)
         return 100.0 * self.usage.get(name, 0) / capacity if capacity else 0.0
 
     def under(self, thresholds: Mapping[str, float]) -> bool:
@@ -100,7 +101,7 @@ def headroom(targets: Iterable[Requested], limits: Mapping[str, float]) -> Vecto
     total: Vector = {}
     for target in targets:
         for name, used in target.usage.items():
-            capacity = target.view.allocatable.get(name, 0)
+            capacity = target.capacity.get(name, 0)
             total[name] = total.get(name, 0) + int(limits.get(name, 100.0) * 0.01 * capacity) - used
     return total
 
@@ -117,11 +118,15 @@ class Leaving:
     reason: Callable[[Requested], str]
     per_node: int | None = None
     pause: Callable[[int], bool] = lambda _: False
-    by_usage: bool = False
+    taken: Callable[[PodView], Vector] = lambda view: view.requests
 
     def turn(self) -> Turn:
         """Source by source, the least important pod first."""
+        if self.pause(len(self.targets)):
+            yield PAUSE
         taints = distinct_taints(self.targets)
+        if self.pause(len(self.targets)):
+            yield PAUSE
         for source in self.sources:
             evicted = 0
             if self.pause(1 + len(source.view.pods)):
@@ -133,16 +138,18 @@ class Leaving:
                     continue
                 if (yield Evict(view.pod, self.reason(source))):
                     evicted += 1
-                    for name, value in source.give((view.usage or {}) if self.by_usage else view.requests).items():
+                    for name, value in source.give(self.taken(view)).items():
                         self.budget[name] = self.budget.get(name, 0) - value
 
     def _goes_on(self, source: Requested) -> bool:
         return self.still(source) and all(left > 0 for left in self.budget.values())
 
 
-def distinct_taints(targets: Iterable[Requested]) -> list[tuple[Taint, ...]]:
+def distinct_taints(targets: Sequence[Requested]) -> list[tuple[Taint, ...]]:
     """The sets of taints that targets have, each once."""
-    found = {msgspec.json.encode(target.view.node.spec.taints): tuple(target.view.node.spec.taints) for target in targets}
+    found: dict[bytes, tuple[Taint, ...]] = {b"": ()} if any(not target.view.node.spec.taints for target in targets) else {}
+    tainted = (tuple(target.view.node.spec.taints) for target in targets if target.view.node.spec.taints)
+    found |= {msgspec.json.encode(taints): taints for taints in tainted}
     return list(found.values())
 
 

@@ -91,8 +91,8 @@ class DomainMap:
 class DomainMaps:
     """Which nodes form which domains. Constraints that differ in their selectors only share a map."""
 
-    def __init__(self, nodes: Sequence[NodeView]) -> None:
-        self.columns = Columns(nodes)
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
         self._maps: dict[str, DomainMap] = {}
 
     def filled(self, spread: Spread, views: Sequence[PodView]) -> tuple[list[Domain], int, int]:

@@ -11,6 +11,7 @@ from pydantic import model_validator
 
 from koord.api.objects import Pod
 from koord.api.selectors import SelectorError
+from roles.descheduler.columns import Columns
 from roles.descheduler.framework.effects import PAUSE, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
@@ -58,7 +59,7 @@ class RemovePodsViolatingTopologySpreadConstraint:
                 if self._chosen(view.pod) and not view.leaving:
                     pods.add(view)
                     self._collect(view.pod, seen, spreads.setdefault(view.pod.metadata.namespace, {}))
-        maps = DomainMaps(nodes)
+        maps = DomainMaps((yield from Columns.paced(nodes)))
         leaving: dict[str, tuple[PodView, str]] = {}
         for namespace, found in sorted(spreads.items()):
             for spread in found.values():
@@ -106,14 +107,14 @@ class RemovePodsViolatingTopologySpreadConstraint:
 
         for domain in domains:
             # the last ones leave first: pods that stay anyway stand in front, then those bound to nodes, then the important ones
-            order: dict[str, tuple[bool, bool, bool, float, bool, int]] = {}
+            order: dict[str, tuple[bool, bool, bool, float, bool, int, int]] = {}
             for view in domain.pods:
                 if handle.pause():
                     yield PAUSE
                 evictable = not handle.filter(view.pod)
                 fit = evictable and len(domain.pods) > average and fits_below(view)
-                priority, stays, qos = importance(view.pod)
-                order[view.pod.metadata.uid] = (fit, evictable, not _bound_to_nodes(view.pod), -priority, not stays, -qos)
+                priority, stays, qos, cost = importance(view.pod)
+                order[view.pod.metadata.uid] = (fit, evictable, not _bound_to_nodes(view.pod), -priority, not stays, -qos, -cost)
             domain.pods.sort(key=lambda view: order[view.pod.metadata.uid])
         moved = moves(domains, average, spread.max_skew, spread.most(count))
         return [view for view in moved if not self.args.topology_balance_node_fit or fits_below(view)]

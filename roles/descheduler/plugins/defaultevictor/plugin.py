@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from koord.api import kinds
@@ -14,7 +14,9 @@ from roles.descheduler.fitting import OtherNodes
 from roles.descheduler.framework.evicting import EvictOptions, EvictResult, NoController, Setup
 from roles.descheduler.picture import NodeView
 from roles.descheduler.plugins.defaultevictor.args import DefaultEvictorArgs
+from roles.descheduler.plugins.defaultevictor.background import Background
 from roles.descheduler.plugins.defaultevictor.protections import Protections, Surroundings
+from roles.descheduler.protection import forced
 
 
 class DefaultEvictor(NoController):
@@ -25,6 +27,7 @@ class DefaultEvictor(NoController):
     def __init__(self, args: DefaultEvictorArgs, setup: Setup) -> None:
         self.args = args
         self._setup = setup
+        self._background = Background(setup.clock, on=setup.gates.enabled("EvictionsInBackground"))
         self._protections = Protections(args)
         self._nodes = OtherNodes(setup.world, args.node_selector) if args.node_fit else None
         informers, held = setup.informers, self._protections.held
@@ -41,6 +44,7 @@ class DefaultEvictor(NoController):
 
     async def prepare(self, pods: Iterable[Pod]) -> None:
         """Wait until the caches that it reads are filled."""
+        self._setup.world.gangs.forget_assumed()
         for informer in (self._budgets, self._claims, self._namespaces):
             if informer is not None:
                 await informer.wait_synced()
@@ -53,12 +57,26 @@ class DefaultEvictor(NoController):
             await self._nodes.see(nodes)
 
     def filter(self, pod: Pod) -> str:
-        """Why the pod is protected."""
-        return self._protections.refuse(pod, self._surroundings())
+        """Why the pod is protected, or its gang cannot do without it."""
+        if self._background.under_way(pod):
+            return "its eviction in background is under way"
+        return self._protections.refuse(pod, self._surroundings()) or ("" if forced(pod) else self._setup.world.gangs.refuse(pod))
 
     def pre_eviction_filter(self, pod: Pod) -> str:
         """Why its namespace protects it, or why no other node could take it."""
         return self._protections.refuse_namespace(pod, self._surroundings()) or (self._nodes.refuse(pod) if self._nodes else "")
+
+    def assume(self, pod: Pod) -> Callable[[], None]:
+        """Count the pod, which a dry run lists, as gone from its gang."""
+        return self._setup.world.gangs.assume(pod)
+
+    def leaving(self, pod: Pod) -> bool:
+        """Whether somebody takes the pod away in background."""
+        return self._background.under_way(pod)
+
+    def accepted(self, pod: Pod) -> bool:
+        """Nobody can tell before the pod is gone."""
+        return False
 
     async def evict(self, pod: Pod, options: EvictOptions) -> EvictResult:
         """Ask the Eviction API, for this very pod. A disruption budget's no is an answer."""
@@ -67,9 +85,13 @@ class DefaultEvictor(NoController):
         try:
             await self._setup.client.evict(meta.namespace, meta.name, uid=meta.uid, options=options.delete_options)
         except errors.ApiError as error:
+            if self._background.begun(pod, error):
+                metrics.evicted("background", *labels)
+                return EvictResult(True, f"its eviction in background has begun: {error}")
             metrics.evicted("error", *labels)
             why = "a disruption budget does not allow it now" if isinstance(error, errors.TooManyRequests) else "the API server refused"
             return EvictResult(False, f"{why}: {error}")
+        self._setup.world.gangs.left(pod)
         metrics.evicted("success", *labels)
         note = f"Pod evicted from node {pod.spec.node_name} by {options.plugin}: {options.reason}"
         self._setup.events.event(reference(pod, kinds.PODS), "Normal", "Descheduled", note, action="Migrating")

@@ -63,6 +63,11 @@ class Detectors:
             detector = self._by_node[node] = Detector()
         return detector.mark_abnormal(condition, now)
 
+    def run_of(self, node: str) -> int:
+        """In how many rounds in a row the node was hot while it was not yet abnormal; 0 when it is, or nothing is known."""
+        detector = self._by_node.get(node)
+        return detector.abnormal if detector is not None and detector.until is None else 0
+
     def reset(self, node: str) -> None:
         if detector := self._by_node.get(node):
             detector.reset()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from koord.decisions.record import Number
+from koord.decisions.record import Number, Term
 from roles.descheduler.framework.effects import Tell
 from roles.descheduler.framework.handle import Handle, node_subject
 from roles.descheduler.picture import NodeView
@@ -36,9 +36,10 @@ def classified(handle: Handle, pool: Pool, placed: Placed) -> None:
     handle.record(node_subject(view), "Classified", f"{placed.node_class.value}: {', '.join(parts)}", numbers)
 
 
-def relieved(handle: Handle, pool: Pool, placed: Placed, outcome: str) -> None:
-    """What became of a hot node."""
-    handle.record(node_subject(placed.view), "Relieved", outcome, {"pool": pool.name})
+def relieved(handle: Handle, pool: Pool, placed: Placed, outcome: str, terms: tuple[Term, ...] = (), *, cooling: bool = False) -> None:
+    """What became of a hot node; `cooling`: what has been told to leave, or is on its way out, suffices."""
+    numbers: dict[str, Number] = {"pool": pool.name, "hot": "false" if cooling else "true"}
+    handle.record(node_subject(placed.view), "Relieved", outcome, numbers, terms)
 
 
 def measured(view: NodeView, effect: Measured) -> Tell:

@@ -10,28 +10,14 @@ from koord.api.objects import Pod
 from koord.api.priority import PriorityClass
 from koord.api.qos import QoSClass, kubernetes_qos, pod_qos_raw
 from koord.api.times import parse_time
+from roles.descheduler.cost import canonical_int32, eviction_cost, restart_cost
 from roles.descheduler.picture import NodeView, PodView, Vector
+
+__all__ = ["canonical_int32", "eviction_cost", "hottest_first", "leaving_order", "node_score", "pod_rank", "usage_score"]
 
 _CLASS_ORDER = {PriorityClass.FREE: 0, PriorityClass.BATCH: 1, PriorityClass.MID: 2, PriorityClass.PROD: 3, PriorityClass.NONE: 4}
 _KUBERNETES_ORDER = {"BestEffort": 0, "Burstable": 1, "Guaranteed": 2}
 _QOS_ORDER = {QoSClass.BE: 0, QoSClass.LS: 1, QoSClass.LSR: 2, QoSClass.LSE: 3, QoSClass.SYSTEM: 3, QoSClass.NONE: 4}
-_INT32 = range(-(2**31), 2**31)
-
-
-def canonical_int32(text: str | None) -> int | None:
-    """A canonical decimal int32 ("-5", "0", "12"); None for everything else, "+1" and "007" too."""
-    if not text:
-        return None
-    digits = text.removeprefix("-")
-    if not digits.isascii() or not digits.isdigit() or (digits[0] == "0" and text != "0"):
-        return None
-    value = int(text)
-    return value if value in _INT32 else None
-
-
-def eviction_cost(pod: Pod) -> int:
-    """Annotation scheduling.koordinator.sh/eviction-cost; an invalid value counts as 0, 2147483647 means never."""
-    return canonical_int32(pod.metadata.annotations.get(names.ANNOTATION_EVICTION_COST)) or 0
 
 
 def node_score(usage: Mapping[str, int], allocatable: Mapping[str, int], weights: Mapping[str, int]) -> int:
@@ -71,13 +57,15 @@ def pod_rank(pod: Pod, priority_class: PriorityClass) -> tuple[int, ...]:
     )
 
 
-def leaving_order(pods: list[PodView], excess: Vector, weights: Mapping[str, int]) -> list[PodView]:
-    """Candidates in the order in which they leave; among equals a pod without a metric comes last."""
+def leaving_order(pods: list[PodView], excess: Vector, weights: Mapping[str, int], now: float = 0.0) -> list[PodView]:
+    """Candidates in the order in which they leave: before their use counts what work would be lost with them (`now`, in seconds since
+    the epoch, tells how much). Among equals a pod without a metric comes last."""
 
     def key(view: PodView) -> tuple[object, ...]:
         pod = view.pod
         return (
             pod_rank(pod, view.priority_class),
+            restart_cost(pod, now),
             -usage_score(view, excess, weights),
             -parse_time(pod.metadata.creation_timestamp) if pod.metadata.creation_timestamp else 0.0,
             view.key,

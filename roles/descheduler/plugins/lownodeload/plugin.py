@@ -86,6 +86,8 @@ class LowNodeLoad:
                 if pool.selector is None or (node.name not in processed and pool.selector.matches(node.node.metadata.labels))
             ]
             processed |= yield from self._run_pool(pool, chosen, handle)
+            if handle.pause(len(chosen)):
+                yield PAUSE
         self._effects.not_hot(self._seen[False].measured - self._seen[True].hot)
         for prod, seen in self._seen.items():
             self._detectors[prod].clean_round(seen.measured - seen.hot)
@@ -102,18 +104,20 @@ class LowNodeLoad:
                 fresh.append(node)
         classifier = Classifier(fresh, pool)
         placed: list[Placed] = []
+        by_class: ByClass = {cls: [] for cls in NodeClass}
         for node in classifier.measured:
             if handle.pause():
                 yield PAUSE
-            placed.append(classifier.place(node))
-        by_class: ByClass = {cls: [node for node in placed if node.node_class == cls] for cls in NodeClass}
-        for entry in placed:
-            if handle.pause():
-                yield PAUSE
+            entry = classifier.place(node)
+            placed.append(entry)
+            by_class[entry.node_class].append(entry)
             explain.classified(handle, pool, entry)
+        if handle.pause(len(placed)):
+            yield PAUSE
         abnormal = self._abnormal(pool, by_class, handle)
         if why := self._early_exit(pool, by_class, abnormal, placed):
             handle.note(f"pool {pool.name}: {why}")
+            self._left_hot(pool, by_class, why, handle)
             return set()
         yield from self._passes(pool, by_class, abnormal, handle)
         return {node.view.name for node in by_class[NodeClass.HOT]}
@@ -137,6 +141,14 @@ class LowNodeLoad:
         self._seen[True].hot |= hot_names | {node.view.name for node in by_class[NodeClass.PROD_HOT]}
         return found
 
+    def _left_hot(self, pool: Pool, by_class: ByClass, why: str, handle: Handle) -> None:
+        """Say of each hot node why nothing was done for it."""
+        for prod, cls in ((False, NodeClass.HOT), (True, NodeClass.PROD_HOT)):
+            for node in by_class[cls]:
+                run, wanted = self._detectors[prod].run_of(node.view.name), pool.anomaly.consecutive_abnormalities
+                young = f"hot in {run} rounds in a row, pods leave when it was so in more than {wanted}" if 0 < run <= wanted else ""
+                explain.relieved(handle, pool, node, f"still hot: {young or why}")
+
     def _early_exit(self, pool: Pool, by_class: ByClass, abnormal: dict[bool, list[Placed]], placed: list[Placed]) -> str:
         low = [*by_class[NodeClass.LOW], *by_class[NodeClass.BOTH_LOW]]
         prod_low = by_class[NodeClass.PROD_LOW]
@@ -158,7 +170,8 @@ class LowNodeLoad:
 
     def _passes(self, pool: Pool, by_class: ByClass, abnormal: dict[bool, list[Placed]], handle: Handle) -> Turn:
         low, both, prod_low = by_class[NodeClass.LOW], by_class[NodeClass.BOTH_LOW], by_class[NodeClass.PROD_LOW]
-        columns, max_age = Columns([node.view for nodes in by_class.values() for node in nodes]), self.args.node_metric_expiration_seconds
+        max_age = self.args.node_metric_expiration_seconds
+        columns = yield from Columns.paced([node.view for nodes in by_class.values() for node in nodes])
         room = add(headroom(low, prod=False), headroom(both, prod=False))
         first = Pass(pool, False, abnormal[False], [*low, *both], room, columns, max_age)
         yield from self._run_pass(first, handle)
@@ -177,8 +190,9 @@ class LowNodeLoad:
         for node in run.sources:
             minutes = self._effects.hot_for(node.view.name, handle.now) / 60
             since = f", hot for {minutes:.0f} min" if minutes >= 1 else ""
-            explain.relieved(handle, run.pool, node, outcome[node.view.name].message + since)
-            if outcome[node.view.name].cooling:
+            found = outcome[node.view.name]
+            explain.relieved(handle, run.pool, node, found.message + since, found.terms, cooling=found.cooling)
+            if found.cooling:
                 self._detectors[run.prod].reset(node.view.name)
             else:
                 self._detectors[run.prod].normal(node.view.name)

@@ -81,6 +81,20 @@ class Room:
         order = np.argsort(-share[numbers], kind="stable")[:count]
         return [self.targets[number] for number in numbers[order]]
 
+    def nearest(self, view: PodView, usage: Vector, *, node_fit: bool) -> str:
+        """Which target comes nearest to taking the pod, and what is missing there: something of a threshold, or what node fit says."""
+        if not self.targets:
+            return "no node is low"
+        fit = self._columns.fitting(view, self._among)[self._place] if node_fit else np.ones(len(self.targets), dtype=bool)
+        if not fit.any():
+            told = ", ".join(f"{count} x {why}" for why, count in sorted(self._columns.why_not(view, self._among).items()))
+            return f"of {len(self.targets)} low nodes: {told}"
+        short = np.minimum(self._left - self._column(usage, view.is_prod)[:, None], 0.0)
+        share = np.where(fit, (short * self._per_high).min(axis=0), -np.inf)
+        number = int(share.argmax())
+        lacks = [f"{int(-short[row, number])} of {name}" for row, (name, _) in enumerate(self._rows) if short[row, number] < 0]
+        return f"{self.targets[number].view.name} would be above its threshold by {', '.join(dict.fromkeys(lacks))}"
+
     def take(self, target: Placed, view: PodView, usage: Vector) -> None:
         """Count a pod at a target for the rest of the round."""
         number = next(index for index, each in enumerate(self.targets) if each is target)

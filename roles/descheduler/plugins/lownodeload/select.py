@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from koord.accounting.resources import add_into, sub_into
+from koord.decisions.record import Term
 from roles.descheduler.arrivals import estimate
 from roles.descheduler.columns import Columns
-from roles.descheduler.framework.effects import PAUSE, Evict, Turn
+from roles.descheduler.framework.effects import PAUSE, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Filter, Handle
 from roles.descheduler.picture import PodView, Vector, restrict
 from roles.descheduler.plugins.lownodeload import explain
@@ -17,8 +19,10 @@ from roles.descheduler.plugins.lownodeload.classify import Placed, over
 from roles.descheduler.plugins.lownodeload.effect import Effects
 from roles.descheduler.plugins.lownodeload.order import hottest_first, leaving_order
 from roles.descheduler.plugins.lownodeload.room import Room, ceiling
+from roles.descheduler.plugins.lownodeload.stuck import NO_PLACE, Kept, terms
 from roles.descheduler.relief import TARGETS, Relief
 
+EXPLAINED = 25  # nodes of a pass of which is said what would help
 _REASONS = 5  # the most frequent ones that a record names
 
 
@@ -28,6 +32,8 @@ class Outcome:
 
     cooling: bool
     message: str
+    terms: tuple[Term, ...] = ()
+    """Of a node that stays hot: what keeps its pods, and what would help."""
 
 
 @dataclass(slots=True)
@@ -42,6 +48,7 @@ class Pass:
     columns: Columns
     max_age: float = 0.0
     expected: dict[str, list[tuple[Vector, bool]]] = field(default_factory=dict)  # target node -> usage of pods sent there in thought
+    explained: int = 0
     _room: Room | None = None
 
     def usage(self, node: Placed) -> Vector:
@@ -90,7 +97,7 @@ def relieve(
         if why := effects.why_not(view.name, handle.now):
             outcome[view.name] = Outcome(False, why)
             continue
-        source = _Source(by_name[view.name], run, refuse, node_fit, dry_run)
+        source = _Source(by_name[view.name], run, refuse, handle, node_fit, dry_run)
         before = dict(view.usage or {})
         yield from source.relieve(outcome)
         if source.left and not dry_run:
@@ -107,10 +114,12 @@ class _Source:
     node: Placed
     run: Pass
     refuse: Filter
+    handle: Handle
     node_fit: bool
     dry_run: bool
     under_way: Vector = field(default_factory=dict)
     kept: Counter[str] = field(default_factory=Counter)  # reasons for which pods stayed
+    staying: dict[str, tuple[PodView, str]] = field(default_factory=dict)  # pods that stayed, by uid, and the first reason of each
     moving: int = 0
     left: list[str] = field(default_factory=list)  # uids of the pods that were told to leave
     relieved: Vector = field(default_factory=dict)  # what they use
@@ -124,16 +133,17 @@ class _Source:
                 add_into(self.under_way, {**restrict(view.usage or {}, run.pool.resources), "pods": 1})
         high = run.high(self.node)
         excess = {each: self._usage()[each] - high[each] for each in self._over()}
-        for view in leaving_order(self._possible(), excess, run.pool.weights):
+        for view in leaving_order(self._possible(), excess, run.pool.weights, self.handle.now):
             if not self._over():
                 break
             if spent := [each for each, left in sorted(run.budget.items()) if left <= 0]:
-                outcome[name] = Outcome(False, f"still hot{self._sum()}, and the low nodes have no room left for {', '.join(spent)}")
+                why = f"still hot{self._sum()}, and the low nodes have no room left for {', '.join(spent)}"
+                outcome[name] = Outcome(False, why, (yield from self._why()))
                 return
             yield from self._ask(view)
         if self._over():
             why = ", ".join(f"{count} x {reason}" for reason, count in self.kept.most_common(_REASONS)) or "none is left"
-            outcome[name] = Outcome(False, f"still hot{self._sum()}; pods that stay: {why}")
+            outcome[name] = Outcome(False, f"still hot{self._sum()}; pods that stay: {why}", (yield from self._why()))
         else:
             told = f"hot until the pods have gone: {self.evicted} evictions begun and {self.moving} migrations under way suffice"
             outcome[name] = Outcome(True, told if self.evicted or self.moving else "not hot any more")
@@ -142,12 +152,12 @@ class _Source:
         run = self.run
         targets = find_targets(view, run, node_fit=self.node_fit)
         if self.node_fit and not targets:
-            self.kept["it fits no low node" if view.usage is not None else "no metric tells of it"] += 1
+            self._keep(view, NO_PLACE if view.usage is not None else "no metric tells of it")
             return
         reason, numbers = explain.reason(self.node, run, self._over())
         keeps_to = relief(view, targets or run.room.targets[:TARGETS], run)
         if not (yield Evict(view.pod, reason, targets[0].view.name if targets else "", numbers, self.dry_run, keeps_to)):
-            self.kept["its eviction was refused"] += 1
+            self._keep(view, self.handle.refused.get(view.pod.metadata.uid) or "its eviction was refused")
             return
         self.evicted += 1
         self.left.append(view.pod.metadata.uid)
@@ -157,6 +167,35 @@ class _Source:
         if view.usage is not None:
             gone = {**restrict(view.usage, run.pool.resources), "pods": 1}
             sub_into(run.budget, {name: value for name, value in gone.items() if name in run.budget})
+
+    def _keep(self, view: PodView, reason: str) -> None:
+        self.kept[reason] += 1
+        self.staying[view.pod.metadata.uid] = (view, reason)
+
+    def _why(self) -> Generator[Effect, bool, tuple[Term, ...]]:
+        """What keeps the pods that stay, and the smallest change that would help; of the hottest nodes, for it costs a what-if a pod."""
+        if self.run.explained >= EXPLAINED:
+            return ()
+        self.run.explained += 1
+        run, high, usage = self.run, self.run.high(self.node), self._usage()
+        excess = {name: usage[name] - high[name] for name in self._over()}
+        kept = []
+        for view, reason in self.staying.values():
+            if self.handle.pause(4):
+                yield PAUSE
+            fits = reason != NO_PLACE and bool(find_targets(view, run, node_fit=self.node_fit))
+            reasons = [reason, *self.handle.reasons(view.pod)]
+            nearest = "" if fits or view.usage is None else run.room.nearest(view, expected_use(view), node_fit=self.node_fit)
+            kept.append(Kept(view.key, restrict(view.usage or {}, run.pool.resources), tuple(dict.fromkeys(reasons)), fits, nearest))
+        waiting = {
+            view.key: why for view in self.node.view.pods if view.leaving and not view.accepted and (why := self.handle.waits_for(view.pod))
+        }
+        by_pods: Vector = {"pods": sum(not view.accepted for view in self.node.view.pods)}
+        for view in self.node.view.pods:
+            if not view.accepted:
+                add_into(by_pods, view.usage or {})
+        outside = {name: run.usage(self.node)[name] - by_pods.get(name, 0) - high[name] for name in excess}
+        return terms(kept, waiting, excess, outside)
 
     def _usage(self) -> Vector:
         """What the node will use when those have left whose migration goes on."""
@@ -175,7 +214,7 @@ class _Source:
             if view.leaving or (self.run.prod and not view.is_prod):
                 continue
             if reason := self.refuse(view.pod):
-                self.kept[reason] += 1
+                self._keep(view, reason)
             else:
                 found.append(view)
         return found

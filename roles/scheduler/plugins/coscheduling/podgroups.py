@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from koord import seams
+from koord.api.gangs import gang_name as gang_name_of
 from koord.api.kinds import PODGROUPS
 from koord.api.objects import Pod
 from koord.kube.errors import ApiError, NotFound
@@ -17,7 +18,6 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.plugins.coscheduling.book import Gang, GangBook
 from roles.scheduler.plugins.coscheduling.phases import Member, over, patch, shown, step
-from roles.scheduler.plugins.coscheduling.spec import gang_name_of
 
 log = logging.getLogger(__name__)
 

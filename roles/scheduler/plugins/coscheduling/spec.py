@@ -13,6 +13,7 @@ from koord.api.annotations import (
     parse_gang_groups,
     parse_gang_network_topology_spec,
 )
+from koord.api.gangs import gang_name as gang_name_of
 from koord.api.objects import PodGroup
 from koord.api.times import parse_duration
 from roles.scheduler.cluster.podinfo import PodInfo
@@ -69,16 +70,6 @@ class GangSpec:
 def gang_name(pod: PodInfo) -> str:
     """The name of a pod's gang, "" for a pod without one."""
     return gang_name_of(pod.labels, pod.pod.metadata.annotations or {})
-
-
-def gang_name_of(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
-    """The gang that labels and annotations name, "" for none."""
-    return (
-        labels.get(names.LABEL_POD_GROUP)
-        or labels.get(names.LABEL_POD_GROUP_NAME_DEPRECATED)
-        or annotations.get(names.ANNOTATION_GANG_NAME)
-        or ""
-    )
 
 
 def gang_id(pod: PodInfo) -> str:

@@ -1,0 +1,60 @@
+"""The first node, in a given order, that a pod fits: what plugins with an order of nodes ask for every pod of a cluster. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from roles.descheduler.columns import Columns
+from roles.descheduler.picture import NodeView, PodView, Vector
+
+
+class FirstFit:
+    """Targets in their order. Room on a target only gets less (until `give_back`), so a pod's search begins where the search for the last
+    pod of its shape has ended, and all searches together cost one pass for each shape.
+
+    `labels`: node selectors, affinity, taints and cordons count too; without, room alone does."""
+
+    def __init__(self, columns: Columns, targets: Sequence[NodeView], *, labels: bool) -> None:
+        self._columns = columns
+        self._labels = labels
+        self._rows = np.array([columns.row(target.name) for target in targets], dtype=np.int64)
+        self._among = columns.rows(targets)
+        self._ends: dict[bytes, tuple[Any, int]] = {}  # shape -> rows that suit it, and how many of them are known to be full
+
+    def of(self, view: PodView, wanted: Vector) -> str:
+        """The first target with `wanted` left (base units; "pods" is slots) that suits the pod, "" when there is none."""
+        shape = self._shape(view, wanted)
+        known = self._ends.get(shape)
+        rows, start = known if known is not None else (self._suited(view), 0)
+        for end in range(start, len(rows)):
+            if self._columns.has_room(int(rows[end]), wanted):
+                self._ends[shape] = (rows, end)
+                return self._columns.names[int(rows[end])]
+        self._ends[shape] = (rows, len(rows))
+        return ""
+
+    def take(self, target: str, requests: Vector) -> None:
+        """A pod is expected there."""
+        self._columns.promise(target, {**requests, "pods": 1})
+
+    def give_back(self, places: Iterable[tuple[str, Vector]]) -> None:
+        """Pods are expected there no more."""
+        for target, requests in places:
+            self._columns.promise(target, {name: -value for name, value in {**requests, "pods": 1}.items()})
+        self._ends.clear()
+
+    def _suited(self, view: PodView) -> Any:
+        if not self._labels:
+            return self._rows
+        suited = self._columns.suited(view, self._among)
+        return self._rows[suited[self._rows]]
+
+    def _shape(self, view: PodView, wanted: Vector) -> bytes:
+        if not self._labels:
+            return msgspec.json.encode(wanted)
+        spec = view.pod.spec
+        return msgspec.json.encode((wanted, spec.node_selector, spec.affinity.node_affinity if spec.affinity else None, spec.tolerations))
