@@ -97,11 +97,12 @@ async def _run(life: Life, options: Options, config: ClientConfig, decision_log:
     from koord.decisions.ring import RingSink
     from koord.kube.client import Client
     from koord.kube.informers import InformerFactory
-    from koord.process import metrics
+    from koord.process import metrics, tuning
     from koord.process.http import OpsServer
     from koord.process.serving import Serving, gate_for, tls_source
     from roles.koordlet.app import App, parse_address
 
+    tuning.collect_often()
     recorder = Recorder("koordlet", [RingSink(total=RECORDS), *decision_log.sinks("koordlet", life)])
     serving = Serving(
         cert_file=options.tls_cert_file,

@@ -7,6 +7,7 @@ Directories are relative to the cgroup root (v2) or to a subsystem's root (v1), 
 from __future__ import annotations
 
 import os
+from collections.abc import Set
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
@@ -141,6 +142,12 @@ class Cgroups:
         """Forget the paths that nobody asked for since the last call: groups come and go, and nobody says of each that it went."""
         self._aged = (self._paths, self._dirs)
         self._paths, self._dirs = {}, {}
+
+    def forget(self, directories: Set[str]) -> None:
+        """Forget the paths of groups that are gone, a pod's with those of its containers."""
+        for table in (self._paths, self._dirs, *self._aged):
+            for key in [key for key in table if key[1] in directories]:
+                del table[key]
 
     @property
     def v2(self) -> bool:

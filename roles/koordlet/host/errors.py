@@ -15,6 +15,12 @@ class HostFileError(HostError):
         self.path = path
         self.detail = detail
 
+    def again(self) -> HostFileError:
+        """The same error, never raised: one that was raised and is kept keeps every frame on its way, and what they held."""
+        other = type(self).__new__(type(self), *self.args)
+        other.path, other.detail = self.path, self.detail
+        return other
+
 
 class FileMissingError(HostFileError):
     """The file does not exist (its directory does)."""

@@ -114,15 +114,9 @@ class HostFiles:
                     self.reads += 1
                     self._memo[path] = data
                     return data
-            try:
-                got = self._fetch(path)
-            except HostFileError as error:
-                self._memo[path] = error
-                raise
-            self._memo[path] = got
-            return got
+            got = self._memo[path] = self._fetch(path)
         if isinstance(got, HostFileError):
-            raise got
+            raise got.again()
         return got
 
     def read_fresh(self, path: str) -> bytes:
@@ -137,7 +131,7 @@ class HostFiles:
     def exists(self, path: str) -> bool:
         return path in self._fds or os.path.exists(path)
 
-    def _fetch(self, path: str) -> bytes:
+    def _fetch(self, path: str) -> bytes | HostFileError:
         self.reads += 1
         kept = self._fds.get(path)
         if kept is not None:
@@ -148,17 +142,17 @@ class HostFiles:
                     return _read_all(self._pread, fd)
             except OSError as error:
                 if error.errno not in _GONE:
-                    raise HostFileError(path, f"cannot be read: {error.strerror}") from error
+                    return HostFileError(path, f"cannot be read: {error.strerror}")
             self.close(path)
         return self._open_and_read(path)
 
-    def _open_and_read(self, path: str) -> bytes:
+    def _open_and_read(self, path: str) -> bytes | HostFileError:
         try:
             fd = self._files.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
-            raise missing(path) from None
+            return missing(path)
         except OSError as error:
-            raise HostFileError(path, f"cannot be opened: {error.strerror}") from error
+            return HostFileError(path, f"cannot be opened: {error.strerror}")
         self.opens += 1
         keep = len(self._fds) < self._max_open
         try:
@@ -168,9 +162,7 @@ class HostFiles:
                 self._fds[path] = (fd, os.fstatvfs(fd).f_blocks == 0)
         except OSError as error:
             self._files.close(fd)
-            if error.errno in _GONE:
-                raise CgroupGoneError(path) from error
-            raise HostFileError(path, f"cannot be read: {error.strerror}") from error
+            return CgroupGoneError(path) if error.errno in _GONE else HostFileError(path, f"cannot be read: {error.strerror}")
         if not keep:
             self._files.close(fd)
         return data

@@ -17,6 +17,8 @@ _POD_KINDS = (kinds.POD_CPU, kinds.POD_MEMORY, kinds.POD_MEMORY_WITH_PAGE_CACHE)
 #: Series that end with their pod or container.
 _OF_A_POD = tuple(kind for kind, schema in kinds.SCHEMAS.items() if "pod_uid" in schema and "container_id" not in schema)
 _OF_A_CONTAINER = tuple(kind for kind, schema in kinds.SCHEMAS.items() if "container_id" in schema)
+#: Hierarchies of cgroup v1 whose files are kept open; the unified one of a hybrid machine has the pressure.
+_SUBSYSTEMS = ("cpu", "cpuset", "cpuacct", "memory", "blkio", "unified")
 _CONTAINER_KINDS = (kinds.CONTAINER_CPU, kinds.CONTAINER_MEMORY, kinds.CONTAINER_MEMORY_WITH_PAGE_CACHE)
 
 
@@ -200,8 +202,9 @@ class PodsCollector(Collector):
                         store.drop(kind, container_id=container.id)
         gone = {d for p in self._known.values() for d in _dirs(p)} - {d for p in pods for d in _dirs(p)}
         if gone:
-            subsystems = ("",) if host.cgroups.v2 else ("cpu", "cpuset", "cpuacct", "memory", "blkio")
+            subsystems = ("",) if host.cgroups.v2 else _SUBSYSTEMS
             host.files.forget_dir(*(host.cgroups.subsystem_dir(s, d) for d in gone for s in subsystems))
+            host.cgroups.forget(gone)
         self._known = now
         names = {p.key for p in pods} | {f"{p.key}/{c.name}" for p in pods for c in p.containers}
         self.troubles.keep({name + suffix for name in names for suffix in (" CPU", " memory", " NUMA memory")})

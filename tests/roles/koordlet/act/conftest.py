@@ -196,8 +196,10 @@ class World:
     def slo(self) -> SLO | None:
         return None if self.spec is None else effective_slo(self.spec)[0]
 
-    def snapshot(self) -> Snapshot:
-        self.machine.host.files.begin_tick()
+    def snapshot(self, *, fresh: bool = True) -> Snapshot:
+        """The picture of now; ``fresh`` reads all files anew."""
+        if fresh:
+            self.machine.host.files.begin_tick()
         return Snapshot(
             time=self.now,
             node_name="node-a",
