@@ -36,6 +36,16 @@ def keep_memory(threshold: int = 256 * 2**20) -> bool:
     return all([mallopt(_M_TRIM_THRESHOLD, threshold), mallopt(_M_MMAP_THRESHOLD, min(threshold, 32 * 2**20))])
 
 
+def give_back() -> bool:
+    """Return freed memory to the machine, also from the middle of the heap. False where the C library is another."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return False
+    trim.argtypes, trim.restype = [ctypes.c_size_t], ctypes.c_int
+    return bool(trim(0))
+
+
 def relax_collector() -> None:
     """Collect garbage less often: informer caches grow by the hundred thousand objects and hold no cycles."""
     gc.set_threshold(*GC_THRESHOLDS)

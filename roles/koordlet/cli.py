@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from koord import seams
 from koord.config.errors import ConfigError
 from koord.config.gates import KOORDLET, FeatureGates
 from koord.process.decisionlog import DecisionLog, decision_log_options
@@ -24,6 +25,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: Decision records in memory for each kind of subject: those of a full node's files and pods. Memory of a node is its pods'.
 RECORDS = 1000
+
+#: How often freed memory is returned to the machine (seconds).
+_GIVE_BACK = 60.0
 
 _TYPES: dict[str, Any] = {"str": str, "int": int, "float": float}
 
@@ -91,6 +95,15 @@ def command(
     sys.exit(life.run(main, name="koord koordlet"))
 
 
+async def _give_back(life: Life) -> None:
+    """What pods that are gone took, the machine gets back: once a minute, as their last traces are swept out."""
+    from koord.process import tuning
+
+    while not life.stopping.is_set():
+        await seams.sleep(_GIVE_BACK)
+        tuning.give_back()
+
+
 async def _run(life: Life, options: Options, config: ClientConfig, decision_log: DecisionLog) -> None:
     """Build what a process of its own needs, then live."""
     from koord.decisions.recorder import Recorder
@@ -103,6 +116,7 @@ async def _run(life: Life, options: Options, config: ClientConfig, decision_log:
     from roles.koordlet.app import App, parse_address
 
     tuning.collect_often()
+    life.spawn(_give_back(life), "memory")
     recorder = Recorder("koordlet", [RingSink(total=RECORDS), *decision_log.sinks("koordlet", life)])
     serving = Serving(
         cert_file=options.tls_cert_file,

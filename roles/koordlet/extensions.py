@@ -56,7 +56,7 @@ class Extensions:
     slo_defaults: dict[str, Any] = field(default_factory=dict)
     gates: dict[str, bool] = field(default_factory=dict)
     """``--qos-extension-plugins``."""
-    _complaints: set[str] = field(default_factory=set)
+    _complaints: dict[str, str] = field(default_factory=dict)
 
     # -- for extensions ------------------------------------------------------------------------------------------------------
 
@@ -100,22 +100,29 @@ class Extensions:
         added: dict[str, str] = {}
         for function in self.policies:
             try:
-                policy = function(pod)
-            except Exception as error:
+                found = _annotations(function(pod))
+            except (Exception, SystemExit) as error:
                 # a mistake in one extension must not cost the pod its isolation
-                self._complain(f"pod policy {getattr(function, '__name__', function)}: {type(error).__name__}: {error}")
+                self._complain(f"pod policy {getattr(function, '__name__', function)}", f"{type(error).__name__}: {error}")
                 continue
-            if policy is None:
-                continue
-            for key, value in ((ANNOTATION_CPU_BURST, policy.cpu_burst), (ANNOTATION_MEMORY_QOS, policy.memory_qos)):
-                if value is not None and key in missing and key not in added:
-                    added[key] = orjson.dumps(dict(value)).decode()
+            added |= {key: text for key, text in found.items() if key in missing and key not in added}
         return replace(pod, annotations={**pod.annotations, **added}) if added else pod
 
-    def _complain(self, text: str) -> None:
-        if text not in self._complaints:
-            self._complaints.add(text)
-            log.error("%s", text)
+    def _complain(self, who: str, what: str) -> None:
+        """Once a policy until it fails in another way: what it says may name each pod that comes."""
+        if self._complaints.get(who) != what:
+            log.log(logging.DEBUG if who in self._complaints else logging.ERROR, "%s: %s", who, what)
+            self._complaints[who] = what
+
+
+def _annotations(policy: Any) -> dict[str, str]:
+    """What a policy stands for. Raises TypeError."""
+    if policy is None:
+        return {}
+    if not isinstance(policy, PodPolicy):
+        raise TypeError(f"a PodPolicy or None is wanted, not {policy!r:.80}")
+    values = ((ANNOTATION_CPU_BURST, policy.cpu_burst), (ANNOTATION_MEMORY_QOS, policy.memory_qos))
+    return {key: orjson.dumps(dict(value)).decode() for key, value in values if value is not None}
 
 
 def parse_gates(text: str) -> dict[str, bool]:

@@ -1,8 +1,9 @@
-"""Interference detection: how often it is right, on series whose truth is known, and on real cgroups (root, v1) with `--real=N`.
+"""Interference detection: how often it is right, on series whose truth is known.
 
-Synthetic: a service with noise of its own (lognormal, bursts, Student's t with 2.5 degrees of freedom, a day's course) and eight batch pods
+A service with noise of its own (lognormal, bursts, Student's t with 2.5 degrees of freedom, a day's course) and eight batch pods
 that work in turns; one of them begins to disturb. The strategy itself decides, from samples as the collectors make them.
-usage: bench_interference.py [--quick] [--injections=N] [--days=N] [--interval=SECONDS] [--seed=N]
+usage: bench_interference.py [--quick] [--injections=N] [--days=N] [--known=SECONDS] [--interval=SECONDS] [--seed=N]
+`--known` is how long koordlet has seen the service before the ten minutes of quiet that each injection begins with.
 """
 
 from __future__ import annotations
@@ -178,16 +179,17 @@ class Scene:
         )  # fmt: skip
 
 
-def injected(count: int, interval: float, seed: int) -> tuple[int, int, int, list[float], list[float]]:
+def injected(count: int, known: float, interval: float, seed: int) -> tuple[int, int, int, list[float], list[float]]:
     """(injections, alarms with a culprit, right ones, seconds until the alarm, seconds from there to the name)"""
     named = right = 0
     until, naming = [], []
     for number in range(count):
         rng = random.Random(seed + number)
         rise, noise = rng.uniform(20, 60), NOISES[number % len(NOISES)]
-        found = Scene(noise, seed + number, interval, lambda now, rise=rise: rise if QUIET <= now < QUIET + LASTS else 0.0).run(
-            QUIET + LASTS
-        )
+        scene = Scene(noise, seed + number, interval, lambda now, rise=rise: rise if QUIET <= now < QUIET + LASTS else 0.0)
+        if known:
+            scene.known(known)
+        found = scene.run(QUIET + LASTS)
         alarms = [alarm for alarm in found.alarms if alarm[0] >= QUIET]
         named += sum(1 for _, who, _ in alarms if who)
         hits = [alarm for alarm in alarms if alarm[1] == "d/batch0"]
@@ -200,8 +202,8 @@ def injected(count: int, interval: float, seed: int) -> tuple[int, int, int, lis
 
 def rows(quick: bool) -> list[Row]:
     count, days = int(option("injections", "40" if quick else "240")), float(option("days", "1" if quick else "8"))
-    interval, seed = float(option("interval", "10")), int(option("seed", "1"))
-    total, named, right, until, naming = injected(count, interval, seed)
+    interval, seed, known = float(option("interval", "10")), int(option("seed", "1")), float(option("known", "7200"))
+    total, named, right, until, naming = injected(count, known, interval, seed)
     out = [
         Row("interference: precision", right / max(named, 1), "", 0.9, note=f"{right} of {named} named pods were the one; at least"),
         Row("interference: recall", right / total, "", 0.8, note=f"{right} of {total} injections of 20 to 60 points; at least"),

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 QUANTILE, SHARE = 0.995, 0.1
 #: So many values are never enough to raise it.
 IGNORED = 2.5
-#: While little is known the floor counts so many times; from so many values on less, until it counts once.
-CAUTION, EXPERIENCE = 4.0, 1440
+#: While little is known the floor counts so many times; from so many values (an hour of them) on less, until it counts once.
+CAUTION, EXPERIENCE = 4.0, 360
 #: After so long (seconds) a past value counts half: a burst an hour is remembered over a quiet day.
 HALF_LIFE = 12 * 3600.0
 #: Buckets of values: the first one reaches to LEAST, every next one to GROWTH times as much.

@@ -46,6 +46,8 @@ class Evicting(Protocol):
 
 @dataclass(slots=True)
 class _Running:
+    name: str
+    urgent: bool
     strategy: Strategy[Any]
     state: Any
     mode: Mode
@@ -77,7 +79,9 @@ class QOSManager:
         self._publish = publish
         self._offset: float | None = None
         self._now = float("-inf")
-        self._running = {s.name: _Running(s, s.initial(), modes(s.name)) for s in strategies if s.enabled and s.interval > 0}
+        self._running = {
+            s.name: _Running(s.name, bool(s.urgent), s, s.initial(), modes(s.name)) for s in strategies if s.enabled and s.interval > 0
+        }
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -96,17 +100,15 @@ class QOSManager:
         now = self._steady(snapshot.time, mono)
         for running in self._running.values():
             if running.due <= mono + _EARLY:
-                running.due = mono + running.strategy.interval
-                self._run(running, snapshot, now)
+                self._run(running, snapshot, now, mono)
 
     def run_now(self, name: str, snapshot: Snapshot, mono: float) -> None:
         """Kernel pressure: run a strategy out of turn if it relieves a stall, else only when it is due. One that is off stays off."""
         running = self._running.get(name)
         if running is None or snapshot.slo is None or not snapshot.pods_synced:
             return
-        if running.strategy.urgent or running.due <= mono + _EARLY:
-            running.due = mono + running.strategy.interval
-            self._run(running, snapshot, self._steady(snapshot.time, mono))
+        if running.urgent or running.due <= mono + _EARLY:
+            self._run(running, snapshot, self._steady(snapshot.time, mono), mono)
 
     def _steady(self, wall: float, mono: float) -> float:
         """Time for strategies (seconds): the wall clock as long as it keeps step with the monotonic one, and no leap of it."""
@@ -118,16 +120,17 @@ class QOSManager:
 
     # -- a strategy ----------------------------------------------------------------------------------------------------------
 
-    def _run(self, running: _Running, snapshot: Snapshot, now: float) -> None:
-        name, slo = running.strategy.name, snapshot.slo
+    def _run(self, running: _Running, snapshot: Snapshot, now: float, mono: float) -> None:
+        name, slo = running.name, snapshot.slo
         if slo is None or self._evicting.busy(name):
             return
         try:
+            running.due = mono + running.strategy.interval
             outcome: Outcome[Any] = running.strategy.decide(snapshot, slo, running.state, now)
             check_outcome(outcome, self._metrics)
             running.state = outcome.state
             self._carry_out(running, outcome, snapshot.time, now)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             # one strategy's mistake must not take the others' isolation away
             self._metrics.strategy_failures.inc(name)
             text = f"{type(error).__name__}: {error}"
@@ -140,7 +143,7 @@ class QOSManager:
             running.failed = ""
 
     def _carry_out(self, running: _Running, outcome: Outcome[Any], now: float, steady: float) -> None:
-        name, mode = running.strategy.name, running.mode
+        name, mode = running.name, running.mode
         applied = self._executor.apply(outcome.batches, rule=name, now=now, mode=mode)
         self._watch_journal(running, applied, now)
         if applied.would:
@@ -160,14 +163,19 @@ class QOSManager:
             self._evicting.submit(name, outcome.tasks, mode, lambda fresh: self._evicted(running, fresh, steady))
 
     def _evicted(self, running: _Running, fresh: int, now: float) -> None:
-        if fresh:
+        if not fresh:
+            return
+        try:
             running.state = running.strategy.evicted(running.state, now)
+        except (Exception, SystemExit):
+            self._metrics.strategy_failures.inc(running.name)
+            log.exception("strategy %s failed when it was told of evictions", running.name)
 
     def _watch_journal(self, running: _Running, applied: Applied, now: float) -> None:
         if applied.unjournalled == running.held_back:
             return
         running.held_back = applied.unjournalled
-        name = running.strategy.name
+        name = running.name
         verdict, message = "Enforcing", "old values are put on record again"
         if running.held_back:
             verdict, message = "HeldBack", f"only observing what is not on record: {applied.failed[-1].detail}"

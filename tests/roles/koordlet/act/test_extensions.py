@@ -8,7 +8,7 @@ import pytest
 
 from koord.api.kinds import NODESLOS
 from koord.process.errors import ConfigurationError
-from roles.koordlet.extensions import load
+from roles.koordlet.extensions import Extensions, PodPolicy, load
 from tests.support.koordlet import BE_TIER, GI, Cluster, agent, run, until
 
 EXTENSION = '''
@@ -144,3 +144,20 @@ def test_a_strategy_that_is_not_switched_on_does_not_run(tmp_path: Path) -> None
     path = tmp_path / "mine.py"
     path.write_text(EXTENSION)
     assert load([str(path)]).make_strategies(None, lambda name: True) == []  # type: ignore[arg-type]
+
+
+def _exits(pod):
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda pod: {"cpu_burst": {}}, lambda pod: PodPolicy(cpu_burst={"policy": object()}), lambda pod: PodPolicy(memory_qos=5), _exits],  # type: ignore[arg-type]
+)
+def test_a_policy_that_gives_what_none_can_use_costs_itself_only(world, caplog, wrong) -> None:
+    found = Extensions()
+    found.pod_policy(wrong)
+    found.pod_policy(lambda pod: PodPolicy(cpu_burst={"policy": "cpuBurstOnly"}))
+    pods = [found.with_policies(world.pod(f"p{number}", qos="LS")) for number in range(50)]
+    assert all(pod.annotations["koordinator.sh/cpuBurst"] == '{"policy":"cpuBurstOnly"}' for pod in pods)
+    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1

@@ -17,7 +17,7 @@ from roles.koordlet.actuation.executor import Mode
 from roles.koordlet.options import Options
 from roles.koordlet.qos import interference
 from roles.koordlet.qos.baseline import Baseline, aligned, covariance
-from roles.koordlet.qos.interference import InterferenceDetection
+from roles.koordlet.qos.interference import IN_A_ROW, InterferenceDetection, Watched
 from roles.koordlet.store import kinds
 from tests.support.koordlet import Cluster, agent, run, until
 
@@ -363,3 +363,14 @@ def test_from_network_counters_to_a_word_in_the_nodemetric(tmp_path, monkeypatch
             assert not await c.evicted("copier")
 
     run(tmp_path, story)
+
+
+def test_after_two_hours_a_service_is_known_well_enough_for_a_rise_of_twenty_points() -> None:
+    rng, watched, level = random.Random(5), Watched(), 0.0
+    for number in range(720):
+        level = 0.4 * level + rng.gauss(0, 0.9)
+        watched = watched.taken(6 * math.exp(0.3 * level), 10.0 * number, 5.0)
+    assert watched.high == 0
+    for number in range(720, 720 + IN_A_ROW):
+        watched = watched.taken(6 + 20.0 + rng.random(), 10.0 * number, 5.0)
+    assert watched.high == IN_A_ROW

@@ -238,3 +238,25 @@ def test_a_mistake_of_one_strategy_costs_its_turn_and_nothing_else(world, mistak
     assert len(good) == 1
     assert world.machine.metrics.strategy_failures.get("Bad") == 1
     assert world.machine.get("cpu.shares", "kubepods.slice") == "1024"
+
+
+@pytest.mark.feature("KA-PLG-01")
+@pytest.mark.parametrize("door", ["interval", "decide", "evicted"])
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit, AssertionError])
+def test_whatever_a_strategy_raises_at_any_door_the_others_go_on(world, door, kind):
+    mine, raising = stub("Bad", decide=lambda state, now: Outcome(state, tasks=("a task",))), []
+
+    def fails(*_):
+        if raising:
+            raise kind("mine")
+        return 1.0
+
+    made = type(mine)
+    setattr(made, door, property(fails) if door == "interval" else fails)
+    good: list[float] = []
+    manager, *_ = manage(world, mine, stub("Good", decide=lambda state, now: good.append(now) or Outcome(state)))
+    raising.append(True)
+    for second in (1.0, 2.0):
+        manager.tick(world.snapshot(), second)
+    assert len(good) == 2
+    assert world.machine.metrics.strategy_failures.get("Bad") == 2
