@@ -9,9 +9,17 @@ from typing import Any
 import orjson
 import pytest
 
+from koord import seams
+from roles.koordlet.host.cgroup import Cgroups
+from roles.koordlet.host.files import HostFiles
 from roles.koordlet.host.psi import parse_psi
+from roles.koordlet.host.root import HostRoot
+from roles.koordlet.qos.urgency import RISEN
+from roles.koordlet.sensing.pressure import PressureWatch
+from roles.koordlet.states.model import HostState
 from roles.sandbox.world.history import History
 from roles.sandbox.world.host.cpumanager import CpuManager, whole_cpus
+from roles.sandbox.world.host.door import Door
 from roles.sandbox.world.host.kernel import BURST, CPUS, IDLE, LIMIT, QUOTA, SHARES
 from roles.sandbox.world.host.layout import BESTEFFORT, HIGH, LEVELS, PSI, Layout
 from roles.sandbox.world.host.machine import Machine
@@ -263,3 +271,39 @@ def test_suppression_gives_services_their_time_back(node: Any) -> None:
     n.machine.set(TIER, QUOTA, "100000", "koordlet-n", "suppress")
     n.pass_on(4)
     assert held_up() == 0 < alone
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_koordlets_pressure_path_sees_a_service_that_needs_more(node: Any, version: int) -> None:
+    """Between two ticks, by the counters of this very moment: best-effort pods that fill the node are no news, a rise beside them is."""
+    n = node(version)
+    n.start(batch("b", 6000))
+    service = pod("service", {"cpu": "2"}, usage=10)
+    n.start(service)
+    surroundings = seams.System()
+    surroundings.files = Door(n.machine, "koordlet-n", lambda: False, lambda: None)
+    token = seams.use(surroundings)
+    try:
+        root = HostRoot.at(str(n.machine.root))
+        host = HostState(root, Cgroups.detect(root), HostFiles())
+        watch = PressureWatch(host, list, 6, lambda reason: None)
+
+        def looks(count: int) -> list[str]:
+            found = []
+            for _ in range(count):
+                n.clock.now += 0.1
+                host.files.begin_tick()
+                found.append(watch.look(n.clock.now))
+            return [reason for reason in found if reason]
+
+        told: list[str] = []
+        for _ in range(4):  # what is usual has to be learned
+            watch.ticked(n.clock.now)
+            told = looks(10)
+        assert told == []
+        service["metadata"]["annotations"]["sandbox.koordinator.sh/usage-percent"] = "100"
+        n.machine.advance()
+        assert RISEN in looks(5)
+        host.files.close_all()
+    finally:
+        seams.leave(token)
