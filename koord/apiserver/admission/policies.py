@@ -40,13 +40,11 @@ class PolicyAdmission:
         self._compiled: dict[str, tuple[int, Policy]] = {}
         if on:
             for name in (POLICIES, BINDINGS):
-                core.store.bucket(name).listeners.append(self._on_change)
+                core.store.bucket(name).listeners.append(self._reload)
             self._reload()
 
-    def _on_change(self, event: Event) -> None:
-        self._reload()
-
-    def _reload(self) -> None:
+    def _reload(self, event: Event | None = None) -> None:
+        """Take over what is stored now."""
         bindings: dict[str, list[Bound]] = {}
         for entry in self.core.store.bucket(BINDINGS).select(None):
             spec = entry.obj.get("spec") or {}

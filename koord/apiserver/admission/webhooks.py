@@ -207,14 +207,12 @@ class WebhookAdmission:
         self._validating: list[Hook] = []
         for on, name in ((mutating, MUTATING_BUCKET), (validating, VALIDATING_BUCKET)):
             if on:
-                core.store.bucket(name).listeners.append(self._on_change)
+                core.store.bucket(name).listeners.append(self._reload)
         self._on = (mutating, validating)
         self._reload()
 
-    def _on_change(self, event: Event) -> None:
-        self._reload()
-
-    def _reload(self) -> None:
+    def _reload(self, event: Event | None = None) -> None:
+        """Take over what is stored now."""
         for on, name, attribute in zip(self._on, (MUTATING_BUCKET, VALIDATING_BUCKET), ("_mutating", "_validating"), strict=True):
             setattr(self, attribute, compile_hooks([e.obj for e in self.core.store.bucket(name).entries.values()], self.core) if on else [])
         self.active = bool(self._mutating or self._validating)

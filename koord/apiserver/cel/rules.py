@@ -78,7 +78,7 @@ class RuleNode:
         elif isinstance(value, list) and self.items is not None:
             former_items = self._correlated(old)
             for at, item in enumerate(value):
-                self.items.check(item, former_items.get(self._identity(item)), (path, f"[{at}]"), causes)
+                self.items.check(item, former_items.get(self._identity(item)), (path, at), causes)
 
     def _identity(self, item: Any) -> tuple[Any, ...] | None:
         keys = self.node.raw.get("x-kubernetes-list-map-keys") if self.node.raw.get("x-kubernetes-list-type") == "map" else None

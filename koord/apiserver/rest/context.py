@@ -117,13 +117,10 @@ def check_identity(resource: Resource, obj: Obj, namespace: str, name: str) -> N
         meta = obj["metadata"] = {}
     elif type(meta) is not dict:
         raise bad_request("metadata: must be an object")
-    if resource.namespaced:
-        given = meta.get("namespace")
-        if given and given != namespace:
-            raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
-        meta["namespace"] = namespace
-    elif meta.get("namespace"):
+    if meta.get("namespace") and (not resource.namespaced or meta["namespace"] != namespace):
         raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+    if resource.namespaced:
+        meta["namespace"] = namespace
     if name:
         given = meta.get("name")
         if not given:
@@ -147,12 +144,13 @@ def prepare_create(resource: Resource, meta: Obj) -> None:
 
 def check_preconditions(resource: Resource, name: str, stored: Obj, uid: str, rv: str) -> None:
     """409 when the stored metadata is not what the caller wants to delete or bind."""
-    if uid and uid != stored["uid"]:
-        why = f"the UID in the precondition ({uid}) does not match the UID in record ({stored['uid']}). "
-        raise conflict(resource.kind, resource.group, name, why + "The object might have been deleted and then recreated")
-    if rv and rv != stored["resourceVersion"]:
-        why = f"the ResourceVersion in the precondition ({rv}) does not match the ResourceVersion in record ({stored['resourceVersion']}). "
-        raise conflict(resource.kind, resource.group, name, why + "The object might have been modified")
+    for what, wanted, known, happened in (
+        ("UID", uid, stored["uid"], "deleted and then recreated"),
+        ("ResourceVersion", rv, stored["resourceVersion"], "modified"),
+    ):
+        if wanted and wanted != known:
+            why = f"the {what} in the precondition ({wanted}) does not match the {what} in record ({known}). "
+            raise conflict(resource.kind, resource.group, name, f"{why}The object might have been {happened}")
 
 
 def expected_version(meta: Obj) -> str:

@@ -22,7 +22,7 @@ from koord.apiserver.rest.context import check_identity, check_version, expected
 from koord.apiserver.schema import rules
 from koord.apiserver.schema.builtin import clean, schemas
 from koord.apiserver.store import Entry, make_key
-from koord.apiserver.strategies import strategy
+from koord.apiserver.strategies import Strategy, strategy
 from koord.apiserver.validation import names
 from koord.apiserver.wire import canonical
 
@@ -130,7 +130,7 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     generated = not meta.get("name") and bool(meta.get("generateName"))
     prepare_create(resource, meta)
     attributes.name = meta.get("name") or ""
-    _prepare_create_status(resource, obj)
+    _prepare_create_status(resource, plan, obj)
     obj = _canonical(resource, obj)
     core.managed.on_create(resource, obj, options)
     causes: list[Cause] = []
@@ -184,8 +184,7 @@ def _after_mutation(resource: Resource, obj: Obj) -> None:
         apply_defaults(resource, obj)
 
 
-def _prepare_create_status(resource: Resource, obj: Obj) -> None:
-    plan = strategy(resource.group, resource.kind)
+def _prepare_create_status(resource: Resource, plan: Strategy, obj: Obj) -> None:
     if resource.status_subresource and not plan.keeps_status:
         obj.pop("status", None)
         if resource.structural is not None and "status" in resource.structural.props:

@@ -20,7 +20,7 @@ from koord.apiserver.schema.formats import canonical_time
 
 Obj = dict[str, Any]
 # a path is a chain (parent, key); it becomes text only for an error
-Path_ = tuple[Any, str] | None
+Path_ = tuple[Any, str | int] | None
 
 _TABLE = Path(__file__).with_name("builtin.json")
 
@@ -126,7 +126,7 @@ def path_text(path: Path_) -> str:
     """`spec.containers[0].name` of a path chain."""
     parts: list[str] = []
     while path is not None:
-        parts.append(path[1])
+        parts.append(path[1] if type(path[1]) is str else f"[{path[1]}]")
         path = path[0]
     out = ""
     for part in reversed(parts):
@@ -209,13 +209,13 @@ def _value(field: Field, value: Any, path: Path_, unknown: list[str]) -> Any:
             for i, x in enumerate(value):
                 if type(x) is not str:
                     if x is not None:
-                        raise _mismatch("s", x, (path, f"[{i}]"))
+                        raise _mismatch("s", x, (path, i))
                     value[i] = ""
             return value
         for i, x in enumerate(value):
             if x is None:
                 x = {} if item.code == "r" else ""
-            value[i] = _value(item, x, (path, f"[{i}]"), unknown)
+            value[i] = _value(item, x, (path, i), unknown)
         return value
     if code == "{":
         if type(value) is not dict:

@@ -171,7 +171,7 @@ def _check(plan: _Plan, obj: Obj, path: Path_, causes: list[Cause]) -> None:
             continue
         if type(inner) is list:
             for i, item in enumerate(inner):
-                _check(below, item, ((path, key), f"[{i}]"), causes)
+                _check(below, item, ((path, key), i), causes)
         else:
             _check(below, inner, (path, key), causes)
     if plan.hook is not None:

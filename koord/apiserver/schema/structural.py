@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import operator
 from functools import lru_cache
 from typing import Any
 
@@ -85,7 +86,7 @@ class Structural:
         if isinstance(value, list):
             if self.items is not None:
                 for i, item in enumerate(value):
-                    self.items.prune(item, (path, f"[{i}]"), unknown)
+                    self.items.prune(item, (path, i), unknown)
             return
         if not isinstance(value, dict):
             return
@@ -196,18 +197,11 @@ class Structural:
 
     def _number(self, value: int | float, path: Path_, causes: list[Cause]) -> None:
         raw, where = self.raw, path_text(path)
-        if "minimum" in raw:
-            low = raw["minimum"]
-            if raw.get("exclusiveMinimum") and value <= low:
-                causes.append(invalid_value(where, value, f"{where} in body should be greater than {_num(low)}"))
-            elif value < low:
-                causes.append(invalid_value(where, value, f"{where} in body should be greater than or equal to {_num(low)}"))
-        if "maximum" in raw:
-            high = raw["maximum"]
-            if raw.get("exclusiveMaximum") and value >= high:
-                causes.append(invalid_value(where, value, f"{where} in body should be less than {_num(high)}"))
-            elif value > high:
-                causes.append(invalid_value(where, value, f"{where} in body should be less than or equal to {_num(high)}"))
+        for bound, beyond, word in (("Minimum", operator.lt, "greater"), ("Maximum", operator.gt, "less")):
+            limit, exclusive = raw.get(bound.lower()), raw.get(f"exclusive{bound}")
+            if limit is not None and (beyond(value, limit) or (exclusive and value == limit)):
+                text = f"should be {word} than {'' if exclusive else 'or equal to '}{_num(limit)}"
+                causes.append(invalid_value(where, value, f"{where} in body {text}"))
         step = raw.get("multipleOf")
         if step and not math.isclose(value / step, round(value / step), abs_tol=1e-9):
             causes.append(invalid_value(where, value, f"{where} in body should be a multiple of {_num(step)}"))
@@ -231,7 +225,7 @@ class Structural:
             self._list_map(value, where, causes)
         if self.items is not None:
             for i, item in enumerate(value):
-                self.items.validate(item, (path, f"[{i}]"), causes)
+                self.items.validate(item, (path, i), causes)
 
     def _list_map(self, value: list[Any], where: str, causes: list[Cause]) -> None:
         keys = self.raw.get("x-kubernetes-list-map-keys") or []

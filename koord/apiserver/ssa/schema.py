@@ -63,7 +63,7 @@ class Shape:
     def __init__(self, mode: str, keys: tuple[str, ...] = (), source: Any = None, item: Shape | None = None) -> None:
         self.mode = mode
         self.keys = keys
-        self.item = item
+        self.item = item or self
         self._source = source
         self._children: dict[str, Shape] = {}
 

@@ -30,7 +30,6 @@ def to_set(value: Any, shape: Shape) -> FieldSet:
             out["f:" + key] = below
     elif _is_list(value, shape):
         item = shape.item
-        assert item is not None
         for inner in value:
             below = to_set(inner, item) if shape.mode == LIST_MAP else {}
             out[shape.key_of(inner)] = {SELF: {}, **below} if below else {}
@@ -46,7 +45,6 @@ def all_fields(value: Any, shape: Shape, *, top: bool = False) -> FieldSet:
             out["f:" + key] = below if top and key in ("metadata", "spec", "status", "template") else _with_self(below)
     elif _is_list(value, shape):
         item = shape.item
-        assert item is not None
         for inner in value:
             out[shape.key_of(inner)] = _with_self(all_fields(inner, item)) if shape.mode == LIST_MAP else {}
     return out
@@ -76,7 +74,6 @@ def compare(old: Any, new: Any, shape: Shape) -> tuple[FieldSet, FieldSet]:
                 removed["f:" + key] = _with_self(all_fields(before, shape.of(key)))
     elif _is_list(new, shape):
         item = shape.item
-        assert item is not None
         was = {shape.key_of(x): x for x in old}
         now = {shape.key_of(x): x for x in new}
         for key, after in now.items():
@@ -120,7 +117,6 @@ def merge(live: Any, applied: Any, shape: Shape) -> Any:
         return out
     if _is_list(applied, shape) and isinstance(live, list):
         item = shape.item
-        assert item is not None
         mine = {shape.key_of(x): x for x in applied}
         order = [shape.key_of(x) for x in live]
         known = dict(zip(order, live, strict=True))
@@ -172,7 +168,6 @@ def remove(value: Any, gone: FieldSet, shape: Shape) -> Any:
         return out
     if _is_list(value, shape):
         item = shape.item
-        assert item is not None
         out_list = []
         for inner in value:
             below = gone.get(shape.key_of(inner))
