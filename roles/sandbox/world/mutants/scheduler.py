@@ -337,7 +337,12 @@ def _reserve_raises() -> None:
     replace("roles.scheduler.live:Scheduler._crashed", lambda self, entry, placement, failure: unguarded(self, None, placement, failure))
 
 
-@MUTANTS.add("nobody-rests", "a refused pod is tried again at once, whatever happens", rule="NobodySpins", sorts=("big", "gang"))
+@MUTANTS.add(
+    "nobody-rests",
+    "a refused pod is tried again at once, whatever happens",
+    rule="NobodySpins",
+    workloads=(Workload("huge", 1, 9000, 128),),
+)
 def _no_backoff() -> None:
     from roles.scheduler.queue.entry import UNSCHEDULABLE
 
