@@ -131,11 +131,12 @@ def hotspot(nodes: int, roles_as_processes: bool, verbosity: int, out: Path, tim
 @click.option("--faults", type=click.IntRange(0, 10_000), default=10, show_default=True, help="How many things go wrong.")
 @click.option("--koordlets", type=click.IntRange(0), default=1, show_default=True, help="How many nodes have a modelled host and koordlet.")
 @click.option("--kinds", default="", help="Only these kinds of faults, separated by commas.")
-@click.option("--mutant", default="", help="Put this planted defect in (see --list-mutants).")
+@click.option("--mutant", default="", help="Put this planted defect in (see --list-mutants); with --hunt: only these, separated by commas.")
 @click.option("--list-mutants", is_flag=True, help="List the planted defects.")
 @click.option(
     "--hunt", is_flag=True, help="Live --seeds histories of each planted defect until one betrays it; print the share that is caught."
 )
+@click.option("--table", default="", help="With --hunt: keep its table in this file (docs/testing.md).")
 @click.option("--jobs", type=click.IntRange(1, 256), default=2, show_default=True, help="Histories side by side.")
 @click.option("--verbosity", "-v", type=click.IntRange(0, 10), default=0, help="Print the roles' logs of the one history.")
 def world(**options: Any) -> None:

@@ -25,7 +25,9 @@ _CONTAINER_KINDS = (kinds.CONTAINER_CPU, kinds.CONTAINER_MEMORY, kinds.CONTAINER
 class _Cgroup:
     """One pod or container: where its numbers stand and under which keys they go, found out once."""
 
-    __slots__ = ("cpu_label", "cpu_path", "key", "kinds", "memory_label", "memory_path", "quiet", "rate", "seen")
+    __slots__ = (
+        "cpu_label", "cpu_path", "cpu_unknown", "key", "kinds", "memory_label", "memory_path", "memory_unknown", "quiet", "rate", "seen",
+    )  # fmt: skip
 
     def __init__(
         self, cgroups: Cgroups, key: str, directory: str, label: str, to: tuple[str, str, str], rate: Rate, *, quiet: bool
@@ -35,6 +37,7 @@ class _Cgroup:
         self.rate = rate
         self.quiet = quiet
         self.seen = False
+        self.cpu_unknown = self.memory_unknown = False  # there is something to read, and it could not be read
         self.memory_path = cgroups.file("memory.stat", directory)
         self.cpu_path = cgroups.file("cpuacct.usage", directory)
         self.memory_label = f"{label} memory"
@@ -73,6 +76,7 @@ class PodsCollector(Collector):
         page_cache = self.context.page_cache
         cpu_sum = memory_sum = 0.0
         seeded = measured = 0
+        cpu_known = memory_known = True
         numa_sum: dict[int, float] = {}
         only_node = self._only_numa_node()
         for state in pods:
@@ -80,6 +84,7 @@ class PodsCollector(Collector):
             if pod is None:
                 continue
             cpu, memory, first = self._read(at, pod.own, samples, page_cache)
+            cpu_known, memory_known = cpu_known and not pod.own.cpu_unknown, memory_known and not pod.own.memory_unknown
             if memory is not None:
                 # memory needs no second reading: without it in the sums a new pod would count as system for a round
                 memory_sum += memory
@@ -97,12 +102,12 @@ class PodsCollector(Collector):
                 self._read(at, container, samples, page_cache)
         self.context.store.append(at.now, samples)
         shared = self.context.shared
-        if not self.context.pods_known() or (seeded and not measured):
-            # all of their CPU would be taken for the system's
+        if not self.context.pods_known() or not cpu_known or (seeded and not measured):
+            # what they use would be taken for the system's, and be counted twice by whoever adds the two
             shared.pods = shared.pods_numa = None
             return
-        shared.pods = Stamped(at.now, cpu_sum, memory_sum)
-        shared.pods_numa = (at.now, numa_sum) if numa_sum else None
+        shared.pods = Stamped(at.now, cpu_sum, memory_sum if memory_known else None)
+        shared.pods_numa = (at.now, numa_sum) if numa_sum and memory_known else None
 
     def _only_numa_node(self) -> int | None:
         """The machine's NUMA node if there is just one: all memory is there, no pod's numa_stat needs to be read."""
@@ -143,16 +148,19 @@ class PodsCollector(Collector):
         host, troubles = self.context.host, self.troubles
         v2 = host.cgroups.v2
         memory = with_cache = counter = None
+        cgroup.cpu_unknown = cgroup.memory_unknown = False
         try:
             memory, with_cache = parse.memory_usage(cgroup.memory_path, host.files.read(cgroup.memory_path), v2=v2)
             troubles.ok(cgroup.memory_label)
         except (HostFileError, ValueError) as error:
             troubles.failed(cgroup.memory_label, error, quiet=cgroup.quiet or _just_ended(cgroup, error))
+            cgroup.memory_unknown = not cgroup.quiet and not isinstance(error, CgroupGoneError)
         try:
             counter = parse.cpu_usage_ns(cgroup.cpu_path, host.files.read(cgroup.cpu_path), v2=v2)
             troubles.ok(cgroup.cpu_label)
         except (HostFileError, ValueError) as error:
             troubles.failed(cgroup.cpu_label, error, quiet=cgroup.quiet or _just_ended(cgroup, error))
+            cgroup.cpu_unknown = not cgroup.quiet and not isinstance(error, CgroupGoneError)
         cgroup.seen = cgroup.seen or counter is not None
         per_second = cgroup.rate.update(at.mono, counter) if counter is not None else None
         first = counter is not None and per_second is None

@@ -151,7 +151,12 @@ class Kubelet:
     async def _status(self, client: Client, pod: Obj, status: Obj) -> None:
         meta = pod["metadata"]
         await client.patch(
-            PODS, meta["name"], {"metadata": {"uid": meta["uid"]}, "status": status}, meta["namespace"], subresource="status"
+            PODS,
+            meta["name"],
+            {"metadata": {"uid": meta["uid"]}, "status": status},
+            meta["namespace"],
+            type="strategic",  # what others have to say about the pod stays
+            subresource="status",
         )
 
     async def _heartbeat(self, client: Client) -> None:

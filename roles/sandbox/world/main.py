@@ -8,8 +8,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from roles.sandbox.world import faults, hunting, runner
+from roles.sandbox.world.mutants.planting import USUAL
 from roles.sandbox.world.mutants.registry import MUTANTS
 from roles.sandbox.world.runner import Result
 from roles.sandbox.world.world import Spec
@@ -32,8 +34,14 @@ class Settings:
     mutant: str
     list_mutants: bool
     hunt: bool
+    table: str
     jobs: int
     verbosity: int
+
+    @property
+    def mutants(self) -> list[str]:
+        """The names of --mutant."""
+        return list(filter(None, self.mutant.split(",")))
 
     def spec(self, seed: int) -> Spec:
         """The world of a seed."""
@@ -52,9 +60,9 @@ class Settings:
     def line(self, seed: int) -> str:
         """The command that lives this seed again."""
         flags = [f"--seed={seed}"]
-        for name, usual in (("nodes", 3), ("pods", 26), ("minutes", 1.0), ("faults", 10), ("koordlets", 1), ("kinds", ""), ("mutant", "")):
-            value = getattr(self, name)
-            if value != usual:
+        usual = {name: getattr(USUAL, name) for name in ("nodes", "pods", "minutes", "faults", "koordlets")}
+        for name, value in (*((name, getattr(self, name)) for name in usual), ("kinds", self.kinds), ("mutant", self.mutant)):
+            if value != usual.get(name, ""):
                 flags.append(f"--{name}={value:g}" if isinstance(value, float) else f"--{name}={value}")
         return f"koord sandbox world {' '.join(flags)}"
 
@@ -70,8 +78,14 @@ def run(settings: Settings) -> int:
         accepted = ", ".join(faults.KINDS)
         print(f"koord sandbox world: error: --kinds: {', '.join(unknown)}: accepted are {accepted}", file=sys.stderr)
         return 2
-    if settings.mutant and settings.mutant not in MUTANTS:
-        print(f"koord sandbox world: error: --mutant: {settings.mutant}: see --list-mutants", file=sys.stderr)
+    strangers = sorted(set(settings.mutants) - set(MUTANTS)) or (
+        [settings.mutant] if len(settings.mutants) > 1 and not settings.hunt else []
+    )
+    if strangers:
+        print(f"koord sandbox world: error: --mutant: {', '.join(strangers)}: see --list-mutants (several: with --hunt)", file=sys.stderr)
+        return 2
+    if settings.table and not (settings.hunt and _has_place(Path(settings.table))):
+        print(f"koord sandbox world: error: --table: for --hunt, and a file with a line {hunting.BEGIN!r}", file=sys.stderr)
         return 2
     runner.prepare()
     if settings.hunt:
@@ -79,6 +93,11 @@ def run(settings: Settings) -> int:
     if settings.seeds or settings.forever:
         return _many(settings)
     return _one(settings)
+
+
+def _has_place(path: Path) -> bool:
+    """Whether a table can be written there."""
+    return path.is_file() and hunting.BEGIN in path.read_text() and hunting.END in path.read_text()
 
 
 def _mutation(settings: Settings) -> Callable[[], None] | None:
@@ -142,7 +161,10 @@ def _many(settings: Settings) -> int:
 
 def _hunt(settings: Settings) -> int:
     """Each planted defect must be betrayed by some history."""
-    chosen = [MUTANTS[settings.mutant]] if settings.mutant else list(MUTANTS.values())
+    chosen = [MUTANTS[name] for name in settings.mutants or MUTANTS]
     seeds = range(settings.seed, settings.seed + (settings.seeds or 40))
-    reached = hunting.hunt(chosen, lambda: (settings.spec(seed) for seed in seeds), settings.jobs, lambda text: print(text, flush=True))
-    return 0 if reached else 1
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    return 0 if hunting.hunt(chosen, lambda: (settings.spec(seed) for seed in seeds), settings.jobs, say, settings.table) else 1

@@ -243,7 +243,7 @@ class Observer:
         if info.node_name:
             self._assigned(info)
         elif not self._cache.is_assumed(info.uid) or self._queue.get(info.uid) is not None:
-            self._pending(info)
+            self._pending(old, info)
 
     def pod_deleted(self, pod: PodInfo) -> None:
         """A pod is gone or has ended."""
@@ -298,9 +298,12 @@ class Observer:
         if action:
             self._event(ClusterEvent(ASSIGNED_POD, action, before, info))
 
-    def _pending(self, info: PodInfo) -> None:
+    def _pending(self, old: PodInfo, info: PodInfo) -> None:
         now = self._state.now
         entry = self._queue.get(info.uid)
+        if info.nominated != old.nominated and (entry is None or not entry.attempts):
+            # who led before made room for it there; of a pod that was tried here, this scheduler knows better than the echo of its writes
+            self._state.nominations.add(info, info.nominated)
         if info.shape.scheduler_name not in self._frameworks:
             self._queue.delete(info.uid)
             self._foreign(info)

@@ -68,6 +68,30 @@ async def until(test: Any, seconds: float = 15.0) -> None:
 
 
 @pytest.mark.feature("SCH-FW-03")
+def test_a_standby_knows_for_whom_the_leader_made_room(scheduler: Any) -> None:
+    """A pod that the standby has known for long gets a nomination: when it leads, the room goes to nobody else."""
+
+    async def run() -> None:
+        async with scheduler({"leaderElection": ELECTION}, leader_elect=True) as first:
+            await first.node("n", cpu="2")
+            body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
+            await first.client.create(PRIORITYCLASSES, body)
+            await first.pod("low", cpu="2")
+            await first.bound("low")
+            async with first.another() as second:
+                uid = (await first.pod("high", cpu="2", priorityClassName="high"))["metadata"]["uid"]
+                await first.until("high", lambda pod: pod["status"].get("nominatedNodeName") == "n")
+                await until(lambda: second.app.engine.state.nominations.node_of(uid) == "n")
+                await first.client.patch(PODS, "high", {"status": {"nominatedNodeName": None}}, "default", subresource="status")
+                await until(lambda: not second.app.engine.state.nominations.node_of(uid))
+                assert first.app.engine.state.nominations.node_of(uid) == "n", "who led and chose the node goes by its own word"
+                await first.client.delete(PODS, "low", "default", grace_period_seconds=0)
+                assert await first.bound("high") == "n"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-03")
 @pytest.mark.feature("SCH-FW-06")
 def test_a_leader_that_loses_its_lease_mid_binding_leaves_the_rest_to_the_next(scheduler: Any) -> None:
     async def run() -> None:

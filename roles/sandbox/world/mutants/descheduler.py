@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace as changed
 from typing import Any
 
+from roles.sandbox.world.faults import Fault
 from roles.sandbox.world.mutants.planting import Mutants, replace, wrap
+from roles.sandbox.world.workloads import Workload
 
-MUTANTS = Mutants()
+MUTANTS = Mutants(pods=16, koordlets=0, schedulers=1, managers=1, deschedulers=1, hostile=0)
 
+HOT = Workload("hot", 4, 300, 256, usage=400, prefers="sim-000")
+FULL = tuple(
+    Workload(f"full-{node[-1]}", 1, cpu, 256, usage=1, prefers=node, at=3.0)
+    for node, cpu in (("sim-000", 4800), ("sim-001", 5100), ("sim-002", 6000))
+)
+"""What leaves room for three pods of 300 milli-CPU on one of the nodes that are not hot, and nowhere else."""
 MACHINE = "roles.descheduler.migration.machine"
 CLASSIFY = "roles.descheduler.plugins.lownodeload.classify"
 
 
-@MUTANTS.add("evicted-before-a-place", "a migration evicts before its reservation is there", sorts=("hot", "service"))
+@MUTANTS.add(
+    "evicted-before-a-place",
+    "a migration evicts before its reservation is there",
+    rule="MoveHasAPlace",
+    workloads=(HOT,),
+    plan=(Fault(15.0, "delay", "scheduler-a", 60.0, amount=2.0),),
+)
 def _no_place() -> None:
     def placed(old: Any) -> Any:
         def at_once(view: Any, reservation: Any) -> Any:
@@ -29,7 +44,12 @@ def _no_place() -> None:
     replace("roles.descheduler.migration.acting:Acting._still_good", still_good)
 
 
-@MUTANTS.add("evictions-are-deletions", "pods are deleted where they should be evicted, so that nobody asks budgets", sorts=("hot",))
+@MUTANTS.add(
+    "evictions-are-deletions",
+    "pods are deleted where they should be evicted, so that nobody asks budgets",
+    rule="BudgetsAreKept",
+    workloads=(changed(HOT, min_available=HOT.replicas),),
+)
 def _deletions() -> None:
     from roles.descheduler.migration import evictors
 
@@ -37,10 +57,16 @@ def _deletions() -> None:
         return
 
     evictors.EVICTORS_BY_NAME["Eviction"] = evictors._delete
+    replace("roles.descheduler.migration.budgets:Budgets.refuse", lambda self, pod, going: "")
     replace("roles.descheduler.migration.evictors:ask", ask)
 
 
-@MUTANTS.add("cool-nodes-are-relieved", "a node counts as hot as soon as it takes no more pods", sorts=("service", "hot"))
+@MUTANTS.add(
+    "cool-nodes-are-relieved",
+    "a node counts as hot as soon as it takes no more pods",
+    rule="OnlyHotNodesAreRelieved",
+    sorts=("service", "hot"),
+)
 def _eager() -> None:
     def class_of(old: Any) -> Any:
         def eager(view: Any, bounds: Any) -> Any:
@@ -66,6 +92,7 @@ def _anywhere() -> None:
 @MUTANTS.add(
     "targets-forget-what-comes",
     "a target counts neither what came since its report nor what has a place there",
+    rule="TargetsStayCool",
     sorts=("hot", "hot", "service"),
 )
 def _forgetful() -> None:
@@ -73,7 +100,7 @@ def _forgetful() -> None:
         replace(f"{module}:expect", lambda view, places, brought: None)
 
 
-@MUTANTS.add("hot-nodes-are-left-alone", "no node is ever hot", sorts=("hot", "service"))
+@MUTANTS.add("hot-nodes-are-left-alone", "no node is ever hot", rule="HotIsRelieved", workloads=(HOT, Workload("web", 4, 250, 128)))
 def _blind() -> None:
     def class_of(old: Any) -> Any:
         def never(view: Any, bounds: Any) -> Any:
@@ -101,7 +128,10 @@ def _gone() -> None:
 
 
 @MUTANTS.add(
-    "the-place-is-given-up", "a job ends with the eviction: its reservation is gone before the successor comes", sorts=("hot", "service")
+    "the-place-is-given-up",
+    "a job ends with the eviction: its reservation is gone before the successor comes",
+    rule="MovesLoseNothing",
+    workloads=(HOT, *FULL, Workload("a-tide", 6, 300, 128, usage=1, at=25.3)),
 )
 def _given_up() -> None:
     def leave(old: Any) -> Any:
@@ -119,9 +149,3 @@ def _given_up() -> None:
         return done
 
     wrap("roles.descheduler.migration.leaving:leave", leave)
-
-
-@MUTANTS.add("jobs-are-made-again", "a pod that is being moved is told to leave again in each round", sorts=("hot", "service"))
-def _again() -> None:
-    replace("roles.descheduler.migration.evictors:ambiguous", lambda error: False)
-    replace("roles.descheduler.migration.status:eviction_begun", lambda job: False)

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import replace as changed
 from typing import Any
 
+from roles.sandbox.world.faults import Fault
 from roles.sandbox.world.mutants.planting import Mutants, nothing, replace, wrap
+from roles.sandbox.world.workloads import Workload
 
-MUTANTS = Mutants()
+MUTANTS = Mutants(minutes=1.0, nodes=1, pods=8, schedulers=1, managers=1, deschedulers=0, hostile=0)
+BATCH = Workload("batch", 2, 1000, 256, qos="BE", priority="koord-batch", usage=90, batch=True, prefers="sim-000", at=2.0)
+BUSY = (Workload("web", 3, 1000, 256, usage=80, curve="bursty"), BATCH)
 JOURNAL = "roles.koordlet.actuation.journal:Journal"
 RESTORE = "roles.koordlet.actuation.restore"
 SUPPRESS = "roles.koordlet.qos.suppress"
@@ -15,7 +19,13 @@ SUPPRESS = "roles.koordlet.qos.suppress"
 # -- the journal -------------------------------------------------------------------------------------------------------------
 
 
-@MUTANTS.add("the-journal-comes-after-the-write", "what a file held is put on record when it has been written already")
+@MUTANTS.add(
+    "the-journal-comes-after-the-write",
+    "what a file held is put on record when it has been written already",
+    rule="FilesArePutBack",
+    kinds=("crash",),
+    faults=18,
+)
 def _late_journal() -> None:
     late: dict[int, list[tuple[Any, dict[str, Any]]]] = {}
 
@@ -34,7 +44,12 @@ def _late_journal() -> None:
     wrap(f"{JOURNAL}.remember", remember)
 
 
-@MUTANTS.add("every-life-begins-anew", "a koordlet that starts again takes what it wrote in its life before for the machine's own")
+@MUTANTS.add(
+    "every-life-begins-anew",
+    "a koordlet that starts again takes what it wrote in its life before for the machine's own",
+    kinds=("crash", "kill"),
+    faults=12,
+)
 def _no_memory() -> None:
     def load(self: Any) -> None:
         self._unread = False
@@ -47,11 +62,26 @@ MUTANTS.wrap(
     "what was written while the disk was full is not put on record afterwards",
     f"{JOURNAL}.settle",
     nothing(),
+    kinds=("disk-full",),
+    faults=12,
 )
-MUTANTS.wrap("writes-are-not-told-as-ours", "the journal does not learn what koordlet writes", f"{JOURNAL}._ours", nothing())
+MUTANTS.wrap(
+    "writes-are-not-told-as-ours",
+    "the journal does not learn what koordlet writes",
+    f"{JOURNAL}._ours",
+    nothing(),
+    kinds=("meddle",),
+    faults=12,
+)
 
 
-@MUTANTS.add("a-full-disk-ends-the-agent", "koordlet does not start while it cannot note its number in the lock", crash=True)
+@MUTANTS.add(
+    "a-full-disk-ends-the-agent",
+    "koordlet does not start while it cannot note its number in the lock",
+    crash=True,
+    kinds=("disk-full", "kill"),
+    faults=18,
+)
 def _full() -> None:
     import os
 
@@ -70,24 +100,21 @@ def _full() -> None:
 # -- putting back ------------------------------------------------------------------------------------------------------------
 
 
-@MUTANTS.add("restore-overwrites-others", "a restore puts the old value back whatever others set since")
+@MUTANTS.add("restore-overwrites-others", "a restore puts the old value back whatever others set since", kinds=("meddle",), faults=18)
 def _overwrite() -> None:
     wrap(f"{RESTORE}:compared", lambda old: lambda undo, resource, before, ours, now: old(undo, resource, before, None, now))
 
 
-@MUTANTS.add("others-values-are-not-noticed", "what others set before koordlet wrote again is not what is put back")
+@MUTANTS.add(
+    "others-values-are-not-noticed", "what others set before koordlet wrote again is not what is put back", kinds=("meddle",), faults=18
+)
 def _unnoticed() -> None:
     wrap("roles.koordlet.actuation.journal:before_by_now", lambda old: lambda undo, resource, before, ours, now: before)
 
 
-@MUTANTS.add("memory-and-swap-in-the-wrong-order", "a restore tries each limit once, and the one of memory and swap together too late")
-def _memsw() -> None:
-    replace(f"{RESTORE}:MEMSW", "")
-    replace(f"{RESTORE}:LIMIT", "")
-    replace(f"{RESTORE}:_PASSES", 1)
-
-
-@MUTANTS.add("children-are-put-back-first", "a restore does not let the groups above grow before those below")
+@MUTANTS.add(
+    "children-are-put-back-first", "a restore does not let the groups above grow before those below", rule="RestoreSucceeds", workloads=BUSY
+)
 def _children_first() -> None:
     replace(f"{RESTORE}:_grow", lambda entry, journal: None)
     replace(f"{RESTORE}:_PASSES", 1)
@@ -96,14 +123,21 @@ def _children_first() -> None:
 # -- best-effort CPU ---------------------------------------------------------------------------------------------------------
 
 
-@MUTANTS.add("exclusive-cpus-are-shared", "best-effort pods are put on the CPUs of pods of class LSE")
+@MUTANTS.add(
+    "exclusive-cpus-are-shared",
+    "best-effort pods are put on the CPUs of pods of class LSE",
+    rule="ExclusiveFromBestEffort",
+    workloads=(Workload("alone", 1, 2000, 256, qos="LSE", prefers="sim-000"), BATCH),
+)
 def _shared() -> None:
     from koord.accounting.cpuset import EMPTY
 
     wrap(f"{SUPPRESS}:pools", lambda old: lambda *args: changed(old(*args), lse=EMPTY))
 
 
-@MUTANTS.add("no-cpu-is-left", "where little is left for best-effort pods they get an empty set of CPUs")
+@MUTANTS.add(
+    "no-cpu-is-left", "where little is left for best-effort pods they get an empty set of CPUs", rule="NoEmptyCpuSet", workloads=BUSY
+)
 def _empty() -> None:
     from koord.accounting.cpuset import EMPTY
     from roles.koordlet.actuation.writes import Batch, Merge, Write
@@ -121,7 +155,7 @@ def _empty() -> None:
     replace(f"{SUPPRESS}:cpuset_batch", batch)
 
 
-@MUTANTS.add("services-count-half", "best-effort pods may use half of what services use")
+@MUTANTS.add("services-count-half", "best-effort pods may use half of what services use", rule="SuppressedInTime", workloads=BUSY)
 def _half() -> None:
     def make(old: Any) -> Any:
         def allowance(*args: Any) -> Any:
@@ -138,18 +172,47 @@ MUTANTS.wrap(
     "what was taken from best-effort pods is never given back",
     f"{SUPPRESS}:BECPUSuppress._may_grow",
     nothing(False),
+    workloads=BUSY,
 )
+
+
+@MUTANTS.add(
+    "best-effort-pods-swing", "best-effort pods get a quarter of the node more at every second look", rule="HostsSettle", workloads=BUSY
+)
+def _swing() -> None:
+    looks = 0
+
+    def make(old: Any) -> Any:
+        def allowance(*args: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            found = old(*args)
+            return found and changed(found, milli=found.milli + looks % 2 * 1500)
+
+        return allowance
+
+    wrap(f"{SUPPRESS}:allowance", make)
 
 
 # -- evictions ---------------------------------------------------------------------------------------------------------------
 
 
-@MUTANTS.add("evicted-without-need", "pods are evicted when the node uses a third of the memory at which it should")
+@MUTANTS.add(
+    "evicted-without-need",
+    "pods are evicted when the node uses a third of the memory at which it should",
+    rule="EvictedForAReason",
+    workloads=(changed(BATCH, memory=2048),),
+)
 def _needless() -> None:
     wrap("roles.koordlet.qos.memevict:capacity_bytes", lambda old: lambda snapshot: old(snapshot) // 3)
 
 
-@MUTANTS.add("refused-evictions-are-killed", "containers are stopped although the API server refused to evict their pod")
+@MUTANTS.add(
+    "refused-evictions-are-killed",
+    "containers are stopped although the API server refused to evict their pod",
+    rule="StoppedOnlyWhenAgreed",
+    workloads=(changed(BATCH, cpu=1000, memory=2048, usage=95, min_available=2),),
+)
 def _killed() -> None:
     from roles.koordlet.eviction.evictor import Answer
 
@@ -166,7 +229,13 @@ def _killed() -> None:
 # -- time --------------------------------------------------------------------------------------------------------------------
 
 
-@MUTANTS.add("old-readings-are-believed", "the last reading counts, however old it is")
+@MUTANTS.add(
+    "old-readings-are-believed",
+    "the last reading counts, however old it is",
+    rule="NothingFromOldReadings",
+    workloads=(Workload("web", 3, 1000, 256, usage=70, curve="bursty", prefers="sim-000"), BATCH),
+    plan=(Fault(15.0, "read-error", "koordlet-sim-000", 25.0, method="/stat"),),
+)
 def _old_readings() -> None:
     def make(old: Any) -> Any:
         def last(self: Any, kind: str, *, within: float | None = None, **properties: str) -> float | None:
@@ -178,6 +247,6 @@ def _old_readings() -> None:
     wrap("roles.koordlet.store.view:MetricsView.last", make)
 
 
-@MUTANTS.add("ages-by-the-wall-clock", "what is due is told by the wall clock, which may be set back")
+@MUTANTS.add("ages-by-the-wall-clock", "what is due is told by the wall clock, which may be set back", kinds=("clock",), faults=12)
 def _wall() -> None:
     wrap("roles.koordlet.sensing.loop:SensingLoop.tick", lambda old: lambda self, now, mono, clock=None: old(self, now, now, clock))

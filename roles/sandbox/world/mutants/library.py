@@ -6,12 +6,18 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from roles.sandbox.world.faults import Fault
 from roles.sandbox.world.mutants.planting import Mutants, nothing, replace, wrap
+from roles.sandbox.world.workloads import Workload
 
-MUTANTS = Mutants()
+MUTANTS = Mutants(minutes=0.5, pods=16, koordlets=0, deschedulers=1, hostile=0)
 
 
-@MUTANTS.add("standby-binds", "a scheduler that lost its lease goes on", kinds=("freeze", "stall", "refuse"))
+@MUTANTS.add(
+    "standby-binds",
+    "a scheduler that lost its lease goes on",
+    kinds=("freeze", "stall", "refuse"),
+)
 def _standby_binds() -> None:
     replace("roles.scheduler.app:App.may_write", lambda self: True)
     replace("koord.kube.leases:Leadership.held", property(lambda self: True))
@@ -33,7 +39,12 @@ def _stalled() -> None:
     replace("koord.kube.reflector:QUIET", (1e9, 1e9))
 
 
-@MUTANTS.add("expired-versions-are-kept", "410 Gone does not lead to a new list", kinds=("bookmark", "compact", "resume"))
+@MUTANTS.add(
+    "expired-versions-are-kept",
+    "410 Gone does not lead to a new list",
+    workloads=(Workload("web", 2, 250, 128), Workload("late", 2, 250, 128, at=20.0)),
+    plan=(Fault(3.0, "resume", "scheduler-a", 8.0), Fault(3.0, "resume", "scheduler-b", 8.0), Fault(8.0, "compact")),
+)
 def _no_relist() -> None:
     replace("koord.kube.reflector:must_list", lambda error: False)
 
@@ -56,9 +67,16 @@ MUTANTS.wrap(
     "koord.kube.leases:_Lease._observe",
     _observed_at(-1e9),
     kinds=("freeze", "refuse"),
+    rule="OneLeaderWrites",
 )
 MUTANTS.wrap(
-    "a-lease-is-never-taken-over", "a standby waits for ever", "koord.kube.leases:_Lease._observe", _observed_at(1e9), kinds=("kill",)
+    "a-lease-is-never-taken-over",
+    "a standby waits for ever",
+    "koord.kube.leases:_Lease._observe",
+    _observed_at(1e9),
+    rule="LeadersLead",
+    workloads=(Workload("web", 2, 250, 128),),
+    plan=(Fault(5.0, "kill", "manager-a", 5.0),),
 )
 
 
@@ -71,7 +89,9 @@ def _first_address() -> None:
     replace("koord.kube.pool:Pool._reach", reach)
 
 
-@MUTANTS.add("a-lease-is-kept-at-the-end", "a leader that ends in order does not give its lease back", kinds=("terminate",))
+@MUTANTS.add(
+    "a-lease-is-kept-at-the-end", "a leader that ends in order does not give its lease back", rule="LeadersHandOver", kinds=("terminate",)
+)
 def _kept() -> None:
     async def release(self: Any) -> None:
         return
@@ -93,7 +113,13 @@ def _fence() -> None:
     replace("koord.kube.transport:_too_late", lambda fence, pause: False)
 
 
-@MUTANTS.add("ghosts-are-believed", "nobody looks whether the API server has lost what it knew", kinds=("wipe",))
+@MUTANTS.add(
+    "ghosts-are-believed",
+    "nobody looks whether the API server has lost what it knew",
+    rule="NothingForGhosts",
+    workloads=(Workload("web", 2, 250, 128), Workload("huge", 1, 9000, 128)),
+    plan=(Fault(12.0, "wipe", "", 1.0), Fault(29.0, "kill", "scheduler-a", 100.0)),
+)
 def _ghosts() -> None:
     async def went_back(self: Any) -> bool:
         return False
@@ -101,7 +127,12 @@ def _ghosts() -> None:
     replace("koord.kube.reflector:Reflector._went_back", went_back)
 
 
-@MUTANTS.add("bookmarks-are-ignored", "a watch that was told how far it has come does not remember it", kinds=("bookmark",))
+@MUTANTS.add(
+    "bookmarks-are-ignored",
+    "a watch that was told how far it has come does not remember it",
+    rule="BookmarksSpareLists",
+    kinds=("bookmark",),
+)
 def _no_bookmarks() -> None:
     def event(old: Any) -> Any:
         def ignoring(self: Any, event: Any) -> None:
@@ -118,7 +149,7 @@ def _no_bookmarks() -> None:
 # -- the API server ------------------------------------------------------------------------------------------------------------
 
 
-@MUTANTS.add("the-disk-is-behind", "one write in five is acknowledged and not on disk", kinds=("restart",))
+@MUTANTS.add("the-disk-is-behind", "one write in five is acknowledged and not on disk", rule="AcknowledgedIsKept", kinds=("restart",))
 def _behind() -> None:
     count = 0
 
@@ -140,10 +171,14 @@ def _versions() -> None:
 
 
 @MUTANTS.add(
-    "bindings-are-overwritten", "a second binding moves a pod, and a scheduler without an answer tries another node", kinds=("lose-answer",)
+    "bindings-are-overwritten",
+    "a second binding moves a pod, and a scheduler without an answer tries another node",
+    rule="BoundOnce",
+    workloads=(Workload("web", 4, 250, 128, at=2.0),),
+    plan=(Fault(1.5, "lose-answer", "scheduler-a", 10.0, method="POST"), Fault(1.5, "lose-answer", "scheduler-b", 10.0, method="POST")),
 )
 def _rebound() -> None:
-    from roles.scheduler.planner.placements import Answer
+    from koord.kube.errors import Unreachable
 
     def bind(old: Any) -> Any:
         async def anew(core: Any, namespace: str, name: str, body: Any, options: Any) -> Any:
@@ -158,14 +193,14 @@ def _rebound() -> None:
 
         return anew
 
-    def answered(old: Any) -> Any:
-        def blind(self: Any, p: Any, answer: Any) -> Any:
-            p.seen, p.again = "", False
-            return old(self, p, answer if answer is Answer.BOUND else Answer.REFUSED)
+    def sent(old: Any) -> Any:
+        async def twice(self: Any, namespace: str, pod: str, node: str, uid: str | None = None) -> None:
+            try:
+                await old(self, namespace, pod, node, uid)
+            except Unreachable:
+                await old(self, namespace, pod, "sim-001" if node == "sim-000" else "sim-000", uid)
 
-        return blind
+        return twice
 
     wrap("koord.apiserver.rest.subresources:bind", bind)
-    wrap("roles.scheduler.planner.placements:Placements.answered", answered)
-    replace("roles.scheduler.planner.placements:Placements.seen", lambda self, uid, node: [])
-    replace("roles.scheduler.binding.binder:Binder._look_again", lambda self, decision: None)
+    wrap("koord.kube.client:Client.bind", sent)

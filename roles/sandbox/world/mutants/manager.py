@@ -5,17 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 from roles.sandbox.world.mutants.planting import Mutants, replace, wrap
+from roles.sandbox.world.workloads import Workload
 
-MUTANTS = Mutants()
+MUTANTS = Mutants(minutes=0.5, pods=16, koordlets=0, schedulers=1, managers=1, deschedulers=0, hostile=0)
 
 
-@MUTANTS.add("silence-is-trusted", "a node whose agent is silent keeps its batch resources", kinds=("silence",))
+@MUTANTS.add(
+    "silence-is-trusted", "a node whose agent is silent keeps its batch resources", rule="NoPromiseFromSilence", kinds=("silence",)
+)
 def _silence() -> None:
     for part in ("batch", "mid"):
         replace(f"roles.manager.noderesource.{part}:degraded", lambda inputs: "")
 
 
-@MUTANTS.add("batch-of-the-whole-node", "batch resources are the whole node's, whatever its services use", sorts=("batch", "service"))
+@MUTANTS.add(
+    "batch-of-the-whole-node",
+    "batch resources are the whole node's, whatever its services use",
+    rule="PromisesAreBacked",
+    sorts=("batch", "service"),
+)
 def _whole_node() -> None:
     wrap(
         "roles.manager.noderesource.plan:format_amount",
@@ -23,12 +31,18 @@ def _whole_node() -> None:
     )
 
 
-@MUTANTS.add("controllers-write-without-a-reason", "the manager writes every node at each look")
+@MUTANTS.add(
+    "controllers-write-without-a-reason",
+    "the manager looks at each node every two seconds, and writes it at each look",
+    rule="ItSettles",
+    workloads=(Workload("web", 2, 250, 128),),
+)
 def _chatty() -> None:
     replace("roles.manager.noderesource.plan:_needs", lambda present, name, amount, threshold: amount is not None)
+    replace("roles.manager.controllers.noderesource:NodeResourceController._degrades_in", lambda self, inputs: 2.0)
 
 
-@MUTANTS.add("allocations-are-anybodys", "admission takes whoever asks for the scheduler")
+@MUTANTS.add("allocations-are-anybodys", "admission takes whoever asks for the scheduler", rule="TrustedByAdmission")
 def _anybodys() -> None:
     replace("koord.api.trust:is_writer", lambda username, groups, writers: True)
 
@@ -36,6 +50,7 @@ def _anybodys() -> None:
 @MUTANTS.add(
     "a-replica-believes-its-own-clock",
     "a manager whose clock is behind replaces certificates that are not valid yet by it",
+    rule="AuthorityStays",
     kinds=("clock",),
 )
 def _own_clock() -> None:

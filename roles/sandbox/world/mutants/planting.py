@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+from roles.sandbox.world.world import Spec
+
+USUAL = Spec(pods=26, faults=10)
+"""The world that is lived when nothing else is asked for."""
 Plant = Callable[[], None]
 Make = Callable[[Any], Any]
 """From the function that is replaced to the one that takes its place."""
@@ -16,34 +20,38 @@ Make = Callable[[Any], Any]
 class Mutant:
     """A mistake with a name. `crash`: the mistake is that a process ends, so that its end betrays it; of others a crash proves nothing.
 
-    `kinds` are the faults and `sorts` the workloads with which it shows, as far as it takes certain ones.
+    `rule`: the rule for whose sake it is there, which betrays it in histories in which no other one speaks; "" for none.
+    `world`: in what its worlds differ from the usual one (fields of Spec), so that it shows, and soon.
     """
 
     name: str
     text: str
     plant: Plant
     crash: bool = False
-    kinds: tuple[str, ...] = ()
-    sorts: tuple[str, ...] = ()
+    rule: str = ""
+    world: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Mutants(list[Mutant]):
-    """The mutants of one part of the product."""
+    """The mutants of one part of the product. `world`: in what all their worlds differ from the usual one."""
 
-    def add(
-        self, name: str, text: str, *, crash: bool = False, kinds: tuple[str, ...] = (), sorts: tuple[str, ...] = ()
-    ) -> Callable[[Plant], Plant]:
-        """A decorator of the function that plants one."""
+    def __init__(self, **world: Any) -> None:
+        super().__init__()
+        self.world = world
+
+    def add(self, name: str, text: str, *, crash: bool = False, rule: str = "", **world: Any) -> Callable[[Plant], Plant]:
+        """A decorator of the function that plants one. Nothing goes wrong in its worlds unless it says of which `kinds`, or how often."""
+        faults = {"faults": USUAL.faults if "kinds" in world else 0}
 
         def decorate(plant: Plant) -> Plant:
-            self.append(Mutant(name, text, plant, crash, kinds, sorts))
+            self.append(Mutant(name, text, plant, crash, rule, {**self.world, **faults, **world}))
             return plant
 
         return decorate
 
-    def wrap(self, name: str, text: str, path: str, make: Make, *, kinds: tuple[str, ...] = ()) -> None:
+    def wrap(self, name: str, text: str, path: str, make: Make, *, rule: str = "", **world: Any) -> None:
         """One that replaces a single function."""
-        self.append(Mutant(name, text, lambda: wrap(path, make), kinds=kinds))
+        self.add(name, text, rule=rule, **world)(lambda: wrap(path, make))
 
 
 def find(path: str) -> tuple[Any, str, Any]:

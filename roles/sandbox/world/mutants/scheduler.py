@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from roles.sandbox.world.faults import Fault
 from roles.sandbox.world.mutants.planting import Mutants, find, nothing, replace, wrap
+from roles.sandbox.world.workloads import Workload
 
-MUTANTS = Mutants()
+MUTANTS = Mutants(minutes=0.5, pods=20, koordlets=0, schedulers=1, managers=1, deschedulers=0, hostile=0)
 
+SLOW = Fault(0.5, "delay", "scheduler-a", 20.0, amount=1.5)
 PLACEMENTS = "roles.scheduler.planner.placements:Placements"
 EVICTIONS = "roles.scheduler.planner.evictions:Evictions"
 QUEUE = "roles.scheduler.queue.queue:SchedulingQueue"
@@ -16,7 +19,16 @@ CARRIER = "roles.scheduler.binding.carrier:Carrier"
 # -- the scheduler's acting half -----------------------------------------------------------------------------------------------
 
 
-@MUTANTS.add("lost-answer-is-a-refusal", "a binding without an answer is taken back at once and tried elsewhere", kinds=("lose-answer",))
+@MUTANTS.add(
+    "lost-answer-is-a-refusal",
+    "a binding without an answer is taken back at once and tried elsewhere",
+    workloads=(Workload("web", 12, 2000, 256, at=2.0),),
+    plan=(
+        Fault(1.9, "storm", "scheduler-a", 1.2, status=503, method="POST"),
+        Fault(2.6, "stall", "scheduler-a", 20.0),
+        Fault(2.7, "lose-answer", "scheduler-a", 15.0, method="POST"),
+    ),
+)
 def _lost_answer() -> None:
     from roles.scheduler.planner.placements import Answer
 
@@ -34,7 +46,13 @@ def _lost_answer() -> None:
     wrap(f"{PLACEMENTS}.answered", blind)
 
 
-@MUTANTS.add("assume-nothing", "a decided pod is not counted on its node until the watch shows it", kinds=("delay",))
+@MUTANTS.add(
+    "assume-nothing",
+    "a decided pod is not counted on its node until the watch shows it",
+    rule="NodeNotOvercommitted",
+    workloads=(Workload("web", 12, 2000, 256, at=2.0),),
+    plan=(SLOW,),
+)
 def _assume_nothing() -> None:
     replace(f"{CARRIER}._assume", lambda self, placement, task: ())
 
@@ -57,7 +75,7 @@ def _refuse_some(every: int) -> None:
     wrap("roles.scheduler.binding.binder:Binder._carry_out", carry_out)
 
 
-@MUTANTS.add("take-back-nothing", "what a failed placement took is never given back")
+@MUTANTS.add("take-back-nothing", "what a failed placement took is never given back", rule="WhatFitsIsBound")
 def _taken() -> None:
     _refuse_some(5)
     wrap(f"{CARRIER}._take_back", nothing())
@@ -86,6 +104,7 @@ def _sleepers() -> None:
 @MUTANTS.add(
     "victims-are-chosen-again",
     "a preemptor is decided again at once, and who leaves for it counts as staying",
+    rule="OneNodeMakesRoom",
     sorts=("crowd", "service", "big"),
 )
 def _victims_again() -> None:
@@ -107,7 +126,10 @@ def _victims_again() -> None:
 
 
 @MUTANTS.add(
-    "victims-without-a-reason", "a victim is removed without the condition that says why", sorts=("crowd", "service", "big", "gang")
+    "victims-without-a-reason",
+    "a victim is removed without the condition that says why",
+    rule="EvictedOnce",
+    sorts=("crowd", "service", "big", "gang"),
 )
 def _victims_silent() -> None:
     async def remove(self: Any, preemptor: Any, victim: Any) -> None:
@@ -153,35 +175,51 @@ def _stale_fit() -> None:
     replace("roles.scheduler.plugins.node_resources:NodeResourcesFit.reads", NODE)
 
 
-@MUTANTS.add("devices-are-not-taken", "a card that was given away stays free until the watch shows it", sorts=("gpu",), kinds=("delay",))
+@MUTANTS.add(
+    "devices-are-not-taken",
+    "a card that was given away stays free until the watch shows it",
+    rule="DeviceOnce",
+    workloads=(Workload("cards", 6, 250, 128, gpu=100, at=2.0),),
+    plan=(SLOW,),
+)
 def _cards_stay_free() -> None:
-    replace("roles.scheduler.plugins.device_share.columns:DeviceColumns.take", lambda self, slot, uid, holding: None)
+    columns = "roles.scheduler.plugins.device_share.columns:DeviceColumns"
+    wrap(f"{columns}._holding", lambda old: lambda self, node, pod: old(self, node, pod) if pod.node_name else None)
+    replace(f"{columns}.take", lambda self, slot, uid, holding: self._taken.update({uid: holding}))
 
 
-@MUTANTS.add("quotas-are-not-asked", "ElasticQuota refuses nobody", sorts=("quota",))
+@MUTANTS.add("quotas-are-not-asked", "ElasticQuota refuses nobody", rule="QuotaWithinMax", sorts=("quota",))
 def _no_quota() -> None:
     replace("roles.scheduler.plugins.elastic_quota.plugin:ElasticQuota._refuses", lambda self, ctx, quota: "")
 
 
-@MUTANTS.add("gangs-do-not-wait", "members of a gang are bound as they come", sorts=("gang", "gang", "service"))
+@MUTANTS.add(
+    "gangs-do-not-wait",
+    "members of a gang are bound as they come",
+    rule="GangWhole",
+    workloads=(Workload("half", 6, 2000, 256), Workload("gang", 5, 2000, 256, gang=5, at=5.0)),
+)
 def _no_gang() -> None:
-    from roles.scheduler.framework.status import Status
+    from roles.scheduler.framework.status import SKIP, SUCCESS
 
     plugin = "roles.scheduler.plugins.coscheduling.plugin:Coscheduling"
-    replace(f"{plugin}.permit", lambda self, ctx, slot: Status())
-    replace(f"{plugin}.pre_enqueue", lambda self, pod: Status())
-    replace(f"{plugin}.before_pre_filter", lambda self, ctx: (Status(), None))
-    replace(f"{plugin}.find_one_node", lambda self, ctx, candidates: (Status(), ""))
+    replace(f"{plugin}.permit", lambda self, ctx, slot: SUCCESS)
+    replace(f"{plugin}.pre_enqueue", lambda self, pod: SUCCESS)
+    replace(f"{plugin}.before_pre_filter", lambda self, ctx: (SUCCESS, None))
+    replace(f"{plugin}.find_one_node", lambda self, ctx, candidates: (SKIP, ""))
 
 
-@MUTANTS.add("batch-is-not-counted", "NodeResourcesFit looks at plain CPU and memory only", sorts=("batch",))
+@MUTANTS.add("batch-is-not-counted", "NodeResourcesFit looks at plain CPU and memory only", rule="BatchWithinPromise", sorts=("batch",))
 def _no_batch() -> None:
     path = "roles.scheduler.plugins.node_resources:NodeResourcesFit._ignores"
     wrap(path, lambda old: lambda self, resource: "batch" in resource or old(self, resource))
 
 
 @MUTANTS.add(
-    "cpus-are-not-taken", "exclusive CPUs that were given away are free until the watch shows them, and after it", sorts=("cores",)
+    "cpus-are-not-taken",
+    "exclusive CPUs that were given away are free until the watch shows them, and after it",
+    rule="ExclusiveCpuOnce",
+    sorts=("cores",),
 )
 def _cpus_stay_free() -> None:
     columns = "roles.scheduler.plugins.numa.columns:NumaColumns"
@@ -193,12 +231,14 @@ def _cpus_stay_free() -> None:
     wrap(f"{columns}._record", nothing())
 
 
-@MUTANTS.add("quotas-are-not-revoked", "nobody takes back what a quota has lent", sorts=("quota",))
+@MUTANTS.add("quotas-are-not-revoked", "nobody takes back what a quota has lent", rule="MinimumIsReturned", sorts=("quota",))
 def _nothing_back() -> None:
     replace("roles.scheduler.plugins.elastic_quota.revoke:Revoker.due", lambda self, book, now, bonds: [])
 
 
-@MUTANTS.add("equals-are-victims", "pods make room for others of the same priority", sorts=("crowd", "service", "gang"))
+@MUTANTS.add(
+    "equals-are-victims", "pods make room for others of the same priority", rule="VictimsAreLower", sorts=("crowd", "service", "gang")
+)
 def _equals() -> None:
     replace("roles.scheduler.plugins.coscheduling.preemption:preemptible", lambda pod, below: pod.priority <= below and not pod.reservation)
 
@@ -215,7 +255,11 @@ def _wander() -> None:
 
 
 @MUTANTS.add(
-    "what-was-told-is-told-again", "a pod that is being bound is still told that it was not scheduled", kinds=("lose-answer", "delay")
+    "what-was-told-is-told-again",
+    "a pod that is being bound is still told that it was not scheduled",
+    rule="BoundIsScheduled",
+    workloads=(Workload("hold", 9, 2000, 256, run_seconds=8), Workload("late", 2, 2000, 256, at=8.5)),
+    plan=(Fault(6.0, "delay", "scheduler-a", 30.0, amount=3.0, method="PATCH"),),
 )
 def _not_quiet() -> None:
     async def quiet(self: Any, uid: str) -> None:
@@ -233,13 +277,24 @@ def _not_quiet() -> None:
     replace("roles.scheduler.binding.reporter:Reporter.forget", lambda self, uid: None)
 
 
-@MUTANTS.add("old-pictures-are-trusted", "a scheduler acts on whatever it was told last, however long ago", kinds=("stall",))
+@MUTANTS.add(
+    "old-pictures-are-trusted",
+    "a scheduler acts on whatever it was told last, however long ago",
+    rule="OldPicturesAreNotActedOn",
+    workloads=(Workload("web", 3, 500, 256, at=2.0),),
+    minutes=1.6,
+    plan=(Fault(1.9, "storm", "scheduler-a", 85.0, status=503, method="POST"), Fault(2.6, "resume", "scheduler-a", 95.0)),
+)
 def _trusting() -> None:
+    async def went_back(self: Any) -> bool:
+        return False
+
     replace("roles.scheduler.app:App._outdated", lambda self: "")
     replace("koord.kube.reflector:QUIET", (1e9, 1e9))
+    replace("koord.kube.reflector:Reflector._went_back", went_back)
 
 
-@MUTANTS.add("binders-die", "a worker that sends bindings dies of the first one that is refused")
+@MUTANTS.add("binders-die", "a worker that sends bindings dies of the first one that is refused", rule="NothingIsDeadInside")
 def _binders_die() -> None:
     from roles.scheduler.binding.binder import Outcome
 
@@ -255,7 +310,12 @@ def _binders_die() -> None:
     replace("roles.scheduler.binding.binder:Binder._run", run)
 
 
-@MUTANTS.add("a-raising-plugin-ends-the-scheduler", "an exception in Reserve is nobody's, and there is one now and then", crash=True)
+@MUTANTS.add(
+    "a-raising-plugin-ends-the-scheduler",
+    "an exception in Reserve is nobody's, and there is one now and then",
+    rule="NobodyCrashes",
+    crash=True,
+)
 def _reserve_raises() -> None:
     count = 0
 
@@ -277,7 +337,12 @@ def _reserve_raises() -> None:
     replace("roles.scheduler.live:Scheduler._crashed", lambda self, entry, placement, failure: unguarded(self, None, placement, failure))
 
 
-@MUTANTS.add("nobody-rests", "a refused pod is tried again at once, whatever happens", sorts=("big", "gang"))
+@MUTANTS.add(
+    "nobody-rests",
+    "a refused pod is tried again at once, whatever happens",
+    rule="NobodySpins",
+    workloads=(Workload("huge", 1, 9000, 128),),
+)
 def _no_backoff() -> None:
     from roles.scheduler.queue.entry import UNSCHEDULABLE
 
@@ -353,23 +418,48 @@ def _twice() -> None:
 
 @MUTANTS.add(
     "room-is-made-without-need",
-    "a pod is refused once although it fits, has others removed, and goes where there was room",
-    sorts=("crowd", "service"),
+    "a pod is refused once although it fits, has another removed, and goes where there was room",
+    rule="RoomIsUsed",
+    workloads=(Workload("low", 3, 1900, 256, priority="koord-mid", prefers="sim-000"), Workload("high", 1, 3000, 256, at=8.0)),
 )
 def _needless() -> None:
     import numpy as np
 
+    from roles.scheduler.framework.interfaces import PostFilterResult
+    from roles.scheduler.framework.status import SUCCESS, unschedulable
+
     seen: set[str] = set()
 
-    def filter_(old: Any) -> Any:
-        def refusing(self: Any, ctx: Any, rows: Any) -> Any:
-            codes = old(self, ctx, rows)
-            if ctx.pod.uid not in seen and ctx.pod.priority >= 9000 and not ctx.pod.reservation:
-                seen.add(ctx.pod.uid)
-                return np.ones_like(codes)
-            return codes
+    def before(old: Any) -> Any:
+        def refusing(self: Any, ctx: Any) -> Any:
+            refused = ctx.pod.uid not in seen and ctx.pod.priority >= 9000 and not ctx.pod.reservation
+            return (unschedulable("planted"), None) if refused else old(self, ctx)
 
         return refusing
 
+    def post_filter(old: Any) -> Any:
+        def anybody(self: Any, ctx: Any, failure: Any) -> Any:
+            seen.add(ctx.pod.uid)
+            for slot in np.flatnonzero(ctx.cluster.alive):
+                for other in ctx.cluster.row(int(slot)).pods.values():
+                    if other.priority < ctx.pod.priority:
+                        return PostFilterResult(SUCCESS, other.node_name, (other,))
+            return old(self, ctx, failure)
+
+        return anybody
+
     replace("roles.scheduler.cycle.cycle:Cycle._preferred", lambda self, ctx, framework, totals, restriction: -1)
-    wrap("roles.scheduler.plugins.node_resources:NodeResourcesFit.filter", filter_)
+    wrap("roles.scheduler.plugins.coscheduling.plugin:Coscheduling.before_pre_filter", before)
+    wrap("roles.scheduler.plugins.coscheduling.plugin:Coscheduling.post_filter", post_filter)
+
+
+@MUTANTS.add(
+    "what-authors-wrote-is-bound",
+    "allocations that the author of a pod wrote are left on it",
+    rule="AllocatedByScheduler",
+    hostile=20,
+    workloads=(Workload("web", 2, 250, 128),),
+    plan=(Fault(0.01, "kill", "manager-a", 25.0),),
+)
+def _left_over() -> None:
+    replace("roles.scheduler.binding.binder:_leave_nothing", lambda pod, draft: None)

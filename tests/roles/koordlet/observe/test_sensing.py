@@ -382,6 +382,28 @@ class TestSystem:
         a.tick()
         assert a.view.last(kinds.SYS_MEMORY, within=0.5) == GIB
 
+    @pytest.mark.parametrize(("file", "kind"), [("cpuacct/{}/cpuacct.usage", kinds.SYS_CPU), ("memory/{}/memory.stat", kinds.SYS_MEMORY)])
+    def test_what_a_pod_uses_that_cannot_be_read_is_not_taken_for_the_system(self, agent, make_pod, file: str, kind: str) -> None:
+        """Else the report counts it twice: as the pod's, by its former readings, and as the system's."""
+        a = agent()
+        directories = [a.tree.pod_dir("Burstable", uid) for uid in ("u-1", "u-2")]
+        for directory in directories:
+            a.tree.cgroup(directory, anon=GIB)
+        a.list(make_pod("web", "u-1"), make_pod("db", "u-2"))
+        a.tick()
+        a.tick()
+        assert a.view.last(kind, within=0.5) is not None
+        path = "sys/fs/cgroup/" + file.format(directories[1])
+        held = (a.tree.root / path).read_text()
+        a.tree.write(path, "broken")
+        a.tick()
+        assert a.view.last(kind, within=0.5) is None
+        assert a.view.last(kinds.POD_CPU, within=0.5, pod_uid="u-1") is not None
+        a.tree.write(path, held)
+        a.tick()
+        a.tick()
+        assert a.view.last(kind, within=0.5) is not None
+
 
 @pytest.mark.feature("KLO-COL-08")
 def test_page_cache_of_pods_and_containers(agent, make_pod) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,17 @@ import pytest
 from click.testing import CliRunner
 
 from roles.sandbox.cli import command
+from roles.sandbox.world import hunting
+from roles.sandbox.world.faults import KINDS
+from roles.sandbox.world.invariants.registry import INVARIANTS
+from roles.sandbox.world.mutants.planting import USUAL, Mutant
+from roles.sandbox.world.mutants.registry import MUTANTS
+from roles.sandbox.world.runner import Result
 
 ROOT = Path(__file__).resolve().parents[4]
 SMALL = ["--nodes=2", "--pods=8", "--minutes=0.5", "--faults=4"]
+WANTED = {"BatchIsHeld", "NobodyIsKilledByLimits", "PinnedIsLeftAlone", "ResizesTakeEffect", "ServicesAreNotHeldUp", "StartsEnd"}
+"""Rules that still want a mutant of their own."""
 _PLANT = """
 import os
 from roles.sandbox.world import runner
@@ -55,6 +64,48 @@ def test_a_seed_tells_the_same_history_byte_for_byte_and_seeds_differ() -> None:
 def test_every_planted_defect_can_be_planted() -> None:
     done = python("-c", _PLANT)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr[-2000:]
+
+
+def test_every_rule_names_its_mutant_and_every_world_can_be_lived() -> None:
+    """A rule that no planted defect names may be one that never speaks."""
+    rules = {kind.__name__ for kind in INVARIANTS}
+    named = {mutant.rule for mutant in MUTANTS.values() if mutant.rule}
+    assert named == rules - WANTED, sorted(named ^ (rules - WANTED))
+    assert len(MUTANTS) >= 40
+    for mutant in MUTANTS.values():
+        spec = hunting.aim(replace(USUAL, seed=3), mutant)  # raises TypeError for a field that worlds do not have
+        kinds = {*spec.kinds, *(fault.kind for fault in spec.plan or ())}
+        assert kinds <= set(KINDS), mutant.name
+        assert hunting.aim(replace(USUAL, nodes=5), mutant).nodes == 5, "what is asked for goes before what suits the mutant"
+
+
+def test_the_table_of_the_hunt_is_that_of_the_registry() -> None:
+    """docs/testing.md is written by --table: it has a row for each mutant, and none for one that is no more."""
+    text = (ROOT / "docs/testing.md").read_text()
+    rows = hunting.read(text)
+    assert [row.name for row in rows] == list(MUTANTS)
+    assert hunting.written(text, rows) == text, "rows and figures are those of the command"
+
+
+def test_a_table_is_written_into_its_place_and_read_again() -> None:
+    rows = [hunting.Row("one", ("GangWhole",), ("GangWhole", "BoundOnce"), 7), hunting.Row("two")]
+    text = hunting.written(f"before\n{hunting.BEGIN}\nold\n{hunting.END}\nafter\n", rows)
+    assert hunting.read(text) == rows
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    assert "old" not in text
+    assert "1 of 2 planted defects are caught (50%)." in text
+    with pytest.raises(ValueError, match="there is no line"):
+        hunting.written("no place", rows)
+
+
+def test_a_mutant_with_a_rule_is_hunted_until_that_one_speaks_alone() -> None:
+    catch = hunting.Catch(Mutant("m", "", lambda: None, rule="GangWhole"))
+    for seed, spoke in enumerate((["NobodyCrashes"], ["BoundOnce"], ["BoundOnce", "GangWhole"], ["GangWhole", "NobodyCrashes"])):
+        assert not catch.settled
+        catch.see(Result(seed, "", 0, 0.0, tuple((0.0, name, "") for name in spoke), (), 0.0))
+    assert catch.settled
+    assert catch.row() == hunting.Row("m", ("GangWhole", "BoundOnce"), ("BoundOnce", "GangWhole"), 3)
 
 
 @pytest.mark.slow
