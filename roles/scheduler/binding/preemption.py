@@ -17,6 +17,7 @@ from roles.scheduler.binding.readback import ReadBack
 from roles.scheduler.binding.reporter import Reporter
 from roles.scheduler.binding.waiting import WaitingPods
 from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.gate import Gate
 from roles.scheduler.planner.evictions import GRACE, Answer, Do, Effect, Evictions
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class Evictor:
         may_write: Callable[[], bool],
         clock: Callable[[], float],
         readback: ReadBack,
+        gate: Gate | None = None,
     ) -> None:
         self._client = client
         self._evictions = evictions
@@ -53,6 +55,7 @@ class Evictor:
         self._may_write = may_write
         self._clock = clock
         self._readback = readback
+        self._gate = gate or Gate()
         self._preemptors: dict[str, tuple[PodInfo, str]] = {}
         self._victims: dict[str, PodInfo] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -80,7 +83,7 @@ class Evictor:
             else:
                 self._preemptors.pop(effect.preemptor, None)
                 self.issued(effect.preemptor, effect.failed)
-        if len(self._victims) > 2 * len(self._evictions.all_leaving()) + 64:
+        if len(self._victims) > 2 * self._evictions.victim_count + 64:
             self._victims = {uid: pod for uid, pod in self._victims.items() if self._evictions.victim(uid) is not None}
 
     async def stop(self) -> None:
@@ -91,7 +94,7 @@ class Evictor:
             await asyncio.wait(self._tasks)
 
     def _start(self, work: Any, name: str) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=name)
+        task = asyncio.get_running_loop().create_task(self._gate.drive(work), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
