@@ -292,7 +292,7 @@ class App:
         for framework in self.engine.frameworks.values():
             for plugin, name, run in framework.controllers():
                 if controller_wanted(plugin, self.options.controller_plugins):
-                    found.setdefault(f"{plugin}/{name}", lambda run=run: self.gate.drive(run()))  # type: ignore[misc]
+                    found.setdefault(f"{plugin}/{name}", lambda run=run: self.gate.drive(run))  # type: ignore[misc]
         return found
 
     async def _watch_time(self) -> None:

@@ -57,9 +57,9 @@ class Gate:
         while self.closed:
             await self._opened.wait()
 
-    async def drive(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine each of whose steps finds the gate open. What it starts as tasks of their own is not covered."""
-        return await _driven(self, work)
+    async def drive(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+        """Run a coroutine function each of whose steps finds the gate open. What it starts as tasks of their own is not covered."""
+        return await _driven(self, function(*args))
 
     # ---------------------------------------------------------------- events
 

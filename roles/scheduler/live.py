@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -96,6 +97,7 @@ class Scheduler:
         self._extenders = extenders
         self.turns = Turns(gate or Gate(), metrics.held)
         self.outdated_plans = 0  # long decisions that did not hold any more when they were made
+        self._later: deque[Steps[None]] = deque()  # work on many pods, for when nothing else is half done
         self._wake = asyncio.Event()
         self._evicting: dict[str, tuple[dict[str, Any], list[PodInfo]]] = {}  # by preemptor: how it is queued again, its job
         self.placements = Placements()
@@ -206,6 +208,8 @@ class Scheduler:
 
     def _next(self) -> Entry | Steps[None] | None:
         """The pod to be tried next, or long work that comes before it."""
+        if self._later:
+            return self._later.popleft()
         now = self._clock()
         for framework in self._frameworks.values():
             if framework.next_pod is not None:
@@ -490,8 +494,17 @@ class Scheduler:
         how, members = self._evicting.pop(uid, ({}, []))
         now = self._clock()
         self._requeue(uid, now, **({"error": True} if failed else how))
-        self._queue.activate([m for m in members if (entry := self._queue.get(m.uid)) is not None and entry.gate == EVICTING], now)
+        if members:
+            self._later.append(self._let_in_again(members))
         self.wake()
+
+    def _let_in_again(self, members: Iterable[PodInfo]) -> Steps[None]:
+        """Members of a job were kept out of the queue while its victims were being asked."""
+        for member in members:
+            entry = self._queue.get(member.uid)
+            if entry is not None and entry.gate == EVICTING:
+                self._queue.activate((member,), self._clock())
+            yield
 
     def _cleared(self, uid: str) -> None:
         """The victims of a pod are gone: however often it was tried in vain meanwhile, it need not rest now."""

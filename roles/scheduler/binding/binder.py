@@ -101,7 +101,7 @@ class Binder:
     def start(self) -> None:
         """Start the workers on the running loop."""
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._gate.drive(self._work()), name=f"binder {number}") for number in range(self._count)]
+        self._tasks = [loop.create_task(self._gate.drive(self._work), name=f"binder {number}") for number in range(self._count)]
 
     async def stop(self) -> None:
         """Cancel what is under way; pods that were not bound are found pending by the next leader."""
@@ -116,7 +116,7 @@ class Binder:
         """Bind a pod as soon as a worker is free, at once if something outside must be waited for; returns whether that is so."""
         decision = task.decision
         if any(plugin.waits(decision.ctx) for plugin in decision.framework.pre_binds):
-            alone = asyncio.get_running_loop().create_task(self._gate.drive(self._run(task)), name=f"binding of {decision.pod.key}")
+            alone = asyncio.get_running_loop().create_task(self._gate.drive(self._run, task), name=f"binding of {decision.pod.key}")
             self._alone.add(alone)
             alone.add_done_callback(self._alone.discard)
             return True

@@ -172,7 +172,7 @@ class Carrier:
 
     def _read(self, placement: Placement, task: Task) -> Iterable[Effect]:
         reading = asyncio.get_running_loop().create_task(
-            self._gate.drive(self._look(placement, task)), name=f"reading {task.decision.pod.key}"
+            self._gate.drive(self._look, placement, task), name=f"reading {task.decision.pod.key}"
         )
         self._tasks.add(reading)
         reading.add_done_callback(self._tasks.discard)

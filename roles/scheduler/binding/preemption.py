@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from koord.api.kinds import PODS
@@ -77,7 +77,7 @@ class Evictor:
             if effect.do is Do.EVICT:
                 self._ask(effect)
             elif effect.do is Do.READ:
-                self._start(self._read(effect.victim), f"reading victim {effect.victim}")
+                self._start(f"reading victim {effect.victim}", self._read, effect.victim)
             elif effect.do is Do.CLEARED:
                 self.cleared(effect.preemptor)
             else:
@@ -93,8 +93,8 @@ class Evictor:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _start(self, work: Any, name: str) -> None:
-        task = asyncio.get_running_loop().create_task(self._gate.drive(work), name=name)
+    def _start(self, name: str, function: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        task = asyncio.get_running_loop().create_task(self._gate.drive(function, *args), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -103,7 +103,7 @@ class Evictor:
             self.run(self._evictions.left(effect.victim))
             return
         preemptor, node = self._preemptors[effect.preemptor]
-        self._start(self._evict(preemptor, self._victims[effect.victim], node), f"eviction of {effect.victim}")
+        self._start(f"eviction of {effect.victim}", self._evict, preemptor, self._victims[effect.victim], node)
 
     async def _evict(self, preemptor: PodInfo, victim: PodInfo, node: str) -> None:
         answer = Answer.FAILED

@@ -122,13 +122,12 @@ class Breaking:
     def units(self, pods: Iterable[PodInfo]) -> list[Unit]:
         """Units of pods of which each may go, the most important first, what is left of a job before those above its minimum. Pods of a
         job that may not go as a whole and that it cannot spare are left out."""
+        if type(self.bonds) is NoBonds:
+            return [Unit((pod,)) for pod in sorted(pods, key=lambda pod: (-pod.priority, self.importance(pod)))]
         return at_once(self.units_in_steps(pods))
 
     def units_in_steps(self, pods: Iterable[PodInfo]) -> Steps[list[Unit]]:
         """As `units`, a step every few pods."""
-        if type(self.bonds) is NoBonds:
-            found = yield from sorted_in_steps(pods, lambda pod: (-pod.priority, self.importance(pod)))
-            return [Unit((pod,)) for pod in found]
         alone: list[Unit] = []
         jobs: dict[str, list[PodInfo]] = {}
         for number, pod in enumerate(pods):

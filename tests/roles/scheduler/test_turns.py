@@ -98,7 +98,7 @@ def test_others_have_their_turn_and_driven_tasks_wait() -> None:
             yield
             return "done"
 
-        tasks = [asyncio.create_task(other()), asyncio.create_task(gate.drive(binding()))]
+        tasks = [asyncio.create_task(other()), asyncio.create_task(gate.drive(binding))]
         await asyncio.sleep(0)
         assert await turns(gate).take(work()) == "done"
         tasks[0].cancel()
@@ -115,7 +115,7 @@ def test_a_driven_task_can_be_cancelled_while_the_gate_is_closed() -> None:
     async def run() -> None:
         gate = Gate()
         gate.close()
-        task = asyncio.create_task(gate.drive(asyncio.sleep(1)))
+        task = asyncio.create_task(gate.drive(asyncio.sleep, 1))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
