@@ -14,6 +14,7 @@ T = TypeVar("T")
 
 SLICE = 0.004
 """Seconds after which others have their turn."""
+_ROUNDS = 3  # of the loop between two slices: a request is accepted, read and answered in as many
 CATCH_UP: Any = object()
 """Yielded by work that wants to know what has happened meanwhile, before it goes on."""
 
@@ -46,7 +47,8 @@ class Turns:
                     self.gate.close()
                 slices += 1
                 self.sliced += slices == 1
-                await seams.sleep(0)
+                for _ in range(_ROUNDS):
+                    await seams.sleep(0)
         finally:
             work.close()
             self.gate.open()
