@@ -32,6 +32,7 @@ from roles.scheduler.engine import Engine, registry
 from roles.scheduler.extenders.chain import Extenders
 from roles.scheduler.flags import controller_wanted
 from roles.scheduler.framework.status import Status
+from roles.scheduler.gate import Gate
 from roles.scheduler.live import Scheduler
 from roles.scheduler.metrics import SchedulerMetrics, Standing
 from roles.scheduler.monitor import Monitor
@@ -39,7 +40,7 @@ from roles.scheduler.observing.barrier import Barrier, wait
 from roles.scheduler.observing.observer import Observer
 from roles.scheduler.queue.queue import SchedulingQueue
 from roles.scheduler.resource_metrics import resource_page
-from roles.scheduler.services import install
+from roles.scheduler.services import install, settled
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,8 @@ class App:
         if self._leadership is not None:
             client, telling = client.fenced(self._leadership), client.fenced(self._leadership.reports)
         self.client = client
+        gate = self.gate = Gate()
+        self._last_sizes: dict[str, int] = {}
         self._clock: Callable[[], float] = seams.now
         self.waiting = WaitingPods()
         self.engine = Engine(
@@ -121,7 +124,7 @@ class App:
         self.observer = Observer(
             engine.state, self.cache, self.queue, engine.frameworks,
             clock=self._clock, changed=self._wake, gone=self.reporter.forget,
-            foreign_nominations=options.gates.get("CrossSchedulerNomination", False), watching=(watch,) if audit.enabled else (),
+            foreign_nominations=options.gates.get("CrossSchedulerNomination", False), watching=(watch,) if audit.enabled else (), gate=gate,
         )  # fmt: skip
         self.extenders = Extenders(config.extenders, engine.cluster) if config.extenders else None
         self.binder = Binder(
@@ -133,22 +136,23 @@ class App:
             extenders=self.extenders,
             measure=metrics.point,
             quiet=self.reporter.quiet,
+            gate=gate,
         )
         readback = ReadBack(client, self.observer.reread)
         self.scheduler = Scheduler(
             state=engine.state, cache=self.cache, queue=self.queue, waiting=self.waiting, cycle=engine.cycle,
             frameworks=engine.frameworks, reporter=self.reporter, recorder=recorder, metrics=metrics, clock=self._clock,
             debug=options.debug, dump=self.dump, audit=audit, monitor=self.monitor, binder=self.binder, extenders=self.extenders,
-            leading=self.may_write, readback=readback, evictor=Evictor(
+            leading=self.may_write, readback=readback, gate=gate, evictor=Evictor(
                 client, engine.state.evictions, self.reporter, self.waiting,
-                may_write=self.may_write, clock=self._clock, readback=readback,
+                may_write=self.may_write, clock=self._clock, readback=readback, gate=gate,
             ),
         )  # fmt: skip
         self.observer.acting = self.scheduler
         self.queue.broken = lambda pod, message, now: self.reporter.failed(pod, message, error=True, nominate=None, now=now)
         self.scheduler.outdated = self._outdated
         for handle in engine.handles.values():
-            handle.activate = self._activate
+            handle.activate, handle.gate = self._activate, gate
             handle.metrics, handle.may_write = ops.registry, self.may_write
             handle.pods = self.observer
             handle.wake = lambda test, by_template: self.queue.wake(test, by_template, self._clock())
@@ -179,7 +183,10 @@ class App:
 
     def _sizes(self) -> dict[str, int]:
         cluster = self.engine.cluster
-        return {"nodes": cluster.live, "pods": cluster.pod_count, "assumed_pods": self.cache.assumed_count}
+        if self.gate.closed:
+            return self._last_sizes  # what counts now may be a what-if
+        self._last_sizes = {"nodes": cluster.live, "pods": cluster.pod_count, "assumed_pods": self.cache.assumed_count}
+        return self._last_sizes
 
     def _wake(self) -> None:
         self.scheduler.wake()
@@ -203,9 +210,10 @@ class App:
 
         ops.json("/configz", lambda: {"kubescheduler.config.k8s.io": wire(self.options.config)})
         ops.route("GET", "/metrics/resources", resource_page(lambda: self.observer.running() if self.may_write() else ()))
-        ops.json("/debug/cache", lambda: {"differences": self.observer.audit()})
+        ops.route("GET", "/debug/cache", settled(lambda: {"differences": self.observer.audit()}, self.gate))
+        ops.json("/debug/loop", lambda: {"scheduler": self.scheduler.loop()})
         diagnosis.install(ops, self.options.debug, self.dump)
-        install(ops, self.engine.cluster, self.engine.frameworks, self.may_write)
+        install(ops, self.engine.cluster, self.engine.frameworks, self.may_write, self.gate)
 
     async def run(self, life: Any) -> None:
         """Sync, lead, schedule, until the process is to end. Raises FatalError when the lease is lost."""
@@ -284,7 +292,7 @@ class App:
         for framework in self.engine.frameworks.values():
             for plugin, name, run in framework.controllers():
                 if controller_wanted(plugin, self.options.controller_plugins):
-                    found.setdefault(f"{plugin}/{name}", run)
+                    found.setdefault(f"{plugin}/{name}", lambda run=run: self.gate.drive(run))  # type: ignore[misc]
         return found
 
     async def _watch_time(self) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -33,15 +34,18 @@ from roles.scheduler.framework.events import ASSIGNED_POD, Action, ClusterEvent
 from roles.scheduler.framework.framework import Framework, told
 from roles.scheduler.framework.interfaces import NextPod
 from roles.scheduler.framework.status import JOB_PREEMPTION_SUCCESS, JOB_REJECT, JOB_REJECTORS, error
+from roles.scheduler.framework.steps import Steps, at_once, begun, in_steps
+from roles.scheduler.gate import Gate
 from roles.scheduler.metrics import SchedulerMetrics
 from roles.scheduler.monitor import Monitor
 from roles.scheduler.planner.placements import Placement, Placements
 from roles.scheduler.queue.entry import IN_FLIGHT, Entry
 from roles.scheduler.queue.queue import SchedulingQueue
+from roles.scheduler.turns import CATCH_UP, SLICE, Turns
 
 log = logging.getLogger(__name__)
 
-_SLICE = 0.004  # seconds of scheduling after which events and bindings get their turn
+_TRIES = 3  # long decisions of which each did not hold any more when it was made
 _MAX_BACKLOG = 2000  # placements under way beyond which no more are decided
 _FLUSH_EVERY = 30.0
 _LOOK_EVERY = 1.0  # seconds between two looks at the age of what we know
@@ -72,6 +76,7 @@ class Scheduler:
         dump: Dump,
         audit: Audit,
         extenders: Extenders | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self._state = state
         self._cache = cache
@@ -90,12 +95,16 @@ class Scheduler:
         self._dump = dump
         self._audit = audit
         self._extenders = extenders
+        self.turns = Turns(gate or Gate(), metrics.held)
+        self.outdated_plans = 0  # long decisions that did not hold any more when they were made
+        self._later: deque[Steps[None]] = deque()  # work on many pods, for when nothing else is half done
         self._wake = asyncio.Event()
         self._evicting: dict[str, tuple[dict[str, Any], list[PodInfo]]] = {}  # by preemptor: how it is queued again, its job
         self.placements = Placements()
         self.carrier = Carrier(
             self.placements, state=state, cache=cache, waiting=waiting, binder=binder, readback=readback, metrics=metrics, clock=clock,
             committed=queue.committed, taken_back=self._taken_back, settled=self._settled, failed=self._failed, dropped=self._dropped,
+            gate=self.turns.gate,
         )  # fmt: skip
         self.evictor = evictor
         evictor.issued = self._issued
@@ -111,7 +120,7 @@ class Scheduler:
         """Schedule until cancelled."""
         loop = asyncio.get_running_loop()
         next_flush, next_look = loop.time() + _FLUSH_EVERY, loop.time()
-        turn_ends, began = loop.time() + _SLICE, perf_counter()
+        turn_ends, began = loop.time() + SLICE, perf_counter()
         while True:
             if loop.time() >= next_flush:
                 next_flush = loop.time() + _FLUSH_EVERY
@@ -122,21 +131,30 @@ class Scheduler:
                 self._tell_places()
             held = self._outdated or self._binder.backlog > _MAX_BACKLOG or not self.placements.leading
             entry = None if held else self._next()
+            if entry is not None and not isinstance(entry, Entry):
+                self._metrics.held(perf_counter() - began)
+                await self.turns.take(entry)
+                turn_ends, began = loop.time() + SLICE, perf_counter()
+                continue
             if entry is None:
                 self._metrics.held(perf_counter() - began)
                 await self._rest()
-                turn_ends, began = loop.time() + _SLICE, perf_counter()
+                turn_ends, began = loop.time() + SLICE, perf_counter()
                 continue
             if self._extenders is not None and self._extenders.concern(entry.pod):
                 await self.attempt_with_extenders(entry)
                 began = perf_counter()
             else:
-                self.attempt(entry)
+                work = begun(self._attempting(entry))
+                if isinstance(work, Generator):
+                    self._metrics.held(perf_counter() - began)
+                    await self.turns.take(work)
+                    turn_ends, began = loop.time() + SLICE, perf_counter()
             if loop.time() >= turn_ends:
                 self._tick()
                 self._metrics.held(perf_counter() - began)
                 await seams.sleep(0)
-                turn_ends, began = loop.time() + _SLICE, perf_counter()
+                turn_ends, began = loop.time() + SLICE, perf_counter()
 
     def _look_at_age(self) -> None:
         before, self._outdated = self._outdated, self.outdated()
@@ -188,7 +206,10 @@ class Scheduler:
         for pod in self._cache.expire(now):
             log.warning("pod %s was bound but never seen on its node; it no longer counts there", pod.key)
 
-    def _next(self) -> Entry | None:
+    def _next(self) -> Entry | Steps[None] | None:
+        """The pod to be tried next, or long work that comes before it."""
+        if self._later:
+            return self._later.popleft()
         now = self._clock()
         for framework in self._frameworks.values():
             if framework.next_pod is not None:
@@ -201,8 +222,10 @@ class Scheduler:
                     return entry
         return self._queue.pop(now)
 
-    def _next_of(self, framework: Framework, plugin: NextPod, now: float) -> Entry | None:
+    def _next_of(self, framework: Framework, plugin: NextPod, now: float) -> Entry | Steps[None] | None:
         while (wanted := framework.ask(plugin, "NextPod", plugin.next_pod)) is not None:
+            if not isinstance(wanted, PodInfo):
+                return wanted
             entry = self._queue.take(wanted.uid, now)
             self._metrics.taken(self._clock() - now)
             if entry is not None:
@@ -213,26 +236,66 @@ class Scheduler:
 
     def attempt(self, entry: Entry) -> Decision | None:
         """One cycle for a popped pod, and what follows from it. Never raises: a defect costs the pod an attempt."""
+        return at_once(self._attempting(entry))
+
+    def _attempting(self, entry: Entry) -> Steps[Decision | None]:
+        """An attempt, in steps where it is long."""
         placement = self._begin(entry)
         if placement is None:
             return None
-        now = self._state.now
         self._metrics.sample(self._frameworks[entry.pod.shape.scheduler_name])
         try:
             began = perf_counter()
-            decision = self._cycle.decide(entry.pod)
+            found = self._cycle.begin(entry.pod)
+            decision = found if isinstance(found, Decision) else (yield from self._decided_late(entry, placement, found))
+            if decision is None:
+                return None
             self._metrics.decided(perf_counter() - began)
-            return self._conclude(entry, placement, decision, now)
+            yield from self._concluding(entry, placement, decision)
+            return decision
         except Exception as failure:
             self._crashed(entry, placement, failure)
             return None
+
+    def _decided_late(self, entry: Entry, placement: Placement, work: Steps[Decision]) -> Steps[Decision | None]:
+        """A long decision that holds when it is made; one that does not is made again. None: the pod went meanwhile, or backs off."""
+        changes = self._state.cluster.changes
+        for _ in range(_TRIES):
+            decision = yield from work
+            position = changes.position
+            yield CATCH_UP
+            if self.placements.get(entry.pod.uid) is not placement or self._queue.get(entry.pod.uid) is not entry:
+                self._monitor.ended(entry.pod.uid, self._clock())
+                self.placements.undecided(placement)
+                return None
+            changed = changes.since(position)
+            if changed is not None and (yield from self._holds(decision, frozenset(changed[0].tolist()))):
+                return decision
+            self.outdated_plans += 1
+            self._state.now = self._clock()
+            work = in_steps(self._cycle.begin(entry.pod))
+        log.info("pod %s: the cluster changes faster than its job can be planned; it is tried again later", entry.pod.key)
+        self._monitor.ended(entry.pod.uid, self._clock())
+        self.placements.undecided(placement)
+        self._requeue(entry.pod.uid, self._clock(), error=True)
+        return None
+
+    def _holds(self, decision: Decision, changed: frozenset[int]) -> Steps[bool]:
+        """Whether a decision is still right now that some slots have changed."""
+        if decision.scheduled:
+            return decision.slot not in changed
+        if any(node and self._queue.get(pod.uid) is None for pod, node in decision.others):
+            return False
+        if decision.recheck is not None and decision.victims:
+            return (yield from decision.recheck(changed))
+        touched = {self._state.cluster.slot_of(victim.node_name or decision.nominate or "") for victim in decision.victims}
+        return not touched & changed
 
     async def attempt_with_extenders(self, entry: Entry) -> Decision | None:
         """As `attempt`, asking extenders about the nodes that the plugins left; meanwhile bindings and events go on."""
         placement = self._begin(entry)
         if placement is None:
             return None
-        now = self._state.now
         try:
             began = perf_counter()
             decision = await self._decide_with_extenders(entry.pod)
@@ -241,7 +304,8 @@ class Scheduler:
                 self.placements.undecided(placement)
                 return None
             self._metrics.decided(perf_counter() - began)
-            return self._conclude(entry, placement, decision, now)
+            await self.turns.take(self._concluding(entry, placement, decision))
+            return decision
         except Exception as failure:
             self._crashed(entry, placement, failure)
             return None
@@ -249,12 +313,12 @@ class Scheduler:
     async def _decide_with_extenders(self, pod: PodInfo) -> Decision:
         assert self._extenders is not None
         advice = Advice()
-        decision = self._cycle.decide(pod, advice)
+        decision = await self.turns.take(in_steps(self._cycle.begin(pod, advice)))
         try:
             if decision.scheduled:
                 await self._extenders.advise(pod, advice)
                 self._state.now = self._clock()
-                decision = self._cycle.decide(pod, advice)
+                decision = await self.turns.take(in_steps(self._cycle.begin(pod, advice)))
                 if advice.refused and not decision.scheduled:
                     decision.rejected_by = frozenset()  # nobody knows what would change an extender's mind: any event brings the pod back
             if decision.candidates:
@@ -278,8 +342,9 @@ class Scheduler:
         self._monitor.started(pod.uid, pod.key, pod.shape.scheduler_name, now)
         return self.placements.begin(pod.uid, now)
 
-    def _conclude(self, entry: Entry, placement: Placement, decision: Decision, now: float) -> Decision:
+    def _concluding(self, entry: Entry, placement: Placement, decision: Decision) -> Steps[None]:
         """What follows from a decision."""
+        now = self._state.now
         decision.take_effect()
         if self._debug.filters:
             for line in filter_lines(decision):
@@ -294,9 +359,8 @@ class Scheduler:
         else:
             self.placements.undecided(placement)
             self._recorder.record(record_of(decision, now=now, attempt=entry.attempts))
-            self._fail(decision)
+            yield from self._fail(decision)
         self._metrics.attempt(decision.verdict, decision.framework.name, self._clock() - now)
-        return decision
 
     def _crashed(self, entry: Entry, placement: Placement, failure: Exception) -> None:
         """A defect in a plugin or in us: the pod backs off, the scheduler goes on."""
@@ -365,7 +429,7 @@ class Scheduler:
         if outcome is None:  # Reserve or Permit said no
             decision.verdict = UNSCHEDULABLE if status.rejected else ERROR
             decision.rejected_by = frozenset((status.plugin,)) if status.plugin and status.rejected else frozenset()
-            self._fail(decision)
+            at_once(self._fail(decision))
             return
         self._monitor.ended(pod.uid, now)
         if outcome is Outcome.GONE:
@@ -392,7 +456,7 @@ class Scheduler:
 
     # ---------------------------------------------------------------- no node was found
 
-    def _fail(self, decision: Decision) -> None:
+    def _fail(self, decision: Decision) -> Steps[None]:
         """Report, carry a preemption out, and queue the pod again: after a preemption once all victims were asked to leave."""
         pod, now = decision.pod, self._clock()
         self._monitor.ended(pod.uid, now)
@@ -403,14 +467,15 @@ class Scheduler:
             self._state.nominations.add(pod, decision.nominate)
         for other, node in decision.others:
             self._nominate(other, node)
+            yield
         self._report(decision)
         how = {"rejected_by": decision.rejected_by, "error": decision.verdict == ERROR, "pending": decision.pending}
         if decision.victims:
-            self._make_room(decision, how, now)
+            yield from self._make_room(decision, how, now)
         else:
             self._requeue(pod.uid, now, **how)
 
-    def _make_room(self, decision: Decision, how: dict[str, Any], now: float) -> None:
+    def _make_room(self, decision: Decision, how: dict[str, Any], now: float) -> Steps[None]:
         """Ask the victims to leave. Until all have answered the pod stays in flight, and its job is kept from being decided."""
         pod = decision.pod
         fresh = [victim for victim in decision.victims if not self._state.leaving(victim)]
@@ -419,6 +484,7 @@ class Scheduler:
             self._metrics.preempted(len(fresh))
             for record in victim_records(decision, fresh, now=now):
                 self._recorder.record(record)
+                yield
         members = [other for other, node in decision.others if node]
         self._evicting[pod.uid] = (how, members)
         self.evictor.evict(pod, decision.victims, decision.nominate or "", [member.uid for member in members])
@@ -428,8 +494,17 @@ class Scheduler:
         how, members = self._evicting.pop(uid, ({}, []))
         now = self._clock()
         self._requeue(uid, now, **({"error": True} if failed else how))
-        self._queue.activate([m for m in members if (entry := self._queue.get(m.uid)) is not None and entry.gate == EVICTING], now)
+        if members:
+            self._later.append(self._let_in_again(members))
         self.wake()
+
+    def _let_in_again(self, members: Iterable[PodInfo]) -> Steps[None]:
+        """Members of a job were kept out of the queue while its victims were being asked."""
+        for member in members:
+            entry = self._queue.get(member.uid)
+            if entry is not None and entry.gate == EVICTING:
+                self._queue.activate((member,), self._clock())
+            yield
 
     def _cleared(self, uid: str) -> None:
         """The victims of a pod are gone: however often it was tried in vain meanwhile, it need not rest now."""
@@ -481,6 +556,15 @@ class Scheduler:
         self.carrier.run(self.placements.vanished(uid))
         self.evictor.run(self._state.evictions.vanished(uid))
         self._evicting.pop(uid, None)
+
+    def loop(self) -> dict[str, Any]:
+        """How scheduling shares the event loop: the longest turn in seconds, decisions that took several turns, those that did not hold
+        when they were made, and objects whose changes are, and at most were, held back meanwhile."""
+        gate = self.turns.gate
+        return {
+            "longestTurnSeconds": self._metrics.longest_turn, "slicedDecisions": self.turns.sliced, "outdatedPlans": self.outdated_plans,
+            "changesHeldBack": len(gate), "mostChangesHeldBack": gate.most_held,
+        }  # fmt: skip
 
     def health(self) -> tuple[bool, str]:
         """Whether every placement under way is in time."""

@@ -148,7 +148,7 @@ class SchedulerMetrics:
             registry=registry,
         )
         self._longest = Gauge("scheduler_loop_longest_turn_seconds", "The longest of these turns since the start.", registry=registry)
-        self._longest_turn = 0.0
+        self.longest_turn = 0.0
         self._differences = Counter(
             "scheduler_plugin_differences",
             "How often a plugin was found to say something else when asked anew than was kept of it (--verify-plugins).",
@@ -202,8 +202,8 @@ class SchedulerMetrics:
     def held(self, seconds: float) -> None:
         """Scheduling kept the event loop for so long."""
         self._turns.observe(seconds)
-        if seconds > self._longest_turn:
-            self._longest_turn = seconds
+        if seconds > self.longest_turn:
+            self.longest_turn = seconds
             self._longest.set(seconds)
 
     def differed(self, plugin: str, why: str) -> None:

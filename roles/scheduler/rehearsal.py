@@ -13,6 +13,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import ERROR, UNSCHEDULABLE, Decision
 from roles.scheduler.engine import Engine
 from roles.scheduler.framework.status import JOB_PREEMPTION_SUCCESS, JOB_REJECT, Code, Status, unschedulable
+from roles.scheduler.framework.steps import at_once
 
 _MOST_TRIES = 5  # of one pod that plugins bring back again and again
 
@@ -70,6 +71,9 @@ class Rehearsal:
         for framework in self._engine.frameworks.values():
             plugin = framework.next_pod
             while plugin is not None and (wanted := plugin.next_pod()) is not None:
+                if not isinstance(wanted, PodInfo):
+                    at_once(wanted)
+                    continue
                 known = self._queue if wanted.uid in self._queue else self.pending
                 if wanted.uid in known and self._tries.get(wanted.uid, 0) < _MOST_TRIES:
                     return known.pop(wanted.uid)

@@ -14,6 +14,7 @@ from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.vocabulary import CPU, MEMORY
 from roles.scheduler.framework.framework import Framework
 from roles.scheduler.framework.interfaces import PageError
+from roles.scheduler.gate import Gate
 
 _PREFIX = "/apis/v1"
 _NOT_LEADING = "this scheduler is not the leader"
@@ -21,7 +22,7 @@ _NOT_LEADING = "this scheduler is not the leader"
 Answer = Callable[[dict[str, str]], Any]
 
 
-def install(ops: Any, cluster: Cluster, frameworks: Mapping[str, Framework], leading: Callable[[], bool]) -> list[str]:
+def install(ops: Any, cluster: Cluster, frameworks: Mapping[str, Framework], leading: Callable[[], bool], gate: Gate) -> list[str]:
     """Register the routes on the HTTP server; returns their paths."""
     pages: dict[str, Answer] = {f"{_PREFIX}/nodes/{{name}}": lambda match: node_view(cluster, match["name"])}
     for framework in frameworks.values():
@@ -32,14 +33,15 @@ def install(ops: Any, cluster: Cluster, frameworks: Mapping[str, Framework], lea
     paths = sorted(pages)
     pages[f"{_PREFIX}/__services__"] = lambda match: {"GET": paths}
     for path, answer in pages.items():
-        ops.route("GET", path, _handler(answer, leading))
+        ops.route("GET", path, _handler(answer, leading, gate))
     return paths
 
 
-def _handler(answer: Answer, leading: Callable[[], bool]) -> Any:
+def _handler(answer: Answer, leading: Callable[[], bool], gate: Gate) -> Any:
     async def handle(request: web.Request) -> web.Response:
         if not leading():
             return _json({"message": _NOT_LEADING}, 503)
+        await gate.passed()
         try:
             found = answer({**request.query, **request.match_info})
         except PageError as failure:
@@ -47,6 +49,16 @@ def _handler(answer: Answer, leading: Callable[[], bool]) -> Any:
         if found is None:
             return _json({"message": f"{request.path} is not known"}, 404)
         return _json(found, 200)
+
+    return handle
+
+
+def settled(answer: Callable[[], Any], gate: Gate) -> Any:
+    """A page about the scheduler's state, which is shown when no decision is half made."""
+
+    async def handle(request: web.Request) -> web.Response:
+        await gate.passed()
+        return _json(answer(), 200)
 
     return handle
 

@@ -28,6 +28,7 @@ NAME = "api.world"
 ADDRESSES = ("10.0.0.1", "10.0.0.2")
 """What the API server's name stands for."""
 API_SERVER = (ADDRESSES[0], 6443)
+_STEPS = 3  # after so many steps of a long decision others have their turn: no time passes inside a decision
 _VERIFY = 3  # every so many decisions a scheduler compares what it kept with fresh answers
 Main = Callable[[], Awaitable[None]]
 
@@ -70,6 +71,7 @@ def scheduler(world: World, name: str, life: Life, config: Path) -> Main:
             informers = InformerFactory(client)
             options = Options(load(str(config)), seed=world.number(name), verify=_VERIFY)
             app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
+            app.scheduler.turns.steps = _STEPS
             for framework in app.engine.frameworks.values():
                 framework.trust.told = lambda plugin, why: world.accuse("kept-answers", f"{name}: plugin {plugin}: {why}")
             life.on_stop(informers.stop, "informers")

@@ -20,6 +20,7 @@ from roles.scheduler.framework.context import BindDraft
 from roles.scheduler.framework.framework import Framework, told
 from roles.scheduler.framework.interfaces import Plugin
 from roles.scheduler.framework.status import SUCCESS, Code, Status, error
+from roles.scheduler.gate import Gate
 from roles.scheduler.planner.placements import Placement
 
 log = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ class Binder:
         extenders: Extenders | None = None,
         measure: Measure = lambda point, status, profile, seconds: None,
         quiet: Callable[[str], Awaitable[None]] | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self._count = max(1, workers)
         self._finished = finished
@@ -89,6 +91,7 @@ class Binder:
         self._extenders = extenders
         self._measure = measure
         self._quiet = quiet
+        self._gate = gate or Gate()
         self._queue: deque[Task] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()  # workers that have nothing to do, each waiting by itself
         self._busy = 0
@@ -98,7 +101,7 @@ class Binder:
     def start(self) -> None:
         """Start the workers on the running loop."""
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._work(), name=f"binder {number}") for number in range(self._count)]
+        self._tasks = [loop.create_task(self._gate.drive(self._work), name=f"binder {number}") for number in range(self._count)]
 
     async def stop(self) -> None:
         """Cancel what is under way; pods that were not bound are found pending by the next leader."""
@@ -113,7 +116,7 @@ class Binder:
         """Bind a pod as soon as a worker is free, at once if something outside must be waited for; returns whether that is so."""
         decision = task.decision
         if any(plugin.waits(decision.ctx) for plugin in decision.framework.pre_binds):
-            alone = asyncio.get_running_loop().create_task(self._run(task), name=f"binding of {decision.pod.key}")
+            alone = asyncio.get_running_loop().create_task(self._gate.drive(self._run, task), name=f"binding of {decision.pod.key}")
             self._alone.add(alone)
             alone.add_done_callback(self._alone.discard)
             return True

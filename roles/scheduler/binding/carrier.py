@@ -16,6 +16,7 @@ from roles.scheduler.cluster.cache import Cache
 from roles.scheduler.framework.context import State
 from roles.scheduler.framework.framework import told
 from roles.scheduler.framework.status import Code, Status, error
+from roles.scheduler.gate import Gate
 from roles.scheduler.metrics import SchedulerMetrics
 from roles.scheduler.planner.placements import Answer, Do, Effect, Found, Placement, Placements
 
@@ -48,6 +49,7 @@ class Carrier:
         settled: Told,
         failed: Told,
         dropped: Told,
+        gate: Gate,
     ) -> None:
         self.placements = placements
         self._state = state
@@ -58,6 +60,7 @@ class Carrier:
         self._metrics = metrics
         self._clock = clock
         self._committed = committed
+        self._gate = gate
         self._tasks: set[asyncio.Task[None]] = set()
         self._steps: dict[Do, Callable[[Placement, Task], Iterable[Effect]]] = {
             Do.ASSUME: self._assume,
@@ -168,7 +171,9 @@ class Carrier:
             self.run(self.placements.answered(placement, _ANSWERS.get(outcome, Answer.REFUSED)))
 
     def _read(self, placement: Placement, task: Task) -> Iterable[Effect]:
-        reading = asyncio.get_running_loop().create_task(self._look(placement, task), name=f"reading {task.decision.pod.key}")
+        reading = asyncio.get_running_loop().create_task(
+            self._gate.drive(self._look, placement, task), name=f"reading {task.decision.pod.key}"
+        )
         self._tasks.add(reading)
         reading.add_done_callback(self._tasks.discard)
         return ()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from koord.api.kinds import PODS
@@ -17,6 +17,7 @@ from roles.scheduler.binding.readback import ReadBack
 from roles.scheduler.binding.reporter import Reporter
 from roles.scheduler.binding.waiting import WaitingPods
 from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.gate import Gate
 from roles.scheduler.planner.evictions import GRACE, Answer, Do, Effect, Evictions
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class Evictor:
         may_write: Callable[[], bool],
         clock: Callable[[], float],
         readback: ReadBack,
+        gate: Gate | None = None,
     ) -> None:
         self._client = client
         self._evictions = evictions
@@ -53,6 +55,7 @@ class Evictor:
         self._may_write = may_write
         self._clock = clock
         self._readback = readback
+        self._gate = gate or Gate()
         self._preemptors: dict[str, tuple[PodInfo, str]] = {}
         self._victims: dict[str, PodInfo] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -74,13 +77,13 @@ class Evictor:
             if effect.do is Do.EVICT:
                 self._ask(effect)
             elif effect.do is Do.READ:
-                self._start(self._read(effect.victim), f"reading victim {effect.victim}")
+                self._start(f"reading victim {effect.victim}", self._read, effect.victim)
             elif effect.do is Do.CLEARED:
                 self.cleared(effect.preemptor)
             else:
                 self._preemptors.pop(effect.preemptor, None)
                 self.issued(effect.preemptor, effect.failed)
-        if len(self._victims) > 2 * len(self._evictions.all_leaving()) + 64:
+        if len(self._victims) > 2 * self._evictions.victim_count + 64:
             self._victims = {uid: pod for uid, pod in self._victims.items() if self._evictions.victim(uid) is not None}
 
     async def stop(self) -> None:
@@ -90,8 +93,8 @@ class Evictor:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _start(self, work: Any, name: str) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=name)
+    def _start(self, name: str, function: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        task = asyncio.get_running_loop().create_task(self._gate.drive(function, *args), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -100,7 +103,7 @@ class Evictor:
             self.run(self._evictions.left(effect.victim))
             return
         preemptor, node = self._preemptors[effect.preemptor]
-        self._start(self._evict(preemptor, self._victims[effect.victim], node), f"eviction of {effect.victim}")
+        self._start(f"eviction of {effect.victim}", self._evict, preemptor, self._victims[effect.victim], node)
 
     async def _evict(self, preemptor: PodInfo, victim: PodInfo, node: str) -> None:
         answer = Answer.FAILED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -27,11 +28,15 @@ class WaitingPods:
 
     def __init__(self) -> None:
         self._pods: dict[str, WaitingPod] = {}
+        self._ends: list[
+            tuple[float, str]
+        ] = []  # a heap of when waits may be over; those of pods that are not held any more are passed over
 
     def hold(self, pod: PodInfo, node: str, waits: dict[str, float], now: float, resume: Resume) -> None:
         """Hold a pod for the plugins in `waits` (seconds each; however long: a gang may wait for hours)."""
         deadlines = {plugin: now + timeout for plugin, timeout in waits.items()}
         self._pods[pod.uid] = WaitingPod(pod, node, deadlines, resume)
+        heapq.heappush(self._ends, (min(deadlines.values()), pod.uid))
 
     def allow(self, uid: str, plugin: str) -> None:
         """A plugin lets a pod go; it goes when all that hold it do."""
@@ -57,18 +62,25 @@ class WaitingPods:
 
     def expire(self, now: float) -> int:
         """Reject pods whose shortest wait is over; returns how many."""
-        over = [
-            (uid, min(waiting.deadlines, key=lambda name: waiting.deadlines[name]))
-            for uid, waiting in self._pods.items()
-            if min(waiting.deadlines.values()) <= now
-        ]
-        for uid, plugin in over:
+        over = 0
+        while (time := self.next_deadline()) is not None and time <= now:
+            uid = heapq.heappop(self._ends)[1]
+            deadlines = self._pods[uid].deadlines
+            plugin = min(deadlines, key=deadlines.__getitem__)
             self.reject(uid, plugin, f"timed out waiting on permit by {plugin}")
-        return len(over)
+            over += 1
+        return over
 
     def next_deadline(self) -> float | None:
         """When the next wait is over, None when nobody waits."""
-        return min((min(waiting.deadlines.values()) for waiting in self._pods.values()), default=None)
+        ends = self._ends
+        while ends and not self._holds(*ends[0]):
+            heapq.heappop(ends)
+        return ends[0][0] if ends else None
+
+    def _holds(self, time: float, uid: str) -> bool:
+        waiting = self._pods.get(uid)
+        return waiting is not None and min(waiting.deadlines.values()) == time
 
     def get(self, uid: str) -> WaitingPod | None:
         """A held pod."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import TracebackType
 
 from roles.scheduler.cluster.cluster import Cluster
@@ -12,7 +13,7 @@ class Hypothesis:
     """Within the `with` block the cluster is as if; on leaving it is as before. Rows that were touched count as changed, unless it is
     `quiet`: then no kept vector may be brought up to date inside.
 
-    One thread, no waiting inside: nobody else sees the hypothetical state.
+    Nobody else may see the hypothetical state: no waiting inside, but for the slices of long work (framework/steps.py).
     """
 
     def __init__(self, cluster: Cluster, *, quiet: bool = False) -> None:
@@ -34,21 +35,29 @@ class Hypothesis:
         self._cluster.place(pod, slot)
         self._before.setdefault(pod.uid, (pod, -1))
 
+    def undo(self) -> Iterator[None]:
+        """Put back what was touched, a pod a step: where that is much, before the block is left."""
+        while self._before:
+            uid, (pod, slot) = self._before.popitem()
+            self._put_back(uid, pod, slot)
+            yield
+
+    def _put_back(self, uid: str, pod: PodInfo, slot: int) -> None:
+        now = self._cluster.slot_of_pod(uid)
+        if now == slot:  # it came back of itself
+            return
+        if now >= 0:
+            self._cluster.remove_pod(uid)
+        if slot >= 0:
+            self._cluster.place(pod, slot)
+
     def __enter__(self) -> Hypothesis:
         if self._quiet:
             self._position = self._cluster.begin_quiet()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        cluster = self._cluster
-        for uid, (pod, slot) in reversed(self._before.items()):
-            now = cluster.slot_of_pod(uid)
-            if now == slot:  # it came back of itself
-                continue
-            if now >= 0:
-                cluster.remove_pod(uid)
-            if slot >= 0:
-                cluster.place(pod, slot)
-        self._before.clear()
+        for _ in self.undo():
+            pass
         if self._quiet:
-            cluster.end_quiet(self._position)
+            self._cluster.end_quiet(self._position)

@@ -21,8 +21,9 @@ from roles.scheduler.cycle.nominated import NOBODY, Blocked
 from roles.scheduler.cycle.verifying import differences
 from roles.scheduler.framework.context import CycleContext, State
 from roles.scheduler.framework.framework import Framework
-from roles.scheduler.framework.interfaces import NodeMask, NodeSet, PostFilterResult, Rejection
+from roles.scheduler.framework.interfaces import FindOneNode, NodeMask, NodeSet, PostFilterResult, Rejection
 from roles.scheduler.framework.status import SUCCESS, Code, Status, error, unresolvable
+from roles.scheduler.framework.steps import Steps, at_once, begun, in_steps
 
 _CACHE_BYTES = 48 << 20
 _VECTORS_PER_SHAPE = 8
@@ -92,14 +93,21 @@ class Cycle:
 
     def decide(self, pod: PodInfo, advice: Advice | None = None) -> Decision:
         """Find a node for a pod, with what extenders said. Raises KeyError when no profile has the pod's scheduler name."""
-        ctx = CycleContext(self.state, pod)
-        try:
-            return self._decide(ctx, self.frameworks[pod.shape.scheduler_name], advice)
-        finally:
-            for undo in reversed(ctx.undo):
-                undo()
+        found = self.begin(pod, advice)
+        return found if isinstance(found, Decision) else at_once(found)
 
-    def _decide(self, ctx: CycleContext, framework: Framework, advice: Advice | None) -> Decision:
+    def begin(self, pod: PodInfo, advice: Advice | None = None) -> Decision | Steps[Decision]:
+        """As `decide`; where plugins have long work to do for it, that comes in steps."""
+        ctx = CycleContext(self.state, pod)
+        found: Decision | Steps[Decision] | None = None
+        try:
+            found = self._decide(ctx, self.frameworks[pod.shape.scheduler_name], advice)
+        finally:
+            if found is None or isinstance(found, Decision):
+                ctx.end()
+        return found if isinstance(found, Decision) else _ending(ctx, found)
+
+    def _decide(self, ctx: CycleContext, framework: Framework, advice: Advice | None) -> Decision | Steps[Decision]:
         cluster = self.state.cluster
         if not cluster.live:
             return Decision(UNSCHEDULABLE, ctx, framework, status=unresolvable(NO_NODES))
@@ -108,9 +116,17 @@ class Cycle:
             return self._refused(ctx, framework, self.evaluation(framework, ctx), refusal)
         evaluation = self.evaluation(framework, ctx)
         restriction = Restriction()
-        refusal = self._pre_filter(ctx, framework, evaluation, restriction) or self._plan(ctx, framework, restriction)
+        refusal = self._pre_filter(ctx, framework, evaluation, restriction)
         if refusal is not None:
             return self._refused(ctx, framework, evaluation, refusal)
+        finder = framework.find_one_node
+        if finder is not None:
+            answer = framework.ask(finder, "FindOneNodePlugin", finder.find_one_node, ctx, self._allowed(restriction))
+            if not isinstance(answer, tuple):
+                return begun(self._planned_later(ctx, framework, evaluation, restriction, advice, answer))
+            refusal = self._planned(finder, restriction, *answer)
+            if refusal is not None:
+                return self._refused(ctx, framework, evaluation, refusal)
         return self._choose(ctx, framework, evaluation, restriction, advice)
 
     def must_fit(self, pod: PodInfo) -> frozenset[int]:
@@ -127,8 +143,7 @@ class Cycle:
         try:
             return self._survey(ctx, self.frameworks[pod.shape.scheduler_name], without)
         finally:
-            for undo in reversed(ctx.undo):
-                undo()
+            ctx.end()
 
     def _survey(self, ctx: CycleContext, framework: Framework, without: str) -> Survey:
         refusal = self._transform(ctx, framework, without)
@@ -219,25 +234,34 @@ class Cycle:
                 return status.by(transformer.name)
         return None
 
-    def _plan(self, ctx: CycleContext, framework: Framework, restriction: Restriction) -> Status | None:
-        """The node that a planning plugin has for the pod."""
-        finder = framework.find_one_node
-        if finder is not None:
-            status, node = framework.ask(finder, "FindOneNodePlugin", finder.find_one_node, ctx, self._allowed(restriction))
-            if status.ok and not node:
-                return error(f"{finder.name} planned no node").by(finder.name)
-            if status.ok:
-                restriction.add(finder.name, frozenset((node,)), self.state)
-            elif status.code is not Code.SKIP:
-                return status.by(finder.name)
+    def _planned(self, finder: FindOneNode, restriction: Restriction, status: Status, node: str) -> Status | None:
+        """What a planning plugin says of the pod's node."""
+        if status.ok and not node:
+            return error(f"{finder.name} planned no node").by(finder.name)
+        if status.ok:
+            restriction.add(finder.name, frozenset((node,)), self.state)
+        elif status.code is not Code.SKIP:
+            return status.by(finder.name)
         return None
+
+    def _planned_later(
+        self, ctx: CycleContext, framework: Framework, evaluation: Evaluation, restriction: Restriction, advice: Advice | None,
+        plan: Steps[tuple[Status, str]],
+    ) -> Steps[Decision]:  # fmt: skip
+        """The rest of a cycle that waits for a plan."""
+        assert framework.find_one_node is not None
+        status, node = yield from plan
+        refusal = self._planned(framework.find_one_node, restriction, status, node)
+        if refusal is not None:
+            return (yield from in_steps(self._refused(ctx, framework, evaluation, refusal)))
+        return (yield from in_steps(self._choose(ctx, framework, evaluation, restriction, advice)))
 
     def _allowed(self, restriction: Restriction) -> Mask:
         return self.state.cluster.alive if restriction.mask is None else restriction.mask
 
     def _choose(
         self, ctx: CycleContext, framework: Framework, evaluation: Evaluation, restriction: Restriction, advice: Advice | None
-    ) -> Decision:
+    ) -> Decision | Steps[Decision]:
         """Pick the best of the feasible nodes."""
         cluster = self.state.cluster
         decision = Decision(SCHEDULED, ctx, framework, evaluated=cluster.live, evaluation=evaluation, feasible=evaluation.count)
@@ -257,7 +281,7 @@ class Cycle:
         if not decision.feasible:
             closed = {**blocked.among(evaluation.feasible), **refused}
             failure = FitFailure(ctx, evaluation, None, tuple(restriction.plugins), restriction.mask, closed)
-            return self._failed(decision, failure)
+            return begun(self._failed(decision, failure))
         slot = self._preferred(ctx, framework, totals, restriction)
         if slot < 0:
             slot = self._best(decision, totals)
@@ -324,14 +348,16 @@ class Cycle:
 
     # ---------------------------------------------------------------- failures
 
-    def _refused(self, ctx: CycleContext, framework: Framework, evaluation: Evaluation, status: Status) -> Decision:
+    def _refused(
+        self, ctx: CycleContext, framework: Framework, evaluation: Evaluation, status: Status
+    ) -> Decision | Steps[Decision]:  # fmt: skip
         decision = Decision(UNSCHEDULABLE, ctx, framework, evaluated=self.state.cluster.live, evaluation=evaluation)
         if not status.rejected:
             decision.verdict, decision.status = ERROR, status
             return decision
-        return self._failed(decision, FitFailure(ctx, evaluation, pre_filter=status))
+        return begun(self._failed(decision, FitFailure(ctx, evaluation, pre_filter=status)))
 
-    def _failed(self, decision: Decision, failure: FitFailure) -> Decision:
+    def _failed(self, decision: Decision, failure: FitFailure) -> Steps[Decision]:
         """Ask the postFilter plugins in order: success, error and unresolvable end; the last nomination wins."""
         ctx = decision.ctx
         decision.verdict = UNSCHEDULABLE
@@ -342,10 +368,11 @@ class Cycle:
         messages: list[str] = []
         result = PostFilterResult(SUCCESS)
         for plugin in decision.framework.post_filters:
-            result = decision.framework.ask(plugin, "PostFilter", plugin.post_filter, ctx, failure)
+            result = yield from decision.framework.ask_in_steps(plugin, "PostFilter", plugin.post_filter, ctx, failure)
             if result.node is not None:
                 decision.nominate, decision.victims = result.node, result.victims
                 decision.candidates, decision.others = result.candidates, result.others
+                decision.recheck = result.recheck
             if result.status.ok:
                 messages = []
                 break
@@ -355,5 +382,13 @@ class Cycle:
                 break
         decision.post_filter_message = ", ".join(messages)
         for plugin in decision.framework.post_filters:
-            decision.framework.ask(plugin, "AfterPostFilter", plugin.after_post_filter, ctx, failure, result)
+            yield from decision.framework.ask_in_steps(plugin, "AfterPostFilter", plugin.after_post_filter, ctx, failure, result)
         return decision
+
+
+def _ending(ctx: CycleContext, steps: Steps[Decision]) -> Steps[Decision]:
+    """The rest of a cycle; what was done for its sake only is undone when it ends, however it does."""
+    try:
+        return (yield from steps)
+    finally:
+        ctx.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +15,7 @@ from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.framework import Framework
 from roles.scheduler.framework.interfaces import Candidate, Codes, Filter, Rejection
 from roles.scheduler.framework.status import Code, Status
+from roles.scheduler.framework.steps import Steps
 
 SCHEDULED = "Scheduled"
 UNSCHEDULABLE = "Unschedulable"
@@ -136,6 +138,7 @@ class Decision:
     candidates: tuple[Candidate, ...] = ()  # where preemption may take place, what hurts least first
     others: tuple[tuple[PodInfo, str], ...] = ()  # nominations of further pods of its job
     rejected_by: frozenset[str] = frozenset()
+    recheck: Callable[[frozenset[int]], Steps[bool]] | None = None  # as PostFilterResult.recheck
 
     def take_effect(self) -> None:
         """The decision is carried out: what plugins made depend on that happens now, once."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -56,19 +56,17 @@ def record_of(decision: Decision, *, now: float, attempt: int = 1) -> Record:
     return Record(ROLE, subject_of(decision.pod), now, decision.verdict, rule, message, numbers, terms, FEATURES)
 
 
-def victim_records(decision: Decision, victims: Sequence[PodInfo] | None = None, *, now: float) -> list[Record]:
+def victim_records(decision: Decision, victims: Sequence[PodInfo] | None = None, *, now: float) -> Iterator[Record]:
     """For each of the victims (by default all of the decision's), for whom it has to go, and whether it goes by itself, because its job can
     spare it, or with all of its job."""
     victims = decision.victims if victims is None else victims
     what = what_goes(victims, decision.ctx.state.bonds)
     rule, numbers = "preemption", {"priority": decision.pod.priority, "victims": len(victims)}
-    return [
-        Record(
+    for pod in victims:
+        yield Record(
             ROLE, subject_of(pod), now, "Preempted", rule, f"makes room for {decision.pod.key}; goes {what[pod.uid]}",
             {**numbers, "node": pod.node_name or decision.nominate or ""}, (), PREEMPTION,
-        )
-        for pod in victims
-    ]  # fmt: skip
+        )  # fmt: skip
 
 
 def score_table(decision: Decision, top: int) -> str:

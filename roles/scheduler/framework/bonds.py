@@ -11,10 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.steps import Steps, at_once, sorted_in_steps
 
 if TYPE_CHECKING:
     from roles.scheduler.framework.context import CycleContext
     from roles.scheduler.framework.interfaces import PostFilterResult
+
+
+_MANY = 100  # pods a step
 
 
 class Part(NamedTuple):
@@ -60,7 +64,7 @@ class Bonds(Protocol):
     def party(self, pod: PodInfo) -> Sequence[PodInfo]:
         """The pending pods that a pending pod has to be placed together with, itself among them; () for one by itself."""
 
-    def make_room(self, ctx: CycleContext, failure: Any, rule: Rule) -> PostFilterResult:
+    def make_room(self, ctx: CycleContext, failure: Any, rule: Rule) -> Steps[PostFilterResult]:
         """Room for the pod's whole party, or for nobody."""
 
 
@@ -79,7 +83,7 @@ class NoBonds:
         """Nobody is placed together."""
         return ()
 
-    def make_room(self, ctx: CycleContext, failure: Any, rule: Rule) -> PostFilterResult:
+    def make_room(self, ctx: CycleContext, failure: Any, rule: Rule) -> Steps[PostFilterResult]:
         """Never asked, because there is no party."""
         raise NotImplementedError
 
@@ -120,20 +124,27 @@ class Breaking:
         job that may not go as a whole and that it cannot spare are left out."""
         if type(self.bonds) is NoBonds:
             return [Unit((pod,)) for pod in sorted(pods, key=lambda pod: (-pod.priority, self.importance(pod)))]
+        return at_once(self.units_in_steps(pods))
+
+    def units_in_steps(self, pods: Iterable[PodInfo]) -> Steps[list[Unit]]:
+        """As `units`, a step every few pods."""
         alone: list[Unit] = []
         jobs: dict[str, list[PodInfo]] = {}
-        for pod in pods:
+        for number, pod in enumerate(pods):
+            if number % _MANY == _MANY - 1:
+                yield
             job = "" if self.leaving(pod) else self.bonds.of(pod)
             if job:
                 jobs.setdefault(job, []).append(pod)
             else:
                 alone.append(Unit((pod,)))
         if not jobs:
-            return sorted(alone, key=lambda unit: (-unit.pods[0].priority, self.importance(unit.pods[0])))
+            return (yield from sorted_in_steps(alone, lambda unit: (-unit.pods[0].priority, self.importance(unit.pods[0]))))
         entries = [(self._key(unit, unit.pods), unit) for unit in alone]
         for job, members in jobs.items():
             entries.extend(self._of_job(job, members))
-        return [unit for _, unit in sorted(entries, key=lambda entry: entry[0])]
+            yield
+        return [unit for _, unit in (yield from sorted_in_steps(entries, lambda entry: entry[0]))]
 
     def _of_job(self, job: str, members: Sequence[PodInfo]) -> list[tuple[Any, Unit]]:
         bond, whole = self._look_up(job)

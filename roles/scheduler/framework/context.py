@@ -162,6 +162,11 @@ class CycleContext:
         self.effects: list[Callable[[], None]] = []
         self.undo: list[Callable[[], None]] = []
 
+    def end(self) -> None:
+        """Take back what was changed for the time of the decision."""
+        while self.undo:
+            self.undo.pop()()
+
     def may_use(self, slots: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Which of some slots have reservations that the pod may use."""
         if not self.restored:

@@ -19,6 +19,7 @@ from roles.scheduler.framework.interfaces import Plugin, Point
 from roles.scheduler.framework.profile import Layout, expand, names_of
 from roles.scheduler.framework.registry import PluginError, profile_path
 from roles.scheduler.framework.status import SUCCESS, Code, Status
+from roles.scheduler.framework.steps import Steps, in_steps
 from roles.scheduler.framework.trust import Trust
 
 log = logging.getLogger(__name__)
@@ -101,6 +102,14 @@ class Framework:
         began = perf_counter()
         answer = step(*args)
         timer(plugin.name, point, _status_of(answer), perf_counter() - began)
+        return answer
+
+    def ask_in_steps(self, plugin: Plugin, point: str, step: Callable[..., R | Steps[R]], *args: Any) -> Steps[R]:
+        """As `ask`, of a step that may be long."""
+        timer, began = self.timer, perf_counter()
+        answer = yield from in_steps(step(*args))
+        if timer is not None:
+            timer(plugin.name, point, _status_of(answer), perf_counter() - began)
         return answer
 
     def ask_for_all(self, plugin: Plugin, point: str, step: Callable[..., R], ctx: CycleContext, *args: Any) -> R:

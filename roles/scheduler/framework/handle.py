@@ -10,6 +10,7 @@ from koord.decisions.record import Record
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.podinfo import PodInfo, PodParser
 from roles.scheduler.framework.context import State
+from roles.scheduler.gate import Gate
 
 if TYPE_CHECKING:
     from roles.scheduler.framework.framework import Framework
@@ -81,6 +82,7 @@ class Handle:
     frameworks: dict[str, Framework] = field(default_factory=dict)  # of all profiles, by scheduler name
     pods: Door = field(init=False)
     wake: Callable[[Callable[[PodInfo], bool], bool], None] = _nobody  # see SchedulingQueue.wake
+    gate: Gate = field(default_factory=Gate)  # background work waits here after every pause, before it looks at the state
     shared: dict[str, Any] = field(default_factory=dict)  # what plugins of the profile have in common, by a name they agree on
 
     def __post_init__(self) -> None:

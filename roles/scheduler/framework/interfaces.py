@@ -25,6 +25,7 @@ from roles.scheduler.framework.events import Subscription
 from roles.scheduler.framework.normalize import Normalizer
 from roles.scheduler.framework.restoring import RestoredReservation
 from roles.scheduler.framework.status import SUCCESS, Status
+from roles.scheduler.framework.steps import Steps
 
 if TYPE_CHECKING:
     from roles.scheduler.framework.handle import Handle
@@ -229,7 +230,8 @@ class PostFilterResult(NamedTuple):
     """A status, and the node nominated for the pod with the victims to remove first.
 
     Node None leaves the pod's nomination as it is, "" clears it. `candidates` are all nodes that were found, what hurts least first:
-    extenders may rule some out. `others` are nominations of pods of its job, "" to clear.
+    extenders may rule some out. `others` are nominations of pods of its job, "" to clear. `recheck` asks, of a proposal that took long to
+    make, whether it still holds now that these slots have changed.
     """
 
     status: Status
@@ -237,16 +239,18 @@ class PostFilterResult(NamedTuple):
     victims: tuple[PodInfo, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     others: tuple[tuple[PodInfo, str], ...] = ()
+    recheck: Callable[[frozenset[int]], Steps[bool]] | None = None
 
 
 class PostFilter(Plugin):
-    """Asked when no node is left; may propose to make room (preemption). Pure: the planner carries the proposal out."""
+    """Asked when no node is left; may propose to make room (preemption). Pure: the planner carries the proposal out. Work that takes more
+    than a few milliseconds is handed back as steps (framework/steps.py)."""
 
-    def post_filter(self, ctx: CycleContext, failure: Any) -> PostFilterResult:
+    def post_filter(self, ctx: CycleContext, failure: Any) -> PostFilterResult | Steps[PostFilterResult]:
         """`failure` is the cycle's `FitFailure`, which also tells which nodes preemption could help and tries what-ifs."""
         raise NotImplementedError
 
-    def after_post_filter(self, ctx: CycleContext, failure: Any, result: PostFilterResult) -> None:
+    def after_post_filter(self, ctx: CycleContext, failure: Any, result: PostFilterResult) -> Steps[None] | None:
         """Told after all postFilter plugins, whatever came out. What is to be written or told goes into `ctx.effects`."""
 
 
@@ -384,7 +388,8 @@ class ReservationFilter(Plugin):
 class NextPod(Plugin):
     """Asked before the queue is popped; may name the pod that is scheduled next, wherever it waits (one plugin across profiles)."""
 
-    def next_pod(self) -> PodInfo | None:
+    def next_pod(self) -> PodInfo | Steps[None] | None:
+        """The pod; None when the queue decides. Steps are long work that comes first: then the plugin is asked again."""
         raise NotImplementedError
 
     def diagnose(self, pod: PodInfo) -> dict[str, Any]:
@@ -398,9 +403,10 @@ class NextPod(Plugin):
 
 
 class FindOneNode(Plugin):
-    """Plans the node of a pod after preFilter; SUCCESS with a node makes it the only candidate, SKIP goes on as usual."""
+    """Plans the node of a pod after preFilter; SUCCESS with a node makes it the only candidate, SKIP goes on as usual. A plan that takes
+    long is handed back as steps."""
 
-    def find_one_node(self, ctx: CycleContext, candidates: NDArray[np.bool_]) -> tuple[Status, str]:
+    def find_one_node(self, ctx: CycleContext, candidates: NDArray[np.bool_]) -> tuple[Status, str] | Steps[tuple[Status, str]]:
         raise NotImplementedError
 
 

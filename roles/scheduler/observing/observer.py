@@ -17,6 +17,7 @@ from roles.scheduler.framework.context import State
 from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, ClusterEvent
 from roles.scheduler.framework.framework import Framework
 from roles.scheduler.framework.interfaces import PodObserver
+from roles.scheduler.gate import Gate
 from roles.scheduler.queue.queue import SchedulingQueue
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class Observer:
         gone: Callable[[str], None],
         foreign_nominations: bool = False,
         watching: Iterable[Any] = (),
+        gate: Gate | None = None,
     ) -> None:
         self._state = state
         self._cache = cache
@@ -76,6 +78,7 @@ class Observer:
         self._clock = clock
         self._changed = changed
         self._gone = gone
+        self._gate = gate or Gate()
         self.acting: Acting = NobodyActs()
         self._foreign_nominations = foreign_nominations
         self._pods: Any = None
@@ -90,12 +93,12 @@ class Observer:
         self.attached = True
         self._feeds(informers)
         self._nodes = informers.informer(NODES, Node)
-        self._nodes.add_handler(self.node_added, self.node_updated, self.node_deleted)
+        self._nodes.add_handler(*self._gate.handlers(self._node))
         namespaces = informers.informer(NAMESPACES, Namespace)
-        namespaces.add_handler(self._namespace, lambda old, new: self._namespace(new), self._namespace_deleted)
+        namespaces.add_handler(*self._gate.handlers(self._namespace))
         # The store keeps PodInfos: parsed once, and a fraction of a decoded pod's size.
         self._pods = informers.informer(PODS, Pod, field_selector=RUNNING_ONLY, transform=self._cache.parse)
-        self._pods.add_handler(self.pod_added, self.pod_updated, self.pod_deleted)
+        self._pods.add_handler(*self._gate.handlers(self._pod))
 
     @property
     def pods(self) -> Any:
@@ -135,9 +138,10 @@ class Observer:
                         self._feed(informers, feed)
 
     def _feed(self, informers: Any, feed: Any) -> None:
-        def tell(old: Any, new: Any, action: Action) -> None:
+        def tell(old: Any, new: Any) -> None:
             self._state.now = self._clock()
             feed.observe(old, new)
+            action = Action.ADD if old is None else Action.DELETE if new is None else Action.UPDATE
             self._event(ClusterEvent(feed.kind.kind, action, old, new))
 
         narrowed: dict[str, Any] = {"field_selector": feed.field_selector} if feed.field_selector else {}
@@ -146,13 +150,18 @@ class Observer:
         if feed.namespace is not None:
             narrowed["namespace"] = feed.namespace
         informer = informers.informer(feed.kind, feed.projection, optional=True, **narrowed)
-        informer.add_handler(
-            lambda new: tell(None, new, Action.ADD),
-            lambda old, new: tell(old, new, Action.UPDATE),
-            lambda old: tell(old, None, Action.DELETE),
-        )
+        informer.add_handler(*self._gate.handlers(tell))
 
     # ---------------------------------------------------------------- nodes and namespaces
+
+    def _node(self, old: Node | None, new: Node | None) -> None:
+        if new is None:
+            assert old is not None
+            self.node_deleted(old)
+        elif old is None:
+            self.node_added(new)
+        else:
+            self.node_updated(old, new)
 
     def node_added(self, node: Node) -> None:
         """A node appeared."""
@@ -193,13 +202,10 @@ class Observer:
             self._event(ClusterEvent(NODE, Action.DELETE, view, None))
         self._changed()
 
-    def _namespace(self, namespace: Namespace) -> None:
-        self._set_namespace(namespace.metadata.name, dict(namespace.metadata.labels))
-
-    def _namespace_deleted(self, namespace: Namespace) -> None:
-        self._set_namespace(namespace.metadata.name, None)
-
-    def _set_namespace(self, name: str, labels: dict[str, str] | None) -> None:
+    def _namespace(self, old: Namespace | None, new: Namespace | None) -> None:
+        shown = new or old
+        assert shown is not None
+        name, labels = shown.metadata.name, dict(new.metadata.labels) if new is not None else None
         known = self._state.namespaces
         before = known.pop(name, {})
         if labels is not None:
@@ -210,6 +216,15 @@ class Observer:
             self._event(ClusterEvent(NAMESPACES.kind, Action.UPDATE_LABELS))
 
     # ---------------------------------------------------------------- pods
+
+    def _pod(self, old: PodInfo | None, new: PodInfo | None) -> None:
+        if new is None:
+            assert old is not None
+            self.pod_deleted(old)
+        elif old is None:
+            self.pod_added(new)
+        else:
+            self.pod_updated(old, new)
 
     def pod_added(self, info: PodInfo) -> None:
         """A pod appeared."""

@@ -14,6 +14,7 @@ Invariants, which a model checker explores in all orders of small worlds (tests/
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -97,6 +98,9 @@ class Evictions:
         self._plans: dict[str, Plan] = {}
         self._plan_of: dict[str, str] = {}  # members: their preemptor
         self._victims: dict[str, Victim] = {}
+        self._dates: list[
+            tuple[float, str]
+        ] = []  # a heap of when something may be due about a victim; those that hold no more are passed over
         self.leading = True
 
     # ---------------------------------------------------------------- what decisions look at
@@ -142,11 +146,27 @@ class Evictions:
         """A victim."""
         return self._victims.get(uid)
 
+    @property
+    def victim_count(self) -> int:
+        """How many victims are known."""
+        return len(self._victims)
+
     def next_time(self) -> float | None:
         """When something is due, None when nothing is."""
-        times = [v.at for v in self._victims.values() if v.at is not None]
-        times += [v.deadline for v in self._victims.values() if v.stage is Leaving.LEAVING and v.plans]
-        return min(times, default=None)
+        dates = self._dates
+        while dates and not self._holds(*dates[0]):
+            heapq.heappop(dates)
+        return dates[0][0] if dates else None
+
+    def _holds(self, time: float, uid: str) -> bool:
+        """Whether a date is still that of a victim."""
+        victim = self._victims.get(uid)
+        return victim is not None and time in (victim.at, victim.deadline if victim.stage is Leaving.LEAVING else None)
+
+    def _on(self, time: float, uid: str) -> float:
+        """A date to come back to a victim."""
+        heapq.heappush(self._dates, (time, uid))
+        return time
 
     # ---------------------------------------------------------------- deciding
 
@@ -206,7 +226,8 @@ class Evictions:
     def tick(self, now: float) -> list[Effect]:
         """Time has passed."""
         effects: list[Effect] = []
-        for victim in list(self._victims.values()):
+        while (time := self.next_time()) is not None and time <= now:
+            victim = self._victims[heapq.heappop(self._dates)[1]]
             if victim.at is not None and victim.at <= now:
                 victim.at = None
                 effects += self._go_on(victim)
@@ -272,13 +293,13 @@ class Evictions:
 
     def _leaves(self, victim: Victim, now: float) -> None:
         victim.stage, victim.at = Leaving.LEAVING, None
-        victim.deadline = now + victim.grace + SLACK
+        victim.deadline = self._on(now + victim.grace + SLACK, victim.uid)
 
     def _failed(self, victim: Victim, now: float) -> None:
         if not victim.plans:
             del self._victims[victim.uid]  # nobody counts on it any more
         elif victim.asked <= len(_PAUSES):
-            victim.stage, victim.at = Leaving.CHOSEN, now + _PAUSES[victim.asked - 1]
+            victim.stage, victim.at = Leaving.CHOSEN, self._on(now + _PAUSES[victim.asked - 1], victim.uid)
         else:
             victim.stage = Leaving.STAYS
 
@@ -304,13 +325,14 @@ class Evictions:
         if plan.issued:
             return []
         effects: list[Effect] = []
+        answered: list[str] = []
         busy = 0
-        for uid in list(plan.open):
+        for uid in plan.open:
             victim = self._victims[uid]
             if victim.stage is Leaving.CHOSEN and not self.leading:
                 victim.stage, victim.at = Leaving.STAYS, None
             if victim.stage in _ANSWERED:
-                del plan.open[uid]
+                answered.append(uid)
                 continue
             if victim.stage is Leaving.CHOSEN and victim.at is None:
                 victim.stage = Leaving.ASKED
@@ -319,6 +341,8 @@ class Evictions:
             busy += victim.stage in (Leaving.ASKED, Leaving.UNKNOWN)
             if busy >= PARALLEL:
                 break
+        for uid in answered:
+            del plan.open[uid]
         if not plan.open:
             plan.issued = True
             failed = any(self._victims[uid].stage is Leaving.STAYS for uid in plan.victims)

@@ -21,6 +21,7 @@ from roles.scheduler.framework.events import ASSIGNED_POD, Action, Subscription
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Candidate, Feed, PostFilter, PostFilterResult
 from roles.scheduler.framework.status import SUCCESS, Status, unschedulable
+from roles.scheduler.framework.steps import Steps, at_once
 from roles.scheduler.plugins.harm import Harm, Need, harm, importance, lacking_of
 
 _NOT_HELPFUL = "Preemption is not helpful for scheduling"
@@ -76,7 +77,7 @@ class DefaultPreemption(PostFilter):
 
     # ---------------------------------------------------------------- deciding
 
-    def post_filter(self, ctx: CycleContext, failure: FitFailure) -> PostFilterResult:
+    def post_filter(self, ctx: CycleContext, failure: FitFailure) -> PostFilterResult | Steps[PostFilterResult]:
         if ctx.pod.reservation and not self.for_reservations:
             return PostFilterResult(unschedulable())
         party = ctx.state.bonds.party(ctx.pod)
@@ -84,14 +85,15 @@ class DefaultPreemption(PostFilter):
             rule = self.for_party(ctx, failure, party)
             return ctx.state.bonds.make_room(ctx, failure, rule) if rule is not None else PostFilterResult(unschedulable())
         refusal = self._not_eligible(ctx, failure)
-        if refusal:
-            return PostFilterResult(_message(refusal))
+        return PostFilterResult(_message(refusal)) if refusal else self._for_one(ctx, failure)
+
+    def _for_one(self, ctx: CycleContext, failure: FitFailure) -> Steps[PostFilterResult]:
         slots = self.slots(ctx, failure)
         total = ctx.cluster.live
         reasons: Counter[str] = Counter()
         if total > len(slots):
             reasons[_NOT_HELPFUL] = total - len(slots)
-        candidates = self._candidates(ctx, failure, slots, reasons)
+        candidates = yield from self._candidates(ctx, failure, slots, reasons)
         if not candidates:
             # The nomination, if there is one, is of no use any more.
             items = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
@@ -144,24 +146,26 @@ class DefaultPreemption(PostFilter):
             return -1
         return slot if failure.pre_filter is not None or slot in failure.resolvable() else -1
 
-    def _candidates(self, ctx: CycleContext, failure: FitFailure, slots: Sequence[int], reasons: Counter[str]) -> list[Candidate]:
+    def _candidates(self, ctx: CycleContext, failure: FitFailure, slots: Sequence[int], reasons: Counter[str]) -> Steps[list[Candidate]]:
         if not slots:
             return []
-        kept = self._kept_node(ctx, failure, slots)
+        kept = yield from self._kept_node(ctx, failure, slots)
         if kept:
             return kept
         wanted = max(ctx.cluster.live * self.args.min_candidate_nodes_percentage // 100, self.args.min_candidate_nodes_absolute)
         offset = ctx.state.random.randrange(len(slots))
-        return self._search(ctx, failure, (*slots[offset:], *slots[:offset]), reasons, wanted)
+        return (yield from self._search(ctx, failure, (*slots[offset:], *slots[:offset]), reasons, wanted))
 
-    def _kept_node(self, ctx: CycleContext, failure: FitFailure, slots: Sequence[int]) -> list[Candidate]:
+    def _kept_node(self, ctx: CycleContext, failure: FitFailure, slots: Sequence[int]) -> Steps[list[Candidate]]:
         """The nominated node while pods leave it for this one: room is made there and nowhere else as long as that can be done."""
         slot = self.nominated_slot(ctx, failure)
         if slot not in slots or not any(ctx.state.evictions.makes_room(ctx.pod.uid, uid) for uid in ctx.cluster.row(slot).pods):
             return []
-        return self._search(ctx, failure, (slot,), Counter(), 1)
+        return (yield from self._search(ctx, failure, (slot,), Counter(), 1))
 
-    def _search(self, ctx: CycleContext, failure: FitFailure, slots: Sequence[int], reasons: Counter[str], wanted: int) -> list[Candidate]:
+    def _search(
+        self, ctx: CycleContext, failure: FitFailure, slots: Sequence[int], reasons: Counter[str], wanted: int
+    ) -> Steps[list[Candidate]]:  # fmt: skip
         """Candidates among so many nodes that have victims, what hurts least first. Of nodes that cannot beat the best one found so far
         nothing is supposed, unless somebody else is to choose among all."""
         state, priority = ctx.state, ctx.pod.priority
@@ -187,6 +191,7 @@ class DefaultPreemption(PostFilter):
                         found = [entry]
             if looked >= wanted:
                 break
+            yield
         return [candidate for _, _, candidate in sorted(found)]
 
     def _units(self, ctx: CycleContext, slot: int, breaking: Breaking, reasons: Counter[str]) -> list[Unit]:
@@ -242,17 +247,22 @@ class DefaultPreemption(PostFilter):
         return [(pod, slot) for pod in unit.pods if cluster.slot_of_pod(pod.uid) == slot]
 
     def by_budget(self, units: Sequence[Unit]) -> tuple[list[Unit], frozenset[str]]:
+        """As `ordering`, at once."""
+        return at_once(self.ordering(units)) if self._budgets else (list(units), frozenset())
+
+    def ordering(self, units: Sequence[Unit]) -> Steps[tuple[list[Unit], frozenset[str]]]:
         """Units in the order in which they come back: first those whose leaving breaks disruption budgets, all of a job alike; and the UIDs
         of the pods that break them."""
         if not self._budgets:
             return list(units), frozenset()
-        violating = frozenset(pod.uid for pod in self.split_by_budget([pod for unit in units for pod in unit.pods])[0])
+        broken, _ = yield from self.splitting([pod for unit in units for pod in unit.pods])
+        violating = frozenset(pod.uid for pod in broken)
         jobs = {unit.job for unit in units if unit.job and any(pod.uid in violating for pod in unit.pods)}
         hurts = [unit.job in jobs or any(pod.uid in violating for pod in unit.pods) for unit in units]
         first = [unit for unit, does in zip(units, hurts, strict=True) if does]
         return first + [unit for unit, does in zip(units, hurts, strict=True) if not does], violating
 
-    def split_by_budget(self, pods: Sequence[PodInfo]) -> tuple[list[PodInfo], list[PodInfo]]:
+    def splitting(self, pods: Sequence[PodInfo]) -> Steps[tuple[list[PodInfo], list[PodInfo]]]:
         """Pods whose removal breaks a budget, given that the ones before are removed too, and the rest; order is kept."""
         left = {key: budget.allowed for key, budget in self._budgets.items()}
         violating: list[PodInfo] = []
@@ -264,6 +274,8 @@ class DefaultPreemption(PostFilter):
                     left[key] -= 1
                     broken = broken or left[key] < 0
             (violating if broken else others).append(pod)
+            if self._budgets:
+                yield
         return violating, others
 
     def untouchable(self, pod: PodInfo) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,9 +19,12 @@ from koord.process.http import OpsServer
 from koord.process.life import Life
 from roles.scheduler.app import App, Options
 from roles.scheduler.cluster.audit import compare, recount
+from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cycle.cycle import Cycle
 from roles.scheduler.framework.interfaces import Plugin
 from roles.scheduler.framework.trust import Trust
+from roles.scheduler.gate import Gate
+from roles.scheduler.turns import Turns
 
 Obj = dict[str, Any]
 
@@ -95,6 +98,7 @@ class Live(Objects):
         pods = [pod for pod in (await self.client.list(PODS)).items if pod["status"].get("phase") not in ("Succeeded", "Failed")]
         ids = {pod["metadata"]["uid"]: f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in pods}
         placed = {p["metadata"]["uid"]: (ids[p["metadata"]["uid"]], p["spec"]["nodeName"]) for p in pods if p["spec"].get("nodeName")}
+        await app.gate.passed()
         found = compare(app.engine.cluster, nodes, placed, app.cache.is_assumed) + recount(app.engine.cluster)
         ours = {p["metadata"]["uid"] for p in pods if not p["spec"].get("nodeName") and p["spec"]["schedulerName"] in app.engine.frameworks}
         for uid in ours:
@@ -171,8 +175,47 @@ async def live(config: Obj | None = None, *, leader_elect: bool = False, crds: b
 def verified(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Now and then what was kept of plugins is compared with fresh answers, and none may differ; marker `differs` for tests about that."""
     monkeypatch.setattr(Cycle, "VERIFY", 5)
+    monkeypatch.setattr(Turns, "STEPS", 1)
     if request.node.get_closest_marker("differs") is None:
         monkeypatch.setattr(Trust, "withdraw", differs)
+
+
+@pytest.fixture(autouse=True)
+def one_picture(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """While a decision is made in slices nobody else looks at the columns or changes them."""
+    strangers: list[str] = []
+    made, close = App.__init__, Gate.close
+
+    def watched(self: App, *args: Any, **more: Any) -> None:
+        made(self, *args, **more)
+        self.engine.cluster.gate = self.gate  # type: ignore[attr-defined]
+
+    def closed(self: Gate) -> None:
+        self.owner = current()  # type: ignore[attr-defined]
+        close(self)
+
+    def current() -> Any:
+        with contextlib.suppress(RuntimeError):
+            return asyncio.current_task()
+        return None
+
+    def guarded(name: str) -> Callable[..., Any]:
+        method = getattr(Cluster, name)
+
+        def look(self: Cluster, *args: Any, **more: Any) -> Any:
+            gate = getattr(self, "gate", None)
+            if gate is not None and gate.closed and current() is not gate.owner:
+                strangers.append(f"{name} by {asyncio.current_task()}")
+            return method(self, *args, **more)
+
+        return look
+
+    monkeypatch.setattr(App, "__init__", watched)
+    monkeypatch.setattr(Gate, "close", closed)
+    for name in ("place", "remove_pod", "swap_pod", "set_node", "remove_node", "row", "slot_of", "slot_of_pod", "pod"):
+        monkeypatch.setattr(Cluster, name, guarded(name))
+    yield
+    assert not strangers, strangers[:3]
 
 
 def differs(self: Trust, plugin: Plugin, why: str) -> None:

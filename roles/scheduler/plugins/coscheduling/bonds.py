@@ -9,6 +9,7 @@ from roles.scheduler.cycle.decision import FitFailure
 from roles.scheduler.framework.bonds import Bond, Part, Rule
 from roles.scheduler.framework.context import CycleContext, State
 from roles.scheduler.framework.interfaces import PostFilterResult
+from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.coscheduling.book import GangBook
 from roles.scheduler.plugins.coscheduling.jobs import Jobs
 
@@ -41,6 +42,6 @@ class GangBonds:
             return ()
         return self._jobs.pending(gang)
 
-    def make_room(self, ctx: CycleContext, failure: FitFailure, rule: Rule) -> PostFilterResult:
+    def make_room(self, ctx: CycleContext, failure: FitFailure, rule: Rule) -> Steps[PostFilterResult]:
         """Room for the whole group on another plugin's terms."""
         return self._jobs.on_terms_of(ctx, failure, rule)

@@ -15,6 +15,7 @@ from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import PostFilterResult
 from roles.scheduler.framework.status import SUCCESS, unresolvable, unschedulable
+from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.coscheduling.book import WAITING, Gang, GangBook
 from roles.scheduler.plugins.coscheduling.placement import PLUGIN, Placement, rank_of
 from roles.scheduler.plugins.coscheduling.preemption import JobPlan, JobPreemption, job_rule
@@ -49,7 +50,7 @@ class Jobs:
         pods = self._book.ready(gang)
         return sorted(pods, key=rank_of) if len(pods) + len(self._book.members(gang, WAITING)) > 1 else ()
 
-    def answer(self, ctx: CycleContext, failure: FitFailure, gang: Gang | None) -> PostFilterResult:
+    def answer(self, ctx: CycleContext, failure: FitFailure, gang: Gang | None) -> Steps[PostFilterResult]:
         """For a pod by itself when `gang` is None, else for its gang group. A no ends the chain: every pod that may go was looked at, and
         no other plugin is to evict for a part of the job or whom a budget protects."""
         current = drafted(ctx) if gang is not None else None
@@ -62,26 +63,27 @@ class Jobs:
         if not self._enabled:
             return PostFilterResult(unschedulable())
         pods = sorted(self._book.ready(gang), key=rank_of) if gang is not None else [ctx.pod]
-        refusal, plan = self._decide(ctx, failure, pods, gang, job_rule(PLUGIN, pods or [ctx.pod]))
+        rule = job_rule(PLUGIN, pods or [ctx.pod])
+        refusal, plan = yield from self._decide(ctx, failure, pods, gang, rule)
         if plan is None:
             return PostFilterResult(unresolvable(refusal))
-        return self._failure(plan, ctx.pod, pods) if refusal else self._success(ctx, plan, pods, current)
+        return self._failure(plan, ctx.pod, pods) if refusal else self._success(ctx, plan, pods, rule, current)
 
-    def on_terms_of(self, ctx: CycleContext, failure: FitFailure, rule: Rule) -> PostFilterResult:
+    def on_terms_of(self, ctx: CycleContext, failure: FitFailure, rule: Rule) -> Steps[PostFilterResult]:
         """For a pod of a gang group, by another plugin's rule: enough for the whole group, or nobody goes."""
         gang, current = self._book.gang_of(ctx.pod), drafted(ctx)
         if gang is None or (current is not None and current.batch):
             return PostFilterResult(unschedulable())
         pods = self.pending(gang)
-        refusal, plan = self._decide(ctx, failure, pods, gang, rule)
+        refusal, plan = yield from self._decide(ctx, failure, pods, gang, rule)
         if refusal:
             return PostFilterResult(unschedulable(f"preemption: not for a part of gang group {gang.group.id}: {refusal[len(_SAID) :]}"))
         assert plan is not None
-        return self._success(ctx, plan, pods, current)
+        return self._success(ctx, plan, pods, rule, current)
 
     def _decide(
         self, ctx: CycleContext, failure: FitFailure, pods: Sequence[PodInfo], gang: Gang | None, rule: Rule
-    ) -> tuple[str, JobPlan | None]:
+    ) -> Steps[tuple[str, JobPlan | None]]:
         """Why nobody goes ("" when somebody does), and the plan if one was made."""
         current = drafted(ctx) if gang is not None else None
         if current is not None:
@@ -91,28 +93,30 @@ class Jobs:
             current.room_for = {**current.room_for, rule.plugin: ctx.pod.key}
         if not pods:
             return f"{_SAID}the job has no pending pods", None
-        refusal = self._not_eligible(ctx, failure, pods, rule)
+        refusal = yield from self._not_eligible(ctx, failure, pods, rule)
         if refusal:
             return f"{_SAID}{refusal}", None
         started = seams.perf_counter()
-        plan = self._plan(pods, gang, rule, current)
+        plan = yield from self._plan(pods, gang, rule, current)
         done = not plan.refusal and bool(plan.victims or plan.awaited)
         job = gang.group.id if gang is not None else ctx.pod.key
         took = seams.perf_counter() - started
         ctx.effects.append(lambda: self._book.metrics.preempted(job, "success" if done else "failure", took))
         return "" if done else f"{_SAID}{plan.refusal or 'nobody has to go, but the pod found no node'}", plan
 
-    def best(self, gang: Gang, failed: PodInfo, current: Round) -> int:
+    def best(self, gang: Gang, failed: PodInfo, current: Round) -> Steps[int]:
         """How many members that were not tried would find nodes beside those that have one; pods like the one that failed would not."""
         others = [p for p in self._book.ready(gang) if p.uid not in current.attempted and p.shape is not failed.shape][:_PROBED]
         if not others:
             return 0
         with self._handle.state.suppose() as supposed:
-            return len(self.preemption.as_is(others, supposed)[0])
+            found, _ = yield from self.preemption.as_is(others, supposed)
+            yield from supposed.undo()
+            return len(found)
 
     # ---------------------------------------------------------------- deciding
 
-    def _not_eligible(self, ctx: CycleContext, failure: FitFailure, pods: Sequence[PodInfo], rule: Rule) -> str:
+    def _not_eligible(self, ctx: CycleContext, failure: FitFailure, pods: Sequence[PodInfo], rule: Rule) -> Steps[str]:
         """Why the job may not preempt now, "" when it may."""
         pod = ctx.pod
         if pod.shape.preemption_policy == names.PREEMPTION_POLICY_NEVER:
@@ -120,6 +124,7 @@ class Jobs:
         nominations, cluster, evictions = ctx.state.nominations, ctx.cluster, ctx.state.evictions
         open_slots: frozenset[int] | None = None
         for member in {pod.uid: pod, **{other.uid: other for other in pods}}.values():
+            yield
             if evictions.awaited(member.uid):
                 return f"pods that make room for {member.key} are still terminating."
             node = nominations.node_of(member.uid)
@@ -144,14 +149,14 @@ class Jobs:
                     return f"pod {other.key}, preempted on node {cluster.name_of(slot)}, is still terminating."
         return ""
 
-    def _plan(self, pods: Sequence[PodInfo], gang: Gang | None, rule: Rule, current: Round | None) -> JobPlan:
+    def _plan(self, pods: Sequence[PodInfo], gang: Gang | None, rule: Rule, current: Round | None) -> Steps[JobPlan]:
         if current is not None and current.plan is not None:
             return JobPlan(refusal="the plan of the job's place in the network became invalid")
         if gang is not None and self._placement.gathers(gang):
-            return self.preemption.within_budgets(lambda protected: self._plan_in_network(pods, gang, rule, protected))
-        return self.preemption.plan(pods, rule)
+            return (yield from self.preemption.within_budgets(lambda protected: self._plan_in_network(pods, gang, rule, protected)))
+        return (yield from self.preemption.planning(pods, rule))
 
-    def _plan_in_network(self, pods: Sequence[PodInfo], gang: Gang, rule: Rule, protected: set[str]) -> JobPlan:
+    def _plan_in_network(self, pods: Sequence[PodInfo], gang: Gang, rule: Rule, protected: set[str]) -> Steps[JobPlan]:
         """As for others, with the members laid out along the network tree on the nodes without the victims."""
         tree = self._placement.network.tree()
         if tree is None:
@@ -159,11 +164,12 @@ class Jobs:
         state, cluster = self._handle.state, self._handle.state.cluster
         slots = rule.slots if rule.slots is not None else np.flatnonzero(cluster.alive).tolist()
         with state.suppose() as supposed:
-            leaving = self.preemption.without_leaving(rule, supposed)
-            units = self.preemption.units_on(slots, rule, protected)
-            where = self.preemption.take_away(units, supposed)
-            layout, first = self._placement.layout(tree, gang, pods, cluster.alive)
+            leaving = yield from self.preemption.without_leaving(rule, supposed)
+            units = yield from self.preemption.units_on(slots, rule, protected)
+            where = yield from self.preemption.take_away(units, supposed)
+            layout, first = yield from self._placement.layout(tree, gang, pods, cluster.alive)
             if not layout.counts:
+                yield from supposed.undo()
                 return JobPlan(refusal=f"no place in the network even without the victims: {first.failure().message()}")
             placed: dict[int, list[PodInfo]] = {}
             rest = list(pods)
@@ -172,17 +178,21 @@ class Jobs:
                 placed[slot], rest = rest[:count], rest[count:]
                 for pod in placed[slot]:
                     supposed.add(pod, slot)
-            plan = self.preemption.settle(placed, units, where, rule, supposed)
+            plan = yield from self.preemption.settle(placed, units, where, rule, supposed)
             plan.awaited = self.preemption.awaited(plan.nodes, leaving)
+            yield from supposed.undo()
             return plan
 
     # ---------------------------------------------------------------- answering
 
-    def _success(self, ctx: CycleContext, plan: JobPlan, pods: Sequence[PodInfo], current: Round | None) -> PostFilterResult:
+    def _success(self, ctx: CycleContext, plan: JobPlan, pods: Sequence[PodInfo], rule: Rule, current: Round | None) -> PostFilterResult:
         others = tuple((pod, plan.nodes[pod.uid]) for pod in pods if pod.uid != ctx.pod.uid)
         if current is not None:
             current.preempted = True
-        return PostFilterResult(SUCCESS, plan.nodes[ctx.pod.uid], (*plan.victims, *plan.awaited), others=others)
+        return PostFilterResult(
+            SUCCESS, plan.nodes[ctx.pod.uid], (*plan.victims, *plan.awaited), others=others,
+            recheck=lambda changed: self.preemption.recheck(plan, pods, rule, changed),
+        )  # fmt: skip
 
     def _failure(self, plan: JobPlan, pod: PodInfo, pods: Sequence[PodInfo]) -> PostFilterResult:
         """Nobody is evicted; nominations of before are of no use any more."""

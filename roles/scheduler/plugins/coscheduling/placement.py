@@ -13,7 +13,8 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.cycle import Cycle, Survey
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.framework.status import SKIP, SUCCESS, Status, error, unschedulable
+from roles.scheduler.framework.status import SUCCESS, Status, error, unschedulable
+from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.coscheduling.book import BOUND, RELEASED, WAITING, Gang, GangBook
 from roles.scheduler.plugins.coscheduling.round import Round
 from roles.scheduler.plugins.network_topology.network import Network, selector_of
@@ -55,18 +56,16 @@ class Placement:
         """Whether the gang's pods are placed along the network tree."""
         return self._aware and gang.spec is not None and gang.spec.topology is not None
 
-    def find(self, ctx: CycleContext, gang: Gang, current: Round, candidates: NDArray[np.bool_]) -> tuple[Status, str]:
-        """The node that the plan has for the pod; SKIP for a gang that may be anywhere."""
-        if not self.gathers(gang):
-            return SKIP, ""
+    def find(self, ctx: CycleContext, gang: Gang, current: Round, candidates: NDArray[np.bool_]) -> Steps[tuple[Status, str]]:
+        """The node that the plan has for the pod of a gang that is gathered."""
         if current.plan is None:
-            status = self._make(ctx, gang, current, candidates)
+            status = yield from self._make(ctx, gang, current, candidates)
             if not status.ok:
                 return status, ""
         node = (current.plan or {}).get(ctx.pod.uid)
         return (SUCCESS, node) if node else (error(f"gang {gang.id}: the plan has no node for pod {ctx.pod.key}"), "")
 
-    def _make(self, ctx: CycleContext, gang: Gang, current: Round, candidates: NDArray[np.bool_]) -> Status:
+    def _make(self, ctx: CycleContext, gang: Gang, current: Round, candidates: NDArray[np.bool_]) -> Steps[Status]:
         tree = self.network.tree() if self._handle.network_topology else None
         if tree is None:
             return error(f"gang {gang.id} asks for a place in the network, but there is no cluster network topology")
@@ -75,12 +74,12 @@ class Placement:
             return error(f"gang {gang.id}: pod {ctx.pod.key} is not among its pending pods")
         current.unplanned = False
         started = seams.perf_counter()
-        layout, first = self.layout(tree, gang, pods, candidates)
+        layout, first = yield from self.layout(tree, gang, pods, candidates)
         if not layout.counts:
             fewest = self._fewest(gang, pods, ctx.pod)
             if len(fewest) < len(pods):
                 pods = fewest
-                layout, first = self.layout(tree, gang, pods, candidates)
+                layout, first = yield from self.layout(tree, gang, pods, candidates)
         if not layout.counts:
             current.unplanned = True
             current.places = tuple(layout.offered)
@@ -94,12 +93,12 @@ class Placement:
         current.follow({pod.uid: node for pod, node in zip(pods, nodes, strict=True)})
         return SUCCESS
 
-    def layout(self, tree: Tree, gang: Gang, pods: Sequence[PodInfo], candidates: NDArray[np.bool_]) -> tuple[Layout, Survey]:
+    def layout(self, tree: Tree, gang: Gang, pods: Sequence[PodInfo], candidates: NDArray[np.bool_]) -> Steps[tuple[Layout, Survey]]:
         """Where pods of a gang, in order of rank, go as things are."""
         assert gang.spec is not None
         assert gang.spec.topology is not None
         cluster = self._handle.state.cluster
-        counts, first = offers(self.cycle, self._handle.state, pods, candidates, PLUGIN)
+        counts, first = yield from offers(self.cycle, self._handle.state, pods, candidates, PLUGIN)
         slots = {cluster.name_of(slot): int(counts[slot]) for slot in np.flatnonzero(counts).tolist()}
         totals = first.evaluation.totals
         scores = {cluster.name_of(slot): float(totals[slot]) for slot in np.flatnonzero(counts).tolist()} if len(totals) else {}

@@ -40,6 +40,7 @@ from roles.scheduler.framework.interfaces import (
     Transformer,
 )
 from roles.scheduler.framework.status import SKIP, SUCCESS, Status, unresolvable, unschedulable, wait
+from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.coscheduling.args import CoschedulingArgs
 from roles.scheduler.plugins.coscheduling.bonds import GangBonds
 from roles.scheduler.plugins.coscheduling.book import BOUND, PENDING, RELEASED, WAITING, Gang, GangBook
@@ -201,7 +202,7 @@ class Coscheduling(
         shortage = self.book.shortage(gang)
         return f"gang {gang.id}: {shortage}" if shortage else ""
 
-    def next_pod(self) -> PodInfo | None:
+    def next_pod(self) -> PodInfo | Steps[None] | None:
         return self.rounds.next_pod() if self._keeper else None
 
     # ---------------------------------------------------------------- the cycle
@@ -222,21 +223,21 @@ class Coscheduling(
         """What has to be said was said before."""
         return SKIP
 
-    def find_one_node(self, ctx: CycleContext, candidates: NDArray[np.bool_]) -> tuple[Status, str]:
+    def find_one_node(self, ctx: CycleContext, candidates: NDArray[np.bool_]) -> tuple[Status, str] | Steps[tuple[Status, str]]:
         gang, current = self.book.gang_of(ctx.pod), drafted(ctx)
-        if gang is None or current is None or self.book.satisfied(gang):
+        if gang is None or current is None or self.book.satisfied(gang) or not self.placement.gathers(gang):
             return SKIP, ""
         return self.placement.find(ctx, gang, current, candidates)
 
-    def post_filter(self, ctx: CycleContext, failure: FitFailure) -> PostFilterResult:
+    def post_filter(self, ctx: CycleContext, failure: FitFailure) -> Steps[PostFilterResult]:
         gang = self.book.gang_of(ctx.pod)
         alone = gang is None or gang.spec is None or self.book.satisfied(gang)
         return self.jobs.answer(ctx, failure, None if alone else gang)
 
-    def after_post_filter(self, ctx: CycleContext, failure: FitFailure, result: PostFilterResult) -> None:
+    def after_post_filter(self, ctx: CycleContext, failure: FitFailure, result: PostFilterResult) -> Steps[None]:
         gang = self.book.gang_of(ctx.pod)
         if gang is not None and gang.spec is not None and not self.book.satisfied(gang):
-            self.rounds.failed(gang, ctx, failure, result)
+            yield from self.rounds.failed(gang, ctx, failure, result)
 
     def explain(self, ctx: CycleContext) -> Sequence[Term]:
         gang = self.book.gang_of(ctx.pod)

@@ -126,6 +126,7 @@ class PodGroups:
 
     async def sync(self, identity: str) -> None:
         """Bring the status of one PodGroup a step forward."""
+        await self._handle.gate.passed()
         gang = self._book.gangs.get(identity)
         group = gang.pod_group if gang is not None else None
         if gang is None or group is None or over(group) or not self._handle.may_write():

@@ -18,11 +18,13 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.cycle import Cycle
 from roles.scheduler.framework.bonds import Breaking, Rule, Unit
 from roles.scheduler.framework.context import State
+from roles.scheduler.framework.steps import Steps, at_once, sorted_in_steps
 from roles.scheduler.plugins.coscheduling.prices import Prices
 from roles.scheduler.plugins.coscheduling.spec import gang_id
 from roles.scheduler.plugins.default_preemption import DefaultPreemption
 
 _ROUNDS = 5  # tries with ever more pods protected by disruption budgets
+_MANY = 100  # pods a step where little is done about each
 _SPARE = 100  # nodes looked at beyond one a member before all of them are
 
 
@@ -71,51 +73,103 @@ class JobPreemption:
 
     def plan(self, pods: Sequence[PodInfo], rule: Rule) -> JobPlan:
         """Room for all the pods."""
+        return at_once(self.planning(pods, rule))
+
+    def planning(self, pods: Sequence[PodInfo], rule: Rule) -> Steps[JobPlan]:
+        """As `plan`, in steps."""
         return self.within_budgets(lambda protected: self._try(pods, rule, protected))
 
-    def within_budgets(self, attempt: Callable[[set[str]], JobPlan]) -> JobPlan:
+    def within_budgets(self, attempt: Callable[[set[str]], Steps[JobPlan]]) -> Steps[JobPlan]:
         """A plan that breaks no disruption budget: each attempt is told whom the one before should have spared (UIDs)."""
         protected: set[str] = set()
         found = JobPlan()
         for _ in range(_ROUNDS):
-            found = attempt(protected)
+            found = yield from attempt(protected)
             if found.refusal:
                 return found
-            violating, _ = self._budgets.split_by_budget(list(found.victims))
+            violating, _ = yield from self._budgets.splitting(found.victims)
             if not violating:
                 return found
             protected.update(pod.uid for pod in violating)
         return JobPlan(refusal=f"the victims would break disruption budgets: {', '.join(sorted(pod.key for pod in found.victims)[:5])}")
 
-    def _try(self, pods: Sequence[PodInfo], rule: Rule, protected: set[str]) -> JobPlan:
+    def _try(self, pods: Sequence[PodInfo], rule: Rule, protected: set[str]) -> Steps[JobPlan]:
         with self._state.suppose() as supposed:
-            leaving = self.without_leaving(rule, supposed)
-            nodes, rest = self.as_is(pods, supposed)
-            if not rest:
-                return JobPlan(nodes, awaited=self.awaited(nodes, leaving))
-            units = self.units_on(self._slots(rest, rule), rule, protected)
-            if not units:
-                return JobPlan(refusal="no pod may be preempted on a node where that could help")
-            prices = Prices(self._state.cluster, units, job_key)
-            found = JobPlan(refusal="nothing was tried")
-            for count in (len(rest) + _SPARE, len(prices.slots)) if rule.slots is None else (len(prices.slots),):
-                with self._state.suppose() as deeper:
-                    found = self._make_room(rest, prices.cheapest(count), prices, rule, deeper)
-                if not found.refusal or count >= len(prices.slots):
-                    break
-            if not found.refusal:
-                found.nodes.update(nodes)
-                found.awaited = self.awaited(found.nodes, leaving)
+            found = yield from self._tried(pods, rule, protected, supposed)
+            yield from supposed.undo()
             return found
 
-    def without_leaving(self, rule: Rule, supposed: Hypothesis) -> list[tuple[PodInfo, int]]:
+    def _tried(self, pods: Sequence[PodInfo], rule: Rule, protected: set[str], supposed: Hypothesis) -> Steps[JobPlan]:
+        leaving = yield from self.without_leaving(rule, supposed)
+        nodes, rest = yield from self.as_is(pods, supposed)
+        if not rest:
+            return JobPlan(nodes, awaited=self.awaited(nodes, leaving))
+        units = yield from self.units_on(self._slots(rest, rule), rule, protected)
+        if not units:
+            return JobPlan(refusal="no pod may be preempted on a node where that could help")
+        prices = yield from Prices.worked_out(self._state.cluster, units, job_key)
+        found = JobPlan(refusal="nothing was tried")
+        for count in (len(rest) + _SPARE, len(prices.slots)) if rule.slots is None else (len(prices.slots),):
+            with self._state.suppose() as deeper:
+                found = yield from self._make_room(rest, prices.cheapest(count), prices, rule, deeper)
+                yield from deeper.undo()
+            if not found.refusal or count >= len(prices.slots):
+                break
+        if not found.refusal:
+            found.nodes.update(nodes)
+            found.awaited = self.awaited(found.nodes, leaving)
+        return found
+
+    def recheck(self, plan: JobPlan, pods: Sequence[PodInfo], rule: Rule, changed: frozenset[int]) -> Steps[bool]:
+        """Whether a plan still holds now that some nodes have changed: everybody who is to leave may still go, and the members fit on the
+        changed nodes without them. What no node decides (`rule.admits`) is asked with everybody in place."""
+        cluster = self._state.cluster
+        planned: dict[int, list[PodInfo]] = {}
+        for pod in pods:
+            planned.setdefault(cluster.slot_of(plan.nodes.get(pod.uid, "")), []).append(pod)
+        if -1 in planned or any(not cluster.alive[slot] for slot in planned):
+            return False
+        for number, victim in enumerate(plan.victims):
+            now = cluster.pod(victim.uid)
+            if now is not None and not rule.may_go(now):
+                return False
+            if not number % _MANY:
+                yield
+        violating, _ = yield from self._budgets.splitting(plan.victims)
+        if violating:
+            return False
+        with self._state.suppose() as supposed:
+            holds = yield from self._rechecked(plan, planned, rule, changed, supposed)
+            yield from supposed.undo()
+            return holds
+
+    def _rechecked(
+        self, plan: JobPlan, planned: Mapping[int, list[PodInfo]], rule: Rule, changed: frozenset[int], supposed: Hypothesis
+    ) -> Steps[bool]:  # fmt: skip
+        cluster = self._state.cluster
+        slots = planned.keys() if rule.admits is not None else planned.keys() & changed
+        for pod in (*plan.victims, *plan.awaited):
+            if rule.admits is not None or cluster.slot_of_pod(pod.uid) in slots:
+                supposed.remove(pod.uid)
+                yield
+        for slot in sorted(slots):
+            for pod in planned[slot]:
+                if not self._cycle.survey(pod, without=self._without).mask[slot]:
+                    return False
+                supposed.add(pod, slot)
+                yield
+        return rule.admits is None or rule.admits()
+
+    def without_leaving(self, rule: Rule, supposed: Hypothesis) -> Steps[list[tuple[PodInfo, int]]]:
         """As if those were gone already who were chosen to leave, for whomever; returns them with their slots."""
-        cluster, found = self._state.cluster, []
+        cluster = self._state.cluster
+        found: list[tuple[PodInfo, int]] = []
         for uid in self._state.evictions.all_leaving():
             pod = cluster.pod(uid)
             if pod is not None and rule.may_go(pod):
                 found.append((pod, cluster.slot_of_pod(uid)))
                 supposed.remove(uid)
+            yield
         return found
 
     def awaited(self, nodes: Mapping[str, str], leaving: Iterable[tuple[PodInfo, int]]) -> tuple[PodInfo, ...]:
@@ -125,12 +179,13 @@ class JobPreemption:
 
     # ---------------------------------------------------------------- placing
 
-    def as_is(self, pods: Sequence[PodInfo], supposed: Hypothesis) -> tuple[dict[str, str], list[PodInfo]]:
+    def as_is(self, pods: Sequence[PodInfo], supposed: Hypothesis) -> Steps[tuple[dict[str, str], list[PodInfo]]]:
         """Members that fit without anybody's leaving are put there; the others are left."""
         nodes: dict[str, str] = {}
         rest: list[PodInfo] = []
         hopeless: set[bytes] = set()
         for pod in pods:
+            yield
             if pod.shape.digest in hopeless:
                 rest.append(pod)
                 continue
@@ -155,7 +210,7 @@ class JobPreemption:
             open_slots.update(self._cycle.survey(pod, without=self._without).failure().resolvable())
         return sorted(open_slots) if cluster.live else []
 
-    def units_on(self, slots: Sequence[int], rule: Rule, protected: set[str]) -> list[Unit]:
+    def units_on(self, slots: Sequence[int], rule: Rule, protected: set[str]) -> Steps[list[Unit]]:
         """Who may go from these slots, the most important first."""
         cluster = self._state.cluster
         spared = self._budgets.untouchable
@@ -166,13 +221,17 @@ class JobPreemption:
             _importance,
             self._state.leaving,
         )
-        return breaking.units(pod for slot in slots for pod in cluster.row(slot).pods.values() if breaking.may_go(pod))
+        candidates: list[PodInfo] = []
+        for slot in slots:
+            candidates.extend(pod for pod in cluster.row(slot).pods.values() if breaking.may_go(pod))
+            yield
+        return (yield from breaking.units_in_steps(candidates))
 
     def _make_room(
         self, pods: Sequence[PodInfo], units: Sequence[Unit], prices: Prices, rule: Rule, supposed: Hypothesis
-    ) -> JobPlan:  # fmt: skip
+    ) -> Steps[JobPlan]:  # fmt: skip
         """Without the victims every member gets the cheapest node that takes it."""
-        where = self.take_away(units, supposed)
+        where = yield from self.take_away(units, supposed)
         keys = prices.keys(units)
         placed: dict[int, list[PodInfo]] = {}
         for pod in pods:
@@ -185,34 +244,40 @@ class JobPreemption:
             if slot not in placed:
                 prices.taken(slot, keys)
             placed.setdefault(slot, []).append(pod)
-        return self.settle(placed, units, where, rule, supposed)
+            yield
+        return (yield from self.settle(placed, units, where, rule, supposed))
 
     # ---------------------------------------------------------------- who may stay
 
-    def take_away(self, units: Iterable[Unit], supposed: Hypothesis) -> dict[str, int]:
+    def take_away(self, units: Iterable[Unit], supposed: Hypothesis) -> Steps[dict[str, int]]:
         """As if the units were gone; returns the slots of their pods by UID."""
         cluster = self._state.cluster
         where = {pod.uid: cluster.slot_of_pod(pod.uid) for unit in units for pod in unit.pods}
         for uid in where:
             supposed.remove(uid)
+            yield
         return where
 
     def settle(
         self, placed: dict[int, list[PodInfo]], units: Sequence[Unit], where: dict[str, int], rule: Rule, supposed: Hypothesis
-    ) -> JobPlan:
+    ) -> Steps[JobPlan]:
         """Everybody comes back who can, the important ones first; those whom a budget protects before all others."""
         cluster = self._state.cluster
         if rule.admits is not None and not rule.admits():
             return JobPlan(refusal="even without the victims there would be too little for all of them")
         gone: set[Unit] = set()
-        for unit in self._budgets.by_budget(units)[0]:
+        order, _ = yield from self._budgets.ordering(units)
+        for unit in order:
             if unit.core in gone or not self._stays(unit, placed, where, rule, supposed):
                 gone.add(unit)
+            yield
         for slot, members in placed.items():
+            yield
             if not self._fit(members, slot, supposed):
                 return JobPlan(refusal=f"the members do not fit together on node {cluster.name_of(slot)}")
         nodes = {pod.uid: cluster.name_of(slot) for slot, members in placed.items() for pod in members}
-        return JobPlan(nodes, tuple(sorted((pod for unit in gone for pod in unit.pods), key=_importance)))
+        victims = yield from sorted_in_steps((pod for unit in gone for pod in unit.pods), _importance)
+        return JobPlan(nodes, tuple(victims))
 
     def _stays(
         self, unit: Unit, placed: dict[int, list[PodInfo]], where: dict[str, int], rule: Rule, supposed: Hypothesis

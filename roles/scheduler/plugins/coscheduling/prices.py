@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.bonds import Unit
+from roles.scheduler.framework.steps import Steps
 
 _NAME_BITS, _LOST_BITS = 21, 20
 _MOST_LOST = (1 << _LOST_BITS) - 1
@@ -25,15 +26,28 @@ class Prices:
         self._job_of = job_of
         self._units = list(units)
         self._rank = {priority: rank for rank, priority in enumerate(sorted({pod.priority for unit in units for pod in unit.pods}))}
-        self._where = {pod.uid: cluster.slot_of_pod(pod.uid) for unit in units for pod in unit.pods}
+        self._where: dict[str, int] = {}
         self._at: dict[int, list[tuple[PodInfo, Unit]]] = {}
+        self._doomed: set[Unit] = set()
+        self._named: dict[int, int] = {}
+        self._price: dict[int, int] = {}
+        self.slots: list[int] = []
+
+    @classmethod
+    def worked_out(cls, cluster: Cluster, units: Sequence[Unit], job_of: Callable[[PodInfo], str]) -> Steps[Prices]:
+        """Prices of all nodes, as they are while nobody has gone."""
+        prices = cls(cluster, units, job_of)
         for unit in units:
             for pod in unit.pods:
-                self._at.setdefault(self._where[pod.uid], []).append((pod, unit))
-        self._doomed: set[Unit] = set()
-        self._named = {slot: place for place, slot in enumerate(sorted(self._at, key=cluster.name_of))}
-        self._price = {slot: self._cost(slot) for slot in self._at}
-        self.slots = sorted(self._at, key=self._price.__getitem__)
+                slot = prices._where[pod.uid] = cluster.slot_of_pod(pod.uid)
+                prices._at.setdefault(slot, []).append((pod, unit))
+            yield
+        prices._named = {slot: place for place, slot in enumerate(sorted(prices._at, key=cluster.name_of))}
+        for slot in prices._at:
+            prices._price[slot] = prices._cost(slot)
+            yield
+        prices.slots = sorted(prices._at, key=prices._price.__getitem__)
+        return prices
 
     def _cost(self, slot: int) -> int:
         """One number: first what the jobs there rank, then how many pods elsewhere go with them, then the name's place."""

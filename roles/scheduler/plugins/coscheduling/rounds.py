@@ -5,6 +5,7 @@ One group is tried at a time, its pods back to back. Nobody of a strict group ke
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from koord.decisions.record import Record, Subject, Term
@@ -14,16 +15,18 @@ from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import PostFilterResult
 from roles.scheduler.framework.status import JOB_PREEMPTION_SUCCESS, JOB_REJECT
+from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.coscheduling.book import BOUND, PENDING, RELEASED, WAITING, Gang, GangBook
 from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
 from roles.scheduler.plugins.coscheduling.round import DRAFT, Round, drafted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 PLUGIN = "Coscheduling"
 FEATURES = ("SCH-GANG-06", "SCH-GANG-07")
 _CROWD = 100
+_FEW = 32  # members that are told something at once
 _CROWD_REST = 30.0  # seconds before so many members that were not tried are told again
 _PLACES = 10  # places in the network whose offer a record tells
 _EXPLAINED = 200  # members that get a decision record of their own when their group fails
@@ -32,11 +35,12 @@ _EXPLAINED = 200  # members that get a decision record of their own when their g
 class Rounds:
     """Moves the books' `round` on. `handle.waiting` holds the pods that have a place and wait for the others."""
 
-    def __init__(self, handle: Handle, book: GangBook, best: Callable[[Gang, PodInfo, Round], int] | None = None) -> None:
+    def __init__(self, handle: Handle, book: GangBook, best: Callable[[Gang, PodInfo, Round], Steps[int]] | None = None) -> None:
         self._handle = handle
         self._best = best  # how many members beyond the one that failed would find nodes
         self._book = book
         self._lost: list[PodInfo] = []
+        self._todo: deque[Steps[None]] = deque()  # what many members have yet to be told
         self._partial: set[str] = set()  # groups whose last batch was not bound whole at once
         self._failures: dict[str, tuple[Term, ...]] = {}  # why groups failed last, by group id
 
@@ -79,8 +83,20 @@ class Rounds:
         draft.attempted.add(pod.uid)
         self._book.round = draft
 
-    def next_pod(self) -> PodInfo | None:
-        """The next pod of the group under way; None when nothing is under way (any more)."""
+    def next_pod(self) -> PodInfo | Steps[None] | None:
+        """The next pod of the group under way; None when nothing is under way (any more). Before anybody else is tried, members that are
+        let go or sent back are told."""
+        if not self._todo:
+            found = self._next()
+            if not self._todo:
+                return found
+        return self._tell()
+
+    def _tell(self) -> Steps[None]:
+        while self._todo:
+            yield from self._todo.popleft()
+
+    def _next(self) -> PodInfo | None:
         if self._lost:
             lost, self._lost = self._lost, []
             self._handle.activate([pod for pod in lost if self._book.pod(pod.uid) is not None])
@@ -95,7 +111,7 @@ class Rounds:
             return None
         if current.doomed is not None:
             self._end("failed")
-            self._tell_others(gang, current.doomed, current)
+            self._soon(self._tell_others(gang, current.doomed, current))
             self._reject(gang, current.failure, JOB_PREEMPTION_SUCCESS if current.preempted else JOB_REJECT)
             return None
         uid = current.next(lambda: self._book.ready(gang))
@@ -142,12 +158,24 @@ class Rounds:
         """Everybody who waits may go, `pod` among them. The round goes on where later members have to be placed together too."""
         released = self._book.release(gang)
         self._failures.pop(gang.group.id, None)
-        for other in released:
-            if other.uid != pod.uid and self._handle.waiting is not None:
-                self._handle.waiting.allow(other.uid, PLUGIN)
+        self._soon(self._allow([other for other in released if other.uid != pod.uid]))
         if all(other is None or other.spec is None or other.spec.once_satisfied for _, other in self._book.group_gangs(gang)):
             self._end("released")
         self._record(gang, "Released", f"{len(released)} members of gang group {gang.group.id} have nodes and are bound", ())
+
+    def _soon(self, work: Steps[None]) -> None:
+        """Tell members something: at once where they are few, else before the next pod is tried."""
+        for _ in range(0 if self._todo else _FEW):
+            try:
+                next(work)
+            except StopIteration:
+                return
+        self._todo.append(work)
+
+    def _allow(self, pods: Sequence[PodInfo]) -> Steps[None]:
+        for pod in pods if self._handle.waiting is not None else ():
+            self._handle.waiting.allow(pod.uid, PLUGIN)
+            yield
 
     def bound(self, gang: Gang) -> None:
         """A member was bound: when nobody of those let go together is left, they are forgotten."""
@@ -165,7 +193,7 @@ class Rounds:
 
     # ---------------------------------------------------------------- failure
 
-    def failed(self, gang: Gang, ctx: CycleContext, failure: FitFailure, result: PostFilterResult) -> None:
+    def failed(self, gang: Gang, ctx: CycleContext, failure: FitFailure, result: PostFilterResult) -> Steps[None]:
         """A member found no node. In a strict gang that ends the round; else the others are tried all the same and keep their places.
         Only noted here, inside the cycle; carried out when the next pod is asked for."""
         current = drafted(ctx)
@@ -178,7 +206,7 @@ class Rounds:
             )
             if result.status.message:
                 current.failure += f" {result.status.message}"
-            more = self._best(gang, ctx.pod, current) if self._best is not None else 0
+            more = (yield from self._best(gang, ctx.pod, current)) if self._best is not None else 0
             self._explain(gang, ctx, failure, current, (waiting, more))
         if gang.spec is not None and gang.spec.strict:
             current.doomed = ctx.pod
@@ -191,11 +219,14 @@ class Rounds:
         self._reject(gang, message)
 
     def _reject(self, gang: Gang, message: str, marker: str = JOB_REJECT) -> None:
-        for pod in self._book.withdraw(gang):
-            if self._handle.waiting is not None:
-                self._handle.waiting.reject(pod.uid, marker, message)
+        self._soon(self._send_back(self._book.withdraw(gang), marker, message))
 
-    def _tell_others(self, gang: Gang, failed: PodInfo, current: Round) -> None:
+    def _send_back(self, pods: Iterable[PodInfo], marker: str, message: str) -> Steps[None]:
+        for pod in pods if self._handle.waiting is not None else ():
+            self._handle.waiting.reject(pod.uid, marker, message)
+            yield
+
+    def _tell_others(self, gang: Gang, failed: PodInfo, current: Round) -> Steps[None]:
         """Members that were not tried show why (SCH-GANG-10)."""
         others = [pod for pod in self._book.ready(gang) if pod.uid not in current.attempted]
         now, group = self._handle.state.now, gang.group
@@ -205,6 +236,7 @@ class Rounds:
         if self._handle.gates.get("GangPendingPodsConditionPatch", True):
             for pod in others:
                 self._handle.report(pod, current.failure)
+                yield
         for pod in others[:_EXPLAINED]:
             self._handle.record(
                 Record(
@@ -212,6 +244,7 @@ class Rounds:
                     PLUGIN, current.failure, {"gang": gang.id, "firstMissing": failed.key}, (), ("SCH-GANG-10",),
                 )
             )  # fmt: skip
+            yield
 
     # ---------------------------------------------------------------- explaining
 

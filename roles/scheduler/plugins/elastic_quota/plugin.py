@@ -28,6 +28,7 @@ from roles.scheduler.framework.interfaces import (
     Reserve,
 )
 from roles.scheduler.framework.status import SKIP, SUCCESS, Status, error, unschedulable
+from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.elastic_quota.admission import chain, parent_refusal, refusal
 from roles.scheduler.plugins.elastic_quota.args import ElasticQuotaArgs
 from roles.scheduler.plugins.elastic_quota.book import QuotaBook, Rules, is_preemptible
@@ -173,7 +174,7 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
 
     # ---------------------------------------------------------------- preemption and accounting
 
-    def post_filter(self, ctx: CycleContext, failure: FitFailure) -> PostFilterResult:
+    def post_filter(self, ctx: CycleContext, failure: FitFailure) -> PostFilterResult | Steps[PostFilterResult]:
         if not ctx.state.bonds.party(ctx.pod) and not self.preemption.slots(ctx, failure):
             return PostFilterResult(unschedulable())
         return self.preemption.post_filter(ctx, failure)

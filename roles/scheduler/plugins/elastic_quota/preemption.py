@@ -16,6 +16,7 @@ from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Candidate
 from roles.scheduler.framework.status import Code
+from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.default_preemption import DefaultPreemption
 from roles.scheduler.plugins.elastic_quota.admission import exceeded, limit_of
 from roles.scheduler.plugins.elastic_quota.args import ElasticQuotaArgs
@@ -76,7 +77,7 @@ class QuotaPreemption(DefaultPreemption):
         quota = self.quota_of(ctx.pod)
         return failure.fits(slot) and quota is not None and not self._refuses(ctx, quota)
 
-    def _candidates(self, ctx: CycleContext, failure: FitFailure, slots: Sequence[int], reasons: Counter[str]) -> list[Candidate]:
+    def _candidates(self, ctx: CycleContext, failure: FitFailure, slots: Sequence[int], reasons: Counter[str]) -> Steps[list[Candidate]]:
         return self._search(ctx, failure, slots, reasons, len(slots))
 
     def touched(self, cluster: Cluster, slot: int, unit: Unit) -> list[tuple[PodInfo, int]]:

@@ -15,11 +15,12 @@ from roles.scheduler.cluster.changes import NODE
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.cycle import Cycle, Survey
 from roles.scheduler.framework.context import State
+from roles.scheduler.framework.steps import Steps
 
 Counts = NDArray[np.intp]
 
 
-def offers(cycle: Cycle, state: State, pods: Sequence[PodInfo], allowed: NDArray[np.bool_], without: str) -> tuple[Counts, Survey]:
+def offers(cycle: Cycle, state: State, pods: Sequence[PodInfo], allowed: NDArray[np.bool_], without: str) -> Steps[tuple[Counts, Survey]]:
     """Slots by node slot, at most as many as there are pods, and how the first pod was judged. `without` names a plugin whose own steps
     around preFilter are left out."""
     first = cycle.survey(pods[0], without=without)
@@ -40,6 +41,8 @@ def offers(cycle: Cycle, state: State, pods: Sequence[PodInfo], allowed: NDArray
             counts[slots] += 1
             for slot in slots.tolist():
                 supposed.add(twin(pod, f"{pod.uid}@{slot}"), slot)
+                yield
+        yield from supposed.undo()
     return counts, first
 
 

@@ -81,6 +81,7 @@ class Controller:
             await seams.sleep(_ROUND)
 
     async def _one(self, uid: str, now: float) -> None:
+        await self._handle.gate.passed()
         found = self._ledger.objects.get(uid)
         if found is None:
             return

@@ -44,6 +44,7 @@ from roles.scheduler.framework.interfaces import (
 from roles.scheduler.framework.normalize import Normalizer
 from roles.scheduler.framework.restoring import DEFAULT, RestoredReservation
 from roles.scheduler.framework.status import SUCCESS, Status, unresolvable, unschedulable
+from roles.scheduler.framework.steps import Steps, in_steps
 from roles.scheduler.plugins.node_affinity import any_term
 from roles.scheduler.plugins.reservation.affinity import wish_of
 from roles.scheduler.plugins.reservation.args import ReservationArgs
@@ -283,10 +284,10 @@ class Reservation(
 
     # ---------------------------------------------------------------- failures
 
-    def post_filter(self, ctx: CycleContext, failure: Any) -> PostFilterResult:
+    def post_filter(self, ctx: CycleContext, failure: Any) -> Steps[PostFilterResult]:
         lines = self.diagnosis.lines(ctx, failure)
         if self.preemption is not None:
-            result = self.preemption.post_filter(ctx, failure)
+            result = yield from in_steps(self.preemption.post_filter(ctx, failure))
             if result.status.ok:
                 return result
             return PostFilterResult(unschedulable(*lines, *result.status.reasons), result.node, result.victims)

@@ -102,9 +102,9 @@ def test_the_diagnosis_of_a_member_speaks_of_its_job(gangs: Any) -> None:
             scheduler = g.live.app.scheduler
             fail = scheduler._fail
 
-            def look(decision: Any) -> None:
+            def look(decision: Any) -> Any:
                 seen.append(diagnosis_of(decision, 0.0))
-                fail(decision)
+                return fail(decision)
 
             scheduler._fail = look
             await g.group("job", 2)

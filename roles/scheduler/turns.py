@@ -1,0 +1,78 @@
+"""Long work on the event loop, a slice at a time: probes, watches, bindings and other roles have their turn in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+from koord import seams
+from koord.seams import perf_counter
+from roles.scheduler.framework.steps import Steps
+from roles.scheduler.gate import Gate
+
+T = TypeVar("T")
+
+SLICE = 0.004
+"""Seconds after which others have their turn."""
+_ROUNDS = 3  # of the loop between two slices: a request is accepted, read and answered in as many
+CATCH_UP: Any = object()
+"""Yielded by work that wants to know what has happened meanwhile, before it goes on."""
+
+
+class Turns:
+    """Takes work in slices with the gate closed, and tells `held` how long each slice kept the loop."""
+
+    STEPS: ClassVar[int] = 0  # where set, so many steps end a slice whatever the time: tests and worlds whose clock stands still
+
+    def __init__(self, gate: Gate, held: Callable[[float], None]) -> None:
+        self.gate = gate
+        self._held = held
+        self.sliced = 0  # works that took more than one slice
+        self.steps = self.STEPS
+
+    async def take(self, work: Steps[T]) -> T:
+        """Do all of the work; returns its result."""
+        self.gate.close()
+        slices = 0
+        try:
+            while True:
+                done, result = self._slice(work)
+                if done:
+                    return result  # type: ignore[no-any-return]
+                if result is CATCH_UP:
+                    if not slices:
+                        continue  # nobody else had a turn
+                    self.gate.open()
+                    await self.let_in()
+                    self.gate.close()
+                slices += 1
+                self.sliced += slices == 1
+                for _ in range(_ROUNDS):
+                    await seams.sleep(0)
+        finally:
+            work.close()
+            self.gate.open()
+            if slices:
+                await self.let_in()
+
+    async def let_in(self) -> None:
+        """Tell what was held back, and let those go on who waited at the gate."""
+        telling = self.gate.telling()
+        while not self._slice(telling)[0]:
+            await seams.sleep(0)
+        await seams.sleep(0)
+
+    def _slice(self, work: Any) -> tuple[bool, Any]:
+        """One slice: whether the work is done, with its result, or what ended the slice."""
+        began, left = perf_counter(), self.steps
+        ends = began + SLICE
+        try:
+            while True:
+                marker = next(work)
+                left -= 1
+                if marker is CATCH_UP or not left or perf_counter() >= ends:
+                    return False, marker
+        except StopIteration as end:
+            return True, end.value
+        finally:
+            self._held(perf_counter() - began)

@@ -1,0 +1,226 @@
+"""Long decisions are made in slices: others have their turn, and the decision sees one picture (SCH-FW-05)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord.api.kinds import NODES, PODS
+from roles.scheduler import testing
+from roles.scheduler.config.args import DefaultPreemptionArgs
+from roles.scheduler.cycle.cycle import Cycle
+from roles.scheduler.framework.steps import Steps, at_once, sorted_in_steps
+from roles.scheduler.gate import Gate
+from roles.scheduler.plugins.coscheduling.preemption import JobPreemption, job_rule
+from roles.scheduler.plugins.default_preemption import DefaultPreemption
+from roles.scheduler.turns import CATCH_UP, Turns
+
+from .gang.conftest import gangs
+
+__all__ = ["gangs"]  # the fixture
+
+
+class Thing(NamedTuple):
+    """An object of a kind, as informers hand it over."""
+
+    key: str
+    version: int
+
+
+def turns(gate: Gate) -> Turns:
+    found = Turns(gate, lambda seconds: None)
+    found.steps = 1
+    return found
+
+
+@pytest.mark.feature("SCH-FW-05")
+@given(
+    changes=st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=30),
+    closed=st.tuples(st.integers(0, 30), st.integers(0, 30)),
+)
+def test_what_is_held_back_is_merged_and_nothing_is_lost(changes: list[tuple[str, bool]], closed: tuple[int, int]) -> None:
+    gate, there, told = Gate(), dict[str, Thing](), dict[str, Thing]()
+
+    def tell(old: Thing | None, new: Thing | None) -> None:
+        known = new or old
+        assert known is not None
+        assert told.get(known.key) == old  # each change goes on from what was told last
+        if new is None:
+            del told[known.key]
+        else:
+            told[new.key] = new
+
+    add, update, delete = gate.handlers(tell)
+    for number, (key, present) in enumerate(changes):
+        if number == min(closed):
+            gate.close()
+        if number == max(closed):
+            gate.open()
+        old = there.get(key)
+        if present:
+            new = there[key] = Thing(key, number)
+            add(new) if old is None else update(old, new)
+        elif old is not None:
+            del there[key]
+            delete(old)
+        assert len(gate) <= 3
+    gate.open()
+    for _ in gate.telling():
+        pass
+    assert told == there
+
+
+@pytest.mark.feature("SCH-FW-05")
+def test_others_have_their_turn_and_driven_tasks_wait() -> None:
+    async def run() -> None:
+        gate, seen, answers = Gate(), list[str](), asyncio.Queue[int]()
+
+        async def other() -> None:
+            while True:
+                seen.append("other")
+                await asyncio.sleep(0)
+
+        async def binding() -> None:
+            await answers.get()
+            seen.append("binding")
+
+        def work() -> Steps[str]:
+            for number in range(3):
+                seen.append(f"step {number}")
+                answers.put_nowait(number)
+                yield
+            yield CATCH_UP
+            seen.append("last")
+            yield
+            return "done"
+
+        tasks = [asyncio.create_task(other()), asyncio.create_task(gate.drive(binding))]
+        await asyncio.sleep(0)
+        assert await turns(gate).take(work()) == "done"
+        tasks[0].cancel()
+        await asyncio.wait(tasks)
+        assert seen.index("other") < seen.index("step 0")
+        assert "other" in seen[seen.index("step 0") : seen.index("step 1")]
+        assert seen.index("step 2") < seen.index("binding") < seen.index("last")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-05")
+def test_a_driven_task_can_be_cancelled_while_the_gate_is_closed() -> None:
+    async def run() -> None:
+        gate = Gate()
+        gate.close()
+        task = asyncio.create_task(gate.drive(asyncio.sleep, 1))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers()), max_size=600))
+def test_sorting_in_steps_is_sorting(items: list[tuple[int, int]]) -> None:
+    assert at_once(sorted_in_steps(items, lambda item: item[0])) == sorted(items, key=lambda item: item[0])
+
+
+@pytest.mark.feature("SCH-JP-01")
+def test_a_plan_for_a_job_changes_little_between_two_steps() -> None:
+    """What a step costs does not grow with the job: at most a node's pods are moved or looked at."""
+    world = testing.World()
+    for number in range(60):
+        world.add_nodes(testing.node(f"n{number}", cpu="8", memory="32Gi"))
+        world.add_pods(*(testing.pod(cpu="2", memory="1Mi", priority=number % 3, node=f"n{number}") for _ in range(4)))
+    handle = world.handle
+    planner = JobPreemption(Cycle({testing.SCHEDULER: world.framework}, world.state), world.state,
+                            DefaultPreemption(DefaultPreemptionArgs(), handle), "")  # fmt: skip
+    job = [world.parser.parse(testing.pod(cpu="8", memory="1Mi", priority=100)) for _ in range(50)]
+    work, most, steps, plan = planner.planning(job, job_rule("test", job)), 0, 0, None
+    while plan is None:
+        before = world.cluster.changes.position
+        try:
+            next(work)
+        except StopIteration as end:
+            plan = end.value
+        most, steps = max(most, world.cluster.changes.position - before), steps + 1
+    assert len(plan.nodes) == 50
+    assert len(plan.victims) == 200
+    assert steps > 600
+    assert most <= 10
+
+
+@pytest.mark.feature("SCH-JP-01")
+@pytest.mark.parametrize("change", ["node goes", "member goes", "other pods go"])
+def test_a_plan_that_took_long_is_checked_against_what_has_happened_meanwhile(gangs: Any, change: str) -> None:
+    """Four nodes of which a job needs two; while its room is planned the cluster changes."""
+
+    async def run() -> None:
+        async with gangs(nodes=("4",) * 4, enablePreemption=True, post_filter=("Coscheduling",)) as g:
+            app = g.live.app
+            for name, value in (("low", 10), ("high", 900)):
+                await g.priority(name, value)
+            for number in range(4):
+                await g.live.pod(f"low-{number}", cpu="4", nodeName=f"n{number}", priorityClassName="low", terminationGracePeriodSeconds=0)
+            planned = asyncio.Event()
+            take = app.scheduler.turns._slice
+            held = False
+
+            def slow(work: Any) -> Any:
+                nonlocal held
+                found = take(work)
+                if found[1] is CATCH_UP and not held:
+                    held = True
+                    planned.set()
+                return found
+
+            app.scheduler.turns._slice = slow
+            let_in = app.scheduler.turns.let_in
+            happened = asyncio.Event()
+
+            async def when_it_happened() -> None:
+                if held:
+                    await happened.wait()
+                await let_in()
+
+            app.scheduler.turns.let_in = when_it_happened
+            await g.group("job", 2)
+            for number in range(2):
+                await g.member(f"p{number}", "job", cpu="4", priorityClassName="high")
+            await asyncio.wait_for(planned.wait(), 10)
+            assert not len(app.engine.state.evictions)
+            victims = ()
+            if change == "node goes":
+                for number in (0, 1):
+                    await g.client.delete(PODS, f"low-{number}", "default")
+                    await g.client.delete(NODES, f"n{number}")
+                victims = ("low-2", "low-3")
+            elif change == "member goes":
+                await g.client.delete(PODS, "p1", "default")
+            else:
+                await g.client.delete(PODS, "low-3", "default")
+            left = {"node goes": 2, "member goes": 4, "other pods go": 3}[change]
+            for _ in range(400):
+                if len([pod for pod in app.observer.pods.list() if pod.name.startswith("low")]) == left and (
+                    change != "member goes" or app.observer.pods.get("default/p1") is None
+                ):
+                    break
+                await asyncio.sleep(0.02)
+            happened.set()
+            if change == "member goes":
+                await g.quiet()
+                names = set(await g.nodes_of())
+                assert {f"low-{number}" for number in range(4)} <= names  # for half a job nobody goes
+                return
+            places = await g.bound("p0", "p1")
+            assert len(set(places.values())) == 2
+            if change == "node goes":
+                assert set(places.values()) == {"n2", "n3"}
+                assert not set(victims) & set(await g.nodes_of())
+                assert app.scheduler.outdated_plans >= 1
+
+    asyncio.run(run())
