@@ -38,7 +38,8 @@ class Gate:
         self._opened = asyncio.Event()
         self._opened.set()
 
-    def __len__(self) -> int:
+    @property
+    def held_back(self) -> int:
         """How many objects' changes are held back."""
         return len(self._held)
 

@@ -563,7 +563,7 @@ class Scheduler:
         gate = self.turns.gate
         return {
             "longestTurnSeconds": self._metrics.longest_turn, "slicedDecisions": self.turns.sliced, "outdatedPlans": self.outdated_plans,
-            "changesHeldBack": len(gate), "mostChangesHeldBack": gate.most_held,
+            "changesHeldBack": gate.held_back, "mostChangesHeldBack": gate.most_held,
         }  # fmt: skip
 
     def health(self) -> tuple[bool, str]:

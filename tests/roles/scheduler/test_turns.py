@@ -15,6 +15,7 @@ from roles.scheduler.config.args import DefaultPreemptionArgs
 from roles.scheduler.cycle.cycle import Cycle
 from roles.scheduler.framework.steps import Steps, at_once, sorted_in_steps
 from roles.scheduler.gate import Gate
+from roles.scheduler.observing.observer import Observer
 from roles.scheduler.plugins.coscheduling.preemption import JobPreemption, job_rule
 from roles.scheduler.plugins.default_preemption import DefaultPreemption
 from roles.scheduler.turns import CATCH_UP, Turns
@@ -67,7 +68,7 @@ def test_what_is_held_back_is_merged_and_nothing_is_lost(changes: list[tuple[str
         elif old is not None:
             del there[key]
             delete(old)
-        assert len(gate) <= 3
+        assert gate.held_back <= 3
     gate.open()
     for _ in gate.telling():
         pass
@@ -224,3 +225,14 @@ def test_a_plan_that_took_long_is_checked_against_what_has_happened_meanwhile(ga
                 assert app.scheduler.outdated_plans >= 1
 
     asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-05")
+def test_a_gate_that_holds_nothing_back_is_handed_on() -> None:
+    """Everybody keeps the one that is given; an empty one that counted as none would leave each with a gate of its own."""
+    gate = Gate()
+    assert gate
+    assert Turns(gate, lambda _: None).gate is gate
+    nothing: Any = None
+    observer = Observer(nothing, nothing, nothing, {}, clock=float, changed=lambda: None, gone=lambda _: None, gate=gate)
+    assert observer._gate is gate
