@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextvars
 import hashlib
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from koord.apiserver.store import Event
     from koord.decisions.record import Record
 
@@ -72,17 +72,25 @@ class History:
     """The entries in order, and the objects as they are now by bucket and key."""
 
     clock: Callable[[], float]
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[Entry] | deque[Entry] = field(default_factory=list)
     objects: dict[str, dict[str, Obj]] = field(default_factory=dict)
     watchers: list[Callable[[Entry], None]] = field(default_factory=list)
     programs: list[str] = field(default_factory=list)  # names of the programs that were started
-    requests: list[Request] = field(default_factory=list)
-    records: list[tuple[float, str, Record]] = field(default_factory=list)  # decisions: when, whose, which
+    requests: list[Request] | deque[Request] = field(default_factory=list)
+    records: list[tuple[float, str, Record]] | deque[tuple[float, str, Record]] = field(default_factory=list)  # when, whose, which
     ailments: Callable[[], list[tuple[str, str]]] = list  # what is wrong inside the processes now: whose, what
     heard: dict[tuple[str, str], float] = field(default_factory=dict)  # when a process was told of a collection last
     version: int = 0  # the last one that was given out
     wiped: float = float("-inf")  # when the API server lost all that it knew
+    pace: float = 1.0  # how many times as long as usual it takes until a node reports its use again
+    count: int = 0  # of entries so far
+    asked: int = 0  # of requests so far
+    placed: dict[str, dict[str, Obj]] = field(default_factory=dict)  # pods that hold something of a node: by node and key
     _digest: Any = field(default_factory=hashlib.sha256)
+
+    def thin(self, entries: int) -> None:
+        """Keep so many entries and no more, and four times as many requests and records: an entry holds two objects."""
+        self.entries, self.requests, self.records = deque(maxlen=entries), deque(maxlen=entries * 4), deque(maxlen=entries * 4)
 
     def of(self, bucket: str) -> dict[str, Obj]:
         """Objects of a stored resource by "namespace/name"."""
@@ -101,22 +109,33 @@ class History:
             table.pop(key, None)
         else:
             table[key] = new
+        if bucket == "pod":
+            self._place(key, old, new)
         self.version = max(self.version, event.rv)
-        self._add(Entry(len(self.entries), self.clock(), author, request, bucket, event.type, key, old, new))
+        self._add(Entry(self.count, self.clock(), author, request, bucket, event.type, key, old, new))
+
+    def _place(self, key: str, old: Obj | None, new: Obj | None) -> None:
+        before, after = holds(old), holds(new)
+        if before and before != after:
+            self.placed[before].pop(key, None)
+        if after:
+            self.placed.setdefault(after, {})[key] = new or {}
 
     def requested(self, author: str, method: str, path: str) -> None:
         """A request has reached the API server."""
+        self.asked += 1
         self.requests.append(Request(self.clock(), author, method, path))
 
     def wipe(self) -> None:
         """The API server has lost everything."""
         self.objects.clear()
+        self.placed.clear()
         self.version, self.wiped = 0, self.clock()
         self.tell("wiped", "apiserver", "everything that was stored is gone")
 
     def tell(self, verb: str, key: str, text: str = "", body: Obj | None = None) -> None:
         """What the world does: faults, crashes, phases, how hosts are."""
-        self._add(Entry(len(self.entries), self.clock(), "world", "", "", verb, key, None, body, text))
+        self._add(Entry(self.count, self.clock(), "world", "", "", verb, key, None, body, text))
 
     def file(
         self, node: str, path: str, author: str, cause: str, before: str, after: str, *, age: float, full: bool, refused: str = ""
@@ -127,13 +146,14 @@ class History:
         """
         verb, key = "REFUSED" if refused else "WRITTEN", f"{node}/{path}"
         old, new = {"value": before}, {"value": after, "age": age, "full": full}
-        self._add(Entry(len(self.entries), self.clock(), author, cause, FILE, verb, key, old, new, refused))
+        self._add(Entry(self.count, self.clock(), author, cause, FILE, verb, key, old, new, refused))
 
     def gone(self, node: str, group: str) -> None:
         """A cgroup of a host with all its files is no more."""
-        self._add(Entry(len(self.entries), self.clock(), f"kubelet-{node}", "", FILE, "GONE", f"{node}/{group}"))
+        self._add(Entry(self.count, self.clock(), f"kubelet-{node}", "", FILE, "GONE", f"{node}/{group}"))
 
     def _add(self, entry: Entry) -> None:
+        self.count += 1
         self.entries.append(entry)
         self._digest.update(self.line(entry))
         for watcher in self.watchers:
@@ -155,6 +175,13 @@ class History:
     def digest(self) -> str:
         """SHA-256 of all lines so far."""
         return str(self._digest.hexdigest())
+
+
+def holds(pod: Obj | None) -> str:
+    """The node of which a pod holds a part; "" when it has none, or has ended."""
+    if pod is None or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        return ""
+    return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
 def entry_bucket(obj: Obj) -> str:

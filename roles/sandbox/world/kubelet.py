@@ -61,25 +61,26 @@ class Kubelet:
                 now = seams.monotonic()
                 ordered = sorted(pods.list(), key=lambda pod: str(pod["metadata"]["uid"]))
                 for pod in ordered:
-                    await self._try(self._advance(client, pod, now))
+                    await self._try(self.advance(client, pod, now))
                 self._tidy(ordered)
                 if self.host is not None:
                     self.host.reconcile(now)
                 if now - beat >= HEARTBEAT:
                     beat = now
-                    await self._try(self._heartbeat(client))
+                    await self._try(self.heartbeat(client))
                 node, metric = nodes.get(self.node), reported.get(self.node)
                 if self.host is None and node is not None and metric is not None and f"kubelet-{self.node}" not in self.world.silent:
-                    await self._try(self._report(client, node, metric, pods.list()))
+                    await self._try(self.report(client, node, metric, pods.list()))
                 await seams.sleep(1.0)
 
-    async def _try(self, step: Awaitable[None]) -> None:
+    async def _try(self, step: Awaitable[object]) -> None:
         try:
             await step
         except ApiError:
             return
 
-    async def _advance(self, client: Client, pod: Obj, now: float) -> None:
+    async def advance(self, client: Client, pod: Obj, now: float) -> float | None:
+        """Do what a pod is due for. Returns when something is due next if the pod does not change; None: nothing."""
         meta, status = pod["metadata"], pod.get("status") or {}
         uid = meta["uid"]
         if meta.get("deletionTimestamp"):
@@ -90,27 +91,36 @@ class Kubelet:
                     self._stop(uid)
                     await client.delete(PODS, meta["name"], meta["namespace"], grace_period_seconds=0, preconditions={"uid": uid})
                 except NotFound:
-                    return
-            return
+                    return None
+                return None
+            return due
         if status.get("phase") in ("Succeeded", "Failed"):
             self._stop(uid)
-            return
+            return None
         self._admit(pod)
         if status.get("phase") != "Running":
-            waited = now - self._since.setdefault(uid, now) >= self.start_seconds
-            if waited and (self.host is None or self.host.started(uid)):
-                host = self.world.addresses.get(self.node, "10.1.0.1")
-                await self._status(client, pod, fleet.running_status(pod, host, seams.now()))
-                self._running[uid] = now
-            return
+            since = self._since.setdefault(uid, now)
+            if now - since < self.start_seconds:
+                return since + self.start_seconds
+            if self.host is not None and not self.host.started(uid):
+                return now + 1.0
+            host = self.world.addresses.get(self.node, "10.1.0.1")
+            await self._status(client, pod, fleet.running_status(pod, host, seams.now()))
+            self._running[uid] = now
+            return None
         if self.host is not None:
             self.host.run(pod)
             await self._restart(client, pod, now)
             if self.host.resize(pod):
                 await self._status(client, pod, {"containerStatuses": [_sized(one, pod) for one in status.get("containerStatuses") or []]})
         limit = (meta.get("annotations") or {}).get(fleet.RUN_SECONDS_ANNOTATION, "")
-        if limit.isdigit() and now - self._running.setdefault(uid, now) >= int(limit):
+        if not limit.isdigit():
+            return None
+        ends = self._running.setdefault(uid, now) + int(limit)
+        if now >= ends:
             await self._status(client, pod, fleet.succeeded_status(status, seams.now()))
+            return None
+        return ends
 
     # -- on a modelled host --------------------------------------------------------------------------------------------------
 
@@ -159,15 +169,17 @@ class Kubelet:
             subresource="status",
         )
 
-    async def _heartbeat(self, client: Client) -> None:
+    async def heartbeat(self, client: Client) -> None:
+        """Say that the node is well."""
         await client.patch(NODES, self.node, {"status": {"conditions": conditions(seams.now())}}, subresource="status")
 
-    async def _report(self, client: Client, node: Obj, metric: Obj, pods: list[Obj]) -> None:
+    async def report(self, client: Client, node: Obj, metric: Obj, pods: list[Obj]) -> float:
+        """Report what the node and its pods use, if that is due. Returns when the next report is."""
         policy = (metric.get("spec") or {}).get("metricCollectPolicy") or {}
         interval = float(policy.get("reportIntervalSeconds") or 60)
         now = seams.monotonic()
         if now - self._reported < interval:
-            return
+            return self._reported + interval
         running = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
         capacity = fleet.capacity_of(node)
         each, rest = metrics.node_usage(running, capacity, seams.now(), PERIOD)
@@ -187,6 +199,12 @@ class Kubelet:
         }
         await client.patch(NODEMETRICS, self.node, {"status": status}, subresource="status")
         self._reported = now
+        return now + interval
+
+    def forget(self, uid: str) -> None:
+        """A pod is no more."""
+        for times in (self._since, self._running, self._leaving, self._ended):
+            times.pop(uid, None)
 
 
 def _sized(status: Obj, pod: Obj) -> Obj:

@@ -14,7 +14,7 @@ from roles.sandbox.world import faults, hunting, runner
 from roles.sandbox.world.mutants.planting import USUAL
 from roles.sandbox.world.mutants.registry import MUTANTS
 from roles.sandbox.world.runner import Result
-from roles.sandbox.world.world import Spec
+from roles.sandbox.world.world import Spec, sized
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,16 @@ class Settings:
     def spec(self, seed: int) -> Spec:
         """The world of a seed."""
         kinds = tuple(filter(None, self.kinds.split(",")))
-        spec = Spec(
-            seed=seed,
-            nodes=self.nodes,
-            pods=self.pods,
-            minutes=self.minutes,
-            faults=self.faults,
-            koordlets=self.koordlets,
-            kinds=kinds,
+        spec = sized(
+            Spec(
+                seed=seed,
+                nodes=self.nodes,
+                pods=self.pods,
+                minutes=self.minutes,
+                faults=self.faults,
+                koordlets=self.koordlets,
+                kinds=kinds,
+            )
         )
         return hunting.aim(spec, MUTANTS[self.mutant]) if self.mutant in MUTANTS else spec
 
@@ -112,10 +114,12 @@ def _one(settings: Settings) -> int:
         except ValueError as error:
             print(error)
             return 0
-    result = runner.run(spec, mutate=_mutation(settings), story=True, verbose=settings.verbosity > 0)
+    result = runner.run(spec, mutate=_mutation(settings), story=not spec.keep, verbose=settings.verbosity > 0)
     for line in result.story:
         print(line)
     print(f"history {result.digest} ({result.entries} entries, {result.virtual:.0f} s)")
+    if spec.keep:
+        print(f"{result.cpu:.0f} CPU seconds, {result.memory} MiB")
     _tell(result, settings)
     return 0 if result.held else 1
 

@@ -7,6 +7,7 @@ import faulthandler
 import gc
 import itertools
 import os
+import resource
 import select
 import shutil
 import signal
@@ -27,9 +28,10 @@ from roles.sandbox.world.story import tell
 from roles.sandbox.world.workloads import Workload
 from roles.sandbox.world.world import Spec, World, quiet
 
+_REHEARSED: list[World] = []
 _MEMORY = "/dev/shm"  # files of modelled hosts change every second
 SMALL = 200  # pods
-LIMIT = 600.0  # seconds after which a world is given up
+LIMIT = 600.0  # seconds after which a world is given up; a large one has an hour
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class Result:
     cpu: float
     failure: str = ""
     story: tuple[str, ...] = ()
+    memory: int = 0  # MiB at most
 
     @property
     def held(self) -> bool:
@@ -59,11 +62,33 @@ def prepare() -> None:
     worlds.warm()
 
 
+def rehearse() -> None:
+    """Live a short world in this process, once: its children then find modules imported, schemas compiled and code specialised."""
+    if _REHEARSED:
+        return
+    with _scratch() as scratch, quiet():
+        world = World(Spec(nodes=2, pods=4, minutes=0.2, faults=0, calm=5.0, hostile=1), scratch)
+        _REHEARSED.append(world)  # kept: the `finally` of what it leaves behind must not run
+        gc.disable()
+        world.run()
+        world.bury()
+        gc.freeze()
+        gc.enable()
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="koord-world-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def _live(spec: Spec, mutate: Callable[[], None] | None, with_story: bool) -> dict[str, Any]:
-    scratch = Path(tempfile.mkdtemp(prefix="koord-world-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None))
     began = time.process_time()
     failure = ""
-    try:
+    with _scratch() as scratch:
         if mutate is not None:
             mutate()
         world = World(spec, scratch)
@@ -78,16 +103,15 @@ def _live(spec: Spec, mutate: Callable[[], None] | None, with_story: bool) -> di
         return {
             "seed": spec.seed,
             "digest": world.history.digest,
-            "entries": len(world.history.entries),
+            "entries": world.history.count,
             "virtual": round(world.loop.time(), 3),
             "violations": [(v.time, v.invariant, v.text) for v in checker.violations],
             "faults": [str(fault) for fault in plan],
+            "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
             "cpu": time.process_time() - began,
             "failure": failure,
             "story": list(tell(world, checker.violations)) if with_story else [],
         }
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +124,7 @@ class _Child:
     until: float
 
 
-def _begin(spec: Spec, mutate: Callable[[], None] | None, *, story: bool = False, verbose: bool = False, limit: float = LIMIT) -> _Child:
+def _begin(spec: Spec, mutate: Callable[[], None] | None, *, story: bool = False, verbose: bool = False, limit: float = 0.0) -> _Child:
     reading, writing = os.pipe()
     sys.stdout.flush()
     pid = os.fork()
@@ -112,6 +136,8 @@ def _begin(spec: Spec, mutate: Callable[[], None] | None, *, story: bool = False
             faulthandler.disable()
             if spec.pods <= SMALL:
                 gc.disable()  # a tenth of the time, for the few MiB that a world of minutes leaves behind
+            else:
+                gc.set_threshold(100_000, 20, 20)  # most of what is there stays
             if not verbose:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             with contextlib.nullcontext() if verbose else quiet():
@@ -122,7 +148,7 @@ def _begin(spec: Spec, mutate: Callable[[], None] | None, *, story: bool = False
         finally:
             os._exit(code)
     os.close(writing)
-    return _Child(spec, pid, reading, time.monotonic() + limit)
+    return _Child(spec, pid, reading, time.monotonic() + (limit or (3600.0 if spec.keep else LIMIT)))
 
 
 def _end(child: _Child) -> Result:
@@ -147,16 +173,16 @@ def _end(child: _Child) -> Result:
     return Result(**found)
 
 
-def run(
-    spec: Spec, *, mutate: Callable[[], None] | None = None, story: bool = False, verbose: bool = False, limit: float = LIMIT
-) -> Result:
-    """Live one world in a child process. `mutate` is called there before it begins; after `limit` seconds it is given up."""
+def run(spec: Spec, *, mutate: Callable[[], None] | None = None, story: bool = False, verbose: bool = False, limit: float = 0.0) -> Result:
+    """Live one world in a child process. `mutate` is called there before it begins; after `limit` seconds (0: LIMIT) it is given up."""
     return _end(_begin(spec, mutate, story=story, verbose=verbose, limit=limit))
 
 
 def many(specs: Iterator[Spec], workers: int, mutate: Callable[[], None] | None = None) -> Iterator[Result]:
     """Live worlds side by side, `workers` at a time; results as they come. No thread: forking beside threads may hang."""
     running: list[_Child] = []
+    if mutate is None:  # what a rehearsal keeps could hide a planted defect
+        rehearse()
     try:
         while True:
             for spec in itertools.islice(specs, workers - len(running)):

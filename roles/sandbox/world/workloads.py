@@ -19,6 +19,7 @@ from roles.sandbox.world.configuration import QUOTAS
 from roles.sandbox.world.programs import connection
 
 if TYPE_CHECKING:
+    from koord.kube.store import Informer
     from roles.sandbox.world.world import World
 
 Obj = dict[str, Any]
@@ -92,6 +93,8 @@ class Controllers:
     def __init__(self, world: World) -> None:
         self.world = world
         self._made = 0
+        self._touched: set[str] = set()  # names of ReplicaSets that something has happened to
+        self._expected: dict[str, dict[str, float]] = {}  # pods that were made and are not seen yet: since when
 
     async def main(self) -> None:
         """Live for ever."""
@@ -102,28 +105,41 @@ class Controllers:
             pods.index("owner", lambda pod: [o["uid"] for o in pod["metadata"].get("ownerReferences") or []])
             informers.start()
             await informers.wait_synced()
-            expected: dict[str, float] = {}
+            sets.add_handler(self._changed, lambda _, owner: self._changed(owner))
+            pods.add_handler(self._pod, lambda _, pod: self._pod(pod), self._pod)
             while True:
-                for owner in sorted(sets.list(), key=lambda one: str(one["metadata"]["name"])):
-                    if owner["metadata"].get("deletionTimestamp"):
-                        continue
-                    uid = owner["metadata"]["uid"]
-                    mine = list(pods.by_index("owner", uid))
-                    alive = [
-                        p
-                        for p in mine
-                        if not p["metadata"].get("deletionTimestamp") and (p.get("status") or {}).get("phase") not in FINISHED
-                    ]
-                    done = [p for p in mine if (p.get("status") or {}).get("phase") == "Succeeded"]
-                    expected = {
-                        name: at for name, at in expected.items() if seams.monotonic() - at < 5 and pods.get(f"{NAMESPACE}/{name}") is None
-                    }
-                    waiting = sum(1 for name in expected if name.startswith(owner["metadata"]["name"] + "-"))
-                    for _ in range(owner["spec"]["replicas"] - len(alive) - len(done) - waiting):
-                        name = await self._create(client, owner)
-                        if name:
-                            expected[name] = seams.monotonic()
+                touched, self._touched = sorted(self._touched), set()
+                for name in touched:
+                    owner = sets.get(f"{NAMESPACE}/{name}")
+                    if owner is not None and not owner["metadata"].get("deletionTimestamp"):
+                        await self._keep(client, owner, pods)
                 await seams.sleep(1.0)
+
+    def _changed(self, owner: Obj) -> None:
+        self._touched.add(owner["metadata"]["name"])
+
+    def _pod(self, pod: Obj) -> None:
+        self._touched.update(owner["name"] for owner in pod["metadata"].get("ownerReferences") or ())
+
+    async def _keep(self, client: Client, owner: Obj, pods: Informer[Obj]) -> None:
+        """Make what a ReplicaSet lacks. It is looked at again while a pod failed to be made or is not seen yet."""
+        name = owner["metadata"]["name"]
+        mine = pods.by_index("owner", owner["metadata"]["uid"])
+        gone = [pod["metadata"].get("deletionTimestamp") or _phase(pod) == "Failed" for pod in mine]
+        there = sum(1 for pod, left in zip(mine, gone, strict=True) if _phase(pod) == "Succeeded" or not left)
+        expected = self._expected.pop(name, {})
+        now = seams.monotonic()
+        expected = {made: at for made, at in expected.items() if now - at < 5 and pods.get(f"{NAMESPACE}/{made}") is None}
+        failed = False
+        for _ in range(owner["spec"]["replicas"] - there - len(expected)):
+            made = await self._create(client, owner)
+            if made:
+                expected[made] = seams.monotonic()
+            failed = failed or not made
+        if expected:
+            self._expected[name] = expected
+        if expected or failed:
+            self._touched.add(name)
 
     async def _create(self, client: Client, owner: Obj) -> str:
         self._made += 1
@@ -143,6 +159,10 @@ class Controllers:
         except ApiError:
             return ""
         return name
+
+
+def _phase(pod: Obj) -> str:
+    return str((pod.get("status") or {}).get("phase") or "")
 
 
 class Users:

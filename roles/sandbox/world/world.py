@@ -9,7 +9,7 @@ import gc
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from roles.sandbox import objects
 from roles.sandbox.bootstrap import ensure
 from roles.sandbox.nodes import fleet
 from roles.sandbox.process_kubelet.node import LEASE_NAMESPACE
-from roles.sandbox.world import configuration, kubelet, programs, tenant, workloads
+from roles.sandbox.world import configuration, herd, kubelet, programs, tenant, workloads
 from roles.sandbox.world import faults as fault_plans
 from roles.sandbox.world.configuration import QUOTAS
 from roles.sandbox.world.faults import Fault, FaultRules
@@ -84,6 +84,21 @@ class Spec:
     sorts: tuple[str, ...] = ()
     workloads: tuple[Workload, ...] = ()
     plan: tuple[Fault, ...] | None = None
+    report: int = configuration.REPORT  # seconds between two reports of a node
+    herd: bool = False  # one program serves all nodes (herd.py)
+    keep: int = 0  # entries of the history that are kept; 0: all
+
+
+LARGE = 50
+"""Nodes beyond which a world is modelled more coarsely."""
+
+
+def sized(spec: Spec) -> Spec:
+    """A world of many nodes as it can be lived: one program for all kubelets, a report each four minutes, machines that hold ten pods, and
+    a history that remembers its last entries. The roles are the same. It stays calm until the last reports have had their effect."""
+    if spec.nodes <= LARGE:
+        return spec
+    return replace(spec, cpus=32, memory_gib=128, report=240, herd=True, keep=5_000, calm=1200.0)
 
 
 @dataclass(slots=True)
@@ -118,7 +133,9 @@ class World:
         self.seed = f"world/{spec.seed}"
         self.rng = random.Random(self.seed)
         self.loop = VirtualLoop()
-        self.history = History(self.loop.time)
+        self.history = History(self.loop.time, pace=spec.report / configuration.REPORT)
+        if spec.keep:
+            self.history.thin(spec.keep)
         self.history.ailments = self._ailments
         self.rules = FaultRules(self.loop, self.history, random.Random(f"{self.seed}/faults"))
         self.network = Network(self.loop, self.rules)
@@ -213,7 +230,7 @@ class World:
             await ensure(client, CLUSTERCOLOCATIONPROFILES, objects.profile())
             if self.spec.webhooks:
                 await ensure(client, SECRETS, _secret(), objects.SYSTEM_NAMESPACE)
-            strategies = self.hosts.strategies(configuration.COLOCATION)
+            strategies = self.hosts.strategies(configuration.colocation(self.spec.report))
             await ensure(client, CONFIGMAPS, objects.slo_config(strategies), objects.SYSTEM_NAMESPACE)
             for index in range(self.spec.nodes):
                 body = fleet.node(index, cpus=self.spec.cpus, memory=self.spec.memory_gib * 2**30, now=self.clock("apiserver").now())
@@ -234,6 +251,13 @@ class World:
         spec = self.spec
         return (("scheduler", spec.schedulers), ("manager", spec.managers), ("descheduler", spec.deschedulers))
 
+    def _kubelets(self) -> tuple[list[str], list[str]]:
+        """Nodes with a kubelet of their own, and those that one program serves."""
+        nodes = [fleet.node_name(index) for index in range(self.spec.nodes)]
+        if not self.spec.herd:
+            return nodes, []
+        return [node for node in nodes if node in self.hosts.names], [node for node in nodes if node not in self.hosts.names]
+
     def drawn(self) -> tuple[list[Workload], list[Fault]]:
         """Workloads and faults of the seed."""
         spec = self.spec
@@ -243,7 +267,8 @@ class World:
             works += workloads.pinned(more, spec.minutes, bool(self.hosts.static)) + workloads.hungry(more, spec.minutes)
             works += workloads.flexible(more, spec.minutes)
         names = [f"{role}-{letter}" for role, count in self._replicas() for letter in "ab"[:count]]
-        names += [f"kubelet-{fleet.node_name(i)}" for i in range(spec.nodes)]
+        alone, together = self._kubelets()
+        names += [f"kubelet-{node}" for node in alone] + [herd.NAME] * bool(together)
         agents = [f"koordlet-{node}" for node in self.hosts.names]
         plan = list(spec.plan) if spec.plan is not None else fault_plans.draw(
             random.Random(f"{self.seed}/plan"), spec.minutes * 60, spec.faults, names, spec.kinds
@@ -261,12 +286,14 @@ class World:
         await self.server.start()
         await self.bootstrap()
         first, second = programs.write_configurations(
-            self.scratch, configuration.scheduler(self.retry), configuration.descheduler(self.retry)
+            self.scratch, configuration.scheduler(self.retry, spec.report), configuration.descheduler(self.retry, spec.report)
         )
         certificates = self.scratch / "certificates"
         self.hosts.lay()
-        for index in range(spec.nodes):
-            node = fleet.node_name(index)
+        alone, together = self._kubelets()
+        if together:
+            self.add(herd.NAME, lambda program: herd.Herd(self, together).main)
+        for node in alone:
             self.add(f"kubelet-{node}", partial(_kubelet, self, node), host=node)
         self.hosts.start()
         for letter in "ab"[: spec.managers]:

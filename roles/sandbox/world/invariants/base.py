@@ -135,7 +135,7 @@ class Invariant:
 
     def pods_of(self, node: str) -> Iterator[Obj]:
         """Those of one node."""
-        return (pod for pod in self.pods() if node_of(pod) == node)
+        return iter(self.history.placed.get(node, {}).values())
 
 
 def free(invariant: Invariant, name: str) -> dict[str, int]:

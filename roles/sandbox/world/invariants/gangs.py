@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from roles.sandbox.world.invariants.base import GANG, GANG_MIN, Invariant, Obj, annotations_of, bound_by, node_of
+
+if TYPE_CHECKING:
+    from roles.sandbox.world.history import Entry, History
 
 
 class GangWhole(Invariant):
     """When all is calm a gang has at least its minimum of members on nodes, or none that it never had whole."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._ever: dict[str, set[str]] = defaultdict(set)
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if bound_by(entry) and (gang := annotations_of(entry.new).get(GANG)):
+            self._ever[gang].add(entry.obj["metadata"]["uid"])
+        return iter(())
 
     def end(self) -> Iterator[str]:
         members: dict[str, list[Obj]] = defaultdict(list)
@@ -20,6 +33,5 @@ class GangWhole(Invariant):
         for gang, pods in sorted(members.items()):
             least = int(annotations_of(pods[0]).get(GANG_MIN, "1"))
             placed = sum(1 for pod in pods if node_of(pod))
-            ever = {e.obj["metadata"]["uid"] for e in self.history.entries if bound_by(e) and annotations_of(e.new).get(GANG) == gang}
-            if 0 < placed < least and len(ever) < least:
+            if 0 < placed < least and len(self._ever[gang]) < least:
                 yield f"{gang}: {placed} of {len(pods)} members have a node, its minimum is {least}"

@@ -61,7 +61,7 @@ class WhatFitsIsBound(Invariant):
             for resource, amount in requests(pod).items():
                 if resource in free.get(node_of(pod), {}):
                     free[node_of(pod)][resource] -= amount
-        cards = cards_used(self)
+        cards = cards_used(self.pods())
         for key, pod in sorted(self.history.of("pod").items()):
             if node_of(pod) or finished(pod) or pod["metadata"].get("deletionTimestamp") or annotations_of(pod).get(GANG) or held:
                 continue

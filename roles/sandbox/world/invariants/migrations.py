@@ -85,7 +85,7 @@ class Loads(Invariant):
 
     def lately(self, node: str, seconds: float) -> list[Load]:
         """What was known at some moment of the last seconds."""
-        since = self.history.clock() - seconds
+        since = self.history.clock() - seconds * self.history.pace
         reports = self.reports.get(node, [])
         return [*[load for load in reports if load.time < since][-1:], *[load for load in reports if load.time >= since]]
 
@@ -206,7 +206,7 @@ class HotIsRelieved(Loads):
         for hot in sorted(self.history.of("node")):
             known = self.used(hot, self.seconds)
             over = min(known, default=0) * 100 > (HIGH + 5) * self.capacity(hot)
-            if not over or len(known) < 3 or self.history.clock() - self._left.get(hot, float("-inf")) < self.seconds:
+            if not over or len(known) < 3 or self.history.clock() - self._left.get(hot, float("-inf")) < self.seconds * self.history.pace:
                 continue
             for pod in self.pods_of(hot):
                 key = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"

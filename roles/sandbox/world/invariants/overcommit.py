@@ -18,14 +18,22 @@ class NoPromiseFromSilence(Invariant):
 
     limit = 85.0  # degradeTimeMinutes of the world's configuration, and the manager's time to see it
 
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._last: dict[str, float] = {}
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if entry.bucket == NODE_METRIC and role_of(entry.author) in ("kubelet", "koordlet"):
+            self._last[entry.key] = entry.time
+        return iter(())
+
     def end(self) -> Iterator[str]:
         for name, node in sorted(self.history.of("node").items()):
             offered = ((node.get("status") or {}).get("allocatable") or {}).get("kubernetes.io/batch-cpu")
             if offered is None or parse_value(offered) == 0:
                 continue
-            reports = (e for e in self.history.entries if e.bucket == NODE_METRIC and e.key == name)
-            last = max((e.time for e in reports if role_of(e.author) in ("kubelet", "koordlet")), default=None)
-            if last is None or self.history.clock() - last > self.limit:
+            last = self._last.get(name)
+            if last is None or self.history.clock() - last > self.limit * self.history.pace:
                 yield f"{name} offers batch-cpu {offered}; its agent reported last at {last}"
 
 
@@ -62,7 +70,7 @@ class PromisesAreBacked(Invariant):
         if offered is None or offered == before:
             return
         capacity = parse_milli(((entry.new.get("status") or {}).get("capacity") or {}).get("cpu", "0"))
-        services = min((used for at, used in self._services[entry.key] if at > entry.time - self.seconds), default=0)
+        services = min((used for at, used in self._services[entry.key] if at > entry.time - self.seconds * self.history.pace), default=0)
         if offered > max(self.reclaimed * capacity - services, 0) + 1:
             yield f"{entry.key} offers {offered} milli-CPU of {capacity} to batch pods while its services use {services}"
 
@@ -83,7 +91,7 @@ class BatchWithinPromise(Invariant):
                 offers.append((entry.time, offered))
         if not bound_by(entry) or BATCH_CPU not in requests(entry.obj):
             return
-        name, since = node_of(entry.new), entry.time - self.seconds
+        name, since = node_of(entry.new), entry.time - self.seconds * self.history.pace
         used = sum(requests(pod).get(BATCH_CPU, 0) for pod in self.pods_of(name))
         offers = self._offers[name]
         most = max([offered for at, offered in offers if at >= since] + [offered for at, offered in offers if at < since][-1:], default=0)

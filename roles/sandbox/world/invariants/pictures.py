@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from koord.kube.informers import PICTURE_LIMIT
@@ -79,13 +80,14 @@ class BookmarksSpareLists(Invariant):
         elif entry.verb == "fault" and entry.key not in ("bookmark", "silence", "clock"):
             self._hurt = entry.time
         elif entry.verb == "cut after a bookmark" and entry.time - self._hurt > 60:
-            self._cuts.append((entry.time, len(self.history.requests)))
+            self._cuts.append((entry.time, self.history.asked))
         return iter(())
 
     def end(self) -> Iterator[str]:
         for at, first in self._cuts:
             again: dict[str, set[str]] = defaultdict(set)
-            for request in self.history.requests[first:]:
+            gone = self.history.asked - len(self.history.requests)  # a large world keeps the last ones
+            for request in islice(self.history.requests, max(0, first - gone), None):
                 if request.time > at + self.seconds:
                     break
                 whole = "limit=500" in request.path or "sendInitialEvents" in request.path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import orjson
@@ -13,6 +13,7 @@ from roles.sandbox.world.invariants.base import (
     DEVICE_ALLOCATED,
     RESOURCE_STATUS,
     Invariant,
+    Obj,
     annotations_of,
     bound_by,
     node_of,
@@ -48,10 +49,10 @@ class NodeNotOvercommitted(Invariant):
             yield f"{entry.key} on {name}: {count} pods"
 
 
-def cards_used(invariant: Invariant) -> dict[tuple[str, str, int], int]:
-    """How much of each card is given away, in percent, by (node, kind, minor)."""
+def cards_used(pods: Iterable[Obj]) -> dict[tuple[str, str, int], int]:
+    """How much of each card is given away to these pods, in percent, by (node, kind, minor)."""
     used: dict[tuple[str, str, int], int] = defaultdict(int)
-    for pod in invariant.pods():
+    for pod in pods:
         text = annotations_of(pod).get(DEVICE_ALLOCATED)
         for kind, cards in orjson.loads(text).items() if text else ():
             for card in cards:
@@ -67,7 +68,7 @@ class DeviceOnce(Invariant):
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.bucket != "pod" or DEVICE_ALLOCATED not in annotations_of(entry.new):
             return
-        for (node, kind, minor), share in cards_used(self).items():
+        for (node, kind, minor), share in cards_used(self.pods_of(node_of(entry.new))).items():
             if share > 100:
                 yield f"{kind} {minor} of {node} is given away to {share} %"
 
@@ -79,7 +80,7 @@ class ExclusiveCpuOnce(Invariant):
         if entry.bucket != "pod" or RESOURCE_STATUS not in annotations_of(entry.new):
             return
         owner: dict[tuple[str, int], str] = {}
-        for pod in self.pods():
+        for pod in self.pods_of(node_of(entry.new)):
             text = annotations_of(pod).get(RESOURCE_STATUS)
             if not text or (pod["metadata"].get("labels") or {}).get("koordinator.sh/qosClass") not in ("LSR", "LSE"):
                 continue
