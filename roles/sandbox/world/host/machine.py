@@ -173,9 +173,12 @@ class Machine:
         self.history.file(self.node, name, author, cause, before, after, age=age, full=self.disk_full or self.write_errors, refused=refused)
 
     def set(self, group: str, knob: str, value: object, author: str, cause: str) -> bool:
-        """As `write`, by knob, and only where it changes something; whether the kernel took it."""
+        """As `write`, by knob, and only where it changes something or the agent has set it: its value is then another's, too.
+
+        Whether the kernel took it.
+        """
         known = self.kernel.groups.get(group)
-        if known is None or self.kernel.show(known, knob) == str(value):
+        if known is None or (self.kernel.show(known, knob) == str(value) and (group, knob) not in self.touched):
             return known is not None
         try:
             self.write(f"{self.root}/{self.layout.file(knob, group)}", str(value).encode(), author, cause)

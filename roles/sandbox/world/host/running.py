@@ -113,7 +113,7 @@ class Running:
         if not all(taken):
             return False
         self._applied[uid] = _resources(pod)
-        self.machine.history.tell("resized", self.machine.node, uid)
+        self.machine.history.tell("resized", self.machine.node, uid, {name: body.get("resources") for name, body in bodies.items()})
         return True
 
     def stop(self, uid: str) -> None:

@@ -86,7 +86,9 @@ class FilesArePutBack(Invariant):
         """What a group that was made under one that an agent had narrowed would hold without it."""
         directory, _, name = key.rpartition("/")
         above = self._files.get(f"{directory.rpartition('/')[0]}/{name}")
-        return above.first if name == "cpuset.cpus" and above is not None and value in above.ours else None
+        if name != "cpuset.cpus" or above is None or value not in above.ours:
+            return None
+        return above.first if above.wider is None else above.wider
 
     def _died(self, node: str, time: float) -> None:
         for key, known in self._files.items():

@@ -96,6 +96,7 @@ class ResizesTakeEffect(_Hosts):
         super().__init__(history)
         self._asked: dict[str, float] = {}  # uid -> when its spec changed
         self._in_force: dict[str, float] = {}  # uid -> when the kubelet had carried the last change out
+        self._sizes: dict[str, Obj] = {}  # uid -> the resources of its containers that are in force
         self._told: set[tuple[str, float]] = set()
 
     def see(self, entry: Entry) -> Iterator[str]:
@@ -103,9 +104,11 @@ class ResizesTakeEffect(_Hosts):
         if entry.bucket == "pod" and "/resize" in entry.request and entry.old is not None and entry.new is not None:
             running = (entry.new.get("status") or {}).get("phase") == "Running"  # who starts later starts as it is to be
             if entry.old["spec"] != entry.new["spec"] and running:
-                self._asked[entry.new["metadata"]["uid"]] = entry.time
-        elif entry.verb == "resized" and not entry.bucket:
-            self._in_force[entry.text] = entry.time
+                uid = entry.new["metadata"]["uid"]
+                self._asked[uid] = entry.time
+                self._sizes.setdefault(uid, _sizes(entry.old))
+        elif entry.verb == "resized" and not entry.bucket and entry.new is not None:
+            self._in_force[entry.text], self._sizes[entry.text] = entry.time, entry.new
         elif entry.verb == "resize waits" and not entry.bucket:
             self._asked.pop(entry.text, None)  # it uses more memory than it is to have: the kubelet does not try
         elif entry.verb == "host" and not entry.bucket:
@@ -117,7 +120,8 @@ class ResizesTakeEffect(_Hosts):
         for pod in self.pods_of(node):
             uid, status = pod["metadata"]["uid"], pod.get("status") or {}
             asked = self._asked.get(uid)
-            if asked is None or self._in_force.get(uid, 0.0) >= asked or (uid, asked) in self._told:
+            # who is resized there and back between two looks of the kubelet has what it asks for
+            if asked is None or self._sizes[uid] == _sizes(pod) or (uid, asked) in self._told:
                 continue
             if status.get("phase") != "Running" or pod["metadata"].get("deletionTimestamp"):
                 continue
@@ -135,12 +139,17 @@ class ResizesTakeEffect(_Hosts):
             return
         for uid, since in self._in_force.items():
             pod = self._pod(uid) if f"pod{uid.replace('-', '_')}.slice" in path else None
-            if pod is None or entry.time - max(since, self._asked.get(uid, 0.0)) < self.slack or self._asked.get(uid, 0.0) > since:
+            if pod is None or entry.time - max(since, self._asked.get(uid, 0.0)) < self.slack or self._sizes[uid] != _sizes(pod):
                 continue
             limits = podspec.limits_of_pod(pod["spec"])  # its one container has the same
             least = limits.cpu_quota_us if name.startswith("cpu.") else limits.memory_bytes
             if int(value) < least and self._undisturbed(node, self.slack, entry.time):
                 yield f"{entry.author} ({entry.request}) set {entry.key} to {value}, after {pod['metadata']['name']} was resized to {least}"
+
+
+def _sizes(pod: Obj) -> Obj:
+    """The resources of a pod's containers, by their names."""
+    return {body["name"]: body.get("resources") for body in pod["spec"].get("containers") or []}
 
 
 class StartsEnd(_Hosts):

@@ -1,0 +1,111 @@
+"""What the rules for modelled hosts ask of an agent, and what they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roles.sandbox.world.history import Entry, History
+from roles.sandbox.world.host.kernel import CPUS
+from roles.sandbox.world.host.layout import BESTEFFORT, LEVELS, Layout
+from roles.sandbox.world.host.machine import Machine
+from roles.sandbox.world.invariants.base import Invariant
+from roles.sandbox.world.invariants.hosts import FilesArePutBack
+from roles.sandbox.world.invariants.kubelets import NODE_SLO, ResizesTakeEffect
+
+TIER = LEVELS[BESTEFFORT]
+AGENT, KUBELET = "koordlet-n", "kubelet-n"
+Obj = dict[str, Any]
+
+
+class Judged:
+    """A machine with cgroup v1 whose history a rule looks at."""
+
+    def __init__(self, root: Path, rule: Callable[[History], Invariant]) -> None:
+        self.now = 0.0
+        self.history = History(lambda: self.now)
+        self.machine = Machine(
+            "n", root, cpus=6, memory=1 << 30, layout=Layout(1, frozenset()), history=self.history, clock=lambda: self.now
+        )
+        self.rule = rule(self.history)
+        self.broken: list[str] = []
+        self.history.watchers.append(lambda entry: self.broken.extend(self.rule.see(entry)))
+
+    def set(self, author: str, group: str, cpus: str) -> None:
+        assert self.machine.set(group, CPUS, cpus, author, "restore")
+
+    def restored(self) -> list[str]:
+        self.history.tell("restored", "n", "status 0")
+        return self.broken
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Judged:
+    return Judged(tmp_path / "n", FilesArePutBack)
+
+
+def test_what_the_kubelet_sets_to_the_agents_very_value_may_stay_and_may_go(files: Judged) -> None:
+    for name, left in (("a", "0-5"), ("b", "0,2-5"), ("c", "0-3")):
+        group = files.machine.make(name).name
+        files.set(KUBELET, group, "0,2-5")
+        files.set(AGENT, group, "0-5")
+        files.set(KUBELET, group, "0-5")
+        files.set(AGENT, group, left)
+    assert [text.partition(" holds ")[0] for text in files.restored()] == ["n/sys/fs/cgroup/cpuset/c/cpuset.cpus"]
+
+
+def test_a_write_of_what_stands_there_is_told_where_the_agent_has_written(files: Judged) -> None:
+    group = files.machine.make("a").name
+    before = len(files.history.entries)
+    files.set(KUBELET, group, "0-5")
+    assert len(files.history.entries) == before
+    files.set(AGENT, group, "0-1")
+    files.set(KUBELET, group, "0-1")
+    assert [entry.author for entry in files.history.entries[before:]] == [AGENT, KUBELET]
+
+
+def test_a_group_made_under_narrowed_ones_may_get_what_the_first_of_them_held(files: Judged) -> None:
+    files.set(AGENT, TIER, "0,2-3")
+    pod = files.machine.make(f"{TIER}/pod").name
+    files.set(AGENT, pod, "2-3")
+    for name in ("a", "b"):
+        files.machine.make(f"{pod}/{name}")
+    for group in (TIER, pod):
+        files.set(AGENT, group, "0-5")
+    files.set(AGENT, f"{pod}/a", "0-5")
+    files.set(AGENT, f"{pod}/b", "3")
+    assert [text.split("/")[-2] for text in files.restored()] == ["b"]
+
+
+def _pod(cpu: str) -> Obj:
+    return {
+        "metadata": {"name": "a", "namespace": "d", "uid": "u"},
+        "spec": {"nodeName": "n", "containers": [{"name": "main", "resources": {"limits": {"cpu": cpu}}}]},
+        "status": {"phase": "Running"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("sizes", "in_force", "late"),
+    [(("2", "1", "2"), None, False), (("2", "1", "2"), "1", True), (("2", "1"), None, True), (("2", "1"), "1", False)],
+)
+def test_a_resize_is_late_where_what_is_in_force_is_not_what_is_asked_for(
+    tmp_path: Path, sizes: tuple[str, ...], in_force: str | None, late: bool
+) -> None:
+    judged = Judged(tmp_path / "n", ResizesTakeEffect)
+    history, judged.now = judged.history, 1.0
+    history.of(NODE_SLO)["n"] = {}
+    for before, after in pairwise(sizes):
+        old, new = _pod(before), _pod(after)
+        history.of("pod")["d/a"] = new
+        history._add(Entry(0, judged.now, "users", "PATCH pods/a/resize", "pod", "MODIFIED", "d/a", old, new))
+    if in_force is not None:
+        judged.now = 2.0
+        history.tell("resized", "n", "u", {"main": {"limits": {"cpu": in_force}}})
+    judged.now = 30.0
+    history.tell("host", "n", "", {"undisturbed": 30.0})
+    assert bool(judged.broken) is late
