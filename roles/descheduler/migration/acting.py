@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from koord.api import kinds, names
-from koord.api.objects import Pod, PodMigrationJob, Reservation
+from koord.api.objects import Pod, PodMigrationJob, Reservation, convert
 from koord.kube import errors
 from roles.descheduler.metrics import Metrics
 from roles.descheduler.migration import evictors, leaving, limits, status, template
@@ -23,7 +23,7 @@ from roles.descheduler.migration.targets import Targets
 from roles.descheduler.migration.telling import Telling
 from roles.descheduler.migration.turns import Turns
 from roles.descheduler.migration.words import Kind, Mode, Reason
-from roles.descheduler.migration.writing import Writing
+from roles.descheduler.migration.writing import MANAGER, Writing
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ class Acting:
         self._writing.check()
         name = view.reservation.metadata.name if view.reservation is not None else ""
         labels = {"labels": {names.LABEL_RESERVATION_ORDER: template.order(view.now)}}
-        await self._writing.client.patch(kinds.RESERVATIONS, name, {"metadata": labels}, field_manager="koord-descheduler")
+        await self._writing.client.patch(kinds.RESERVATIONS, name, {"metadata": labels}, field_manager=MANAGER)
 
     async def _take_over(self, view: View, step: Step) -> None:
         """Exchange places with the job that asked for the one that is used. Raises Again.
@@ -191,7 +191,7 @@ class Acting:
         self._writing.check()
         kept = [msgspec.to_builtins(owner) for owner in meta.owner_references if owner.uid != giver.metadata.uid]
         body = {"metadata": {"resourceVersion": meta.resource_version, "ownerReferences": [*kept, template.owner_reference(heir)]}}
-        await self._writing.client.patch(kinds.RESERVATIONS, meta.name, body, field_manager="koord-descheduler")
+        await self._writing.client.patch(kinds.RESERVATIONS, meta.name, body, field_manager=MANAGER)
 
     # ---------------------------------------------------------------- evictions
 
@@ -203,9 +203,11 @@ class Acting:
         if pod.metadata.deletion_timestamp or (status.eviction_begun(view.job) and evictors.asked_softly(pod)):
             await self._write(view, leaving.going(view), policy, view.job)
             return
-        await self._still_good(view, pod)
+        held = await self._still_good(view, pod)
         undo = self._take_turn(view, pod, policy)
         try:
+            if held is not None:
+                await self._keep(view, pod, held)
             job = await self._write(view, leaving.intention(view), policy, view.job)
         except BaseException:
             undo()
@@ -213,25 +215,28 @@ class Acting:
         view = replace(view, job=job, pod=pod, hold=None)
         await self._ask(view, pod, policy, undo)
 
-    async def _still_good(self, view: View, pod: Pod) -> None:
-        """Look at the place and its node as they are: one that was taken or lost a moment ago is none. Raises Again.
-
-        A place that would expire before the pod has left and another one has come is held for longer."""
+    async def _still_good(self, view: View, pod: Pod) -> Reservation | None:
+        """Look at the place and its node as they are; the place where the eviction has not begun yet. Raises Again."""
         ref = status.reservation_ref(view.job)
         if ref is None:
-            return
-        found = await self._writing.reservation(ref.name)
-        if found is None or found.status.phase in ("Succeeded", "Failed"):
-            raise Again(0.05, f"{view.about_reservation} is not free any more")  # the cache will say so in a moment
+            return None
+        found = _free(view, await self._writing.reservation(ref.name))
         if status.eviction_begun(view.job):
-            return
+            return None
         node = await self._writing.node(found.status.node_name)
         if node is None or (why := self._targets.unfit(view.job, pod, found.status.node_name, node)):
             raise Again(0.2, why if node is not None else f'node "{found.status.node_name}" is gone')
-        if ttl := template.longer(found, view.now, status.grace(pod) + status.MARGIN + ANSWER):
+        return found
+
+    async def _keep(self, view: View, pod: Pod, held: Reservation) -> None:
+        """Hold a place for longer that would expire before the pod has left and another one has come. Raises Again.
+
+        Only when it is the pod's turn: each such write is an event for the job, which would look, and write, without a pause.
+        """
+        if ttl := template.longer(held, view.now, status.grace(pod) + status.MARGIN + ANSWER):
             self._writing.check()
-            body = {"spec": {"ttl": ttl}}
-            await self._writing.client.patch(kinds.RESERVATIONS, ref.name, body, field_manager="koord-descheduler")
+            name, body = held.metadata.name, {"spec": {"ttl": ttl}}
+            _free(view, convert(await self._writing.client.patch(kinds.RESERVATIONS, name, body, field_manager=MANAGER), Reservation))
 
     def _take_turn(self, view: View, pod: Pod, policy: Policy) -> Callable[[], None]:
         """Count the eviction at the pace and the object limiters, at once, so that no two pass on one token. Raises Again."""
@@ -294,6 +299,13 @@ class Acting:
         if step.status is not None:
             await self._write(view, step, policy, view.job)
         raise Again(error.retry_after, step.message) from error
+
+
+def _free(view: View, place: Reservation | None) -> Reservation:
+    """A place that was read a moment ago. Raises Again for one that was taken, lost or has expired: the cache will say so in a moment."""
+    if place is None or place.status.phase in ("Succeeded", "Failed"):
+        raise Again(0.05, f"{view.about_reservation} is not free any more")
+    return place
 
 
 def _meant(job: PodMigrationJob, uid: str) -> bool:

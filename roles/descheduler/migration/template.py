@@ -23,6 +23,7 @@ Json = dict[str, Any]
 _OF_THE_SERVER = ("uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds",
                   "managedFields", "selfLink", "finalizers")  # fmt: skip
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+SPARE = 60.0  # seconds
 
 
 class TemplateError(ValueError):
@@ -65,13 +66,15 @@ def reservation(job: PodMigrationJob, pod: Json, now: float, *, without_claims: 
 
 
 def longer(made: Reservation, now: float, seconds: float) -> str:
-    """The ttl that lets a reservation last so many seconds from now, "" where it does already. One with a fixed end is left alone."""
+    """The ttl that lets a reservation last so many seconds from now, "" where it does already. One with a fixed end is left alone.
+
+    It is a minute more than asked for, so that a pod that is refused at first does not need another one at each attempt."""
     try:
         held = parse_duration(made.spec.ttl) if made.spec.ttl else 0.0
         age = now - parse_time(made.metadata.creation_timestamp) if made.metadata.creation_timestamp else 0.0
     except TimeError:
         return ""
-    return format_duration(age + seconds) if made.spec.expires is None and 0 < held < age + seconds else ""
+    return format_duration(age + seconds + SPARE) if made.spec.expires is None and 0 < held < age + seconds else ""
 
 
 def order(now: float) -> str:

@@ -64,8 +64,18 @@ class Load:
         self.changes()
         self.show()
         if self._at - self._summed >= SUMMARY:
-            self._summed = self._at
-            self._machine.history.tell("host", self._machine.node, "", self._summary(self.uses()))
+            self.sum_up()
+
+    def sum_up(self) -> None:
+        """A summary for the history: every so often, and when a pod's containers begin, which others may act on before the next one."""
+        self._summed = self._clock()
+        self._machine.history.tell("host", self._machine.node, "", self._summary(self.uses()))
+
+    def began(self) -> None:
+        """Containers of a pod have begun: they use what they use from now on."""
+        self.changes()
+        self._look()
+        self.sum_up()
 
     def uses(self) -> list[Use]:
         """What each container and each start wants and gets at this moment."""

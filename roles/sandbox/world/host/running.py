@@ -67,12 +67,15 @@ class Running:
         uid = pod["metadata"]["uid"]
         resident = self.machine.residents[uid]
         bodies = {body["name"]: body for body in pod["spec"].get("containers") or []}
+        before = len(resident.containers)
         for status in _statuses(pod):
             name, group = status["name"], container_group(resident.group, status["containerID"])
             if name not in resident.containers and name in bodies and group not in self.machine.ended:
                 self.machine.run(uid, name, status["containerID"])
                 podfiles.container(self.machine, group, bodies[name], self.author)
                 self._pin(uid, name, group)
+        if len(resident.containers) > before:
+            self.machine.load.began()
 
     def restarts(self, pod: Obj) -> list[Obj] | None:
         """The statuses of a pod's containers after those that have ended were started again; None where none has."""

@@ -11,7 +11,17 @@ import orjson
 
 from roles.sandbox.world.history import FILE
 from roles.sandbox.world.host.layout import cpu_list
-from roles.sandbox.world.invariants.base import RESOURCE_STATUS, Invariant, Obj, annotations_of, finished, node_of, role_of
+from roles.sandbox.world.invariants.base import (
+    RESOURCE_STATUS,
+    Invariant,
+    Obj,
+    annotations_of,
+    bound_by,
+    finished,
+    leaves,
+    node_of,
+    role_of,
+)
 
 if TYPE_CHECKING:
     from roles.sandbox.world.history import Entry, History
@@ -210,7 +220,7 @@ class EvictedForAReason(Invariant):
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
-        self._nodes: dict[str, deque[tuple[float, Obj]]] = defaultdict(lambda: deque(maxlen=8))
+        self._nodes: dict[str, deque[tuple[float, Obj]]] = defaultdict(lambda: deque(maxlen=32))
 
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.verb == "host" and not entry.bucket and entry.new is not None:
@@ -252,10 +262,13 @@ class StoppedOnlyWhenAgreed(Invariant):
 class HostsSettle(Invariant):
     """When use stays as it is, no file of a host swings to and fro: a quota by a tenth and more, anything else at all.
 
-    But where CPUBurst steers quotas use does not stay: they go up while there is throttling and down while the node is busy.
+    But where CPUBurst steers quotas use does not stay: they go up while there is throttling and down while the node is busy. Nor does it
+    where a pod comes or goes, as one does that is evicted for memory and replaced: its start alone takes a core, and readings of the last
+    second have a part of it only. What is written in the seconds after that does not count.
     """
 
     seconds = 30.0
+    restless = 3.0  # seconds after a pod came, ran or went
     most = 8
     share = 0.1
     growing = "CPUBurst"
@@ -266,18 +279,31 @@ class HostsSettle(Invariant):
         since = entry.time - self.seconds
         late: dict[str, list[Entry]] = defaultdict(list)
         steered: set[str] = set()
+        moved: dict[str, list[float]] = defaultdict(list)
         for one in reversed(self.history.entries):
-            if one.time <= since:
+            if one.time <= since - self.restless:
                 break
-            if one.bucket == FILE and one.verb != "GONE" and role_of(one.author) == "koordlet":
+            if one.bucket == "pod" and self._moves(one):
+                moved[node_of(one.obj)].append(one.time)
+            if one.time > since and one.bucket == FILE and one.verb != "GONE" and role_of(one.author) == "koordlet":
                 late[one.key].insert(0, one)
                 if one.request == self.growing:
                     steered.add(one.author)
-        for key, entries in sorted(late.items()):
+        for key, written in sorted(late.items()):
+            times = moved[key.partition("/")[0]]
+            entries = [one for one in written if not any(0 <= one.time - time <= self.restless for time in times)]
             swings = self._swings(entries)
-            if entries[0].author not in steered and swings > self.most:
+            if written[0].author not in steered and swings > self.most:
                 values = sorted({(one.new or {})["value"] for one in entries})
                 yield f"{key}: {swings} swings in {self.seconds:.0f} s, last by {entries[-1].request}, among {', '.join(values[:4])}"
+
+    @staticmethod
+    def _moves(entry: Entry) -> bool:
+        """Whether a pod comes to a node, begins to run or to leave there, ends, or is gone."""
+        if entry.verb == "DELETED" or bound_by(entry) or leaves(entry):
+            return True
+        now, before = (((obj or {}).get("status") or {}).get("phase") for obj in (entry.new, entry.old))
+        return bool(now != before)
 
     def _swings(self, entries: list[Entry]) -> int:
         """How often a value went another way than before; a write that was refused counts as one."""

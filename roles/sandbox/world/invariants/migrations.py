@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from koord.api.quantity import parse_milli
@@ -49,24 +49,31 @@ class MoveHasAPlace(Invariant):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a node reported: CPU in use in all and by pod ("namespace/name"), in milli-CPU."""
+    """What a node reported: CPU in use in all and by pod ("namespace/name"), in milli-CPU.
+
+    Both are means of the last minute, and `used` has in it pods that left within it, while a pod that came within it counts there for a
+    part of the time only. `now` goes by the system and the pods that are reported, each by the time for which it was there."""
 
     time: float
     used: int
+    now: int
     pods: dict[str, int]
 
 
 def load_of(metric: Obj, now: float) -> Load | None:
     """A node's report; None if it says nothing yet."""
     status = metric.get("status") or {}
-    text = (((status.get("nodeMetric") or {}).get("nodeUsage") or {}).get("resources") or {}).get("cpu")
-    if text is None:
+    whole, system = (
+        (((status.get("nodeMetric") or {}).get(name) or {}).get("resources") or {}).get("cpu") for name in ("nodeUsage", "systemUsage")
+    )
+    if whole is None:
         return None
     pods = {
         f"{item.get('namespace')}/{item.get('name')}": parse_milli(((item.get("podUsage") or {}).get("resources") or {}).get("cpu", "0"))
         for item in status.get("podsMetric") or ()
     }
-    return Load(now, parse_milli(text), pods)
+    used = parse_milli(whole)
+    return Load(now, used, used if system is None else parse_milli(system) + sum(pods.values()), pods)
 
 
 class Loads(Invariant):
@@ -79,7 +86,7 @@ class Loads(Invariant):
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.bucket == NODE_METRIC and entry.new is not None and (load := load_of(entry.new, entry.time)) is not None:
             reports = self.reports.setdefault(entry.key, [])
-            if not reports or (reports[-1].used, reports[-1].pods) != (load.used, load.pods):
+            if not reports or reports[-1] != replace(load, time=reports[-1].time):
                 reports.append(load)
         return iter(())
 
@@ -100,7 +107,7 @@ class Loads(Invariant):
             pod = objects.get(key)
             left = pod is None or node_of(pod) != node or finished(pod) or pod["metadata"].get("deletionTimestamp")
             gone += used if left else 0
-        return load.used - gone
+        return min(load.used, load.now) - gone
 
     def capacity(self, node: str) -> int:
         """Milli-CPU of a node."""
@@ -125,8 +132,11 @@ class OnlyHotNodesAreRelieved(Loads):
     def see(self, entry: Entry) -> Iterator[str]:
         yield from super().see(entry)
         node = node_of(entry.old)
-        if moves(entry) and all(used * 100 <= HIGH * self.capacity(node) for used in self.used(node, self.seconds)):
-            yield f"{entry.key} left {node}, which used {max(self.used(node, self.seconds), default=0)} milli-CPU at most"
+        if not moves(entry):
+            return
+        most = max((max(load.used, load.now) for load in self.lately(node, self.seconds)), default=0)
+        if most * 100 <= HIGH * self.capacity(node):
+            yield f"{entry.key} left {node}, which used {most} milli-CPU at most"
 
 
 class TargetsStayCool(Loads):

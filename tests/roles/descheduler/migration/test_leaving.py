@@ -45,6 +45,90 @@ class Failing(Client):
             raise error
 
 
+class Keeping(Failing):
+    """A client that counts how often places are held for longer. `late`: the scheduler lets a place expire at that very moment."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.kept: list[str] = []
+        self.late = False
+
+    async def patch(self, kind: kinds.Kind, name: str, body: Any, *args: Any, **options: Any) -> dict[str, Any]:
+        if kind is kinds.RESERVATIONS and "ttl" in body.get("spec", {}):
+            self.kept.append(name)
+            if self.late:
+                gone = {"phase": "Failed", "conditions": [{"type": "Ready", "status": "False", "reason": "Expired"}]}
+                await super().patch(kind, name, {"status": gone}, subresource="status")
+        return await super().patch(kind, name, body, *args, **options)
+
+
+async def slow_movers(world: Cluster, count: int) -> None:
+    """Jobs j0, j1, … for pods that may take longer to end than their reservations last."""
+    owner = await world.replicaset()
+    for number in range(count):
+        await world.pod(f"p{number}", owner=owner, metadata=dict(FORCE), spec={"terminationGracePeriodSeconds": 3600})
+        await world.job(f"j{number}", f"p{number}")
+
+
+async def place(world: Cluster, job: str) -> None:
+    """Give a job's reservation a node."""
+    made = await world.until_job(job, condition="ReservationCreated=True/")
+    await world.reserve(made["spec"]["reservationOptions"]["reservationRef"]["name"])
+
+
+@pytest.mark.feature("DS-MC-04")
+def test_a_place_is_held_for_longer_once_and_only_when_it_is_the_pods_turn() -> None:
+    async def scenario(world: Cluster) -> None:
+        await slow_movers(world, 2)
+        async with Keeping(world.client.config) as client:
+            await world.live(client=client, evictQPS=4, evictBurst=1, maxMigratingPerNode=0)
+            for number in range(2):
+                await place(world, f"j{number}")
+            for number in range(2):
+                await world.until_job(f"j{number}", condition="Eviction=False/Evicting")
+            assert len(client.kept) == len(set(client.kept)) == 2
+            await world.lives[0].kill()
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-04")
+def test_a_place_that_expires_while_it_is_held_for_longer_is_none() -> None:
+    async def scenario(world: Cluster) -> None:
+        await slow_movers(world, 1)
+        async with Keeping(world.client.config) as client:
+            client.late = True
+            await world.live(client=client)
+            await place(world, "j0")
+            await world.until_job("j0", phase="Failed", reason="ReservationExpired")
+            pod = await world.get(kinds.PODS, "p0")
+            assert pod is not None
+            assert "deletionTimestamp" not in pod["metadata"]
+            await world.lives[0].kill()
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-08")
+def test_a_place_is_not_held_for_longer_at_each_refusal() -> None:
+    async def scenario(world: Cluster) -> None:
+        await slow_movers(world, 1)
+        async with Keeping(world.client.config) as client:
+            client.errors = [(errors.TooManyRequests(429, "TooManyRequests", "a budget"), False)] * 1000
+            await world.live(client=client)
+            await place(world, "j0")
+
+            async def several() -> bool:
+                return client.asked >= 5
+
+            await world.until(several)
+            assert len(client.kept) == 1
+            assert client.asked < 12  # what is written about the place is no reason to ask again at once
+            await world.lives[0].kill()
+
+    play(scenario)
+
+
 @pytest.mark.feature("DS-MC-04")
 def test_evicted_directly() -> None:
     async def scenario(world: Cluster) -> None:

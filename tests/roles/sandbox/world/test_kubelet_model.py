@@ -307,3 +307,13 @@ def test_koordlets_pressure_path_sees_a_service_that_needs_more(node: Any, versi
         host.files.close_all()
     finally:
         seams.leave(token)
+
+
+def test_what_a_pod_uses_is_told_as_soon_as_it_runs(node: Any) -> None:
+    made = node()
+    made.pass_on(2.0)
+    made.start(pod("a", {"cpu": "1", "memory": "8Gi"}))
+    last = [entry for entry in made.history.entries if entry.verb == "host"][-1]
+    assert last.new is not None
+    assert last.time == made.clock.now
+    assert last.new["memory"] > 40
