@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from roles.sandbox.world.history import Entry, History
+from roles.sandbox.world.history import AUTHOR, History
 from roles.sandbox.world.host.kernel import CPUS
 from roles.sandbox.world.host.layout import BESTEFFORT, LEVELS, Layout
 from roles.sandbox.world.host.machine import Machine
 from roles.sandbox.world.invariants.base import Invariant
 from roles.sandbox.world.invariants.hosts import FilesArePutBack
 from roles.sandbox.world.invariants.kubelets import NODE_SLO, ResizesTakeEffect
+
+if TYPE_CHECKING:
+    from koord.apiserver.store import Event
 
 TIER = LEVELS[BESTEFFORT]
 AGENT, KUBELET = "koordlet-n", "kubelet-n"
@@ -91,6 +94,8 @@ def test_a_group_made_under_narrowed_ones_may_get_what_the_first_of_them_held(fi
 
 def _pod(cpu: str) -> Obj:
     return {
+        "apiVersion": "v1",
+        "kind": "Pod",
         "metadata": {"name": "a", "namespace": "d", "uid": "u"},
         "spec": {"nodeName": "n", "containers": [{"name": "main", "resources": {"limits": {"cpu": cpu}}}]},
         "status": {"phase": "Running"},
@@ -107,10 +112,11 @@ def test_a_resize_is_late_where_what_is_in_force_is_not_what_is_asked_for(
     judged = Judged(tmp_path / "n", ResizesTakeEffect)
     history, judged.now = judged.history, 1.0
     history.of(NODE_SLO)["n"] = {}
-    for before, after in pairwise(sizes):
-        old, new = _pod(before), _pod(after)
-        history.of("pod")["d/a"] = new
-        history._add(Entry(0, judged.now, "users", "PATCH pods/a/resize", "pod", "MODIFIED", "d/a", old, new))
+    token = AUTHOR.set(("users", "PATCH /api/v1/namespaces/d/pods/a/resize"))
+    for version, size in enumerate(sizes):
+        stored = SimpleNamespace(namespace="d", name="a", obj=_pod(size))
+        history.on_store(cast("Event", SimpleNamespace(type="MODIFIED", entry=stored, rv=version)))
+    AUTHOR.reset(token)
     if in_force is not None:
         judged.now = 2.0
         history.tell("resized", "n", "u", {"main": {"limits": {"cpu": in_force}}})
