@@ -38,7 +38,7 @@ class _Known:
     first: str
     now: str
     theirs: str | None = None
-    doubt: bool = False  # others set a value that an agent had written: nobody can tell whose it is
+    doubted: set[str] = field(default_factory=set)  # others set what an agent had written, and nobody can tell: what it goes back to then
     unsaved: float | None = None  # when an agent wrote it while its disk was full
     lost: bool = False  # … and died before it could say so anywhere
     wider: str | None = None  # what it would have held: its group was made under one that an agent had narrowed
@@ -87,8 +87,8 @@ class FilesArePutBack(Invariant):
             known.ours.add(value)
             known.unsaved = entry.time if entry.new["full"] and value != known.first else None
         elif known is not None:
+            known.doubted = {*known.doubted, known.first, known.theirs or known.first} if value in known.ours else set()
             known.theirs = value
-            known.doubt = value in known.ours
         if known is not None:
             known.now = value
 
@@ -112,7 +112,7 @@ class FilesArePutBack(Invariant):
             if not key.startswith(f"{node}/") or known.lost:
                 continue
             wanted = known.first if known.theirs is None else known.theirs
-            if known.now not in (wanted, known.wider) and not (known.doubt and known.now == known.first):
+            if known.now not in (wanted, known.wider, *known.doubted):
                 whose = "it held before" if known.theirs is None else "others had set"
                 yield f"{key} holds {known.now!r}; {whose} {wanted!r}"
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from roles.sandbox.world.history import Entry, History
+from roles.sandbox.world.history import AUTHOR, History
 from roles.sandbox.world.host.kernel import CPUS
 from roles.sandbox.world.host.layout import BESTEFFORT, LEVELS, Layout
 from roles.sandbox.world.host.machine import Machine
 from roles.sandbox.world.invariants.base import Invariant
 from roles.sandbox.world.invariants.hosts import FilesArePutBack
 from roles.sandbox.world.invariants.kubelets import NODE_SLO, ResizesTakeEffect
+
+if TYPE_CHECKING:
+    from koord.apiserver.store import Event
 
 TIER = LEVELS[BESTEFFORT]
 AGENT, KUBELET = "koordlet-n", "kubelet-n"
@@ -58,6 +61,14 @@ def test_what_the_kubelet_sets_to_the_agents_very_value_may_stay_and_may_go(file
     assert [text.partition(" holds ")[0] for text in files.restored()] == ["n/sys/fs/cgroup/cpuset/c/cpuset.cpus"]
 
 
+def test_what_the_agent_saw_others_set_before_may_come_back(files: Judged) -> None:
+    for name, left in (("a", "0,3"), ("b", "0-1"), ("c", "0-5"), ("d", "2")):
+        group = files.machine.make(name).name
+        for author, cpus in ((AGENT, "0-2"), (KUBELET, "0,3"), (AGENT, "0-1"), (KUBELET, "0-1"), (AGENT, "0-3"), (AGENT, left)):
+            files.set(author, group, cpus)
+    assert [text.split("/")[-2] for text in files.restored()] == ["d"]
+
+
 def test_a_write_of_what_stands_there_is_told_where_the_agent_has_written(files: Judged) -> None:
     group = files.machine.make("a").name
     before = len(files.history.entries)
@@ -83,6 +94,8 @@ def test_a_group_made_under_narrowed_ones_may_get_what_the_first_of_them_held(fi
 
 def _pod(cpu: str) -> Obj:
     return {
+        "apiVersion": "v1",
+        "kind": "Pod",
         "metadata": {"name": "a", "namespace": "d", "uid": "u"},
         "spec": {"nodeName": "n", "containers": [{"name": "main", "resources": {"limits": {"cpu": cpu}}}]},
         "status": {"phase": "Running"},
@@ -99,10 +112,11 @@ def test_a_resize_is_late_where_what_is_in_force_is_not_what_is_asked_for(
     judged = Judged(tmp_path / "n", ResizesTakeEffect)
     history, judged.now = judged.history, 1.0
     history.of(NODE_SLO)["n"] = {}
-    for before, after in pairwise(sizes):
-        old, new = _pod(before), _pod(after)
-        history.of("pod")["d/a"] = new
-        history._add(Entry(0, judged.now, "users", "PATCH pods/a/resize", "pod", "MODIFIED", "d/a", old, new))
+    token = AUTHOR.set(("users", "PATCH /api/v1/namespaces/d/pods/a/resize"))
+    for version, size in enumerate(sizes):
+        stored = SimpleNamespace(namespace="d", name="a", obj=_pod(size))
+        history.on_store(cast("Event", SimpleNamespace(type="MODIFIED", entry=stored, rv=version)))
+    AUTHOR.reset(token)
     if in_force is not None:
         judged.now = 2.0
         history.tell("resized", "n", "u", {"main": {"limits": {"cpu": in_force}}})
