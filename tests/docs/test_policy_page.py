@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs" / "policy-tests.md").read_text()
 @pytest.mark.feature("BEY-POL-01")
 def test_the_example_says_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("nodes.yaml").write_text((ROOT / "configs" / "policies" / "nodes.yaml").read_text())
+    Path("nodes.yaml").write_text((ROOT / "docs" / "policies" / "nodes.yaml").read_text())
     ((name, text),) = re.findall(r"```yaml\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
     Path(name).write_text(text)
     ((line, shown),) = re.findall(r"```console\n\$ koord (.*?)\n(.*?)```", PAGE, re.DOTALL)

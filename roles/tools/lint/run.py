@@ -13,6 +13,7 @@ from roles.tools.lint.objects import Objects
 from roles.tools.lint.schema import Schemas
 from roles.tools.lint.sources import Document, Source, documents
 from roles.tools.lint.world import World
+from roles.tools.policytest import cases
 
 Obj = dict[str, Any]
 _HOOK_KEYS = ("remote-endpoint", "failure-policy", "runtime-hooks", "partial-answers")
@@ -75,6 +76,9 @@ class _Run:
         if components.is_component(data):
             self.checked += 1
             return list(components.check(document))
+        if "cases" in data and "kind" not in data:
+            self.checked += 1
+            return [document.finding(each.message, each.path, key=each.concerns_key) for each in cases.mistakes(data)]
         for field in ("apiVersion", "kind"):
             if not isinstance(data.get(field), str) or not data[field]:
                 return self._nothing(document, f"{field} is required: it says what this is")

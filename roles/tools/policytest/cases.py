@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from koord.config.errors import ConfigError
 from koord.config.loader import translate
 from koord.config.model import ConfigModel
 from koord.config.positions import Positions
@@ -144,8 +145,15 @@ def load(path: Path) -> Loaded:
     if node is None or not isinstance(data, dict):
         raise ConfigurationError(f"{path}: must be a mapping with `cases`")
     places = Positions(node, text)
+    if wrong := mistakes(data):
+        raise ConfigurationError("\n".join(f"{path}:{places.of(each.path).line}: {each}" for each in wrong))
+    return Loaded(path, CaseFile.model_validate(data), places)
+
+
+def mistakes(data: Any) -> list[ConfigError]:
+    """What is wrong with the content of a file, with the path of each mistake."""
     try:
-        return Loaded(path, CaseFile.model_validate(data), places)
+        CaseFile.model_validate(data)
     except ValidationError as error:
-        wrong = translate(error, CaseFile)
-        raise ConfigurationError("\n".join(f"{path}:{places.of(each.path).line}: {each}" for each in wrong)) from error
+        return translate(error, CaseFile)
+    return []

@@ -13,7 +13,7 @@ from roles.tools.policytest.cases import find, load
 from roles.tools.policytest.running import Runner
 from tests.support.docs import ROOT
 
-POLICIES = ROOT / "configs" / "policies"
+POLICIES = ROOT / "docs" / "policies"
 
 WRONG = """\
 given: {files: [nodes.yaml]}
@@ -109,6 +109,14 @@ def test_mistakes_in_a_file_have_their_place(tmp_path: Path, text: str, told: st
     assert code in (1, 2)
     assert told in output
     assert "Traceback" not in output
+
+
+@pytest.mark.feature("BEY-POL-01")
+def test_lint_knows_such_files(tmp_path: Path) -> None:
+    (tmp_path / "x_test.yaml").write_text("cases:\n- name: a\n  thn: []\n")
+    result = CliRunner().invoke(main, ["lint", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "x_test.yaml:3:3: error: cases[0].thn: unknown field" in result.output
 
 
 @pytest.mark.feature("BEY-POL-01")
