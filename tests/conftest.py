@@ -118,7 +118,14 @@ def nothing_left_open() -> Iterator[None]:
     """What a test forgets to close fails that test, not one that happens to run when it is collected."""
     yield
     gc.collect()
-    gc.freeze()  # the next collection looks at one test's objects again
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Once a test's fixtures are let go of, the next collections need not look at what is there now."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 class _AtOnce:
