@@ -29,6 +29,7 @@ def crds() -> list[Obj]:
 
 
 def _crd(kind: Kind) -> Obj:
+    # The usual singular, `nodemetrics`, is what koord's own NodeMetrics are called.
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -36,7 +37,7 @@ def _crd(kind: Kind) -> Obj:
         "metadata": {"name": kind.crd_name, "annotations": {"api-approved.kubernetes.io": "unapproved, for the sandbox only"}},
         "spec": {
             "group": kind.group,
-            "names": {"kind": kind.kind, "listKind": f"{kind.kind}List", "plural": kind.plural, "singular": kind.kind.lower()},
+            "names": {"kind": kind.kind, "listKind": f"{kind.kind}List", "plural": kind.plural, "singular": f"{kind.plural}-usage"},
             "scope": "Namespaced" if kind.namespaced else "Cluster",
             "versions": [{"name": kind.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
         },

@@ -47,6 +47,7 @@ def test_kubectl_top_shows_what_is_reported() -> None:
             await published.look()
             config = str(server.kubeconfig_path)
             assert await kubectl(config, "top", "nodes") == [["n1", "1500m", "18%", "2048Mi", "12%"]]
+            assert [row[0] for row in await kubectl(config, "get", "nodemetrics", "-o", "custom-columns=KIND:.kind")] == ["NodeMetric"]
             assert sorted(await kubectl(config, "top", "pods", "-n", "default")) == [["job", "250m", "64Mi"], ["web", "250m", "64Mi"]]
             await client.patch(NODEMETRICS, "n1", report("2", "web"), subresource="status")
             async with asyncio.timeout(30):
