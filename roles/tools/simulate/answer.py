@@ -13,7 +13,7 @@ from koord.accounting.resources import ResourceVector, add_into, parse, parse_qu
 from koord.api import kinds, names
 from koord.api.objects import Namespace, Node, NodeMetric, Pod, ResourceMap
 from roles.scheduler.whatif import Placement, Scheduler, Simulation, Snapshot
-from roles.tools.simulate.changes import MIRROR, Changed, clones, shape_of
+from roles.tools.simulate.changes import Changed, clones, shape_of
 from roles.tools.simulate.overcommit import Overcommit, admitted
 from roles.tools.simulate.picture import Obj, Picture, Structs, key_of
 
@@ -242,7 +242,7 @@ def _stays(pod: Obj) -> bool:
     meta = pod["metadata"]
     owners = {owner.get("kind") for owner in meta.get("ownerReferences") or ()}
     ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-    return ended or bool(owners & {"DaemonSet", "Node"}) or MIRROR in (meta.get("annotations") or {})
+    return ended or bool(owners & {"DaemonSet", "Node"}) or names.ANNOTATION_CONFIG_MIRROR in (meta.get("annotations") or {})
 
 
 def _fate(placement: Placement, leave: dict[str, str], waiting: set[str]) -> Fate:

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from koord.accounting.resources import format_value, parse_quantity
-from koord.api import kinds
+from koord.api import kinds, names
 from koord.process.errors import ConfigurationError
 from roles.tools.simulate.picture import Obj, Picture, key_of
 
-MIRROR = "kubernetes.io/config.mirror"
-HOSTNAME = "kubernetes.io/hostname"
 _WORKLOADS = frozenset({"Deployment", "ReplicaSet", "ReplicationController", "StatefulSet", "Job"})
 _STATUS = frozenset({"capacity", "allocatable", "conditions"})
 _STAY = frozenset({"DaemonSet", "Node"})
@@ -112,7 +110,9 @@ def _empty(result: Changed, name: str) -> None:
             continue
         meta = pod["metadata"]
         del pods[key]
-        if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed") or MIRROR in (meta.get("annotations") or {}):
+        if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed") or names.ANNOTATION_CONFIG_MIRROR in (
+            meta.get("annotations") or {}
+        ):
             continue
         owners = [owner.get("kind") for owner in meta.get("ownerReferences") or () if owner.get("controller")]
         if not owners:
@@ -139,7 +139,7 @@ def shape_of(node: Obj) -> tuple[Any, ...]:
     """What nodes of one shape have in common: amounts, labels but the name, taints."""
     meta, spec = node["metadata"], node.get("spec") or {}
     amounts = (node.get("status") or {}).get("capacity") or (node.get("status") or {}).get("allocatable") or {}
-    labels = {key: value for key, value in (meta.get("labels") or {}).items() if key != HOSTNAME}
+    labels = {key: value for key, value in (meta.get("labels") or {}).items() if key != names.LABEL_HOSTNAME}
     taints = sorted((taint.get("key", ""), taint.get("value", ""), taint.get("effect", "")) for taint in spec.get("taints") or ())
     return tuple(sorted(amounts.items())), tuple(sorted(labels.items())), tuple(taints)
 
@@ -151,7 +151,7 @@ def clones(picture: Picture, like: str, count: int) -> Iterator[Obj]:
     for _ in range(count):
         while (name := f"{like}-more-{(number := number + 1)}") in there:
             pass
-        labels = {**(model["metadata"].get("labels") or {}), HOSTNAME: name}
+        labels = {**(model["metadata"].get("labels") or {}), names.LABEL_HOSTNAME: name}
         own = (model["metadata"].get("annotations") or {}).items()
         annotations = {key: text for key, text in own if "allocat" not in key and "last-applied" not in key}
         spec = {"taints": (model.get("spec") or {}).get("taints") or []}

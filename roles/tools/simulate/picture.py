@@ -12,7 +12,7 @@ import msgspec
 import orjson
 import yaml
 
-from koord.api import kinds
+from koord.api import kinds, names
 from koord.api.kinds import Kind
 from koord.api.objects import convert
 from koord.api.times import TimeError, parse_time
@@ -27,7 +27,6 @@ BASE = (kinds.NODES, kinds.PODS, kinds.NAMESPACES, kinds.PRIORITYCLASSES, kinds.
         kinds.ELASTICQUOTAS, kinds.NODERESOURCETOPOLOGIES, kinds.DEVICES)  # fmt: skip
 """Kinds that are looked at whatever the scheduler's configuration; its plugins name more."""
 
-SLO_CONFIG_NAME = "slo-controller-config"
 _SUFFIXES = (".yaml", ".yml", ".json")
 _YAML: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -52,7 +51,11 @@ class Picture:
 
     def slo_config(self) -> dict[str, str] | None:
         """The data of slo-controller-config, None where there is none."""
-        found = (obj for obj in self.objects.get("ConfigMap", {}).values() if obj["metadata"].get("name") == SLO_CONFIG_NAME)
+        found = (
+            obj
+            for obj in self.objects.get("ConfigMap", {}).values()
+            if obj["metadata"].get("name") == names.CONFIGMAP_SLO_CONTROLLER_CONFIG
+        )
         config = next(found, None)
         return None if config is None else config.get("data") or {}
 
@@ -149,5 +152,5 @@ async def live(client: Client, wanted: Iterable[Kind], config_namespace: str) ->
         for item in listed.items:
             picture.put({"apiVersion": kind.api_version, "kind": kind.kind, **item})
     with contextlib.suppress(errors.NotFound):
-        picture.put({"kind": "ConfigMap", **await client.get(kinds.CONFIGMAPS, SLO_CONFIG_NAME, config_namespace)})
+        picture.put({"kind": "ConfigMap", **await client.get(kinds.CONFIGMAPS, names.CONFIGMAP_SLO_CONTROLLER_CONFIG, config_namespace)})
     return picture
