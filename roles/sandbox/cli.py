@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 
 @click.group("sandbox")
@@ -35,11 +36,16 @@ def _scenario_options(function: click.decorators.FC) -> click.decorators.FC:
 @command.command("up")
 @_scenario_options
 @click.option(
-    "--plugin-path", "plugin_paths", type=click.Path(exists=True), multiple=True, help="File or folder with scheduler plugins of your own."
+    "--plugin-path",
+    "plugin_paths",
+    type=click.Path(exists=True),
+    multiple=True,
+    help="File or folder with scheduler plugins of your own; the scheduler starts again when they change.",
 )
 @click.option(
     "--scheduler-config", type=click.Path(exists=True, dir_okay=False), help="KubeSchedulerConfiguration in place of the scenario's."
 )
+@click.option("--detach", "-d", is_flag=True, help="Return as soon as it can be used; `koord sandbox down` ends it.")
 def up(
     scenario: str | None,
     nodes: int | None,
@@ -48,14 +54,43 @@ def up(
     verbosity: int,
     plugin_paths: tuple[str, ...],
     scheduler_config: str | None,
+    detach: bool,
 ) -> None:
     """Start everything and run until Ctrl-C."""
-    from roles.sandbox import main
+    from roles.sandbox import detached, main
+
+    if detach:
+        sys.exit(detached.up([word for word in _words() if word not in ("--detach", "-d")]))
 
     settings = main.Settings(
         scenario, nodes, local_node, roles_as_processes, verbosity, plugin_paths=plugin_paths, scheduler_config=scheduler_config
     )
     sys.exit(main.up(settings))
+
+
+def _words() -> list[str]:
+    """The words after `sandbox up` on this process' command line."""
+    context = click.get_current_context()
+    given: list[str] = []
+    for option in context.command.params:
+        if not isinstance(option, click.Option) or context.get_parameter_source(option.name or "") is not ParameterSource.COMMANDLINE:
+            continue
+        value = context.params[option.name or ""]
+        if option.is_flag:
+            given.append(option.opts[0] if value else option.secondary_opts[0])
+        else:
+            given += [word for one in (value if option.multiple else (value,)) for word in (option.opts[0], str(one))]
+    return given
+
+
+@command.command("down")
+@click.argument("run", required=False)
+@click.option("--all", "every", is_flag=True, help="End every sandbox of this user.")
+def down(run: str | None, every: bool) -> None:
+    """End the sandbox that runs; RUN names one of several. Returns when its processes, files and cgroups are gone."""
+    from roles.sandbox import detached
+
+    sys.exit(detached.down(run, every))
 
 
 @command.command("demo")

@@ -25,7 +25,7 @@ from koord.kube.errors import AlreadyExists
 from koord.kube.informers import InformerFactory
 from koord.process import certificates
 from koord.process.http import OpsServer
-from roles.sandbox import bootstrap, objects, registry, resource_metrics, state
+from roles.sandbox import bootstrap, objects, registry, reload, resource_metrics, state
 from roles.sandbox.localnode import LocalNode
 from roles.sandbox.nodes.simulator import Simulator
 from roles.sandbox.process_kubelet.kubelet import ProcessKubelet
@@ -77,6 +77,8 @@ class Sandbox:
         self.local = local
         self.processes = processes
         self.kubeconfig = scratch / state.KUBECONFIG
+        self.told: Callable[[str], None] = reload.say
+        """Shows the user a line; the view takes it over."""
         self.endpoints: dict[str, str] = {}
         self.recorders: dict[str, Recorder] = {}
         self.ops: dict[str, OpsServer] = {}
@@ -161,6 +163,10 @@ class Sandbox:
                 await step()
             except Exception:
                 log.exception("ending the sandbox: %s", getattr(step, "__qualname__", step))
+
+    def say(self, text: str) -> None:
+        """A line for the user."""
+        self.told(text)
 
     def endpoint(self, role: str) -> OpsServer:
         """The HTTP server of a role in this process, on a free port, with a recorder of its own; not started yet."""

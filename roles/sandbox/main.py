@@ -324,6 +324,7 @@ async def _stay(sandbox: Sandbox, life: Life, session: Session) -> None:
     from roles.sandbox.view.terminal import open_view
 
     view = open_view()
+    sandbox.told = view.say
     sampler = Sampler(session.local.groups, lambda: None, lambda: [], sandbox.batch_cpu) if session.local is not None else None
     if sampler is not None:
         life.spawn(sampler.run(), "sampler")

@@ -62,4 +62,37 @@ def test_a_plugin_of_ones_own_is_tried_on_simulated_nodes(sandbox: Running) -> N
     assert "Traceback" not in refused.stderr
     sandbox.start("up", "--nodes=2", "--no-local-node", f"--scheduler-config={config}", f"--plugin-path={plugin}")
     sandbox.until(lambda: [p for p in sandbox.get("pods", "-n", "batch")["items"] if p["spec"].get("nodeName")], 60, "a pod that is placed")
+    # a mistake is told and nothing changes; what is valid again is taken up
+    plugin.write_text(f"{code.group(1)}\nraise ValueError('half written')\n")
+    sandbox.until(lambda: "the scheduler stays as it is" in sandbox.log.read_text(), 60, "the mistake")
+    assert "quiet_hours.py:" in sandbox.log.read_text(), "it says where"
+    plugin.write_text(
+        code.group(1).replace('name = "QuietHours"', 'name = "QuietHours"\n    seen = print("the new text is loaded", flush=True)')
+    )
+    sandbox.until(lambda: "quiet_hours.py changed: the scheduler was started again" in sandbox.log.read_text(), 60, "another scheduler")
+    log = next(sandbox.state.glob("run-*/scheduler.log"))
+    sandbox.until(lambda: "the new text is loaded" in log.read_text(), 20, "the new text")
     assert sandbox.stop() == 0
+
+
+def test_without_a_terminal_it_is_started_and_ended_by_commands(sandbox: Running) -> None:
+    started = sandbox.run("up", "--nodes=1", "--no-local-node", "--detach")
+    assert started.returncode == 0, started.stderr
+    run = sandbox.run_id()
+    assert f"KUBECONFIG={sandbox.state / f'run-{run}' / 'kubeconfig'}" in started.stdout
+    assert "sim-000" in sandbox.kubectl("get", "nodes")
+    assert "no sandbox 00000000 runs" in sandbox.run("down", "00000000").stderr
+    ended = sandbox.run("down")
+    assert (ended.returncode, ended.stdout.strip()) == (0, f"sandbox {run} ended")
+    assert list(sandbox.state.iterdir()) == []
+    assert sandbox.run("down").stdout.strip() == "no sandbox runs"
+
+
+def test_a_detached_sandbox_that_cannot_start_says_why(sandbox: Running) -> None:
+    plugin = sandbox.directory / "broken.py"
+    plugin.write_text("raise ValueError('half written')\n")
+    started = sandbox.run("up", "--nodes=1", "--no-local-node", "--detach", f"--plugin-path={plugin}")
+    assert started.returncode == 1
+    assert "broken.py:1: ValueError: half written" in started.stderr
+    assert "Traceback" not in started.stderr
+    assert list(sandbox.state.iterdir()) == []

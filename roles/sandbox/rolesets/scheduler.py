@@ -40,6 +40,11 @@ async def start(sandbox: Sandbox) -> None:
     sandbox.live(app.run(sandbox.life), "scheduler")
 
 
+def sources(sandbox: Sandbox) -> list[str]:
+    """Files and folders with plugins of the user's own."""
+    return list(sandbox.scenario.scheduler.plugin_paths)
+
+
 def arguments(sandbox: Sandbox) -> list[str]:
     """The same configuration as flags."""
     flags = [f"--config={config_file(sandbox)}", "--address=127.0.0.1", f"--port={sandbox.port('scheduler')}"]
