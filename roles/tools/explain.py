@@ -370,14 +370,37 @@ def explain(kind: str, found: Gathered, *, namespace: str, name: str, now: float
         first = own[0]
         summary = short(_summary(subject, first), LENGTH - 1)
     else:
-        silent = "no role of koord answered; this is what the API server says"
-        summary = f"{subject}: {'no role has decided on it lately' if found.answered else silent}"
+        summary = f"{subject}: no role of koord answered; this is what the API server says"
+        if found.answered:
+            said = _undecided(kind, found)
+            summary = f"{subject} is pending: {said}" if said else f"{subject}: no role has decided on it lately"
+        summary = short(summary, LENGTH - 1)
     result = Explanation(subject, summary if summary.endswith("…") else summary.rstrip(".") + ".", own[0].verdict if own else "")
     result.sections = [section_of(record, now, repeated) for record, repeated in records]
     if live is not None:
         result.sections.append(live)
     result.sections = _once(result.sections, result.summary)
     return result
+
+
+def _undecided(kind: str, found: Gathered) -> str:
+    """What keeps a pod or a gang from being decided on at all, as far as the objects tell; "" when nothing does."""
+    live = found.live
+    if live is None or live.obj is None:
+        return ""
+    if kind == "PodGroup":
+        needed = (live.obj.get("spec") or {}).get("minMember", 0)
+        return f"it has {len(live.pods)} of the {needed} pods that it needs together" if len(live.pods) < needed else ""
+    spec, status = live.obj.get("spec") or {}, live.obj.get("status") or {}
+    if kind != "Pod" or spec.get("nodeName"):
+        return ""
+    gates = [str(gate.get("name", "")) for gate in spec.get("schedulingGates") or ()]
+    if gates:
+        return f"its scheduling gates hold it back ({', '.join(gates)})"
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return str(condition.get("message") or "")
+    return ""
 
 
 def _hot_first(own: list[Record]) -> list[Record]:

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.e2e.conftest import REPOSITORY, Running
+from tests.e2e.reading import follow
 from tests.support import patience
 
 pytestmark = [pytest.mark.feature("BEY-SBX-01"), pytest.mark.slow, pytest.mark.timeout(300)]
@@ -23,9 +24,9 @@ def why(sandbox: Running, *arguments: str) -> str:
 
 
 def test_something_is_pending_suppressed_and_pushed_out(sandbox: Running) -> None:
-    sandbox.start("up", "--nodes=4", "--no-local-node")
+    sandbox.start("up", "--nodes=5", "--no-local-node")
     # pending: too large, a quota that is full, a gang that is not whole
-    sandbox.until(lambda: "4 × Insufficient cpu" in why(sandbox, "pod", "teams/too-big"), 60, "a pod that fits nowhere")
+    sandbox.until(lambda: "5 × Insufficient cpu" in why(sandbox, "pod", "teams/too-big"), 60, "a pod that fits nowhere")
     sandbox.until(
         lambda: any("quota team-a: cpu is short of 2" in why(sandbox, "pod", f"teams/report-{n}") for n in range(3)), 60, "a full quota"
     )
@@ -42,6 +43,8 @@ def test_something_is_pending_suppressed_and_pushed_out(sandbox: Running) -> Non
     sandbox.until(
         lambda: {pod["metadata"]["name"] for pod in sandbox.get("pods", "-n", "batch", "-l", "app=job")["items"]} - before, 120, "new jobs"
     )
+    # and a reader of the page sees what it shows
+    follow(sandbox, REPOSITORY / "docs" / "getting-started.md", 120)
     assert sandbox.stop() == 0
     assert "Traceback" not in sandbox.log.read_text()
 

@@ -214,7 +214,7 @@ def test_the_live_object_tells_the_nearest_node_conditions_and_events(tmp_path: 
             result = await why("pod", "big", "--kubeconfig", str(api.kubeconfig_path), "--endpoint", server.url)
             assert result.exit_code == 0, result.output
             lines = result.output.splitlines()
-            assert lines[0] == "Pod default/big: no role has decided on it lately."
+            assert lines[0] == "Pod default/big is pending: 0/2 nodes."
             assert "  Nearest by resources is n2; it is short of:" in lines
             assert "    cpu: 500m (the pod requests 3500m, 3 of 4 is free)" in lines
             assert any(line.split()[:3] == ["PodScheduled", "False", "Unschedulable"] for line in lines)
