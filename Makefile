@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 OUT ?= demo-out
 
-.PHONY: help setup demo test test-hermetic test-machine lint lint-packaging format types contracts crds policies references proto features node-histories bench bench-colocation cases dist chart fuzz lock clean
+.PHONY: help setup demo test test-hermetic test-machine lint lint-packaging format types contracts crds policies references proto features soak node-histories bench bench-colocation cases dist chart fuzz lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ rights: $(STAMP) ## generate what says what koordlet may do on a node (DaemonSet
 
 crds: $(STAMP) ## generate configs/crds from the models
 	$(BIN)/python -m koord.api.crdgen configs/crds
+
+soak: ## demo and tests in a fresh clone beside busy loops, a line a run: make soak [TIMES=n] [LOAD=n] [TARGETS="demo test"]
+	packaging/soak.sh $(or $(TIMES),10) $(or $(LOAD),15) $(TARGETS)
 
 world: $(STAMP) ## histories of a whole cluster in one process on virtual time, hurt and checked: make world [SEED=n] [SEEDS=n]
 	$(BIN)/koord sandbox world --seed $(or $(SEED),0) --seeds $(or $(SEEDS),60) --jobs $$(nproc)
