@@ -14,6 +14,9 @@ from koord.api.quantity import QuantityError, format_binary, format_milli, parse
 
 Known = Callable[[str, str], str | None]
 """(namespace, name) -> the name as it is kept elsewhere."""
+Sort = tuple[str, str, str]
+"""(namespace, priority, QoS) of a pod."""
+_KEPT = 65_536
 
 
 class PodUsages:
@@ -24,11 +27,11 @@ class PodUsages:
 
     __slots__ = ("_kinds", "_names", "_tables", "cpu", "extensions", "memory")
 
-    def __init__(self, entries: tuple[PodMetricInfo, ...], known: Known) -> None:
-        """Raises QuantityError."""
+    def __init__(self, entries: tuple[PodMetricInfo, ...], known: Known, shared: Callable[[Sort], Sort]) -> None:
+        """`shared` gives one object for equal sorts, so that nodes do not keep one each. Raises QuantityError."""
         self._names = tuple(known(entry.namespace, entry.name) or entry.name for entry in entries)
         kinds = [(entry.namespace, entry.priority, entry.qos) for entry in entries]
-        self._tables = tuple(dict.fromkeys(kinds))
+        self._tables = tuple(map(shared, dict.fromkeys(kinds)))
         place = {kind: number for number, kind in enumerate(self._tables)}
         self._kinds = array("H", (place[kind] for kind in kinds))
         self.cpu = array("q", (parse_milli(entry.pod_usage.resources.get("cpu", 0)) for entry in entries))
@@ -79,11 +82,17 @@ class ReportKeeper:
 
     def __init__(self, known: Known = lambda namespace, name: None) -> None:
         self._known = known
+        self._sorts: dict[Sort, Sort] = {}
+
+    def _shared(self, sort: Sort) -> Sort:
+        if len(self._sorts) >= _KEPT:
+            self._sorts.clear()  # those in use are kept again when they come
+        return self._sorts.setdefault(sort, sort)
 
     def __call__(self, metric: NodeMetric) -> NodeMetric:
         status = metric.status
         try:
-            pods = PodUsages(status.pods_metric, self._known)
+            pods = PodUsages(status.pods_metric, self._known, self._shared)
         except (QuantityError, OverflowError):
             return metric  # whoever needs the amounts says what is wrong with them
         info = status.node_metric

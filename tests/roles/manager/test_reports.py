@@ -68,7 +68,7 @@ def test_a_report_that_cannot_be_read_stays_as_it_is() -> None:
 
 
 def test_a_reported_pod_costs_few_bytes_beside_the_pod_itself() -> None:
-    names = {("shop", f"web-7c9d8b6f5d-{n:05d}"): f"web-7c9d8b6f5d-{n:05d}" for n in range(110)}
+    names = {(f"shop-{n % 40}", f"web-7c9d8b6f5d-{n:05d}"): f"web-7c9d8b6f5d-{n:05d}" for n in range(110)}
     entries = [
         {"namespace": space, "name": name, "priority": "koord-prod", "podUsage": {"resources": {"cpu": f"{n}m", "memory": f"{n}Mi"}}}
         for n, (space, name) in enumerate(names)
