@@ -1,13 +1,13 @@
 """Pods by the hundred thousand: what pods of a template have in common is kept once, and of a running pod only what controllers read.
 
-A pod that is bound becomes a `SharedPod`: its name, node, uid and version, and a `Template` that it shares with its replicas. It reads
+A pod that is bound becomes a `SharedPod`: its key, node, uid and version, and a `Template` that it shares with its replicas. It reads
 like a Pod; parts are put together when they are asked for. Left out are volumes, addresses, container ids, images' digests, the times
 of conditions, and annotations that are none of koord's. A pod without a node is kept whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any, Final, cast
 
@@ -43,8 +43,8 @@ class SharedPod(msgspec.Struct, frozen=True, gc=False):
     """A bound pod; see the module. `ident` is uid and version: 16 bytes and the rest of them where both are numbers, else text."""
 
     template: Template
-    namespace: str
-    name: str
+    key: str
+    """``namespace/name``."""
     node_name: str
     ident: bytes | str
     own_labels: dict[str, str] | None
@@ -53,9 +53,19 @@ class SharedPod(msgspec.Struct, frozen=True, gc=False):
     kind = "Pod"
 
     @property
-    def key(self) -> str:
-        """``namespace/name``."""
-        return f"{self.namespace}/{self.name}"
+    def stored_key(self) -> str:
+        """The key that a store is to keep it under: with the object's own there is no second string."""
+        return self.key
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace."""
+        return self.key.partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.key.partition("/")[2]
 
     @property
     def uid(self) -> str:
@@ -110,9 +120,13 @@ class SharedPod(msgspec.Struct, frozen=True, gc=False):
 
 
 class PodSharer:
-    """`sharer(pod)` is the pod with what it has in common with pods that came before."""
+    """`sharer(pod)` is the pod with what it has in common with pods that came before.
 
-    def __init__(self) -> None:
+    `kept` gives the equal key that a store holds already, None where it holds none.
+    """
+
+    def __init__(self, kept: Callable[[str], str | None] = lambda key: None) -> None:
+        self._kept = kept
         self._templates: LRUCache[bytes, Template] = LRUCache(_KEPT)
         self._words: LRUCache[str, str] = LRUCache(_KEPT)
 
@@ -123,8 +137,7 @@ class PodSharer:
         own = {key: metadata.labels[key] for key in _OWN_LABELS & metadata.labels.keys()} if metadata.labels else None
         shared = SharedPod(
             template=self._template(pod, own or {}),
-            namespace=self._word(metadata.namespace),
-            name=metadata.name,
+            key=self._kept(key := f"{metadata.namespace}/{metadata.name}") or key,
             node_name=self._word(pod.spec.node_name),
             ident=_ident(metadata.uid, metadata.resource_version),
             own_labels=own or None,

@@ -58,6 +58,8 @@ class ColocationStrategy:
 
 def override_by_node(strategy: Mapping[str, Any], labels: Mapping[str, str], annotations: Mapping[str, str]) -> ColocationStrategy:
     """Lay the node's annotation and then its ratio labels over `strategy`; what is bad there is ignored and named."""
+    if names.ANNOTATION_NODE_COLOCATION_STRATEGY not in annotations and not any(label in labels for label, _ in _RATIO_LABELS):
+        return _typed(strategy, ())
     ignored: list[ConfigError] = []
     merged = dict(strategy)
     text = annotations.get(names.ANNOTATION_NODE_COLOCATION_STRATEGY)

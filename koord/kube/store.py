@@ -178,9 +178,10 @@ class Informer(Generic[T]):
         if old is not None and replaced_uid and uid_of(old) not in ("", replaced_uid):
             self.forget(key)
             old = None
-        self._objects[key] = obj
+        stored = getattr(obj, "stored_key", key)  # an equal string that the object keeps anyway
+        self._objects[stored] = obj
         for index in self._indexes.values():
-            index.put(key, obj, old)
+            index.put(stored, obj, old)
         if old is None:
             for handler in self._handlers:
                 if handler.on_add is not None:

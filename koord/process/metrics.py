@@ -90,6 +90,12 @@ class Tally:
         """Count one."""
         self._values[values] = self._values.get(values, 0.0) + 1
 
+    def add(self, keys: Iterable[tuple[str, ...]]) -> None:
+        """Count one for each of these label values."""
+        counted = self._values
+        for values in keys:
+            counted[values] = counted.get(values, 0.0) + 1
+
     def collect(self) -> Iterator[Metric]:
         """One family."""
         family = CountedFamily(self.name, self.text, self.labels)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
@@ -22,6 +22,11 @@ _UNITS = {
 
 def _status(ok: bool) -> str:
     return "succeeded" if ok else "failed"
+
+
+def run(plugin: str, ok: bool, step: str) -> tuple[str, str, str]:
+    """How a run of a node resource plugin is labelled."""
+    return plugin, _status(ok), step
 
 
 class Metrics:
@@ -113,7 +118,11 @@ class Metrics:
 
     def plugin_ran(self, plugin: str, ok: bool, reason: str) -> None:
         """A node resource plugin ran."""
-        self._plugins.inc(plugin, _status(ok), reason)
+        self._plugins.inc(*run(plugin, ok, reason))
+
+    def plugins_ran(self, runs: Iterable[tuple[str, str, str]]) -> None:
+        """Node resource plugins ran; the labels are made by `run`."""
+        self._plugins.add(runs)
 
     def extended_resources(self, node: str, resources: Mapping[str, int]) -> None:
         """What was calculated for a node; a resource that it does not have loses its series."""

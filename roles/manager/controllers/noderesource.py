@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from koord.api import names
 from koord.api.kinds import NODERESOURCETOPOLOGIES, NODES
-from koord.api.objects import Device, Node, NodeMetric, NodeResourceTopology
+from koord.api.objects import Device, Node, NodeMetric, NodeResourceTopology, Pod
 from koord.api.quantity import QuantityError, parse_value
 from koord.config import slo_schema
 from koord.config.gates import FeatureGates
@@ -23,12 +24,12 @@ from koord.kube.workqueue import WorkQueue
 from roles.manager.controllers.base import EVERYTHING, Controller, log
 from roles.manager.controllers.editing import EditSpreader
 from roles.manager.controllers.ranked import RankedQueue
-from roles.manager.controllers.world import BY_NODE, World
+from roles.manager.controllers.world import BY_NODE, World, node_of
 from roles.manager.controllers.writer import NotLeading, Writer
-from roles.manager.metrics import Metrics
+from roles.manager.metrics import Metrics, run
 from roles.manager.noderesource import amplification, batch, devices, mid, normalization, zones
 from roles.manager.noderesource.brake import Brake
-from roles.manager.noderesource.inputs import pod_input, unix_time
+from roles.manager.noderesource.inputs import NodePods, Totals, pod_input, unix_time
 from roles.manager.noderesource.model import Inputs, PodInput
 from roles.manager.noderesource.plan import Plan, decide, rank
 from roles.manager.steady import SteadyClock
@@ -46,6 +47,17 @@ _CHECKS = {
 }
 _GONE = {"updateNodeStatus": "updateNodeNotFound", "patchNodeMeta": "updateNodeMetaNotFound"}
 FEATURES = ("MGR-NR-01", "MGR-NR-BATCH-01", "MGR-NR-MID-01")
+
+
+@lru_cache(maxsize=256)
+def _runs(contributed: frozenset[str], failed: frozenset[str], enabled: bool) -> tuple[tuple[str, str, str], ...]:
+    """What is counted of a decision: plugin, outcome and step."""
+    found = [run(plugin, False, "ResourceCalculate") for plugin in failed - contributed]
+    for plugin in contributed:
+        found.append(run(plugin, True, "ResourceCalculate" if enabled else "ResourceReset"))
+        found.append(run(plugin, plugin not in failed, "NodePrepare"))
+        found += [run(plugin, True, step) for step, plugins in _CHECKS.items() if plugin in plugins]
+    return tuple(found)
 
 
 class NodeResourceController(Controller):
@@ -74,6 +86,8 @@ class NodeResourceController(Controller):
         self._written: dict[str, float] = {}
         self._recorded: dict[str, tuple[float, str]] = {}
         self._unreadable: set[str] = set()  # pods that a warning told of
+        self._totals: dict[str, Totals] = {}  # by node, until one of its pods changes
+        self._told: dict[str, Mapping[str, int]] = {}  # by node, what its metrics show
         self._without_device: set[str] = set()  # nodes whose Device was deleted
         self.due = RankedQueue(f"{self.name}-writes")
         self._turn = asyncio.Lock()
@@ -96,12 +110,12 @@ class NodeResourceController(Controller):
             on_delete=self._on_device_gone,
         )
         self.world.topologies.add_handler(on_add=self._on_topology, on_update=self._on_topology_change)
-        self.world.pods.add_handler(on_delete=lambda pod: self._unreadable.discard(pod.key))
+        self.world.pods.add_handler(on_add=self._on_pod, on_update=self._on_pod_change, on_delete=self._on_pod_gone)
         self.world.on_config(self._on_config)
         self.world.on_release(self.queue.add)
 
     def _on_node_gone(self, node: Node) -> None:
-        for memory in (self._written, self._recorded):
+        for memory in (self._written, self._recorded, self._totals):
             memory.pop(node.metadata.name, None)
         self.world.spread.forget(node.metadata.name)
         self._without_device.discard(node.metadata.name)
@@ -110,6 +124,17 @@ class NodeResourceController(Controller):
     def _on_metric(self, old: NodeMetric, new: NodeMetric) -> None:
         if old.status != new.status:
             self.queue.add(new.metadata.name)
+
+    def _on_pod(self, pod: Pod) -> None:
+        self._totals.pop(node_of(pod) or "", None)
+
+    def _on_pod_change(self, old: Pod, new: Pod) -> None:
+        self._on_pod(old)
+        self._on_pod(new)
+
+    def _on_pod_gone(self, pod: Pod) -> None:
+        self._on_pod(pod)
+        self._unreadable.discard(pod.key)
 
     def _on_device_there(self, device: Device) -> None:
         self._without_device.discard(device.metadata.name)
@@ -266,30 +291,26 @@ class NodeResourceController(Controller):
             node = self.world.nodes.get(key)
             if node is None:
                 self.metrics.node_resource_reconciled(False, "reconcileNodeNotFound")
+                self._told.pop(key, None)
                 self.metrics.extended_resources(key, {})
                 return None, None
             now, config = self.clock(), self.world.config_of(key)
             inputs = self.observe(node, now, config)
             plan = decide(inputs, cluster_enabled=config.cluster_enabled, plugins=self.plugins, last_write=self._written.get(key))
+            self._totals[key] = NodePods.of(inputs.pods).totals
         for plugin, message in plan.errors:
             log.warning("node %s: %s: %s; what stands on the node stays", key, plugin, message)
         self._count(plan)
-        self.metrics.extended_resources(key, plan.resources)
+        if self._told.get(key) != plan.resources:
+            self._told[key] = plan.resources
+            self.metrics.extended_resources(key, plan.resources)
         self._record(inputs, plan)
         return inputs, plan
 
     def _count(self, plan: Plan) -> None:
         """Runs of the plugins by step: calculating (or the reset), preparing the node, and looking whether a write is due."""
-        contributed = {contribution.plugin for contribution in plan.contributions}
-        failed = {plugin for plugin, _ in plan.errors}
-        for plugin in failed - contributed:
-            self.metrics.plugin_ran(plugin, False, "ResourceCalculate")
-        for plugin in contributed:
-            self.metrics.plugin_ran(plugin, True, "ResourceCalculate" if plan.enabled else "ResourceReset")
-            self.metrics.plugin_ran(plugin, plugin not in failed, "NodePrepare")
-            for step, plugins in _CHECKS.items():
-                if plugin in plugins:
-                    self.metrics.plugin_ran(plugin, True, step)
+        contributed = frozenset(contribution.plugin for contribution in plan.contributions)
+        self.metrics.plugins_ran(_runs(contributed, frozenset(plugin for plugin, _ in plan.errors), plan.enabled))
 
     def observe(self, node: Node, now: float, config: SLOConfig | None = None) -> Inputs:
         """The inputs of a node from the caches."""
@@ -298,7 +319,7 @@ class NodeResourceController(Controller):
             node=node,
             strategy=config.colocation_for(node),
             now=now,
-            pods=tuple(self._pods(name)),
+            pods=NodePods(lambda: self._pods(name), self._totals.get(name)),
             metric=self.world.node_metrics.get(name),
             topology=self.world.topologies.get(name),
             device=self.world.devices.get(name),

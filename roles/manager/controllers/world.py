@@ -44,9 +44,9 @@ class World:
 
     def __init__(self, informers: InformerFactory, options: Options) -> None:
         self.nodes: Informer[Node] = informers.informer(NODES, Node)
-        self.pods: Informer[Pod] = informers.informer(PODS, Pod, namespace=options.namespace or None, transform=PodSharer())
+        self.pods: Informer[Pod] = informers.informer(PODS, Pod, namespace=options.namespace or None, transform=PodSharer(self._kept_key))
         self.node_metrics: Informer[NodeMetric] = informers.informer(
-            NODEMETRICS, NodeMetric, transform=ReportKeeper(self._name_of), optional=True
+            NODEMETRICS, NodeMetric, transform=ReportKeeper(self._kept_key), optional=True
         )
         self.node_slos: Informer[NodeSLO] = informers.informer(NODESLOS, NodeSLO, optional=True)
         self.devices: Informer[Device] = informers.informer(DEVICES, Device, transform=_of_today, optional=True)
@@ -64,10 +64,10 @@ class World:
         self._reporters: list[Callable[[ParseResult], None]] = []
         self.config_maps.add_handler(on_add=self._on_config, on_update=lambda old, new: self._on_config(new))
 
-    def _name_of(self, namespace: str, name: str) -> str | None:
-        """A pod's name as it is kept already, so that a report keeps no second one."""
-        pod = self.pods.get(f"{namespace}/{name}")
-        return pod.name if isinstance(pod, SharedPod) else None
+    def _kept_key(self, key: str) -> str | None:
+        """A pod's key as it is kept already, so that an update or a report keeps no second one."""
+        pod = self.pods.get(key)
+        return pod.key if isinstance(pod, SharedPod) else None
 
     @property
     def config(self) -> SLOConfig:

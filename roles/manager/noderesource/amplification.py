@@ -28,7 +28,7 @@ def calculate(inputs: Inputs) -> Contribution:
         return _removed("no ratio applies")
     value = "{" + ",".join(f'"{name}":{ratios[name]:.2f}' for name in sorted(ratios)) + "}"
     terms = tuple(Term(f"{name}.amplificationRatio", ratios[name]) for name in sorted(ratios))
-    return Contribution(NAME, f"ratios {value}", annotations={KEY: value}, terms=terms)
+    return Contribution(NAME, f"ratios {value}", annotations={KEY: value}, reasons=lambda: terms)
 
 
 def _removed(why: str) -> Contribution:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from koord.api import names
 from koord.api.priority import DEFAULT_VALUES, PriorityClass
-from koord.api.qos import QoSClass
 from roles.manager.noderesource import formula, zones
-from roles.manager.noderesource.inputs import LOW_CLASSES, Amount, capacity, dangling_usage, degraded, pod_usages, reserved, system_usage
+from roles.manager.noderesource.inputs import NodePods, capacity, degraded, reserved, system_usage
 from roles.manager.noderesource.model import Contribution, Inputs, Term
 
 NAME = "BatchResource"
@@ -25,13 +24,12 @@ def calculate(inputs: Inputs) -> Contribution:
     total = capacity(inputs.node)
     kubelet, annotation = reserved(inputs.node)
     system, hosts = system_usage(inputs.metric, DEFAULT_VALUES[PriorityClass.BATCH])
-    dangling = dangling_usage(inputs.metric, inputs.pods)
-    pods = sum_pods(inputs, pod_usages(inputs.metric), dangling)
+    pods = NodePods.of(inputs.pods).high(inputs.metric)
+    # Upstream leaves pods without metric out of HPMax, which over-commits right after their start; see docs/manager.md.
+    left_out = (0, 0) if inputs.count_pods_without_metric else pods.unmeasured
     strategy = inputs.strategy
-    terms: list[Term] = []
-    amounts = []
-    for index, resource in enumerate(("cpu", "memory")):
-        balance = formula.Balance(
+    balances = [
+        formula.Balance(
             policy=(strategy.cpu_policy, strategy.memory_policy)[index],
             total=total[index],
             reclaim_percent=(strategy.cpu_reclaim_percent, strategy.memory_reclaim_percent)[index],
@@ -40,46 +38,35 @@ def calculate(inputs: Inputs) -> Contribution:
             system=system[index] + hosts[index],
             used=pods.used[index],
             request=pods.request[index],
-            max=pods.max[index],
+            max=pods.max[index] - left_out[index],
         )
-        amounts.append(balance.amount)
-        terms += [
-            Term(f"{resource}.total", balance.total, "node capacity"),
-            Term(f"{resource}.margin", balance.margin, f"total × {100 - balance.reclaim_percent}% kept free"),
-            Term(f"{resource}.reserved", balance.reserved, f"max(kubelet {kubelet[index]}, annotation {annotation[index]})"),
-            Term(
-                f"{resource}.system",
-                max(balance.system, balance.reserved),
-                f"max(system {system[index]} + host applications {hosts[index]}, reserved)",
-            ),
-            Term(f"{resource}.hpUsed", balance.used, f"high-priority pods' usage, {dangling[index]} of it without a pod"),
-            Term(f"{resource}.hpRequest", balance.request, "high-priority pods' requests"),
-            Term(f"{resource}.hpMax", balance.max, "high-priority pods' larger of usage and request"),
-            Term(f"batch-{resource}", balance.amount, balance.text),
-        ]
+        for index in (0, 1)
+    ]
+    amounts = [balance.amount for balance in balances]
+
+    def reasons() -> tuple[Term, ...]:
+        terms: list[Term] = []
+        for index, (resource, balance) in enumerate(zip(("cpu", "memory"), balances, strict=True)):
+            terms += [
+                Term(f"{resource}.total", balance.total, "node capacity"),
+                Term(f"{resource}.margin", balance.margin, f"total × {100 - balance.reclaim_percent}% kept free"),
+                Term(f"{resource}.reserved", balance.reserved, f"max(kubelet {kubelet[index]}, annotation {annotation[index]})"),
+                Term(
+                    f"{resource}.system",
+                    max(balance.system, balance.reserved),
+                    f"max(system {system[index]} + host applications {hosts[index]}, reserved)",
+                ),
+                Term(f"{resource}.hpUsed", balance.used, f"high-priority pods' usage, {pods.dangling[index]} of it without a pod"),
+                Term(f"{resource}.hpRequest", balance.request, "high-priority pods' requests"),
+                Term(f"{resource}.hpMax", balance.max, "high-priority pods' larger of usage and request"),
+                Term(f"batch-{resource}", amounts[index], balance.text),
+            ]
+        return tuple(terms)
+
     return Contribution(
         NAME,
         f"batch-cpu {amounts[0]}m by {strategy.cpu_policy}, batch-memory {amounts[1]} bytes by {strategy.memory_policy}",
         resources=dict(zip(NAMES, amounts, strict=True)),
         zones=zones.calculate(inputs),
-        terms=tuple(terms),
+        reasons=reasons,
     )
-
-
-def sum_pods(inputs: Inputs, used: dict[str, Amount], dangling: Amount) -> formula.HighPriority:
-    """Node-level sums; dangling usage counts as used."""
-    sums = formula.HighPriority(list(dangling), [0, 0], list(dangling))
-    for pod in inputs.pods:
-        if pod.priority_class in LOW_CLASSES:
-            continue
-        measured = used.get(pod.key)
-        for index, wanted in enumerate((pod.cpu, pod.memory)):
-            sums.request[index] += wanted
-            if measured is None:
-                sums.used[index] += wanted
-                # Upstream leaves a pod without metric out of HPMax, which over-commits right after its start; see docs/manager.md.
-                sums.max[index] += wanted if inputs.count_pods_without_metric else 0
-                continue
-            sums.used[index] += wanted if pod.qos is QoSClass.LSE and index == 0 else measured[index]
-            sums.max[index] += max(wanted, measured[index])
-    return sums

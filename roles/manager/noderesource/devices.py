@@ -48,7 +48,7 @@ def gpu(inputs: Inputs) -> Contribution:
         f"{len(healthy)} healthy gpu devices",
         resources=resources,
         labels={key: labels[key] for key in GPU_LABELS if labels.get(key)},
-        terms=tuple(Term(name, amount) for name, amount in resources.items()),
+        reasons=lambda: tuple(Term(name, amount) for name, amount in resources.items()),
     )
 
 
@@ -59,5 +59,5 @@ def rdma(inputs: Inputs) -> Contribution:
         return Contribution(RDMA, "no healthy rdma device", removed=frozenset({names.RESOURCE_RDMA}))
     amount = 100 * len(healthy)
     return Contribution(
-        RDMA, f"{len(healthy)} healthy rdma devices", {names.RESOURCE_RDMA: amount}, terms=(Term(names.RESOURCE_RDMA, amount),)
+        RDMA, f"{len(healthy)} healthy rdma devices", {names.RESOURCE_RDMA: amount}, reasons=lambda: (Term(names.RESOURCE_RDMA, amount),)
     )

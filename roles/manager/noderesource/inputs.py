@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast, overload
 
 import orjson
 
@@ -12,7 +13,7 @@ from koord.accounting.pods import pod_requests
 from koord.api import names
 from koord.api.objects import Node, NodeMetric, Pod
 from koord.api.priority import DEFAULT_VALUES, PriorityClass, parse_class, pod_priority_class
-from koord.api.qos import pod_qos
+from koord.api.qos import QoSClass, pod_qos
 from koord.api.quantity import QuantityError, parse_milli, parse_value
 from koord.api.sharing import SharedPod
 from koord.api.times import TimeError, parse_time
@@ -113,6 +114,109 @@ def system_usage(metric: NodeMetric, above: int) -> tuple[Amount, Amount]:
         usage(app.usage.resources) for app in metric.status.host_application_metric if DEFAULT_VALUES[parse_class(app.priority)] > above
     ]
     return system, (sum(a[0] for a in hosts), sum(a[1] for a in hosts))
+
+
+@dataclass(slots=True)
+class HighPriority:
+    """Sums over the high-priority pods of a node, cpu in milli and memory in bytes."""
+
+    dangling: Amount
+    """Usage without a pod (`dangling_usage`); it counts as used."""
+    used: tuple[int, int]
+    request: tuple[int, int]
+    max: tuple[int, int]
+    """The larger of usage and request; pods without usage count by their request."""
+    unmeasured: tuple[int, int]
+    """Requests of the pods without usage."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """What stays as it is until a pod of the node changes or the node reports again."""
+
+    count: int
+    prod: Amount
+    """Requests of Prod pods and of those without a class."""
+    metric: NodeMetric | None = None
+    high: HighPriority | None = None
+    """Of the pods and this report."""
+
+
+class NodePods(Sequence[PodInput]):
+    """The pods of a node, read when they are looked at. `totals` are those of an earlier look that still hold."""
+
+    def __init__(self, read: Callable[[], Iterable[PodInput]], totals: Totals | None = None) -> None:
+        self._read = read
+        self._pods: tuple[PodInput, ...] | None = None
+        self._totals = totals
+
+    @classmethod
+    def of(cls, pods: Sequence[PodInput]) -> NodePods:
+        """Any sequence of pods as one that can be summed."""
+        return pods if isinstance(pods, NodePods) else cls(lambda: pods)
+
+    @property
+    def pods(self) -> tuple[PodInput, ...]:
+        """The pods themselves."""
+        if self._pods is None:
+            self._pods = tuple(self._read())
+        return self._pods
+
+    def __len__(self) -> int:
+        return self.totals.count
+
+    @overload
+    def __getitem__(self, index: int) -> PodInput: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[PodInput, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> PodInput | tuple[PodInput, ...]:
+        return self.pods[index]
+
+    @property
+    def totals(self) -> Totals:
+        """The sums that have been made so far."""
+        if self._totals is None:
+            prod = [pod for pod in self.pods if pod.priority_class in (PriorityClass.NONE, PriorityClass.PROD)]
+            self._totals = Totals(len(self.pods), (sum(pod.cpu for pod in prod), sum(pod.memory for pod in prod)))
+        return self._totals
+
+    def high(self, metric: NodeMetric) -> HighPriority:
+        """Sums over the high-priority pods with what this report says that they use. Raises QuantityError."""
+        totals = self.totals
+        if totals.high is None or totals.metric is not metric:
+            totals.high, totals.metric = _high(self.pods, metric), metric
+        return totals.high
+
+
+def _high(pods: Iterable[PodInput], metric: NodeMetric) -> HighPriority:
+    reported = {key: (priority, cpu, memory) for key, priority, cpu, memory in _reported(metric)}
+    used_cpu = used_memory = cpu = memory = max_cpu = max_memory = bare_cpu = bare_memory = 0
+    for pod in pods:
+        measured = reported.pop(pod.key, None)
+        if pod.priority_class in LOW_CLASSES:
+            continue
+        cpu += pod.cpu
+        memory += pod.memory
+        if measured is None:
+            bare_cpu += pod.cpu
+            bare_memory += pod.memory
+            continue
+        _, now_cpu, now_memory = measured
+        used_cpu += pod.cpu if pod.qos is QoSClass.LSE else now_cpu
+        used_memory += now_memory
+        max_cpu += pod.cpu if pod.cpu > now_cpu else now_cpu
+        max_memory += pod.memory if pod.memory > now_memory else now_memory
+    rest = [amount for priority, *amount in reported.values() if priority not in LOW_CLASSES]
+    dangling = sum(a[0] for a in rest), sum(a[1] for a in rest)
+    return HighPriority(
+        dangling,
+        used=(used_cpu + bare_cpu + dangling[0], used_memory + bare_memory + dangling[1]),
+        request=(cpu, memory),
+        max=(max_cpu + bare_cpu + dangling[0], max_memory + bare_memory + dangling[1]),
+        unmeasured=(bare_cpu, bare_memory),
+    )
 
 
 def dangling_usage(metric: NodeMetric, pods: Iterable[PodInput]) -> Amount:

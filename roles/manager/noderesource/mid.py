@@ -10,7 +10,7 @@ from koord.api import names
 from koord.api.objects import NodeMetric
 from koord.api.priority import DEFAULT_VALUES, PriorityClass
 from koord.api.quantity import multiply_base
-from roles.manager.noderesource.inputs import CPU, MEMORY, capacity, degraded, reserved, system_usage, usage
+from roles.manager.noderesource.inputs import CPU, MEMORY, NodePods, capacity, degraded, reserved, system_usage, usage
 from roles.manager.noderesource.model import Contribution, Inputs, Term
 
 NAME = "MidResource"
@@ -26,27 +26,34 @@ def calculate(inputs: Inputs) -> Contribution:
     caps = (strategy.mid_cpu_threshold_percent, strategy.mid_memory_threshold_percent)
     static = (strategy.mid_static_cpu_reserved_percent, strategy.mid_static_memory_reserved_percent)
     dynamic = _dynamic(inputs, inputs.metric)
-    terms: list[Term] = []
-    amounts = []
-    for index, resource in enumerate(("cpu", "memory")):
-        cap = multiply_base(total[index], caps[index] / 100)
+    amounts: list[int] = []
+    notes: list[str] = []
+    for index, cap in enumerate(caps):
+        most = multiply_base(total[index], cap / 100)
         if strategy.mid_static:
-            amount = min(multiply_base(total[index], static[index] / 100), cap)
-            note = f"min(capacity × {static[index]}%, capacity × {caps[index]}%)"
+            amounts.append(min(multiply_base(total[index], static[index] / 100), most))
+            notes.append(f"min(capacity × {static[index]}%, capacity × {cap}%)")
         else:
             reclaimable, unused, unallocated = dynamic[index]
-            amount = min(max(min(reclaimable, unused), 0) + multiply_base(unallocated, strategy.mid_unallocated_percent / 100), cap)
-            note = f"min(max(min(reclaimable, unused), 0) + unallocated × {strategy.mid_unallocated_percent}%, capacity × {caps[index]}%)"
-            terms += [
-                Term(f"{resource}.reclaimable", reclaimable, "predicted reclaimable of Prod"),
-                Term(f"{resource}.unused", unused, "capacity − node usage"),
-                Term(f"{resource}.unallocated", unallocated, "capacity − max(system, reserved) − requests of Prod pods"),
-            ]
-        amounts.append(amount)
-        terms.append(Term(f"mid-{resource}", amount, note))
+            free = max(min(reclaimable, unused), 0) + multiply_base(unallocated, strategy.mid_unallocated_percent / 100)
+            amounts.append(min(free, most))
+            notes.append(f"min(max(min(reclaimable, unused), 0) + unallocated × {strategy.mid_unallocated_percent}%, capacity × {cap}%)")
+
+    def reasons() -> tuple[Term, ...]:
+        terms: list[Term] = []
+        for resource, (reclaimable, unused, unallocated), amount, note in zip(("cpu", "memory"), dynamic, amounts, notes, strict=True):
+            if not strategy.mid_static:
+                terms += [
+                    Term(f"{resource}.reclaimable", reclaimable, "predicted reclaimable of Prod"),
+                    Term(f"{resource}.unused", unused, "capacity − node usage"),
+                    Term(f"{resource}.unallocated", unallocated, "capacity − max(system, reserved) − requests of Prod pods"),
+                ]
+            terms.append(Term(f"mid-{resource}", amount, note))
+        return tuple(terms)
+
     mode = "static" if strategy.mid_static else "dynamic"
     message = f"mid-cpu {amounts[0]}m, mid-memory {amounts[1]} bytes ({mode})"
-    return Contribution(NAME, message, resources=dict(zip(NAMES, amounts, strict=True)), terms=tuple(terms))
+    return Contribution(NAME, message, resources=dict(zip(NAMES, amounts, strict=True)), reasons=reasons)
 
 
 def _dynamic(inputs: Inputs, metric: NodeMetric) -> list[tuple[int, int, int]]:
@@ -58,8 +65,7 @@ def _dynamic(inputs: Inputs, metric: NodeMetric) -> list[tuple[int, int, int]]:
     reclaimable = usage(predicted.resource.resources) if predicted else (0, 0)
     used = metric.status.node_metric.node_usage.resources if metric.status.node_metric else {}
     measured = usage(used) if CPU in used and MEMORY in used else total
-    prod = [pod for pod in inputs.pods if pod.priority_class in (PriorityClass.NONE, PriorityClass.PROD)]
-    requests = (sum(pod.cpu for pod in prod), sum(pod.memory for pod in prod))
+    requests = NodePods.of(inputs.pods).totals.prod
     return [
         (
             reclaimable[i],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from koord.api.objects import Device, Node, NodeMetric, NodeResourceTopology
 from koord.api.priority import PriorityClass
@@ -17,8 +19,7 @@ class PluginError(ValueError):
     """A plugin that cannot decide: it contributes nothing, what stands on the node stays."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodInput:
+class PodInput(msgspec.Struct, frozen=True, gc=False):
     """A pod that holds resources of the node (phase Running or Pending). cpu in milli, memory in bytes; classes *with default*."""
 
     key: str
@@ -36,7 +37,7 @@ class Inputs:
     node: Node
     strategy: ColocationStrategy
     now: float
-    pods: tuple[PodInput, ...] = ()
+    pods: Sequence[PodInput] = ()
     metric: NodeMetric | None = None
     topology: NodeResourceTopology | None = None
     device: Device | None = None
@@ -72,7 +73,13 @@ class Contribution:
     clear_zones: bool = False
     ratio: float | None = None
     degraded: bool = False
-    terms: tuple[Term, ...] = ()
+    reasons: Callable[[], tuple[Term, ...]] = tuple
+    """Puts the terms together; most decisions are like the last one, and nobody asks."""
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """What made the answer."""
+        return self.reasons()
 
 
 __all__ = ["Contribution", "Inputs", "PluginError", "PodInput", "Term", "ZoneAmounts"]

@@ -75,5 +75,5 @@ def _answer(ratio: float, source: str) -> Contribution:
         f"ratio {text}: {source}",
         annotations={names.ANNOTATION_NODE_CPU_NORMALIZATION_RATIO: text},
         ratio=float(text),  # agents read the annotation: what they are told is what batch-cpu is scaled by
-        terms=(Term("cpu.normalizationRatio", float(text), source),),
+        reasons=lambda: (Term("cpu.normalizationRatio", float(text), source),),
     )

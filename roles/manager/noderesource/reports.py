@@ -1,4 +1,4 @@
-"""NodeMetrics as the manager keeps them: what pods use as columns, two numbers and a name each, read once when the report comes. Pure."""
+"""NodeMetrics as the manager keeps them: what pods use as columns, two numbers and a key each, read once when the report comes. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from koord.api.objects import NodeMetric, PodMetricInfo, ResourceMap
 from koord.api.priority import PriorityClass, parse_class
 from koord.api.quantity import QuantityError, format_binary, format_milli, parse_milli, parse_value
 
-Known = Callable[[str, str], str | None]
-"""(namespace, name) -> the name as it is kept elsewhere."""
+Known = Callable[[str], str | None]
+"""A pod's key -> the equal one that is kept elsewhere."""
 Sort = tuple[str, str, str]
 """(namespace, priority, QoS) of a pod."""
 _KEPT = 65_536
@@ -25,11 +25,12 @@ class PodUsages:
     Only cpu and memory are kept of what a pod uses.
     """
 
-    __slots__ = ("_kinds", "_names", "_tables", "cpu", "extensions", "memory")
+    __slots__ = ("_keys", "_kinds", "_tables", "cpu", "extensions", "memory")
 
     def __init__(self, entries: tuple[PodMetricInfo, ...], known: Known, shared: Callable[[Sort], Sort]) -> None:
         """`shared` gives one object for equal sorts, so that nodes do not keep one each. Raises QuantityError."""
-        self._names = tuple(known(entry.namespace, entry.name) or entry.name for entry in entries)
+        keys = [f"{entry.namespace}/{entry.name}" for entry in entries]
+        self._keys = tuple([known(key) or key for key in keys])
         kinds = [(entry.namespace, entry.priority, entry.qos) for entry in entries]
         self._tables = tuple(map(shared, dict.fromkeys(kinds)))
         place = {kind: number for number, kind in enumerate(self._tables)}
@@ -39,7 +40,7 @@ class PodUsages:
         self.extensions: dict[int, dict[str, Any]] = {n: entry.extensions for n, entry in enumerate(entries) if entry.extensions}
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._keys)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PodUsages) and all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
@@ -48,27 +49,26 @@ class PodUsages:
 
     def amounts(self) -> Iterator[tuple[str, PriorityClass, int, int]]:
         """(key, class, milli-cores, bytes) of each pod."""
-        tables = [(f"{space}/", parse_class(priority)) for space, priority, _ in self._tables]
-        for name, kind, cpu, memory in zip(self._names, self._kinds, self.cpu, self.memory, strict=True):
-            space, found = tables[kind]
-            yield space + name, found, cpu, memory
+        classes = [parse_class(priority) for _, priority, _ in self._tables]
+        return zip(self._keys, [classes[kind] for kind in self._kinds], self.cpu, self.memory, strict=True)
 
     def of(self, namespace: str, name: str) -> tuple[int, int] | None:
         """What one pod uses; None when it is not in the report."""
-        for number, found in enumerate(self._names):
-            if found == name and self._tables[self._kinds[number]][0] == namespace:
-                return self.cpu[number], self.memory[number]
-        return None
+        key = f"{namespace}/{name}"
+        if key not in self._keys:
+            return None
+        number = self._keys.index(key)
+        return self.cpu[number], self.memory[number]
 
     def __iter__(self) -> Iterator[PodMetricInfo]:
-        for number, (name, kind) in enumerate(zip(self._names, self._kinds, strict=True)):
+        for number, (key, kind) in enumerate(zip(self._keys, self._kinds, strict=True)):
             namespace, priority, qos = self._tables[kind]
             resources: dict[str, str | int | float] = {
                 "cpu": format_milli(self.cpu[number]),
                 "memory": format_binary(self.memory[number]),
             }
             yield PodMetricInfo(
-                name=name,
+                name=key.partition("/")[2],
                 namespace=namespace,
                 pod_usage=ResourceMap(resources=resources),
                 priority=priority,
@@ -80,7 +80,7 @@ class PodUsages:
 class ReportKeeper:
     """`keeper(metric)` is the NodeMetric with its pods as columns, without percentiles of the node; one that cannot be read stays."""
 
-    def __init__(self, known: Known = lambda namespace, name: None) -> None:
+    def __init__(self, known: Known = lambda key: None) -> None:
         self._known = known
         self._sorts: dict[Sort, Sort] = {}
 

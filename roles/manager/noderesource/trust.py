@@ -25,7 +25,7 @@ def lowered(contribution: Contribution, penalty: int) -> Contribution:
     }
     term = Term(f"{contribution.plugin}.penalty", penalty, "the node is abnormal: what is left is lowered by so many percent", "percent")
     message = f"{contribution.message}; lowered by {penalty}% while the node is abnormal"
-    return replace(contribution, resources=resources, zones=zones, terms=(*contribution.terms, term), message=message)
+    return replace(contribution, resources=resources, zones=zones, reasons=lambda: (*contribution.terms, term), message=message)
 
 
 def smoothed(

@@ -68,12 +68,17 @@ def test_a_report_that_cannot_be_read_stays_as_it_is() -> None:
 
 
 def test_a_reported_pod_costs_few_bytes_beside_the_pod_itself() -> None:
-    names = {(f"shop-{n % 40}", f"web-7c9d8b6f5d-{n:05d}"): f"web-7c9d8b6f5d-{n:05d}" for n in range(110)}
+    names = {key: key for key in (f"shop-{n % 40}/web-7c9d8b6f5d-{n:05d}" for n in range(110))}
     entries = [
-        {"namespace": space, "name": name, "priority": "koord-prod", "podUsage": {"resources": {"cpu": f"{n}m", "memory": f"{n}Mi"}}}
-        for n, (space, name) in enumerate(names)
+        {
+            "namespace": key.split("/")[0],
+            "name": key.split("/")[1],
+            "priority": "koord-prod",
+            "podUsage": {"resources": {"cpu": f"{n}m", "memory": f"{n}Mi"}},
+        }
+        for n, key in enumerate(names)
     ]
-    raw, keeper = msgspec.json.encode(report(entries)), ReportKeeper(lambda namespace, name: names.get((namespace, name)))
+    raw, keeper = msgspec.json.encode(report(entries)), ReportKeeper(names.get)
     reports = 40
     kept = [keeper(msgspec.json.decode(raw, type=NodeMetric))]
     tracemalloc.start()
