@@ -14,11 +14,9 @@ from koord.apiserver.resources import Resource, ResourceTable, builtin_resources
 from koord.apiserver.rest.context import prepare_create
 from koord.apiserver.schema.builtin import schemas
 from koord.apiserver.ssa.manager import FieldManagement
-from koord.apiserver.store import Entry, Store
+from koord.apiserver.store import Entry, Obj, Store
 from koord.apiserver.wire import from_wire as event_from_wire
 from koord.apiserver.wire import to_wire as event_to_wire
-
-Obj = dict[str, Any]
 
 CRD_BUCKET = "apiextensions.k8s.io/customresourcedefinitions"
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-from typing import Any
 
 from koord.api.quantity import parse_milli
 from koord.apiserver.schema.formats import now
 from koord.apiserver.schema.rules import defaulting
-
-Obj = dict[str, Any]
+from koord.apiserver.store import Obj
 
 # -- pods ----------------------------------------------------------------------------------------------------------------------------
 

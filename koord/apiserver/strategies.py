@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from koord.apiserver import defaulting
+from koord.apiserver.store import Obj
 from koord.apiserver.validation import kinds
 from koord.apiserver.validation.crds import check_crd_update
 from koord.apiserver.validation.pods import check_pod_part, check_pod_update
 
 if TYPE_CHECKING:
     from koord.apiserver.errors import Cause
-
-Obj = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

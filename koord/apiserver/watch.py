@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
     from koord.apiserver.rest.read import ListQuery
-    from koord.apiserver.store import Entry
     from koord.apiserver.web.render import Renderer
 
 Match = Callable[[dict[str, Any]], bool]

@@ -11,11 +11,11 @@ from koord.apiserver.admission.policies import PolicyAdmission
 from koord.apiserver.admission.quotas import Quotas
 from koord.apiserver.admission.webhooks import WebhookAdmission
 from koord.apiserver.errors import forbidden, not_found
+from koord.apiserver.store import Obj
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
 
-Obj = dict[str, Any]
 
 IMMORTAL = frozenset({"default", "kube-system", "kube-public"})
 

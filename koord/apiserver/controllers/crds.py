@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from koord.apiserver.controllers.queue import WorkQueue
 from koord.apiserver.resources import Resource
@@ -10,13 +10,12 @@ from koord.apiserver.rest.context import DeleteOptions
 from koord.apiserver.rest.delete import CRD_CLEANUP, delete_now
 from koord.apiserver.schema.formats import now
 from koord.apiserver.schema.structural import Structural
-from koord.apiserver.store import DELETED, Entry, Event
+from koord.apiserver.store import DELETED, Entry, Event, Obj
 from koord.apiserver.validation.crds import rules_of
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
 
-Obj = dict[str, Any]
 
 CRD_BUCKET = "apiextensions.k8s.io/customresourcedefinitions"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from koord import seams
 from koord.api.selectors import from_label_selector
@@ -10,12 +10,10 @@ from koord.api.times import parse_time
 from koord.apiserver.admission.quotas import BUCKET, CHANGING, usage
 from koord.apiserver.controllers.queue import WorkQueue
 from koord.apiserver.schema.formats import now
-from koord.apiserver.store import DELETED, Event
+from koord.apiserver.store import DELETED, Event, Obj
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
-
-Obj = dict[str, Any]
 
 
 class QuotaController:

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from koord.apiserver.controllers.queue import WorkQueue
 from koord.apiserver.rest.context import DeleteOptions
 from koord.apiserver.rest.delete import FOREGROUND, ORPHAN, delete_now
-from koord.apiserver.store import DELETED, Entry, Event
+from koord.apiserver.store import DELETED, Bucket, Entry, Event
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
-    from koord.apiserver.store import Bucket
 
 _BUCKET = "/namespaces"
 _FINALIZER = "kubernetes"

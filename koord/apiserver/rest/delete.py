@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -14,14 +14,13 @@ from koord.apiserver.rest.context import DeleteOptions, check_preconditions
 from koord.apiserver.rest.write import transient
 from koord.apiserver.schema.builtin import clean, schemas
 from koord.apiserver.schema.formats import now
-from koord.apiserver.store import Entry
+from koord.apiserver.store import Entry, Obj
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
     from koord.apiserver.rest.context import Options
 
-Obj = dict[str, Any]
 
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
 CRD_CLEANUP = "customresourcecleanup.apiextensions.k8s.io"

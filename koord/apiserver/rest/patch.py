@@ -9,7 +9,7 @@ import orjson
 from koord.apiserver.errors import STALE, StatusError, bad_request, conflict, invalid, invalid_value, unsupported_media_type
 from koord.apiserver.rest.context import check_identity, check_version
 from koord.apiserver.rest.write import apply_defaults, commit, decode, undecodable
-from koord.apiserver.store import Entry
+from koord.apiserver.store import Entry, Obj
 from koord.apiserver.wire import obj_of
 from koord.kube.patch import apply_json_patch, apply_merge_patch
 from koord.kube.patch_errors import PatchError, PatchTestFailed
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from koord.apiserver.resources import Resource
     from koord.apiserver.rest.context import Options
 
-Obj = dict[str, Any]
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"

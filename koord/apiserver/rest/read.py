@@ -21,14 +21,13 @@ from koord.apiserver.errors import (
     too_large_resource_version,
 )
 from koord.apiserver.rest.context import flag
-from koord.apiserver.store import Entry
+from koord.apiserver.store import Entry, Obj
 from koord.apiserver.watch import Match
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
 
-Obj = dict[str, Any]
 
 Getter = Callable[[Obj], str]
 

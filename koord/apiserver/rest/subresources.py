@@ -26,14 +26,13 @@ from koord.apiserver.rest.delete import delete_now, parse_options
 from koord.apiserver.rest.write import commit
 from koord.apiserver.schema.builtin import clean, schemas
 from koord.apiserver.schema.formats import now
-from koord.apiserver.store import Entry
+from koord.apiserver.store import Entry, Obj
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
     from koord.apiserver.rest.context import Options
 
-Obj = dict[str, Any]
 
 _CREATED: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 _AUTHENTICATION = "authentication.kubernetes.io/"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -21,7 +21,7 @@ from koord.apiserver.errors import (
 from koord.apiserver.rest.context import check_identity, check_version, expected_version, generated_name, prepare_create, prepare_update
 from koord.apiserver.schema import rules
 from koord.apiserver.schema.builtin import clean, schemas
-from koord.apiserver.store import Entry, make_key
+from koord.apiserver.store import Entry, Obj, make_key
 from koord.apiserver.strategies import Strategy, strategy
 from koord.apiserver.validation import names
 from koord.apiserver.wire import canonical
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from koord.apiserver.resources import Resource
     from koord.apiserver.rest.context import Options
 
-Obj = dict[str, Any]
 
 # an update whose object changes while a webhook thinks is done again, this often
 _RETRIES = 5

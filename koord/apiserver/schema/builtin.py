@@ -17,8 +17,8 @@ import orjson
 from koord.api.quantity import Quantity, QuantityError
 from koord.apiserver.errors import StatusError, bad_request
 from koord.apiserver.schema.formats import canonical_time
+from koord.apiserver.store import Obj
 
-Obj = dict[str, Any]
 # a path is a chain (parent, key); it becomes text only for an error
 Path_ = tuple[Any, str | int] | None
 

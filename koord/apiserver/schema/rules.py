@@ -19,9 +19,9 @@ import orjson
 from koord.api.selectors import SelectorError, from_label_selector
 from koord.apiserver.errors import Cause, invalid_value, not_supported, required
 from koord.apiserver.schema.builtin import Path_, TypeNode, path_text
+from koord.apiserver.store import Obj
 from koord.apiserver.validation.names import dns_label
 
-Obj = dict[str, Any]
 Default = Callable[[Obj], None]
 Check = Callable[[Obj, Path_, list[Cause]], None]
 """(object, its place, causes)"""

@@ -11,8 +11,7 @@ from typing import Any
 from koord.apiserver.errors import Cause, duplicate, invalid_value, not_supported, required, type_invalid
 from koord.apiserver.schema.builtin import Path_, path_text
 from koord.apiserver.schema.formats import FORMATS
-
-Obj = dict[str, Any]
+from koord.apiserver.store import Obj
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),

@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 
 from koord.apiserver.ssa.schema import Shape
+from koord.apiserver.store import Obj
 
-Obj = dict[str, Any]
 Path = tuple[str, ...]
 Fields = frozenset[Path]
 

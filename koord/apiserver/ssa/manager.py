@@ -15,15 +15,14 @@ from koord.apiserver.schema.formats import now
 from koord.apiserver.ssa import fields as sets
 from koord.apiserver.ssa.fields import APPLY, UPDATE, Fields, Path, Record
 from koord.apiserver.ssa.schema import CustomRoot, Shape, of_type
+from koord.apiserver.store import Entry, Obj
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
     from koord.apiserver.rest.context import Options
     from koord.apiserver.schema.structural import Structural
-    from koord.apiserver.store import Entry
 
-Obj = dict[str, Any]
 
 _RETRIES = 5
 BEFORE_FIRST_APPLY = "before-first-apply"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from koord.apiserver.errors import Cause, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.schema.builtin import Path_
 from koord.apiserver.schema.rules import checking
 from koord.apiserver.schema.structural import Structural, compiled_pattern
+from koord.apiserver.store import Obj
 from koord.apiserver.validation.names import check_name, dns_1035_label
 
 if TYPE_CHECKING:
     from koord.apiserver.cel.rules import RuleNode
 
-Obj = dict[str, Any]
 
 _TYPES = ("array", "boolean", "integer", "number", "object", "string")
 _LIST_TYPES = ("atomic", "map", "set")

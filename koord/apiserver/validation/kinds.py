@@ -11,10 +11,9 @@ from koord.apiserver.admission.quotas import COMPUTE, POD_SCOPES, STANDARD, scop
 from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.schema.builtin import Path_, path_text
 from koord.apiserver.schema.rules import checking
+from koord.apiserver.store import Obj
 from koord.apiserver.validation.names import check_name, label_value, qualified_name
 from koord.apiserver.validation.pods import EFFECTS, amount, whole
-
-Obj = dict[str, Any]
 
 _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _DATA_LIMIT = 1024 * 1024
