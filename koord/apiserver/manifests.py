@@ -41,8 +41,7 @@ def read(path: Path) -> list[Obj]:
 
 async def install(core: Core, definitions: list[Obj]) -> list[str]:
     """Create the definitions that are not there; returns all names."""
-    resource = core.resources.by_path("apiextensions.k8s.io", "v1", "customresourcedefinitions")
-    assert resource is not None
+    resource = core.resources.builtin("apiextensions.k8s.io", "customresourcedefinitions")
     names: list[str] = []
     for definition in definitions:
         name = definition["metadata"]["name"]

@@ -91,12 +91,7 @@ class CustomResources:
                 bucket.listeners.remove(self._on_object)
         obj = entry.copy()
         obj["metadata"]["finalizers"] = [f for f in obj["metadata"]["finalizers"] if f != CRD_CLEANUP]
-        owner = self.core.resources.by_path("apiextensions.k8s.io", "v1", "customresourcedefinitions")
-        assert owner is not None
-        if obj["metadata"]["finalizers"]:
-            self.core.store.bucket(CRD_BUCKET).put("", name, obj)
-        else:
-            self.core.finish_deletion(owner, entry, obj)
+        self.core.settle(self.core.resources.builtin("apiextensions.k8s.io", "customresourcedefinitions"), entry, obj)
 
     def _serve(self, entry: Entry) -> None:
         self._withdraw(entry.name)
@@ -118,6 +113,7 @@ class CustomResources:
                 spec["scope"] == "Namespaced",
                 tuple(names.get("shortNames") or ()),
                 tuple(s for s in ("status", "scale") if s in subs),
+                stored_as=next(f"{spec['group']}/{v['name']}" for v in ordered if v.get("storage")),
                 singular=names.get("singular") or "",
                 list_kind=names.get("listKind") or "",
                 categories=tuple(names.get("categories") or ()),

@@ -75,18 +75,13 @@ class NamespaceController:
                     left = True
         if left:
             return
-        namespaces = core.resources.by_path("", "v1", "namespaces")
-        assert namespaces is not None
         obj = entry.copy()
         spec = obj.setdefault("spec", {})
         spec["finalizers"] = [f for f in spec.get("finalizers") or () if f != _FINALIZER]
         if not spec["finalizers"]:
             del spec["finalizers"]
-            if not obj["metadata"].get("finalizers"):
-                core.finish_deletion(namespaces, entry, obj)
-                return
-        if obj != entry.obj:
-            core.store.bucket(_BUCKET).put("", name, obj)
+        if obj != entry.obj or not (spec or obj["metadata"].get("finalizers")):
+            core.settle(core.resources.builtin("", "namespaces"), entry, obj)
 
 
 # (bucket, key)
@@ -231,7 +226,4 @@ class GarbageCollector:
         meta["finalizers"] = [f for f in meta.get("finalizers") or () if f != finalizer]
         if not meta["finalizers"]:
             del meta["finalizers"]
-            if not meta.get("deletionGracePeriodSeconds"):
-                self.core.finish_deletion(resource, entry, obj)
-                return
-        bucket.put(entry.namespace, entry.name, obj)
+        self.core.settle(resource, entry, obj)

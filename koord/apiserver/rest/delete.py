@@ -101,7 +101,8 @@ async def delete(core: Core, resource: Resource, namespace: str, name: str, opti
     entry = core.entry(resource, namespace, name)
     check_preconditions(resource, name, entry.obj["metadata"], wanted.precondition_uid, wanted.precondition_rv)
     attributes = Attributes(DELETE, resource, "", namespace, name, None, entry.obj, options, wire_options=wanted.wire)
-    await core.admission.review(attributes)
+    await core.admission.mutate(attributes)
+    await core.admission.validate(attributes)
     if core.admission.has_webhooks:
         entry = core.entry(resource, namespace, name)
         check_preconditions(resource, name, entry.obj["metadata"], wanted.precondition_uid, wanted.precondition_rv)

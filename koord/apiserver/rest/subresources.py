@@ -41,12 +41,6 @@ _PDBS = "policy/poddisruptionbudgets"
 _MAX_DISRUPTED = 2000
 
 
-def _pods(core: Core) -> Resource:
-    found = core.resources.by_path("", "v1", "pods")
-    assert found is not None
-    return found
-
-
 async def bind(core: Core, namespace: str, name: str, body: Obj, options: Options) -> Obj:
     """POST pods/x/binding: set the node of a pod that has none. Answers with a Status."""
     clean(schemas().type("V1Binding"), body, None, [])
@@ -57,7 +51,7 @@ async def bind(core: Core, namespace: str, name: str, body: Obj, options: Option
         raise plain(500, f'target.kind: Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"')
     if not target.get("name"):
         raise plain(500, "target.name: Required value")
-    resource = _pods(core)
+    resource = core.resources.builtin("", "pods")
     entry = await _admitted(core, resource, core.entry(resource, namespace, name), "binding", body, options)
     meta = body.get("metadata") or {}
     stored = entry.obj
@@ -89,7 +83,8 @@ async def _admitted(core: Core, resource: Resource, entry: Entry, subresource: s
     if not (core.admission.has_webhooks or core.admission.policies.active):
         return entry
     attributes = Attributes(CREATE, resource, subresource, entry.namespace, entry.name, body, None, options)
-    await core.admission.review(attributes)
+    await core.admission.mutate(attributes)
+    await core.admission.validate(attributes)
     return core.entry(resource, entry.namespace, entry.name)
 
 
@@ -99,7 +94,7 @@ async def _admitted(core: Core, resource: Resource, entry: Entry, subresource: s
 async def evict(core: Core, namespace: str, name: str, body: Obj, options: Options) -> Obj:
     """POST pods/x/eviction: delete the pod if its disruption budgets allow it, else 429."""
     wanted = parse_options(body.get("deleteOptions") or {}, {})
-    resource = _pods(core)
+    resource = core.resources.builtin("", "pods")
     given = (body.get("metadata") or {}).get("name")
     if given != name:
         raise bad_request("name in URL does not match name in Eviction object")
@@ -257,7 +252,6 @@ async def write_scale(core: Core, resource: Resource, namespace: str, name: str,
 
 def finalize(core: Core, resource: Resource, name: str, body: Obj, options: Options) -> Entry:
     """PUT namespaces/x/finalize: set spec.finalizers; the last one to go takes a Terminating namespace with it."""
-    bucket = core.store.bucket(resource.bucket)
     entry = core.entry(resource, "", name)
     meta = body.get("metadata") or {}
     if meta.get("name") not in (None, "", name):
@@ -267,11 +261,7 @@ def finalize(core: Core, resource: Resource, name: str, body: Obj, options: Opti
     obj["spec"] = {k: v for k, v in (body.get("spec") or {}).items() if k == "finalizers" and v}
     if options.dry_run:
         return entry
-    if obj["metadata"].get("deletionTimestamp") and not obj["spec"].get("finalizers") and not obj["metadata"].get("finalizers"):
-        return core.finish_deletion(resource, entry, obj)
-    if obj == entry.obj:
-        return entry
-    return bucket.put("", name, obj)
+    return entry if obj == entry.obj else core.settle(resource, entry, obj)
 
 
 # -- serviceaccounts/token -----------------------------------------------------------------------------------------------------------

@@ -70,10 +70,6 @@ class FieldManagement:
 
     # -- create and update -------------------------------------------------------------------------------------------------------
 
-    def before_create(self, resource: Resource, obj: Obj, options: Options) -> None:
-        """What a client sends as managedFields counts for nothing on create."""
-        obj["metadata"].pop("managedFields", None)
-
     def on_create(self, resource: Resource, obj: Obj, options: Options) -> None:
         """Whoever creates an object owns all that it says."""
         if options.applied is not None or self._lazy(resource):
@@ -146,7 +142,7 @@ class FieldManagement:
     async def _apply_once(
         self, resource: Resource, namespace: str, name: str, patch: Obj, options: Options, subresource: str
     ) -> tuple[Entry, bool] | None:
-        from koord.apiserver.rest.write import apply_defaults, commit, create, decode
+        from koord.apiserver.rest.write import commit, create, decode, stored_form
         from koord.apiserver.wire import obj_of
 
         shape = self.shape(resource)
@@ -192,9 +188,7 @@ class FieldManagement:
         merged = orjson.loads(orjson.dumps(merged))
         merged["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"]
         decode(resource, merged, options)
-        if resource.from_wire is not None:
-            merged = resource.from_wire(merged)
-        apply_defaults(resource, merged)
+        merged = stored_form(resource, merged)
         sets.write(merged["metadata"], [*others, mine])
         entry = await commit(self.core, resource, old, merged, options, subresource, applied=True)
         return None if entry is None else (entry, False)
