@@ -146,11 +146,6 @@ def create_namespace(obj: Obj) -> None:
     obj["status"] = {"phase": "Active"}
 
 
-def update_namespace(new: Obj, old: Obj) -> None:
-    """spec.finalizers change only through the subresource finalize."""
-    new["spec"] = old.get("spec", {})
-
-
 @defaulting("V1Secret")
 def _secret(obj: Obj) -> None:
     plain = obj.pop("stringData", None)

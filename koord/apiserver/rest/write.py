@@ -105,9 +105,6 @@ def check(resource: Resource, obj: Obj, causes: list[Cause], old: Obj | None = N
         return
     if resource.type is not None:
         rules.check(resource.type, obj, causes)
-    extra = strategy(resource.group, resource.kind).check
-    if extra is not None:
-        extra(obj, causes)
 
 
 # -- create --------------------------------------------------------------------------------------------------------------------------
@@ -241,8 +238,10 @@ async def commit(
     obj = canonical(obj, resource.kind, resource.stored_as)
     check(resource, obj, causes, stored)
     plan = strategy(resource.group, resource.kind)
-    if plan.check_update is not None and not subresource:
-        plan.check_update(obj, stored, causes)
+    if resource.type is not None and not subresource:
+        rules.check_update(resource.type, obj, stored, causes)
+        if plan.check_update is not None:
+            plan.check_update(obj, stored, causes)
     if plan.check_part is not None and subresource and not causes:
         plan.check_part(subresource, obj, stored, causes)
     if causes:
@@ -298,9 +297,8 @@ def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> 
             obj["status"] = stored["status"]
         else:
             obj.pop("status", None)
-    update = strategy(resource.group, resource.kind).update
-    if update is not None:
-        update(obj, stored)
+    if strategy(resource.group, resource.kind).keeps_spec:
+        obj["spec"] = stored.get("spec", {})
     return obj
 
 

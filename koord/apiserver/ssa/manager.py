@@ -10,7 +10,7 @@ import orjson
 
 from koord.apiserver.errors import STALE, Cause, StatusError, bad_request, conflict, invalid, not_found, required
 from koord.apiserver.rest.context import check_identity, check_version
-from koord.apiserver.schema.builtin import schemas
+from koord.apiserver.schema.builtin import Path_, path_text, schemas
 from koord.apiserver.schema.formats import now
 from koord.apiserver.ssa import fields as sets
 from koord.apiserver.ssa.fields import APPLY, UPDATE, Fields, Path, Record
@@ -257,23 +257,17 @@ def _type_errors(structural: Structural, patch: Obj) -> list[Cause]:
     found: list[Cause] = []
     structural.validate({**patch, "metadata": {}}, None, found)
     wrong = [c for c in found if c.kind in ("FieldValueTypeInvalid", "FieldValueDuplicate")]
-    return wrong or _keyless(structural, patch, "")
+    return wrong or _keyless(structural, patch, None)
 
 
-def _keyless(node: Structural, value: Any, path: str) -> list[Cause]:
+def _keyless(node: Structural, value: Any, path: Path_) -> list[Cause]:
     found: list[Cause] = []
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if (prop := node.props.get(key)) is not None:
-                found += _keyless(prop, inner, f"{path}.{key}" if path else key)
-    elif isinstance(value, list) and node.items is not None:
-        keys = node.raw.get("x-kubernetes-list-map-keys") or ()
-        for i, item in enumerate(value):
-            defaults = (k for k in keys if k in node.items.props and node.items.props[k].has_default)
-            if keys and isinstance(item, dict) and not any(k in item for k in keys) and not any(defaults):
-                text = f"element {i}: associative list with keys has an element that omits all key fields"
-                found.append(Cause("FieldValueRequired", path, text))
-            found += _keyless(node.items, item, f"{path}[{i}]")
+    keys = node.raw.get("x-kubernetes-list-map-keys") or ()
+    for at, item, inner in node.inside(value):
+        if keys and isinstance(item, dict) and not any(key in item or getattr(inner.props.get(key), "has_default", False) for key in keys):
+            text = f"element {at}: associative list with keys has an element that omits all key fields"
+            found.append(Cause("FieldValueRequired", path_text(path), text))
+        found += _keyless(inner, item, (path, at))
     return found
 
 
