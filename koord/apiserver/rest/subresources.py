@@ -68,10 +68,7 @@ async def bind(core: Core, namespace: str, name: str, body: Obj, options: Option
     for key in ("annotations", "labels"):
         if meta.get(key):
             obj["metadata"].setdefault(key, {}).update(meta[key])
-    conditions = obj.setdefault("status", {}).setdefault("conditions", [])
-    scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now()}
-    at = next((i for i, condition in enumerate(conditions) if condition.get("type") == "PodScheduled"), len(conditions))
-    conditions[at : at + 1] = [scheduled]
+    set_condition(obj.setdefault("status", {}), {"type": "PodScheduled", "status": "True", "lastProbeTime": None})
     core.managed.on_update(resource, obj, stored, options, "")
     if not options.dry_run:
         core.store.bucket(resource.bucket).put(namespace, name, obj)
@@ -101,7 +98,9 @@ async def evict(core: Core, namespace: str, name: str, body: Obj, options: Optio
     entry = await _admitted(core, resource, core.entry(resource, namespace, name), "eviction", body, options)
     pod = entry.obj
     dry_run = options.dry_run or "All" in (wanted.wire.get("dryRun") or ())
-    if not _may_ignore_budgets(pod):
+    # pods that do not run (any more, or yet) disrupt nobody
+    idle = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Pending")
+    if not idle and not pod["metadata"].get("deletionTimestamp"):
         _ask_budgets(core, pod, dry_run=dry_run)
     check_preconditions(resource, name, pod["metadata"], wanted.precondition_uid, wanted.precondition_rv)
     if not dry_run:
@@ -113,12 +112,12 @@ def _told(core: Core, resource: Resource, entry: Entry, options: Options) -> Ent
     """The pod with the condition that says why it goes."""
     obj = entry.copy()
     reason = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
-    _set_condition(obj.setdefault("status", {}), reason)
+    set_condition(obj.setdefault("status", {}), reason)
     core.managed.on_update(resource, obj, entry.obj, options, "status")
     return core.store.bucket(resource.bucket).put(entry.namespace, entry.name, obj)
 
 
-def _set_condition(status: Obj, condition: Obj) -> None:
+def set_condition(status: Obj, condition: Obj) -> None:
     """Replace or add a condition; the time of a transition stays where the status does."""
     conditions = status.setdefault("conditions", [])
     for i, old in enumerate(conditions):
@@ -129,12 +128,8 @@ def _set_condition(status: Obj, condition: Obj) -> None:
     conditions.append({**condition, "lastTransitionTime": now()})
 
 
-def _may_ignore_budgets(pod: Obj) -> bool:
-    """Pods that do not run (any more, or yet) disrupt nobody."""
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Pending") or bool(pod["metadata"].get("deletionTimestamp"))
-
-
-def _ready(pod: Obj) -> bool:
+def is_ready(pod: Obj) -> bool:
+    """Whether the condition Ready of a pod holds."""
     return any(c.get("type") == "Ready" and c.get("status") == "True" for c in (pod.get("status") or {}).get("conditions") or ())
 
 
@@ -151,7 +146,7 @@ def _ask_budgets(core: Core, pod: Obj, *, dry_run: bool) -> None:
     entry = found[0]
     budget = entry.obj
     status = budget.get("status") or {}
-    if not _ready(pod):
+    if not is_ready(pod):
         policy = (budget.get("spec") or {}).get("unhealthyPodEvictionPolicy") or "IfHealthyBudget"
         enough = status.get("currentHealthy", 0) >= status.get("desiredHealthy", 0) and status.get("desiredHealthy", 0) > 0
         if policy == "AlwaysAllow" or enough:
@@ -174,7 +169,7 @@ def _ask_budgets(core: Core, pod: Obj, *, dry_run: bool) -> None:
     obj["status"].setdefault("disruptedPods", {})[name] = now()
     if allowed == 1:
         spent = {"type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods", "message": ""}
-        _set_condition(obj["status"], {**spent, "observedGeneration": status.get("observedGeneration", 0)})
+        set_condition(obj["status"], {**spent, "observedGeneration": status.get("observedGeneration", 0)})
     bucket.put(entry.namespace, entry.name, obj)
 
 
