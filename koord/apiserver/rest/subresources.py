@@ -11,16 +11,7 @@ from koord import seams
 from koord.api.selectors import from_label_selector
 from koord.api.times import format_time
 from koord.apiserver.admission.matching import CREATE, Attributes
-from koord.apiserver.errors import (
-    STALE,
-    bad_request,
-    conflict,
-    invalid,
-    invalid_value,
-    not_found,
-    plain,
-    too_many_requests,
-)
+from koord.apiserver.errors import STALE, bad_request, conflict, invalid, invalid_value, not_found, plain, too_many_requests
 from koord.apiserver.rest.context import check_preconditions, check_version, new_uid
 from koord.apiserver.rest.delete import delete_now, parse_options
 from koord.apiserver.rest.write import commit

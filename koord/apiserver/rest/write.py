@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from koord.apiserver.admission.matching import CREATE, UPDATE, Attributes
-from koord.apiserver.errors import (
-    STALE,
-    Cause,
-    StatusError,
-    already_exists,
-    bad_request,
-    conflict,
-    invalid,
-    invalid_value,
-    not_found,
-)
+from koord.apiserver.errors import STALE, Cause, StatusError, already_exists, bad_request, conflict, invalid, invalid_value, not_found
 from koord.apiserver.rest.context import (
     Options,
     check_identity,

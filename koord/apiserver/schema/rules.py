@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -58,15 +59,13 @@ def _table() -> dict[str, dict[str, Obj]]:
     return table
 
 
+@dataclass(slots=True)
 class _Plan:
     """What is done with a type, and the fields below which there is more to do."""
 
-    __slots__ = ("below", "hook", "rows")
-
-    def __init__(self, rows: list[Any], hook: Callable[..., None] | None) -> None:
-        self.rows = rows
-        self.hook = hook
-        self.below: list[tuple[str, _Plan]] = []
+    rows: list[Any]
+    hook: Callable[..., None] | None
+    below: list[tuple[str, _Plan]] = field(default_factory=list)
 
 
 class _Plans:
@@ -166,10 +165,10 @@ def check(node: TypeNode, obj: Obj, causes: list[Cause]) -> None:
 
 
 def _check(plan: _Plan, obj: Obj, path: Path_, causes: list[Cause]) -> None:
-    for field, quick, rule in plan.rows:
-        value = obj.get(field)
+    for name, quick, rule in plan.rows:
+        value = obj.get(name)
         if not quick(value):
-            _field(rule, value, (path, field), causes)
+            _field(rule, value, (path, name), causes)
     for key, below in plan.below:
         inner = obj.get(key)
         if inner is None:
