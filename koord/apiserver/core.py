@@ -14,11 +14,9 @@ from koord.apiserver.resources import Resource, ResourceTable, builtin_resources
 from koord.apiserver.rest.context import prepare_create
 from koord.apiserver.schema.builtin import schemas
 from koord.apiserver.ssa.manager import FieldManagement
-from koord.apiserver.store import Entry, Store
+from koord.apiserver.store import Entry, Obj, Store
 from koord.apiserver.wire import from_wire as event_from_wire
 from koord.apiserver.wire import to_wire as event_to_wire
-
-Obj = dict[str, Any]
 
 CRD_BUCKET = "apiextensions.k8s.io/customresourcedefinitions"
 
@@ -34,7 +32,7 @@ class Core:
         for resource in builtin_resources():
             resource.type = types.kind(resource.group, resource.version, resource.kind)
             if resource.group == "events.k8s.io":
-                resource.to_wire, resource.from_wire, resource.rank = event_to_wire, event_from_wire, 1
+                resource.to_wire, resource.from_wire, resource.rank, resource.stored_as = event_to_wire, event_from_wire, 1, "v1"
             self.resources.add(resource)
         self.tokens = Tokens(config.token)
         self.authorizer = Authorizer(self) if config.authorization_mode == "RBAC" else None
@@ -50,9 +48,15 @@ class Core:
             raise not_found(resource.plural, resource.group, name)
         return found
 
-    def finish_deletion(self, resource: Resource, old: Entry, obj: Obj) -> Entry:
-        """Remove an object whose last finalizer went. That last update itself is not stored: watchers see the deletion only."""
-        removed = self.store.bucket(resource.bucket).remove(old.namespace, old.name)
+    def settle(self, resource: Resource, old: Entry, obj: Obj) -> Entry:
+        """Store an update; one that takes the last finalizer off what waits to go removes it, and watchers see the deletion only."""
+        bucket, meta = self.store.bucket(resource.bucket), obj["metadata"]
+        waits = meta.get("finalizers") or meta.get("deletionGracePeriodSeconds")
+        if resource.kind == "Namespace" and not resource.group:
+            waits = waits or (obj.get("spec") or {}).get("finalizers")
+        if not meta.get("deletionTimestamp") or waits:
+            return bucket.put(old.namespace, old.name, obj)
+        removed = bucket.remove(old.namespace, old.name)
         assert removed is not None
         obj["metadata"]["resourceVersion"] = str(removed.rv)
         return Entry(old.key, old.namespace, old.name, obj, removed.rv, orjson.dumps(obj))
@@ -71,8 +75,7 @@ _DELEGATOR = [
 
 
 def _put(core: Core, group: str, plural: str, namespace: str, obj: Obj) -> None:
-    resource = core.resources.by_path(group, "v1", plural)
-    assert resource is not None
+    resource = core.resources.builtin(group, plural)
     bucket = core.store.bucket(resource.bucket)
     name = obj["metadata"]["name"]
     if bucket.get(namespace, name) is None:

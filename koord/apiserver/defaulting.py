@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-from typing import Any
 
 from koord.api.quantity import parse_milli
 from koord.apiserver.schema.formats import now
 from koord.apiserver.schema.rules import defaulting
-
-Obj = dict[str, Any]
+from koord.apiserver.store import Obj
 
 # -- pods ----------------------------------------------------------------------------------------------------------------------------
 
@@ -146,11 +144,6 @@ def create_namespace(obj: Obj) -> None:
     if "kubernetes" not in finalizers:
         finalizers.append("kubernetes")
     obj["status"] = {"phase": "Active"}
-
-
-def update_namespace(new: Obj, old: Obj) -> None:
-    """spec.finalizers change only through the subresource finalize."""
-    new["spec"] = old.get("spec", {})
 
 
 @defaulting("V1Secret")

@@ -6,11 +6,10 @@ import base64
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import orjson
 
-Obj = dict[str, Any]
+from koord.apiserver.store import Obj
 
 
 def build(url: str, token: str = "", ca: bytes = b"", name: str = "koord") -> Obj:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -11,11 +11,10 @@ from koord.apiserver.controllers.crds import CRD_BUCKET
 from koord.apiserver.errors import StatusError
 from koord.apiserver.rest.context import Options
 from koord.apiserver.rest.write import create
+from koord.apiserver.store import Obj
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
-
-Obj = dict[str, Any]
 
 
 class ManifestError(Exception):
@@ -42,8 +41,7 @@ def read(path: Path) -> list[Obj]:
 
 async def install(core: Core, definitions: list[Obj]) -> list[str]:
     """Create the definitions that are not there; returns all names."""
-    resource = core.resources.by_path("apiextensions.k8s.io", "v1", "customresourcedefinitions")
-    assert resource is not None
+    resource = core.resources.builtin("apiextensions.k8s.io", "customresourcedefinitions")
     names: list[str] = []
     for definition in definitions:
         name = definition["metadata"]["name"]

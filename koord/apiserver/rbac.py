@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from koord import seams
 from koord.apiserver.errors import bad_request, forbidden
 from koord.apiserver.rest.context import ADMIN, User
+from koord.apiserver.store import Obj
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.rest.context import User
-
-Obj = dict[str, Any]
 
 
 class Tokens:

@@ -33,6 +33,8 @@ class Resource:
     # letters: see _FLAGS
     flags: str = ""
     bucket: str = ""
+    # the apiVersion of stored objects; default: its own
+    stored_as: str = ""
     singular: str = ""
     list_kind: str = ""
     categories: tuple[str, ...] = ()
@@ -54,6 +56,7 @@ class Resource:
 
     def __post_init__(self) -> None:
         self.api_version = f"{self.group}/{self.version}" if self.group else self.version
+        self.stored_as = self.stored_as or self.api_version
         self.singular = self.singular or self.kind.lower()
         self.list_kind = self.list_kind or self.kind + "List"
         self.bucket = self.bucket or f"{self.group}/{self.plural}"
@@ -206,8 +209,9 @@ class ResourceTable:
     def by_path(self, group: str, version: str, plural: str) -> Resource | None:
         return self._by_path.get((group, version, plural))
 
-    def by_kind(self, group: str, version: str, kind: str) -> Resource | None:
-        return self._by_kind.get((group, version, kind))
+    def builtin(self, group: str, plural: str) -> Resource:
+        """A resource that is always there, in version v1."""
+        return self._by_path[(group, "v1", plural)]
 
     def by_api_version(self, api_version: str, kind: str) -> Resource | None:
         group, _, version = api_version.rpartition("/")

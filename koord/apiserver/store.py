@@ -10,9 +10,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import orjson
+
+if TYPE_CHECKING:
+    from koord.apiserver.disk import Disk
 
 Obj = dict[str, Any]
 
@@ -21,18 +25,16 @@ HISTORY_EVENTS = 16_384
 HISTORY_BYTES = 96 * 1024 * 1024
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
     """One version of one object. `obj` must not be changed; an old version keeps only its bytes."""
 
-    __slots__ = ("_obj", "key", "name", "namespace", "raw", "rv")
-
-    def __init__(self, key: str, namespace: str, name: str, obj: Obj, rv: int, raw: bytes) -> None:
-        self.key = key
-        self.namespace = namespace
-        self.name = name
-        self._obj: Obj | None = obj
-        self.rv = rv
-        self.raw = raw
+    key: str
+    namespace: str
+    name: str
+    _obj: Obj | None
+    rv: int
+    raw: bytes
 
     @property
     def obj(self) -> Obj:
@@ -51,29 +53,19 @@ class Entry:
         self._obj = None
 
 
+@dataclass(slots=True, eq=False)
 class Event:
     """One write. `entry` is the new state (for DELETED the last state with the version of the deletion), `prev` the one before."""
 
-    __slots__ = ("cache", "entry", "prev", "rv", "type")
-
-    def __init__(self, type_: str, entry: Entry, prev: Entry | None, rv: int) -> None:
-        self.type = type_
-        self.entry = entry
-        self.prev = prev
-        self.rv = rv
-        # (event type, API version prefix) -> the line on the wire, shared by all watchers
-        self.cache: dict[tuple[str, bytes], bytes] = {}
+    type: str
+    entry: Entry
+    prev: Entry | None
+    rv: int
+    # (event type, API version prefix) -> the line on the wire, shared by all watchers
+    cache: dict[tuple[str, bytes], bytes] = field(default_factory=dict)
 
 
 Listener = Callable[[Event], None]
-
-
-class Keeper(Protocol):
-    """Keeps writes before they take effect; what it raises undoes them."""
-
-    def put(self, bucket: str, key: str, version: int, body: bytes) -> None: ...
-
-    def remove(self, bucket: str, key: str, version: int) -> None: ...
 
 
 def make_key(namespace: str, name: str) -> str:
@@ -222,7 +214,7 @@ class Store:
         # called with every event of every bucket, in order
         self.listeners: list[Listener] = []
         # what keeps each write before anybody hears of it, if anything does
-        self.disk: Keeper | None = None
+        self.disk: Disk | None = None
         self._untold: deque[tuple[Bucket, Event]] = deque()
         self._telling = False
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from koord.apiserver import defaulting
-from koord.apiserver.validation import kinds
-from koord.apiserver.validation.crds import check_crd_update
+from koord.apiserver.store import Obj
+from koord.apiserver.validation import crds, kinds  # noqa: F401 - registers its checks
 from koord.apiserver.validation.pods import check_pod_part, check_pod_update
 
 if TYPE_CHECKING:
     from koord.apiserver.errors import Cause
-
-Obj = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +23,9 @@ class Strategy:
     create: Callable[[Obj], None] | None = None
     # the status of what is created, where that is the same for all
     status: Obj | None = None
-    # (new, old): derive fields on update
-    update: Callable[[Obj, Obj], None] | None = None
-    check: Callable[[Obj, list[Cause]], None] | None = None
-    # (new, old, causes): immutable fields
+    # spec changes through a subresource only
+    keeps_spec: bool = False
+    # (new, old, causes): what may not change beside the fields that are `immutable` in the table
     check_update: Callable[[Obj, Obj, list[Cause]], None] | None = None
     # (subresource, new, old, causes): what a subresource may change
     check_part: Callable[[str, Obj, Obj, list[Cause]], None] | None = None
@@ -42,30 +39,24 @@ NONE = Strategy()
 _SCALED = {"replicas": 0}
 _SCHEDULED = {"currentNumberScheduled": 0, "numberMisscheduled": 0, "desiredNumberScheduled": 0, "numberReady": 0}
 _BUDGET = {"currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0}
-_SELECTOR = kinds.check_selector_immutable
 
 # (group, kind) -> strategy
 STRATEGIES: dict[tuple[str, str], Strategy] = {
     ("", "ConfigMap"): Strategy(check_update=kinds.check_immutable_data),
     ("", "LimitRange"): Strategy(warning="this API server does not apply LimitRanges"),
-    ("", "Namespace"): Strategy(defaulting.create_namespace, update=defaulting.update_namespace),
-    ("", "Node"): Strategy(check_update=kinds.check_node_update, keeps_status=True),
+    ("", "Namespace"): Strategy(defaulting.create_namespace, keeps_spec=True),
+    ("", "Node"): Strategy(keeps_status=True),
     ("", "PersistentVolume"): Strategy(status={"phase": "Pending"}),
-    ("", "PersistentVolumeClaim"): Strategy(status={"phase": "Pending"}, check=kinds.check_claim),
+    ("", "PersistentVolumeClaim"): Strategy(status={"phase": "Pending"}),
     ("", "Pod"): Strategy(defaulting.create_pod, check_update=check_pod_update, check_part=check_pod_part),
     ("", "ReplicationController"): Strategy(status=_SCALED),
-    ("", "ResourceQuota"): Strategy(check_update=kinds.check_quota_update),
     ("", "Secret"): Strategy(check_update=kinds.check_immutable_data),
-    ("", "Service"): Strategy(check_update=kinds.check_service_update),
-    ("apiextensions.k8s.io", "CustomResourceDefinition"): Strategy(check_update=check_crd_update),
-    ("apps", "DaemonSet"): Strategy(status=_SCHEDULED, check_update=_SELECTOR),
-    ("apps", "Deployment"): Strategy(check_update=_SELECTOR),
-    ("apps", "ReplicaSet"): Strategy(status=_SCALED, check_update=_SELECTOR),
-    ("apps", "StatefulSet"): Strategy(status=_SCALED, check_update=_SELECTOR),
+    ("apps", "DaemonSet"): Strategy(status=_SCHEDULED),
+    ("apps", "ReplicaSet"): Strategy(status=_SCALED),
+    ("apps", "StatefulSet"): Strategy(status=_SCALED),
     ("batch", "Job"): Strategy(defaulting.create_job),
     ("networking.k8s.io", "NetworkPolicy"): Strategy(warning="this API server has no network that could enforce NetworkPolicies"),
     ("policy", "PodDisruptionBudget"): Strategy(status=_BUDGET),
-    ("scheduling.k8s.io", "PriorityClass"): Strategy(check_update=kinds.check_priority_class_update),
 }
 
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from koord.apiserver import kubeconfig, manifests
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.server import ApiServer
+from koord.apiserver.store import Obj
 
 if TYPE_CHECKING:
     from koord.kube.client import Client
 
-Obj = dict[str, Any]
 
 _CRDS = Path(__file__).resolve().parents[2] / "configs" / "crds"
 

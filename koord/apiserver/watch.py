@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
     from koord.apiserver.rest.read import ListQuery
-    from koord.apiserver.store import Entry
     from koord.apiserver.web.render import Renderer
 
 Match = Callable[[dict[str, Any]], bool]
@@ -37,33 +37,23 @@ def frame(type_: str, body: bytes) -> bytes:
     return b'{"type":"' + type_.encode() + b'","object":' + body + b"}\n"
 
 
+@dataclass(slots=True, eq=False)
 class Watcher:
     """One open watch. `take()` gives the bytes to send; `wake` is set when there are some."""
 
-    __slots__ = ("_backlog", "_bytes", "bucket", "encode", "match", "name", "namespace", "overrun", "resource", "start", "wake")
-
-    def __init__(
-        self,
-        bucket: Bucket,
-        resource: Resource,
-        *,
-        namespace: str | None,
-        name: str | None = None,
-        match: Match | None = None,
-        encode: Encode | None = None,
-    ) -> None:
-        self.bucket = bucket
-        self.resource = resource
-        self.namespace = namespace
-        self.name = name
-        self.match = match
-        self.encode = encode
-        self.wake = asyncio.Event()
-        self.overrun = False
-        # events at or below this version are not for this watcher
-        self.start = 0
-        self._backlog: deque[bytes] = deque()
-        self._bytes = 0
+    bucket: Bucket
+    resource: Resource
+    _: KW_ONLY
+    namespace: str | None
+    name: str | None = None
+    match: Match | None = None
+    encode: Encode | None = None
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    overrun: bool = False
+    # events at or below this version are not for this watcher
+    start: int = 0
+    _backlog: deque[bytes] = field(default_factory=deque)
+    _bytes: int = 0
 
     # -- life ------------------------------------------------------------------------------------------------------------------
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 
+from koord.apiserver.store import Entry, Obj
+
 if TYPE_CHECKING:
     from koord.apiserver.resources import Resource
-    from koord.apiserver.store import Entry
 
-Obj = dict[str, Any]
 
 # events.k8s.io/v1 -> v1
 _NAMES = {

@@ -18,7 +18,7 @@ from koord.apiserver.rest import delete as deletion
 from koord.apiserver.rest import patch as patching
 from koord.apiserver.rest import read, write
 from koord.apiserver.rest.context import DeleteOptions, Options
-from koord.apiserver.ssa import records as fieldset
+from koord.apiserver.ssa import fields as fieldset
 from koord.apiserver.store import Store
 from koord.apiserver.watch import Watcher
 from koord.kube.patch import apply_json_patch, apply_merge_patch, diff_json_patch, diff_merge_patch
@@ -170,10 +170,11 @@ def members(a: Obj, prefix: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
 
 
 @given(a=TREE, b=TREE)
-def test_field_sets_are_sets(a: Obj, b: Obj) -> None:
-    assert members(fieldset.union(a, b)) == members(a) | members(b)
-    assert members(fieldset.intersection(a, b)) == members(a) & members(b)
-    assert members(fieldset.difference(a, b)) == members(a) - members(b)
+def test_field_sets_are_sets_and_come_back_from_the_wire(a: Obj, b: Obj) -> None:
+    assert fieldset.unpack(a) == members(a)
+    both = fieldset.unpack(a) | fieldset.unpack(b)
+    assert members(fieldset.pack(both)) == members(a) | members(b)
+    assert fieldset.unpack(fieldset.pack(both)) == both
 
 
 def test_compaction_ends_old_watches() -> None:

@@ -11,11 +11,11 @@ from koord.apiserver.admission.policies import PolicyAdmission
 from koord.apiserver.admission.quotas import Quotas
 from koord.apiserver.admission.webhooks import WebhookAdmission
 from koord.apiserver.errors import forbidden, not_found
+from koord.apiserver.store import Obj
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
 
-Obj = dict[str, Any]
 
 IMMORTAL = frozenset({"default", "kube-system", "kube-public"})
 
@@ -211,17 +211,19 @@ class AdmissionChain:
         """Some webhook is registered: only then writes have to wait for anything."""
         return self.webhooks.active
 
-    def mutate(self, attributes: Attributes) -> None:
-        """Run the built-in plugins that may change the object."""
+    async def mutate(self, attributes: Attributes) -> None:
+        """Run the built-in plugins that may change the object, and ask the webhooks that may."""
         key = (attributes.resource.group, attributes.resource.plural)
         plugs = self._mutators.get(key)
         if plugs is None:
             plugs = self._mutators[key] = _selected(self._mutating, key)
         for plug in plugs:
             plug(self.core, attributes)
+        if self.has_webhooks:
+            await self.webhooks.mutate(attributes)
 
-    def validate(self, attributes: Attributes) -> None:
-        """Run the built-in plugins that may refuse the object, and the policies."""
+    async def validate(self, attributes: Attributes) -> None:
+        """Run the built-in plugins that may refuse the object, the policies and the webhooks."""
         key = (attributes.resource.group, attributes.resource.plural)
         plugs = self._validators.get(key)
         if plugs is None:
@@ -230,12 +232,5 @@ class AdmissionChain:
             plug(self.core, attributes)
         if self.policies.active:
             self.policies.validate(attributes)
-
-    async def review(self, attributes: Attributes) -> None:
-        """All of admission, for what changes no object on its way: deletions, bindings, evictions."""
-        self.mutate(attributes)
-        if self.has_webhooks:
-            await self.webhooks.mutate(attributes)
-        self.validate(attributes)
         if self.has_webhooks:
             await self.webhooks.validate(attributes)

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from koord.api.selectors import from_label_selector
 from koord.apiserver.admission.matching import Attributes, compile_match, matching_resource
 from koord.apiserver.errors import StatusError, forbidden
+from koord.apiserver.store import Entry, Event, Obj
 
 if TYPE_CHECKING:
     from koord.apiserver.admission.matching import Match
     from koord.apiserver.cel.policy import Policy, Verdict
     from koord.apiserver.core import Core
-    from koord.apiserver.store import Entry, Event
 
 log = logging.getLogger(__name__)
 
-Obj = dict[str, Any]
 POLICIES = "admissionregistration.k8s.io/validatingadmissionpolicies"
 BINDINGS = "admissionregistration.k8s.io/validatingadmissionpolicybindings"
 _CODES = {"Unauthorized": 401, "Forbidden": 403, "Invalid": 422, "RequestEntityTooLarge": 413}

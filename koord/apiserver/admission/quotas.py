@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from koord import seams
 from koord.api.quantity import Quantity
 from koord.api.times import parse_time
 from koord.apiserver.admission.matching import CREATE, Attributes
 from koord.apiserver.errors import forbidden
+from koord.apiserver.store import Bucket, Entry, Obj
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
-    from koord.apiserver.store import Bucket, Entry
 
-Obj = dict[str, Any]
 
 Amounts = dict[str, Quantity]
 

@@ -16,6 +16,7 @@ import orjson
 from koord.apiserver.admission.matching import Attributes, Match, compile_match, describe, in_version, matching_resource
 from koord.apiserver.errors import StatusError, bad_request, forbidden, internal
 from koord.apiserver.rest.context import new_uid
+from koord.apiserver.store import Event, Obj
 from koord.kube.patch import apply_json_patch
 from koord.kube.patch_errors import PatchError
 
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from koord.apiserver.cel.policy import Condition
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
-    from koord.apiserver.store import Event
-
-Obj = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from cel_expr_python import cel
 
 from koord.apiserver.cel import library
 from koord.apiserver.errors import Cause, invalid_value, required
+from koord.apiserver.store import Obj
 
-Obj = dict[str, Any]
 Type = Any  # of cel_expr_python
 Bound = Any  # values of an environment
 Allows = Callable[[Obj], tuple[bool, str]]

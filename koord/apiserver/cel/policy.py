@@ -28,12 +28,11 @@ from koord.apiserver.cel.library import authorizer
 from koord.apiserver.errors import Cause, duplicate, invalid_value, not_supported, required
 from koord.apiserver.rbac import Attributes as Question
 from koord.apiserver.rest.context import User
+from koord.apiserver.store import Obj
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
-
-Obj = dict[str, Any]
 
 
 def values(core: Core, resource: Resource, attributes: Attributes) -> Obj:

@@ -11,8 +11,7 @@ from koord.apiserver.cel.schema import Types, bind
 from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.schema.builtin import Path_, path_text
 from koord.apiserver.schema.structural import Structural
-
-Obj = dict[str, Any]
+from koord.apiserver.store import Obj
 
 REASONS = ("FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired", "FieldValueDuplicate")
 _STRINGS = re.compile(r"""[rR]?(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""")

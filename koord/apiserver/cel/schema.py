@@ -20,8 +20,6 @@ from koord.apiserver.cel import library
 from koord.apiserver.cel.environment import DYN, Type, message_type
 from koord.apiserver.schema.structural import Structural
 
-Obj = dict[str, Any]
-
 _RESERVED = frozenset(
     {
         "true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from koord.apiserver.controllers.queue import WorkQueue
+from koord.apiserver.controllers.queue import Controller
 from koord.apiserver.resources import Resource
 from koord.apiserver.rest.context import DeleteOptions
 from koord.apiserver.rest.delete import CRD_CLEANUP, delete_now
-from koord.apiserver.schema.formats import now
+from koord.apiserver.rest.subresources import set_condition
 from koord.apiserver.schema.structural import Structural
 from koord.apiserver.store import DELETED, Entry, Event
 from koord.apiserver.validation.crds import rules_of
@@ -16,9 +16,12 @@ from koord.apiserver.validation.crds import rules_of
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
 
-Obj = dict[str, Any]
 
 CRD_BUCKET = "apiextensions.k8s.io/customresourcedefinitions"
+_ESTABLISHED = (
+    ("NamesAccepted", "NoConflicts", "no conflicts found"),
+    ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
+)
 
 
 def _rank(version: str) -> tuple[int, int, int, str]:
@@ -32,15 +35,14 @@ def _rank(version: str) -> tuple[int, int, int, str]:
     return (0, stage * 10_000 - int(found.group(1)), -int(found.group(3) or 0), "")
 
 
-class CustomResources:
+class CustomResources(Controller[str]):
     """Follows the definitions and keeps the resource table and their statuses."""
 
     def __init__(self, core: Core) -> None:
-        self.core = core
+        super().__init__(core)
         self._served: dict[str, list[Resource]] = {}
         # definitions that go, by the bucket of their objects
         self._terminating: dict[str, str] = {}
-        self._queue: WorkQueue[str] = WorkQueue("custom resources", self._finalize)
 
     def start(self) -> None:
         """Serve what is stored already, and follow."""
@@ -48,7 +50,7 @@ class CustomResources:
         for entry in list(bucket.select(None)):
             self._serve(entry)
             if entry.obj["metadata"].get("deletionTimestamp"):
-                self._queue.add(entry.name)
+                self.add(entry.name)
         bucket.listeners.append(self._on_event)
 
     def _on_event(self, event: Event) -> None:
@@ -61,7 +63,7 @@ class CustomResources:
                 if resource.bucket not in self._terminating:
                     self._terminating[resource.bucket] = event.entry.name
                     self.core.store.bucket(resource.bucket).listeners.append(self._on_object)
-            self._queue.add(event.entry.name)
+            self.add(event.entry.name)
             return
         self._establish(event.entry)
 
@@ -69,13 +71,13 @@ class CustomResources:
         """An object of a definition that goes is gone: perhaps it was the last."""
         resource = self.core.resources.by_api_version(event.entry.obj["apiVersion"], event.entry.obj["kind"])
         if event.type == DELETED and resource is not None and resource.bucket in self._terminating:
-            self._queue.add(self._terminating[resource.bucket])
+            self.add(self._terminating[resource.bucket])
 
     def _withdraw(self, name: str) -> None:
         for resource in self._served.pop(name, ()):
             self.core.resources.remove(resource)
 
-    def _finalize(self, name: str) -> None:
+    def work(self, name: str) -> None:
         """A definition that goes takes its objects with it; it waits for those that have finalizers."""
         entry = self.core.store.bucket(CRD_BUCKET).get("", name)
         if entry is None or CRD_CLEANUP not in (entry.obj["metadata"].get("finalizers") or ()):
@@ -92,12 +94,7 @@ class CustomResources:
                 bucket.listeners.remove(self._on_object)
         obj = entry.copy()
         obj["metadata"]["finalizers"] = [f for f in obj["metadata"]["finalizers"] if f != CRD_CLEANUP]
-        owner = self.core.resources.by_path("apiextensions.k8s.io", "v1", "customresourcedefinitions")
-        assert owner is not None
-        if obj["metadata"]["finalizers"]:
-            self.core.store.bucket(CRD_BUCKET).put("", name, obj)
-        else:
-            self.core.finish_deletion(owner, entry, obj)
+        self.core.settle(self.core.resources.builtin("apiextensions.k8s.io", "customresourcedefinitions"), entry, obj)
 
     def _serve(self, entry: Entry) -> None:
         self._withdraw(entry.name)
@@ -119,6 +116,7 @@ class CustomResources:
                 spec["scope"] == "Namespaced",
                 tuple(names.get("shortNames") or ()),
                 tuple(s for s in ("status", "scale") if s in subs),
+                stored_as=next(f"{spec['group']}/{v['name']}" for v in ordered if v.get("storage")),
                 singular=names.get("singular") or "",
                 list_kind=names.get("listKind") or "",
                 categories=tuple(names.get("categories") or ()),
@@ -134,28 +132,12 @@ class CustomResources:
 
     def _establish(self, entry: Entry) -> None:
         """Write the status that kube-apiserver's controllers write, unless it stands already."""
-        spec = entry.obj["spec"]
-        status = entry.obj.get("status") or {}
-        wanted_names = spec["names"]
+        spec, obj = entry.obj["spec"], entry.copy()
+        status = obj.setdefault("status", {})
+        for kind, reason, message in _ESTABLISHED:
+            set_condition(status, {"type": kind, "status": "True", "reason": reason, "message": message})
         stored = [v["name"] for v in spec["versions"] if v.get("storage")]
         versions = list(dict.fromkeys([*(status.get("storedVersions") or []), *stored]))
-        established = any(c.get("type") == "Established" and c.get("status") == "True" for c in status.get("conditions") or ())
-        if established and status.get("acceptedNames") == wanted_names and status.get("storedVersions") == versions:
-            return
-        obj = entry.copy()
-        moment = now()
-        kept = [c for c in status.get("conditions") or () if c.get("type") not in ("NamesAccepted", "Established")]
-        obj["status"] = {
-            "conditions": [
-                *kept,
-                _condition("NamesAccepted", "NoConflicts", "no conflicts found", moment),
-                _condition("Established", "InitialNamesAccepted", "the initial names have been accepted", moment),
-            ],
-            "acceptedNames": wanted_names,
-            "storedVersions": versions,
-        }
-        self.core.store.bucket(CRD_BUCKET).put("", entry.name, obj)
-
-
-def _condition(kind: str, reason: str, message: str, moment: str) -> Obj:
-    return {"type": kind, "status": "True", "lastTransitionTime": moment, "reason": reason, "message": message}
+        status |= {"acceptedNames": spec["names"], "storedVersions": versions}
+        if obj != entry.obj:
+            self.core.store.bucket(CRD_BUCKET).put("", entry.name, obj)

@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from koord import seams
 from koord.api.selectors import from_label_selector
 from koord.api.times import parse_time
 from koord.apiserver.admission.quotas import BUCKET, CHANGING, usage
-from koord.apiserver.controllers.queue import WorkQueue
-from koord.apiserver.schema.formats import now
-from koord.apiserver.store import DELETED, Event
+from koord.apiserver.controllers.queue import Controller
+from koord.apiserver.rest.subresources import is_ready, set_condition
+from koord.apiserver.store import DELETED, Event, Obj
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
 
-Obj = dict[str, Any]
 
-
-class QuotaController:
+class QuotaController(Controller[str]):
     """Looks at writes of namespaces that have a quota only."""
 
     def __init__(self, core: Core) -> None:
-        self.core = core
+        super().__init__(core)
         self._bucket = core.store.bucket(BUCKET)
-        self._queue: WorkQueue[str] = WorkQueue("resourcequota", core.admission.quotas.recount)
 
     def start(self) -> None:
         for key in self._bucket.entries:
-            self._queue.add(key)
+            self.add(key)
         self._bucket.listeners.append(self._on_quota)
         self.core.store.listeners.append(self._on_event)
 
-    def stop(self) -> None:
-        self._queue.stop()
+    def work(self, key: str) -> None:
+        self.core.admission.quotas.recount(key)
 
     def _on_quota(self, event: Event) -> None:
         if event.type != DELETED and (event.prev is None or event.prev.obj.get("spec") != event.entry.obj.get("spec")):
-            self._queue.add(event.entry.key)
+            self.add(event.entry.key)
 
     def _on_event(self, event: Event) -> None:
         if not self._bucket.entries or not event.entry.namespace:
@@ -45,7 +42,7 @@ class QuotaController:
         if event.type != DELETED and (event.prev is None or not self._changed(event)):
             return
         for quota in self._bucket.select(event.entry.namespace):
-            self._queue.add(quota.key)
+            self.add(quota.key)
 
     def _changed(self, event: Event) -> bool:
         """Whether an update changes what is used, such as a pod that has ended."""
@@ -74,29 +71,22 @@ def scaled(value: int | str | None, total: int) -> int:
     return value or 0
 
 
-class DisruptionController:
+class DisruptionController(Controller[str]):
     """Recounts a budget when it, or a pod of its namespace, changes."""
-
-    def __init__(self, core: Core) -> None:
-        self.core = core
-        self._queue: WorkQueue[str] = WorkQueue("disruption", self._sync)
 
     def start(self) -> None:
         self.core.store.bucket(_PDBS).listeners.append(self._on_budget)
         self.core.store.bucket(_PODS).listeners.append(self._on_pod)
         for key in self.core.store.bucket(_PDBS).entries:
-            self._queue.add(key)
-
-    def stop(self) -> None:
-        self._queue.stop()
+            self.add(key)
 
     def _on_budget(self, event: Event) -> None:
         if event.type != DELETED:
-            self._queue.add(event.entry.key)
+            self.add(event.entry.key)
 
     def _on_pod(self, event: Event) -> None:
         for entry in self.core.store.bucket(_PDBS).select(event.entry.namespace):
-            self._queue.add(entry.key)
+            self.add(entry.key)
 
     def _expected(self, namespace: str, pods: list[Obj]) -> int:
         """How many pods there should be: the replicas of their controllers, and each pod without one for itself."""
@@ -117,7 +107,7 @@ class DisruptionController:
                 total += sum(any(r["uid"] == ref["uid"] for r in p["metadata"].get("ownerReferences") or ()) for p in pods)
         return total
 
-    def _sync(self, key: str) -> None:
+    def work(self, key: str) -> None:
         bucket = self.core.store.bucket(_PDBS)
         entry = bucket.entries.get(key)
         if entry is None or entry.obj["metadata"].get("deletionTimestamp"):
@@ -126,8 +116,11 @@ class DisruptionController:
         spec, status = obj.get("spec") or {}, obj.get("status") or {}
         selector = from_label_selector(spec.get("selector"))
         pods = [e.obj for e in self.core.store.bucket(_PODS).select(entry.namespace) if selector.matches(e.obj["metadata"].get("labels"))]
-        disrupted = self._still_disrupted(status.get("disruptedPods") or {}, {p["metadata"]["name"]: p for p in pods})
-        healthy = sum(_healthy(p) and p["metadata"]["name"] not in disrupted for p in pods)
+        here = {p["metadata"]["name"]: p for p in pods if not p["metadata"].get("deletionTimestamp")}
+        # evictions that were granted and are not seen yet, without those that took too long
+        granted = (status.get("disruptedPods") or {}).items()
+        disrupted = {name: at for name, at in granted if name in here and seams.now() - parse_time(at) < _CONFIRMATION}
+        healthy = sum(is_ready(p) and name not in disrupted for name, p in here.items())
         expected, desired = self._wanted(spec, entry.namespace, pods)
         allowed = max(0, healthy - desired) if expected > 0 else 0
         new: Obj = {
@@ -136,8 +129,11 @@ class DisruptionController:
             "currentHealthy": healthy,
             "desiredHealthy": desired,
             "expectedPods": expected,
-            "conditions": _conditions(status.get("conditions") or [], allowed, obj["metadata"].get("generation", 1)),
+            "conditions": list(status.get("conditions") or ()),
         }
+        state = ("True", "SufficientPods") if allowed else ("False", "InsufficientPods")
+        held = {"type": "DisruptionAllowed", "status": state[0], "reason": state[1], "message": ""}
+        set_condition(new, {**held, "observedGeneration": new["observedGeneration"]})
         if disrupted:
             new["disruptedPods"] = disrupted
         if new != status:
@@ -154,34 +150,3 @@ class DisruptionController:
             return len(pods), minimum
         expected = self._expected(namespace, pods)
         return expected, scaled(minimum, expected)
-
-    def _still_disrupted(self, disrupted: Obj, pods: dict[str, Obj]) -> Obj:
-        """Evictions that were granted and are not seen yet, without those that took too long."""
-        kept: Obj = {}
-        for name, moment in disrupted.items():
-            pod = pods.get(name)
-            if pod is None or pod["metadata"].get("deletionTimestamp"):
-                continue
-            if seams.now() - parse_time(moment) < _CONFIRMATION:
-                kept[name] = moment
-        return kept
-
-
-def _healthy(pod: Obj) -> bool:
-    if pod["metadata"].get("deletionTimestamp"):
-        return False
-    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in (pod.get("status") or {}).get("conditions") or ())
-
-
-def _conditions(before: list[Obj], allowed: int, generation: int) -> list[Obj]:
-    status, reason = ("True", "SufficientPods") if allowed else ("False", "InsufficientPods")
-    for condition in before:
-        if (
-            condition.get("type") == "DisruptionAllowed"
-            and condition.get("status") == status
-            and condition.get("observedGeneration") == generation
-        ):
-            return before
-    new = {"type": "DisruptionAllowed", "status": status, "reason": reason, "message": "", "observedGeneration": generation,
-           "lastTransitionTime": now()}  # fmt: skip
-    return [*(c for c in before if c.get("type") != "DisruptionAllowed"), new]

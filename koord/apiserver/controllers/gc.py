@@ -7,25 +7,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from koord.apiserver.controllers.queue import WorkQueue
+from koord.apiserver.controllers.queue import Controller
 from koord.apiserver.rest.context import DeleteOptions
 from koord.apiserver.rest.delete import FOREGROUND, ORPHAN, delete_now
-from koord.apiserver.store import DELETED, Entry, Event
+from koord.apiserver.store import DELETED, Bucket, Entry, Event
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
-    from koord.apiserver.store import Bucket
 
 _BUCKET = "/namespaces"
 _FINALIZER = "kubernetes"
 
 
-class NamespaceController:
+class NamespaceController(Controller[str]):
     """Empties and finalizes namespaces that are Terminating."""
 
     def __init__(self, core: Core) -> None:
-        self.core = core
-        self._queue: WorkQueue[str] = WorkQueue("namespaces", self._sync)
+        super().__init__(core)
         self._terminating: set[str] = set()
 
     def start(self) -> None:
@@ -34,12 +32,9 @@ class NamespaceController:
                 self._begin(entry.name)
         self.core.store.listeners.append(self._on_event)
 
-    def stop(self) -> None:
-        self._queue.stop()
-
     def _begin(self, name: str) -> None:
         self._terminating.add(name)
-        self._queue.add(name)
+        self.add(name)
 
     def _on_event(self, event: Event) -> None:
         entry = event.entry
@@ -50,9 +45,9 @@ class NamespaceController:
                 elif entry.name in self._terminating or entry.obj["metadata"].get("deletionTimestamp"):
                     self._begin(entry.name)
         elif event.type == DELETED and entry.namespace in self._terminating:
-            self._queue.add(entry.namespace)
+            self.add(entry.namespace)
 
-    def _sync(self, name: str) -> None:
+    def work(self, name: str) -> None:
         """Delete what is left; when nothing is, take the finalizer off."""
         core = self.core
         entry = core.store.bucket(_BUCKET).get("", name)
@@ -76,43 +71,32 @@ class NamespaceController:
                     left = True
         if left:
             return
-        namespaces = core.resources.by_path("", "v1", "namespaces")
-        assert namespaces is not None
         obj = entry.copy()
         spec = obj.setdefault("spec", {})
         spec["finalizers"] = [f for f in spec.get("finalizers") or () if f != _FINALIZER]
         if not spec["finalizers"]:
             del spec["finalizers"]
-            if not obj["metadata"].get("finalizers"):
-                core.finish_deletion(namespaces, entry, obj)
-                return
-        if obj != entry.obj:
-            core.store.bucket(_BUCKET).put("", name, obj)
+        if obj != entry.obj or not (spec or obj["metadata"].get("finalizers")):
+            core.settle(core.resources.builtin("", "namespaces"), entry, obj)
 
 
-# (bucket, key)
+# (bucket, key), or ("", uid) of an owner that is gone
 Where = tuple[str, str]
 
 
-class GarbageCollector:
+class GarbageCollector(Controller[Where]):
     """Keeps an index from owners to dependents and follows deletions."""
 
     def __init__(self, core: Core) -> None:
-        self.core = core
+        super().__init__(core)
         self._dependents: dict[str, set[Where]] = {}
         self._alive: dict[str, Where] = {}
-        self._gone: WorkQueue[str] = WorkQueue("garbage collector", self._owner_gone)
-        self._finalize: WorkQueue[Where] = WorkQueue("garbage collector", self._work_finalizers)
 
     def start(self) -> None:
         for bucket in list(self.core.store.buckets.values()):
             for entry in bucket.entries.values():
                 self._learn(bucket.name, entry)
         self.core.store.listeners.append(self._on_event)
-
-    def stop(self) -> None:
-        self._gone.stop()
-        self._finalize.stop()
 
     # -- observe -----------------------------------------------------------------------------------------------------------------
 
@@ -130,9 +114,9 @@ class GarbageCollector:
                 self._drop(ref["uid"], (name, entry.key))
                 owner = self._alive.get(ref["uid"])
                 if owner is not None:
-                    self._finalize.add(owner)
+                    self.add(owner)
             if self._dependents.get(meta["uid"]):
-                self._gone.add(meta["uid"])
+                self.add(("", meta["uid"]))
             return
         before = event.prev.obj["metadata"].get("ownerReferences") if event.prev is not None else None
         if event.prev is None or before != meta.get("ownerReferences"):
@@ -142,7 +126,7 @@ class GarbageCollector:
         if meta.get("deletionTimestamp"):
             finalizers = meta.get("finalizers") or ()
             if ORPHAN in finalizers or FOREGROUND in finalizers:
-                self._finalize.add((name, entry.key))
+                self.add((name, entry.key))
 
     def _learn(self, bucket: str, entry: Entry) -> None:
         meta = entry.obj["metadata"]
@@ -167,6 +151,12 @@ class GarbageCollector:
     def _dependents_of(self, uid: str) -> list[tuple[Bucket, Entry]]:
         found = (self._entry(where) for where in sorted(self._dependents.get(uid, ())))
         return [f for f in found if f is not None]
+
+    def work(self, where: Where) -> None:
+        if where[0]:
+            self._work_finalizers(where)
+        else:
+            self._owner_gone(where[1])
 
     def _owner_gone(self, uid: str) -> None:
         """Delete the dependents that have no other owner left; the others only lose the reference."""
@@ -232,7 +222,4 @@ class GarbageCollector:
         meta["finalizers"] = [f for f in meta.get("finalizers") or () if f != finalizer]
         if not meta["finalizers"]:
             del meta["finalizers"]
-            if not meta.get("deletionGracePeriodSeconds"):
-                self.core.finish_deletion(resource, entry, obj)
-                return
-        bucket.put(entry.namespace, entry.name, obj)
+        self.core.settle(resource, entry, obj)

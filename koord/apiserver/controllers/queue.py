@@ -1,11 +1,14 @@
-"""A queue of keys that a controller works off on the event loop, after the write that put them there is done."""
+"""What controllers have in common: keys that are worked off on the event loop, after the write that put them there is done."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from koord.apiserver.core import Core
 
 log = logging.getLogger(__name__)
 
@@ -14,15 +17,22 @@ K = TypeVar("K", bound=Hashable)
 _BATCH = 256
 
 
-class WorkQueue(Generic[K]):
+class Controller(Generic[K]):
     """Each key waits at most once; `work(key)` runs synchronously. An error is logged and ends that key only."""
 
-    def __init__(self, name: str, work: Callable[[K], None]) -> None:
-        self._name = name
-        self._work = work
+    def __init__(self, core: Core) -> None:
+        self.core = core
         self._keys: dict[K, None] = {}
         self._scheduled: asyncio.Handle | None = None
         self._stopped = False
+
+    def start(self) -> None:
+        """Look at what is stored, and follow."""
+        raise NotImplementedError
+
+    def work(self, key: K) -> None:
+        """Bring one thing into the state that it should have."""
+        raise NotImplementedError
 
     def add(self, key: K) -> None:
         """Work on `key` soon."""
@@ -45,8 +55,8 @@ class WorkQueue(Generic[K]):
             key = next(iter(self._keys))
             del self._keys[key]
             try:
-                self._work(key)
+                self.work(key)
             except Exception:
-                log.exception("controller %s failed on %s", self._name, key)
+                log.exception("%s failed on %s", type(self).__name__, key)
         if self._keys and not self._stopped:
             self._scheduled = asyncio.get_running_loop().call_soon(self._run)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from koord.apiserver.controllers.crds import CustomResources
 from koord.apiserver.controllers.disruption import DisruptionController, QuotaController
 from koord.apiserver.controllers.gc import GarbageCollector, NamespaceController
+from koord.apiserver.controllers.queue import Controller
 from koord.apiserver.store import DELETED, Event
 
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ _BUCKET = "/events"
 _SWEEP_SECONDS = 15.0
 
 
-class EventExpiry:
+class EventExpiry(Controller[str]):
     """Removes events that nobody wrote to for as long as `event_ttl` says."""
 
     def __init__(self, core: Core) -> None:
-        self.core = core
+        super().__init__(core)
         self._written: deque[tuple[float, str, int]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -59,20 +59,12 @@ class EventExpiry:
         self._arm()
 
 
-class Controller(Protocol):
-    """What a controller has."""
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ControllerRow:
     """A controller that can be turned on or off."""
 
     name: str
-    make: Callable[[Core], Controller]
+    make: type[Controller[Any]]
     default_on: bool = True
 
 
@@ -86,19 +78,14 @@ CONTROLLERS: tuple[ControllerRow, ...] = (
 
 
 class Controllers:
-    """Starts and stops the controllers."""
+    """Starts and stops the controllers. Definitions come first: the others look at what is served."""
 
     def __init__(self, core: Core) -> None:
-        config = core.config
-        self.crds = CustomResources(core)
-        on = [
-            c for c in CONTROLLERS if (c.default_on or c.name in config.enabled_controllers) and c.name not in config.disabled_controllers
-        ]
-        self._running = [c.make(core) for c in on]
+        on, off = core.config.enabled_controllers, core.config.disabled_controllers
+        rows = [row for row in CONTROLLERS if (row.default_on or row.name in on) and row.name not in off]
+        self._running = [CustomResources(core), *(row.make(core) for row in rows)]
 
     def start(self) -> None:
-        """Definitions first: the others look at what is served."""
-        self.crds.start()
         for controller in self._running:
             controller.start()
 

@@ -18,12 +18,12 @@ from aiohttp import web
 from koord.apiserver.errors import not_acceptable, path_not_found
 from koord.apiserver.schema.builtin import Field, TypeNode, schemas
 from koord.apiserver.ssa.schema import LIST_MAP, LIST_SET, of_type
+from koord.apiserver.store import Obj
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
 
-Obj = dict[str, Any]
 
 _FIELD = re.compile(r'^    (\w+): .*?(?:serialization_alias="([^"]+)".*?)?description=("(?:[^"\\]|\\.)*")', re.MULTILINE)
 _CLASS = re.compile(r'^class (\w+)\(BaseModel\):\n    """\n    (.*?)\n', re.MULTILINE)

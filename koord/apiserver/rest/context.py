@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from koord import seams
 from koord.apiserver.errors import STALE, Cause, StatusError, bad_request, conflict, field_forbidden, invalid, invalid_value
 from koord.apiserver.schema.formats import now
+from koord.apiserver.store import Obj
 
 if TYPE_CHECKING:
     from koord.apiserver.resources import Resource
-
-Obj = dict[str, Any]
 
 
 def flag(query: dict[str, str], key: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -14,14 +14,13 @@ from koord.apiserver.rest.context import DeleteOptions, check_preconditions
 from koord.apiserver.rest.write import transient
 from koord.apiserver.schema.builtin import clean, schemas
 from koord.apiserver.schema.formats import now
-from koord.apiserver.store import Entry
+from koord.apiserver.store import Entry, Obj
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
     from koord.apiserver.rest.context import Options
 
-Obj = dict[str, Any]
 
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
 CRD_CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
@@ -102,7 +101,8 @@ async def delete(core: Core, resource: Resource, namespace: str, name: str, opti
     entry = core.entry(resource, namespace, name)
     check_preconditions(resource, name, entry.obj["metadata"], wanted.precondition_uid, wanted.precondition_rv)
     attributes = Attributes(DELETE, resource, "", namespace, name, None, entry.obj, options, wire_options=wanted.wire)
-    await core.admission.review(attributes)
+    await core.admission.mutate(attributes)
+    await core.admission.validate(attributes)
     if core.admission.has_webhooks:
         entry = core.entry(resource, namespace, name)
         check_preconditions(resource, name, entry.obj["metadata"], wanted.precondition_uid, wanted.precondition_rv)

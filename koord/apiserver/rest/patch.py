@@ -8,8 +8,8 @@ import orjson
 
 from koord.apiserver.errors import STALE, StatusError, bad_request, conflict, invalid, invalid_value, unsupported_media_type
 from koord.apiserver.rest.context import check_identity, check_version
-from koord.apiserver.rest.write import apply_defaults, commit, decode, undecodable
-from koord.apiserver.store import Entry
+from koord.apiserver.rest.write import commit, decode, stored_form, undecodable
+from koord.apiserver.store import Entry, Obj
 from koord.apiserver.wire import obj_of
 from koord.kube.patch import apply_json_patch, apply_merge_patch
 from koord.kube.patch_errors import PatchError, PatchTestFailed
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from koord.apiserver.resources import Resource
     from koord.apiserver.rest.context import Options
 
-Obj = dict[str, Any]
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -121,10 +120,7 @@ async def patch_object(
         obj = apply(resource, obj_of(old, resource), content_type, patch)
         _decode_patched(resource, obj, namespace, name, options)
         check_version(resource, name, obj["metadata"], old.obj["metadata"], patched=True)
-        if resource.from_wire is not None:
-            obj = resource.from_wire(obj)
-        apply_defaults(resource, obj)
-        entry = await commit(core, resource, old, obj, options, subresource)
+        entry = await commit(core, resource, old, stored_form(resource, obj), options, subresource)
         if entry is not None:
             return entry, False
     raise conflict(resource.plural, resource.group, name, STALE)

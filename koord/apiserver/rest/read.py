@@ -6,45 +6,59 @@ import base64
 import binascii
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from koord.api.selectors import SelectorError, parse_field_selector, parse_label_selector
-from koord.apiserver.errors import (
-    StatusError,
-    bad_request,
-    expired,
-    field_forbidden,
-    invalid,
-    not_supported,
-    too_large_resource_version,
-)
+from koord.apiserver.errors import StatusError, bad_request, expired, field_forbidden, invalid, not_supported, too_large_resource_version
 from koord.apiserver.rest.context import flag
-from koord.apiserver.store import Entry
+from koord.apiserver.store import Entry, Obj
 from koord.apiserver.watch import Match
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
 
-Obj = dict[str, Any]
 
 Getter = Callable[[Obj], str]
 
+_REFERENCE = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+_EVENT = (*(f"involvedObject.{key}" for key in _REFERENCE), "reason", "reportingComponent", "source", "type")
+# (group, plural) -> what a field selector may name; metadata.name and metadata.namespace work everywhere
+_FIELDS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("", "pods"): (
+        "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "spec.hostNetwork", "status.phase",
+        "status.podIP", "status.podIPs", "status.nominatedNodeName",
+    ),
+    ("", "nodes"): ("spec.unschedulable",),
+    ("", "namespaces"): ("status.phase", "name"),
+    ("", "secrets"): ("type",),
+    ("", "services"): ("spec.clusterIP", "spec.type"),
+    ("", "replicationcontrollers"): ("status.replicas",),
+    ("apps", "replicasets"): ("status.replicas",),
+    ("batch", "jobs"): ("status.successful",),
+    ("", "events"): _EVENT,
+    ("events.k8s.io", "events"): (*_EVENT, *(f"regarding.{key}" for key in _REFERENCE)),
+}  # fmt: skip
+# where a field is that has another name in the object, and what counts where it is absent
+_PLACES = {"name": "metadata.name", "status.podIPs": "status.podIP", "status.successful": "status.succeeded"}
+_PLACES |= {f"regarding.{key}": f"involvedObject.{key}" for key in _REFERENCE}
+_ABSENT = {"spec.hostNetwork": "false", "spec.unschedulable": "false", "status.replicas": "0", "status.successful": "0"}
 
-def _get(*path: str, default: str = "") -> Getter:
+
+@cache
+def _getter(place: str, absent: str = "") -> Getter:
+    path = place.split(".")
+
     def getter(obj: Obj) -> str:
         value: Any = obj
         for key in path:
             value = value.get(key)
             if value is None:
-                return default
-        if value is True:
-            return "true"
-        if value is False:
-            return "false"
-        return str(value)
+                return absent
+        return str(value).lower() if isinstance(value, bool) else str(value)
 
     return getter
 
@@ -53,45 +67,17 @@ def _source(obj: Obj) -> str:
     return (obj.get("source") or {}).get("component") or obj.get("reportingComponent") or ""
 
 
-_NAME = _get("metadata", "name")
-_NAMESPACE = _get("metadata", "namespace")
-
-_EVENT = {
-    **{f"involvedObject.{key}": _get("involvedObject", key) for key in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")},  # noqa: E501
-    "reason": _get("reason"),
-    "reportingComponent": _get("reportingComponent"),
-    "source": _source,
-    "type": _get("type"),
-}  # fmt: skip
-
-# (group, plural) -> field -> its value; metadata.name and metadata.namespace work everywhere
-_FIELDS: dict[tuple[str, str], dict[str, Getter]] = {
-    ("", "pods"): {
-        "spec.nodeName": _get("spec", "nodeName"),
-        "spec.restartPolicy": _get("spec", "restartPolicy"),
-        "spec.schedulerName": _get("spec", "schedulerName"),
-        "spec.serviceAccountName": _get("spec", "serviceAccountName"),
-        "spec.hostNetwork": _get("spec", "hostNetwork", default="false"),
-        "status.phase": _get("status", "phase"),
-        "status.podIP": _get("status", "podIP"),
-        "status.podIPs": _get("status", "podIP"),
-        "status.nominatedNodeName": _get("status", "nominatedNodeName"),
-    },
-    ("", "nodes"): {"spec.unschedulable": _get("spec", "unschedulable", default="false")},
-    ("", "namespaces"): {"status.phase": _get("status", "phase"), "name": _NAME},
-    ("", "secrets"): {"type": _get("type")},
-    ("", "services"): {"spec.clusterIP": _get("spec", "clusterIP"), "spec.type": _get("spec", "type")},
-    ("", "replicationcontrollers"): {"status.replicas": _get("status", "replicas", default="0")},
-    ("apps", "replicasets"): {"status.replicas": _get("status", "replicas", default="0")},
-    ("batch", "jobs"): {"status.successful": _get("status", "succeeded", default="0")},
-    ("", "events"): _EVENT,
-    ("events.k8s.io", "events"): {**_EVENT, **{f"regarding.{k.split('.')[1]}": v for k, v in _EVENT.items() if k.startswith("involved")}},
-}
-
-
-def _custom_fields(resource: Resource) -> dict[str, Getter]:
-    fields = (resource.crd_version or {}).get("selectableFields") or ()
-    return {f["jsonPath"].lstrip("."): _get(*f["jsonPath"].strip(".").split(".")) for f in fields}
+def _field(resource: Resource, field: str) -> Getter:
+    """What gets the value of a field. Raises StatusError 400 for one that cannot be selected by."""
+    if field in ("metadata.name", "metadata.namespace"):
+        return _getter(field)
+    if resource.custom:
+        selectable = (resource.crd_version or {}).get("selectableFields") or ()
+        if any(field == known["jsonPath"].lstrip(".") for known in selectable):
+            return _getter(field)
+    elif field in _FIELDS.get((resource.group, resource.plural), ()):
+        return _source if field == "source" else _getter(_PLACES.get(field, field), _ABSENT.get(field, ""))
+    raise bad_request(f"field label not supported: {field}")
 
 
 def field_matcher(resource: Resource, text: str) -> Callable[[Obj], bool] | None:
@@ -102,16 +88,7 @@ def field_matcher(resource: Resource, text: str) -> Callable[[Obj], bool] | None
         raise bad_request(str(err)) from err
     if not selector.requirements:
         return None
-    known = _custom_fields(resource) if resource.custom else _FIELDS.get((resource.group, resource.plural), {})
-    rules: list[tuple[Getter, str, bool]] = []
-    for requirement in selector.requirements:
-        field = requirement.field
-        getter = _NAME if field == "metadata.name" else known.get(field)
-        if getter is None and field == "metadata.namespace":
-            getter = _NAMESPACE
-        if getter is None:
-            raise bad_request(f"field label not supported: {field}")
-        rules.append((getter, requirement.value, requirement.negated))
+    rules = [(_field(resource, wanted.field), wanted.value, wanted.negated) for wanted in selector.requirements]
     if len(rules) == 1:
         getter, wanted, negated = rules[0]
         return lambda obj: (getter(obj) == wanted) != negated

@@ -11,41 +11,25 @@ from koord import seams
 from koord.api.selectors import from_label_selector
 from koord.api.times import format_time
 from koord.apiserver.admission.matching import CREATE, Attributes
-from koord.apiserver.errors import (
-    STALE,
-    bad_request,
-    conflict,
-    invalid,
-    invalid_value,
-    not_found,
-    plain,
-    too_many_requests,
-)
+from koord.apiserver.errors import STALE, bad_request, conflict, invalid, invalid_value, not_found, plain, too_many_requests
 from koord.apiserver.rest.context import check_preconditions, check_version, new_uid
 from koord.apiserver.rest.delete import delete_now, parse_options
 from koord.apiserver.rest.write import commit
 from koord.apiserver.schema.builtin import clean, schemas
 from koord.apiserver.schema.formats import now
-from koord.apiserver.store import Entry
+from koord.apiserver.store import Entry, Obj
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
     from koord.apiserver.rest.context import Options
 
-Obj = dict[str, Any]
 
 _CREATED: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 _AUTHENTICATION = "authentication.kubernetes.io/"
 _PDBS = "policy/poddisruptionbudgets"
 # evicted pods that a budget remembers until they are seen going; more than this is a sign of a broken controller
 _MAX_DISRUPTED = 2000
-
-
-def _pods(core: Core) -> Resource:
-    found = core.resources.by_path("", "v1", "pods")
-    assert found is not None
-    return found
 
 
 async def bind(core: Core, namespace: str, name: str, body: Obj, options: Options) -> Obj:
@@ -58,7 +42,7 @@ async def bind(core: Core, namespace: str, name: str, body: Obj, options: Option
         raise plain(500, f'target.kind: Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"')
     if not target.get("name"):
         raise plain(500, "target.name: Required value")
-    resource = _pods(core)
+    resource = core.resources.builtin("", "pods")
     entry = await _admitted(core, resource, core.entry(resource, namespace, name), "binding", body, options)
     meta = body.get("metadata") or {}
     stored = entry.obj
@@ -75,10 +59,7 @@ async def bind(core: Core, namespace: str, name: str, body: Obj, options: Option
     for key in ("annotations", "labels"):
         if meta.get(key):
             obj["metadata"].setdefault(key, {}).update(meta[key])
-    conditions = obj.setdefault("status", {}).setdefault("conditions", [])
-    scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now()}
-    at = next((i for i, condition in enumerate(conditions) if condition.get("type") == "PodScheduled"), len(conditions))
-    conditions[at : at + 1] = [scheduled]
+    set_condition(obj.setdefault("status", {}), {"type": "PodScheduled", "status": "True", "lastProbeTime": None})
     core.managed.on_update(resource, obj, stored, options, "")
     if not options.dry_run:
         core.store.bucket(resource.bucket).put(namespace, name, obj)
@@ -90,7 +71,8 @@ async def _admitted(core: Core, resource: Resource, entry: Entry, subresource: s
     if not (core.admission.has_webhooks or core.admission.policies.active):
         return entry
     attributes = Attributes(CREATE, resource, subresource, entry.namespace, entry.name, body, None, options)
-    await core.admission.review(attributes)
+    await core.admission.mutate(attributes)
+    await core.admission.validate(attributes)
     return core.entry(resource, entry.namespace, entry.name)
 
 
@@ -100,14 +82,16 @@ async def _admitted(core: Core, resource: Resource, entry: Entry, subresource: s
 async def evict(core: Core, namespace: str, name: str, body: Obj, options: Options) -> Obj:
     """POST pods/x/eviction: delete the pod if its disruption budgets allow it, else 429."""
     wanted = parse_options(body.get("deleteOptions") or {}, {})
-    resource = _pods(core)
+    resource = core.resources.builtin("", "pods")
     given = (body.get("metadata") or {}).get("name")
     if given != name:
         raise bad_request("name in URL does not match name in Eviction object")
     entry = await _admitted(core, resource, core.entry(resource, namespace, name), "eviction", body, options)
     pod = entry.obj
     dry_run = options.dry_run or "All" in (wanted.wire.get("dryRun") or ())
-    if not _may_ignore_budgets(pod):
+    # pods that do not run (any more, or yet) disrupt nobody
+    idle = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Pending")
+    if not idle and not pod["metadata"].get("deletionTimestamp"):
         _ask_budgets(core, pod, dry_run=dry_run)
     check_preconditions(resource, name, pod["metadata"], wanted.precondition_uid, wanted.precondition_rv)
     if not dry_run:
@@ -119,12 +103,12 @@ def _told(core: Core, resource: Resource, entry: Entry, options: Options) -> Ent
     """The pod with the condition that says why it goes."""
     obj = entry.copy()
     reason = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
-    _set_condition(obj.setdefault("status", {}), reason)
+    set_condition(obj.setdefault("status", {}), reason)
     core.managed.on_update(resource, obj, entry.obj, options, "status")
     return core.store.bucket(resource.bucket).put(entry.namespace, entry.name, obj)
 
 
-def _set_condition(status: Obj, condition: Obj) -> None:
+def set_condition(status: Obj, condition: Obj) -> None:
     """Replace or add a condition; the time of a transition stays where the status does."""
     conditions = status.setdefault("conditions", [])
     for i, old in enumerate(conditions):
@@ -135,12 +119,8 @@ def _set_condition(status: Obj, condition: Obj) -> None:
     conditions.append({**condition, "lastTransitionTime": now()})
 
 
-def _may_ignore_budgets(pod: Obj) -> bool:
-    """Pods that do not run (any more, or yet) disrupt nobody."""
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Pending") or bool(pod["metadata"].get("deletionTimestamp"))
-
-
-def _ready(pod: Obj) -> bool:
+def is_ready(pod: Obj) -> bool:
+    """Whether the condition Ready of a pod holds."""
     return any(c.get("type") == "Ready" and c.get("status") == "True" for c in (pod.get("status") or {}).get("conditions") or ())
 
 
@@ -157,7 +137,7 @@ def _ask_budgets(core: Core, pod: Obj, *, dry_run: bool) -> None:
     entry = found[0]
     budget = entry.obj
     status = budget.get("status") or {}
-    if not _ready(pod):
+    if not is_ready(pod):
         policy = (budget.get("spec") or {}).get("unhealthyPodEvictionPolicy") or "IfHealthyBudget"
         enough = status.get("currentHealthy", 0) >= status.get("desiredHealthy", 0) and status.get("desiredHealthy", 0) > 0
         if policy == "AlwaysAllow" or enough:
@@ -180,7 +160,7 @@ def _ask_budgets(core: Core, pod: Obj, *, dry_run: bool) -> None:
     obj["status"].setdefault("disruptedPods", {})[name] = now()
     if allowed == 1:
         spent = {"type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods", "message": ""}
-        _set_condition(obj["status"], {**spent, "observedGeneration": status.get("observedGeneration", 0)})
+        set_condition(obj["status"], {**spent, "observedGeneration": status.get("observedGeneration", 0)})
     bucket.put(entry.namespace, entry.name, obj)
 
 
@@ -258,7 +238,6 @@ async def write_scale(core: Core, resource: Resource, namespace: str, name: str,
 
 def finalize(core: Core, resource: Resource, name: str, body: Obj, options: Options) -> Entry:
     """PUT namespaces/x/finalize: set spec.finalizers; the last one to go takes a Terminating namespace with it."""
-    bucket = core.store.bucket(resource.bucket)
     entry = core.entry(resource, "", name)
     meta = body.get("metadata") or {}
     if meta.get("name") not in (None, "", name):
@@ -268,11 +247,7 @@ def finalize(core: Core, resource: Resource, name: str, body: Obj, options: Opti
     obj["spec"] = {k: v for k, v in (body.get("spec") or {}).items() if k == "finalizers" and v}
     if options.dry_run:
         return entry
-    if obj["metadata"].get("deletionTimestamp") and not obj["spec"].get("finalizers") and not obj["metadata"].get("finalizers"):
-        return core.finish_deletion(resource, entry, obj)
-    if obj == entry.obj:
-        return entry
-    return bucket.put("", name, obj)
+    return entry if obj == entry.obj else core.settle(resource, entry, obj)
 
 
 # -- serviceaccounts/token -----------------------------------------------------------------------------------------------------------

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 
 from koord.apiserver.admission.matching import CREATE, UPDATE, Attributes
-from koord.apiserver.errors import (
-    STALE,
-    Cause,
-    StatusError,
-    already_exists,
-    bad_request,
-    conflict,
-    invalid,
-    invalid_value,
-    not_found,
+from koord.apiserver.errors import STALE, Cause, StatusError, already_exists, bad_request, conflict, invalid, invalid_value, not_found
+from koord.apiserver.rest.context import (
+    Options,
+    check_identity,
+    check_version,
+    expected_version,
+    generated_name,
+    prepare_create,
+    prepare_update,
 )
-from koord.apiserver.rest.context import check_identity, check_version, expected_version, generated_name, prepare_create, prepare_update
 from koord.apiserver.schema import rules
 from koord.apiserver.schema.builtin import clean, schemas
-from koord.apiserver.store import Entry, make_key
+from koord.apiserver.store import Entry, Obj, make_key
 from koord.apiserver.strategies import Strategy, strategy
 from koord.apiserver.validation import names
 from koord.apiserver.wire import canonical
@@ -29,9 +27,7 @@ from koord.apiserver.wire import canonical
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
-    from koord.apiserver.rest.context import Options
 
-Obj = dict[str, Any]
 
 # an update whose object changes while a webhook thinks is done again, this often
 _RETRIES = 5
@@ -58,7 +54,7 @@ def decode(resource: Resource, obj: Obj, options: Options) -> None:
             raise undecodable(resource, err.message) from err
         obj.setdefault("metadata", {})
     if unknown:
-        report_unknown(resource, unknown, options)
+        _report_unknown(resource, unknown, options)
 
 
 def undecodable(resource: Resource, why: str) -> StatusError:
@@ -66,8 +62,7 @@ def undecodable(resource: Resource, why: str) -> StatusError:
     return bad_request(f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {why}')
 
 
-def report_unknown(resource: Resource, unknown: list[str], options: Options) -> None:
-    """Refuse, warn of, or ignore unknown fields."""
+def _report_unknown(resource: Resource, unknown: list[str], options: Options) -> None:
     if resource.custom:
         unknown.sort()
     texts = [f'unknown field "{field}"' for field in unknown]
@@ -77,10 +72,13 @@ def report_unknown(resource: Resource, unknown: list[str], options: Options) -> 
         options.warnings.extend(texts)
 
 
-def apply_defaults(resource: Resource, obj: Obj) -> None:
-    """Set the defaults of a built-in kind, in place."""
+def stored_form(resource: Resource, obj: Obj) -> Obj:
+    """A decoded object as it is stored, with the defaults of a built-in kind."""
+    if resource.from_wire is not None:
+        obj = resource.from_wire(obj)
     if resource.type is not None:
         rules.fill(resource.type, obj)
+    return obj
 
 
 def check(resource: Resource, obj: Obj, causes: list[Cause], old: Obj | None = None) -> None:
@@ -97,9 +95,6 @@ def check(resource: Resource, obj: Obj, causes: list[Cause], old: Obj | None = N
         return
     if resource.type is not None:
         rules.check(resource.type, obj, causes)
-    extra = strategy(resource.group, resource.kind).check
-    if extra is not None:
-        extra(obj, causes)
 
 
 # -- create --------------------------------------------------------------------------------------------------------------------------
@@ -112,35 +107,27 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     plan = strategy(resource.group, resource.kind)
     if plan.warning:
         options.warnings.append(plan.warning)
-    meta = obj["metadata"]
-    if meta.get("resourceVersion"):
+    if obj["metadata"].get("resourceVersion"):
         raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
-    if resource.from_wire is not None:
-        obj = resource.from_wire(obj)
-    apply_defaults(resource, obj)
-    attributes = Attributes(CREATE, resource, "", namespace, meta.get("name") or "", obj, None, options)
-    core.managed.before_create(resource, obj, options)
-    core.admission.mutate(attributes)
-    if core.admission.has_webhooks:
-        # webhooks see what the client sent: no uid yet, and no name where it is still to be generated
-        await core.admission.webhooks.mutate(attributes)
-        obj = attributes.require_object()
-        _after_mutation(resource, obj)
-        meta = obj["metadata"]
+    obj = stored_form(resource, obj)
+    # what a client sends as managedFields counts for nothing on create
+    obj["metadata"].pop("managedFields", None)
+    attributes = Attributes(CREATE, resource, "", namespace, obj["metadata"].get("name") or "", obj, None, options)
+    # webhooks see what the client sent: no uid yet, and no name where it is still to be generated
+    obj = await _admitted(core, attributes, obj)
+    meta = obj["metadata"]
     generated = not meta.get("name") and bool(meta.get("generateName"))
     prepare_create(resource, meta)
     attributes.name = meta.get("name") or ""
     _prepare_create_status(resource, plan, obj)
-    obj = _canonical(resource, obj)
+    obj = canonical(obj, resource.kind, resource.stored_as)
     core.managed.on_create(resource, obj, options)
     causes: list[Cause] = []
     check(resource, obj, causes)
     if causes:
         raise invalid(resource.kind, resource.group, obj["metadata"].get("name") or "", causes)
     attributes.obj = obj
-    core.admission.validate(attributes)
-    if core.admission.has_webhooks:
-        await core.admission.webhooks.validate(attributes)
+    await core.admission.validate(attributes)
     charges = core.admission.quotas.check(attributes)
     final = obj["metadata"]["name"]
     bucket = core.store.bucket(resource.bucket)
@@ -157,31 +144,14 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     return bucket.put(namespace, final, obj)
 
 
-def _canonical(resource: Resource, obj: Obj) -> Obj:
-    kind, api_version = (resource.kind, resource.api_version)
-    if resource.from_wire is not None:
-        kind, api_version = obj["kind"], obj["apiVersion"]
-    elif resource.crd is not None:
-        api_version = storage_api_version(resource)
-    return canonical(obj, kind, api_version)
-
-
-def storage_api_version(resource: Resource) -> str:
-    """The apiVersion that objects of a custom resource are stored under."""
-    assert resource.crd is not None
-    version = next(v["name"] for v in resource.crd["spec"]["versions"] if v.get("storage"))
-    return f"{resource.group}/{version}"
-
-
-def _after_mutation(resource: Resource, obj: Obj) -> None:
-    """What webhooks return is decoded and defaulted like what clients send."""
-    unknown: list[str] = []
-    if resource.structural is not None:
-        resource.structural.prune(obj, None, unknown, root=True)
-        resource.structural.fill(obj)
-    elif resource.type is not None and resource.from_wire is None:
-        clean(resource.type, obj, None, unknown)
-        apply_defaults(resource, obj)
+async def _admitted(core: Core, attributes: Attributes, obj: Obj) -> Obj:
+    """The object after what may change it. What webhooks return is decoded and defaulted like what clients send."""
+    await core.admission.mutate(attributes)
+    changed = attributes.require_object()
+    if changed is not obj and attributes.resource.from_wire is None:
+        decode(attributes.resource, changed, Options(field_validation="Ignore"))
+        return stored_form(attributes.resource, changed)
+    return changed
 
 
 def _prepare_create_status(resource: Resource, plan: Strategy, obj: Obj) -> None:
@@ -212,9 +182,7 @@ async def replace(
     """PUT. Returns the stored entry and whether it was created."""
     check_identity(resource, obj, namespace, name)
     decode(resource, obj, options)
-    if resource.from_wire is not None:
-        obj = resource.from_wire(obj)
-    apply_defaults(resource, obj)
+    obj = stored_form(resource, obj)
     bucket = core.store.bucket(resource.bucket)
     frozen = orjson.dumps(obj) if core.admission.has_webhooks else b""
     for _ in range(_RETRIES):
@@ -253,29 +221,23 @@ async def commit(
     if not applied:
         core.managed.on_update(resource, obj, stored, options, subresource)
     attributes = Attributes(UPDATE, resource, subresource, old.namespace, old.name, obj, stored, options)
-    core.admission.mutate(attributes)
-    if core.admission.has_webhooks:
-        before = orjson.dumps(obj)
-        await core.admission.webhooks.mutate(attributes)
-        obj = attributes.require_object()
-        if orjson.dumps(obj) != before:
-            _after_mutation(resource, obj)
-            obj = merge_parts(resource, obj, stored, subresource)
+    admitted = await _admitted(core, attributes, obj)
+    if admitted is not obj:
+        obj = merge_parts(resource, admitted, stored, subresource)
     _bump_generation(resource, obj, stored, subresource)
-    obj = _canonical(resource, obj)
+    obj = canonical(obj, resource.kind, resource.stored_as)
     check(resource, obj, causes, stored)
-    check_update = strategy(resource.group, resource.kind).check_update
-    if check_update is not None and not resource.custom and not subresource:
-        check_update(obj, stored, causes)
-    check_part = strategy(resource.group, resource.kind).check_part
-    if check_part is not None and subresource and not causes:
-        check_part(subresource, obj, stored, causes)
+    plan = strategy(resource.group, resource.kind)
+    if resource.type is not None and not subresource:
+        rules.check_update(resource.type, obj, stored, causes)
+        if plan.check_update is not None:
+            plan.check_update(obj, stored, causes)
+    if plan.check_part is not None and subresource and not causes:
+        plan.check_part(subresource, obj, stored, causes)
     if causes:
         raise invalid(resource.kind, resource.group, old.name, causes)
     attributes.obj = obj
-    core.admission.validate(attributes)
-    if core.admission.has_webhooks:
-        await core.admission.webhooks.validate(attributes)
+    await core.admission.validate(attributes)
     bucket = core.store.bucket(resource.bucket)
     if bucket.entries.get(old.key) is not old:
         return None
@@ -284,10 +246,8 @@ async def commit(
     charges = core.admission.quotas.check(attributes)
     if options.dry_run:
         return transient(core, old.namespace, old.name, obj)
-    if deleted_by_update(resource, obj):
-        return core.finish_deletion(resource, old, obj)
     core.admission.quotas.take(charges)
-    return bucket.put(old.namespace, old.name, obj)
+    return core.settle(resource, old, obj)
 
 
 def same_object(new: Obj, old: Obj) -> bool:
@@ -327,9 +287,8 @@ def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> 
             obj["status"] = stored["status"]
         else:
             obj.pop("status", None)
-    update = strategy(resource.group, resource.kind).update if not resource.custom else None
-    if update is not None:
-        update(obj, stored)
+    if strategy(resource.group, resource.kind).keeps_spec:
+        obj["spec"] = stored.get("spec", {})
     return obj
 
 
@@ -364,11 +323,3 @@ def _bump_generation(resource: Resource, obj: Obj, stored: Obj, subresource: str
         if key not in ignored and obj.get(key) != stored.get(key):
             obj["metadata"]["generation"] = stored["metadata"].get("generation", 0) + 1
             return
-
-
-def deleted_by_update(resource: Resource, obj: Obj) -> bool:
-    """An object whose deletion waited for its finalizers goes when the last one does."""
-    meta = obj["metadata"]
-    if not meta.get("deletionTimestamp") or meta.get("finalizers") or meta.get("deletionGracePeriodSeconds", 0):
-        return False
-    return not (resource.kind == "Namespace" and not resource.group and (obj.get("spec") or {}).get("finalizers"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ import orjson
 from koord.api.quantity import Quantity, QuantityError
 from koord.apiserver.errors import StatusError, bad_request
 from koord.apiserver.schema.formats import canonical_time
+from koord.apiserver.store import Obj
 
-Obj = dict[str, Any]
 # a path is a chain (parent, key); it becomes text only for an error
 Path_ = tuple[Any, str | int] | None
 
@@ -43,32 +44,28 @@ _PLAIN_INTS = frozenset(
 )  # fmt: skip
 
 
-class Field:
-    """One field of a type. `code` as in `generate.py`; `node` for a struct, `item` for lists and maps."""
-
-    __slots__ = ("code", "drop", "item", "name", "node", "required")
-
-    def __init__(self, name: str, code: str, *, required: bool) -> None:
-        self.name = name
-        self.code = code
-        self.required = required
-        self.node: TypeNode | None = None
-        self.item: Field | None = None
-        # the value that means "absent"
-        self.drop: Any = _NOTHING
-
-
 _NOTHING = object()
 
 
+@dataclass(slots=True, eq=False)
+class Field:
+    """One field of a type. `code` as in `generate.py`; `node` for a struct, `item` for lists and maps."""
+
+    name: str
+    code: str
+    required: bool
+    node: TypeNode | None = None
+    item: Field | None = None
+    # the value that means "absent"
+    drop: Any = _NOTHING
+
+
+@dataclass(slots=True, eq=False)
 class TypeNode:
     """A struct: its fields by wire name."""
 
-    __slots__ = ("fields", "name")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.fields: dict[str, Field] = {}
+    name: str
+    fields: dict[str, Field] = field(default_factory=dict)
 
 
 class Schemas:
@@ -97,23 +94,23 @@ class Schemas:
         required = text.endswith("!")
         text = text.rstrip("!")
         code = text[0] if len(text) == 1 or text[0] in "[{" else "r"
-        field = Field(name, code, required=required)
+        made = Field(name, code, required)
         if code in "[{":
-            field.item = self._field("", text[1:])
+            made.item = self._field("", text[1:])
         elif code == "r":
-            field.node = self.type(text)
+            made.node = self.type(text)
         if not required:
             if code == "[":
-                field.drop = []
+                made.drop = []
             elif code == "{":
-                field.drop = {}
+                made.drop = {}
             elif code == "s" and name and name not in _KEPT_STRINGS:
-                field.drop = ""
+                made.drop = ""
             elif code == "b" and name in _PLAIN_BOOLS:
-                field.drop = False
+                made.drop = False
             elif code == "i" and name in _PLAIN_INTS:
-                field.drop = 0
-        return field
+                made.drop = 0
+        return made
 
 
 @lru_cache(maxsize=1)

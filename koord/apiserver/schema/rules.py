@@ -3,13 +3,16 @@
 The table has JSON Schema's words where it has one: `default` (with `when`: only beside these values of other fields), `required` (true, or
 the text of the refusal), `enum` (for lists: of each item), `range` (least, and greatest), `name` (the rule for it), `selector`. `says` is
 the text for a value out of its range; what is `optional` may be absent, and else absence counts as 0 or "". A field with a dot is that of
-a member. Functions register for a type with `defaulting` and `checking`, and run after the rules of the table wherever that type appears.
+a member. Of a stored object what is `immutable` never changes, and what may be set `once` not again (true, or the text of the refusal;
+`shown` is the field that it names). Functions register for a type with `defaulting` and `checking`, and run after the rules of the table
+wherever that type appears.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -17,11 +20,11 @@ from typing import Any
 import orjson
 
 from koord.api.selectors import SelectorError, from_label_selector
-from koord.apiserver.errors import Cause, invalid_value, not_supported, required
+from koord.apiserver.errors import Cause, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.schema.builtin import Path_, TypeNode, path_text
+from koord.apiserver.store import Obj
 from koord.apiserver.validation.names import dns_label
 
-Obj = dict[str, Any]
 Default = Callable[[Obj], None]
 Check = Callable[[Obj, Path_, list[Cause]], None]
 """(object, its place, causes)"""
@@ -56,15 +59,13 @@ def _table() -> dict[str, dict[str, Obj]]:
     return table
 
 
+@dataclass(slots=True)
 class _Plan:
     """What is done with a type, and the fields below which there is more to do."""
 
-    __slots__ = ("below", "hook", "rows")
-
-    def __init__(self, rows: list[Any], hook: Callable[..., None] | None) -> None:
-        self.rows = rows
-        self.hook = hook
-        self.below: list[tuple[str, _Plan]] = []
+    rows: list[Any]
+    hook: Callable[..., None] | None
+    below: list[tuple[str, _Plan]] = field(default_factory=list)
 
 
 class _Plans:
@@ -137,10 +138,13 @@ def _fill(plan: _Plan, obj: Obj) -> None:
 # -- checks --------------------------------------------------------------------------------------------------------------------------
 
 
+_NOT_CHECKED = {"default", "when", "immutable", "once", "shown"}
+
+
 def _check_rows(node: TypeNode) -> list[Any]:
     """(field, a quick look that says yes to most values that are right, the rule)."""
     rows = _table().get(node.name, {})
-    return [(name, _quick(node, name, row), row) for name, row in rows.items() if row.keys() - {"default", "when"}]
+    return [(name, _quick(node, name, row), row) for name, row in rows.items() if row.keys() - _NOT_CHECKED]
 
 
 def _quick(node: TypeNode, name: str, rule: Obj) -> Callable[[Any], Any]:
@@ -149,7 +153,7 @@ def _quick(node: TypeNode, name: str, rule: Obj) -> Callable[[Any], Any]:
     if "range" in rule:
         least, most = rule["range"][0], (*rule["range"], float("inf"))[1]
         return lambda value: value is not None and least <= value <= most
-    return bool if rule.keys() <= {"required", "default"} else lambda value: False
+    return bool if rule.keys() <= {"required", *_NOT_CHECKED} else lambda value: False
 
 
 _CHECKING = _Plans(_check_rows, _CHECKS)
@@ -161,10 +165,10 @@ def check(node: TypeNode, obj: Obj, causes: list[Cause]) -> None:
 
 
 def _check(plan: _Plan, obj: Obj, path: Path_, causes: list[Cause]) -> None:
-    for field, quick, rule in plan.rows:
-        value = obj.get(field)
+    for name, quick, rule in plan.rows:
+        value = obj.get(name)
         if not quick(value):
-            _field(rule, value, (path, field), causes)
+            _field(rule, value, (path, name), causes)
     for key, below in plan.below:
         inner = obj.get(key)
         if inner is None:
@@ -208,3 +212,19 @@ def _range(rule: Obj, value: int, path: Path_, causes: list[Cause]) -> None:
     if value < least or (greatest and value > greatest[0]):
         usual = f"must be between {least} and {greatest[0]}, inclusive" if greatest else f"must be greater than or equal to {least}"
         causes.append(invalid_value(path_text(path), value, rule.get("says", usual)))
+
+
+def check_update(node: TypeNode, new: Obj, old: Obj, causes: list[Cause]) -> None:
+    """Add a cause for each field of a stored object that changes and may not."""
+    for name, row in _table().get(node.name, {}).items():
+        refusal = row.get("immutable") or row.get("once")
+        if refusal is None:
+            continue
+        before: Any = old
+        after: Any = new
+        for key in name.split("."):
+            before, after = (before or {}).get(key), (after or {}).get(key)
+        if (before or None) == (after or None) or ("once" in row and not before):
+            continue
+        path = row.get("shown", name)
+        causes.append(invalid_value(path, after, "field is immutable") if refusal is True else field_forbidden(path, refusal))

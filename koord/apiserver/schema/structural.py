@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import math
 import operator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
 from koord.apiserver.errors import Cause, duplicate, invalid_value, not_supported, required, type_invalid
 from koord.apiserver.schema.builtin import Path_, path_text
 from koord.apiserver.schema.formats import FORMATS
-
-Obj = dict[str, Any]
+from koord.apiserver.store import Obj
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
@@ -76,73 +76,50 @@ class Structural:
         self.has_defaults: bool = self.has_default or any(b.has_defaults for b in self.below)
         self.has_rules: bool = bool(raw.get("x-kubernetes-validations")) or any(b.has_rules for b in self.below)
 
-    # -- pruning -----------------------------------------------------------------------------------------------------------------
+    def inside(self, value: Any) -> Iterator[tuple[str | int, Any, Structural]]:
+        """(key or index, value, its node) of what a value holds and the schema specifies."""
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                node = self.props.get(key, self.additional)
+                if isinstance(node, Structural):
+                    yield key, inner, node
+        elif isinstance(value, list) and self.items is not None:
+            for at, item in enumerate(value):
+                yield at, item, self.items
 
-    def prune(self, value: Any, path: Path_, unknown: list[str], *, root: bool = False, preserve: bool = False) -> None:
+    # -- decoding ----------------------------------------------------------------------------------------------------------------
+
+    def prune(self, value: Any, path: Path_, unknown: list[str], *, root: bool = False) -> None:
         """Drop fields that the schema does not know, in place; their paths go to `unknown`.
 
         Under x-kubernetes-preserve-unknown-fields unknown fields stay, and only specified fields are looked into again.
         """
-        if isinstance(value, list):
-            if self.items is not None:
-                for i, item in enumerate(value):
-                    self.items.prune(item, (path, i), unknown)
-            return
-        if not isinstance(value, dict):
-            return
-        keep = preserve or self.preserve
-        gone: list[str] = []
-        for key, inner in value.items():
-            if (root or self.embedded) and key in _ROOT_KEYS:
-                continue
-            prop = self.props.get(key)
-            if prop is not None:
-                prop.prune(inner, (path, key), unknown)
-            elif isinstance(self.additional, Structural):
-                self.additional.prune(inner, (path, key), unknown)
-            elif not keep and self.additional is not True:
+        own = _ROOT_KEYS if root or self.embedded else ()
+        if isinstance(value, dict) and not self.preserve and not self.additional:
+            for key in [key for key in value if key not in self.props and key not in own]:
                 unknown.append(path_text((path, key)))
-                gone.append(key)
-        for key in gone:
-            del value[key]
-
-    # -- defaulting --------------------------------------------------------------------------------------------------------------
+                del value[key]
+        for at, inner, node in self.inside(value):
+            if at not in own:
+                node.prune(inner, (path, at), unknown)
 
     def fill(self, value: Any) -> None:
         """Set defaults, in place; a null where null is not allowed and a default exists becomes the default."""
         if not self.has_defaults:
             return
-        if isinstance(value, dict):
-            for key, prop in self.props.items():
-                if prop.has_default and (key not in value or (value[key] is None and not prop.nullable)):
-                    value[key] = copy.deepcopy(prop.default)
-                if prop.has_defaults and key in value:
-                    prop.fill(value[key])
-            if isinstance(self.additional, Structural) and self.additional.has_defaults:
-                for key, inner in value.items():
-                    if key not in self.props:
-                        self.additional.fill(inner)
-        elif isinstance(value, list) and self.items is not None:
-            for inner in value:
-                self.items.fill(inner)
+        for key, prop in self.props.items() if isinstance(value, dict) else ():
+            if prop.has_default and (key not in value or (value[key] is None and not prop.nullable)):
+                value[key] = copy.deepcopy(prop.default)
+        for _, inner, node in self.inside(value):
+            node.fill(inner)
 
     def drop_nulls(self, value: Any) -> None:
         """Nulls of fields that may not be null are as good as absent."""
-        if isinstance(value, dict):
-            gone = [
-                k for k, v in value.items() if v is None and k in self.props and not self.props[k].nullable and not self.props[k].preserve
-            ]
-            for key in gone:
+        for key, prop in self.props.items() if isinstance(value, dict) else ():
+            if key in value and value[key] is None and not prop.nullable and not prop.preserve:
                 del value[key]
-            for key, inner in value.items():
-                prop = self.props.get(key)
-                if prop is not None:
-                    prop.drop_nulls(inner)
-                elif isinstance(self.additional, Structural):
-                    self.additional.drop_nulls(inner)
-        elif isinstance(value, list) and self.items is not None:
-            for inner in value:
-                self.items.drop_nulls(inner)
+        for _, inner, node in self.inside(value):
+            node.drop_nulls(inner)
 
     # -- validation --------------------------------------------------------------------------------------------------------------
 
@@ -150,14 +127,14 @@ class Structural:
         """Add one cause for each violation."""
         if value is None:
             if not (self.nullable or (not self.type and not self.int_or_string)):
-                causes.append(self._wrong_type(value, path))
+                causes.append(_of_type(value, path, self.type))
             return
         if self.int_or_string:
             if type(value) not in (int, str):
                 causes.append(_of_type(value, path, "integer,string"))
                 return
         elif self.type and not self._is(value):
-            causes.append(self._wrong_type(value, path))
+            causes.append(_of_type(value, path, self.type))
             return
         raw = self.raw
         if "enum" in raw and value not in raw["enum"]:
@@ -170,6 +147,8 @@ class Structural:
             self._array(value, path, causes)
         elif isinstance(value, dict):
             self._object(value, path, causes)
+        for key, inner, node in self.inside(value):
+            node.validate(inner, (path, key), causes)
         self._junctors(value, path, causes)
 
     def _is(self, value: Any) -> bool:
@@ -179,9 +158,6 @@ class Structural:
         if kind is float and self.type == "integer":
             return math.isfinite(value) and value == int(value)
         return kind in _TYPES.get(self.type, ())
-
-    def _wrong_type(self, value: Any, path: Path_) -> Cause:
-        return _of_type(value, path, self.type)
 
     def _string(self, value: str, path: Path_, causes: list[Cause]) -> None:
         raw, where = self.raw, path_text(path)
@@ -211,51 +187,31 @@ class Structural:
 
     def _array(self, value: list[Any], path: Path_, causes: list[Cause]) -> None:
         raw, where = self.raw, path_text(path)
-        if "maxItems" in raw and len(value) > raw["maxItems"]:
-            causes.append(Cause("FieldValueTooMany", where, f"Too many: {len(value)}: must have at most {raw['maxItems']} items"))
-        if "minItems" in raw and len(value) < raw["minItems"]:
-            causes.append(invalid_value(where, len(value), f"{where} in body should have at least {raw['minItems']} items"))
-        if raw.get("uniqueItems") or raw.get("x-kubernetes-list-type") == "set":
-            seen: list[Any] = []
-            for i, item in enumerate(value):
-                if item in seen:
-                    causes.append(duplicate(f"{where}[{i}]", item))
-                seen.append(item)
-        elif raw.get("x-kubernetes-list-type") == "map":
-            self._list_map(value, where, causes)
-        if self.items is not None:
-            for i, item in enumerate(value):
-                self.items.validate(item, (path, i), causes)
-
-    def _list_map(self, value: list[Any], where: str, causes: list[Cause]) -> None:
-        keys = self.raw.get("x-kubernetes-list-map-keys") or []
-        seen: list[dict[str, Any]] = []
-        for i, item in enumerate(value):
-            if not isinstance(item, dict):
-                continue
-            ident = {k: item.get(k) for k in keys}
-            if ident in seen:
-                causes.append(duplicate(f"{where}[{i}]", ident))
-            seen.append(ident)
+        self._sized(value, "Items", where, causes)
+        kind = "set" if raw.get("uniqueItems") else raw.get("x-kubernetes-list-type")
+        seen: list[Any] = []
+        for i, item in enumerate(value if kind in ("map", "set") else ()):
+            if kind == "map":
+                if not isinstance(item, dict):
+                    continue
+                item = {key: item.get(key) for key in raw.get("x-kubernetes-list-map-keys") or ()}
+            if item in seen:
+                causes.append(duplicate(f"{where}[{i}]", item))
+            seen.append(item)
 
     def _object(self, value: Obj, path: Path_, causes: list[Cause]) -> None:
-        raw, where = self.raw, path_text(path)
         for key in ("apiVersion", "kind") if self.embedded else ():
             if not value.get(key):
                 causes.append(required(path_text((path, key)), "must not be empty"))
-        for key in self.required:
-            if key not in value:
-                causes.append(required(path_text((path, key))))
-        if "maxProperties" in raw and len(value) > raw["maxProperties"]:
-            causes.append(Cause("FieldValueTooMany", where, f"Too many: {len(value)}: must have at most {raw['maxProperties']} items"))
-        if "minProperties" in raw and len(value) < raw["minProperties"]:
-            causes.append(invalid_value(where, len(value), f"{where} in body should have at least {raw['minProperties']} properties"))
-        for key, inner in value.items():
-            prop = self.props.get(key)
-            if prop is not None:
-                prop.validate(inner, (path, key), causes)
-            elif isinstance(self.additional, Structural):
-                self.additional.validate(inner, (path, key), causes)
+        causes += [required(path_text((path, key))) for key in self.required if key not in value]
+        self._sized(value, "Properties", path_text(path), causes)
+
+    def _sized(self, value: list[Any] | Obj, what: str, where: str, causes: list[Cause]) -> None:
+        most, least = self.raw.get(f"max{what}", math.inf), self.raw.get(f"min{what}", 0)
+        if len(value) > most:
+            causes.append(Cause("FieldValueTooMany", where, f"Too many: {len(value)}: must have at most {most} items"))
+        if len(value) < least:
+            causes.append(invalid_value(where, len(value), f"{where} in body should have at least {least} {what.lower()}"))
 
     def _junctors(self, value: Any, path: Path_, causes: list[Cause]) -> None:
         raw, where = self.raw, path_text(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -9,42 +10,38 @@ import orjson
 
 from koord.apiserver.errors import STALE, Cause, StatusError, bad_request, conflict, invalid, not_found, required
 from koord.apiserver.rest.context import check_identity, check_version
-from koord.apiserver.schema.builtin import schemas
+from koord.apiserver.schema.builtin import Path_, path_text, schemas
 from koord.apiserver.schema.formats import now
-from koord.apiserver.ssa import records, typed
-from koord.apiserver.ssa.records import APPLY, UPDATE, Record
+from koord.apiserver.ssa import fields as sets
+from koord.apiserver.ssa.fields import APPLY, UPDATE, Fields, Path, Record
 from koord.apiserver.ssa.schema import CustomRoot, Shape, of_type
+from koord.apiserver.store import Entry, Obj
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
     from koord.apiserver.rest.context import Options
     from koord.apiserver.schema.structural import Structural
-    from koord.apiserver.store import Entry
 
-Obj = dict[str, Any]
-FieldSet = dict[str, Any]
 
 _RETRIES = 5
 BEFORE_FIRST_APPLY = "before-first-apply"
-# metadata that belongs to the server: nobody manages it
-_SERVER_META = (
-    "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generation", "managedFields", "name", "namespace",
-    "resourceVersion", "selfLink", "uid",
+# what nobody manages: the identity of an object, and metadata that belongs to the server
+_UNMANAGED = frozenset({"f:apiVersion", "f:kind"})
+_SERVER_META = frozenset(
+    f"f:{key}"
+    for key in (
+        "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generation", "managedFields", "name", "namespace",
+        "resourceVersion", "selfLink", "uid",
+    )
 )  # fmt: skip
 _FREE = Shape("map")
 _BUSY = frozenset({"/pods", "/events", "coordination.k8s.io/leases"})
 
 
-def strip(fields: FieldSet) -> FieldSet:
-    """Without what no manager owns: kind, apiVersion, and the server's part of metadata."""
-    out = {k: v for k, v in fields.items() if k not in ("f:apiVersion", "f:kind", records.SELF)}
-    meta = out.pop("f:metadata", None)
-    if meta:
-        kept = {k: v for k, v in meta.items() if k[2:] not in _SERVER_META and k != records.SELF}
-        if kept:
-            out = {"f:metadata": kept, **out}
-    return out
+def strip(fields: Iterable[Path]) -> Fields:
+    """Without what no manager owns."""
+    return frozenset(p for p in fields if p[0] not in _UNMANAGED and not (p[0] == "f:metadata" and (len(p) == 1 or p[1] in _SERVER_META)))
 
 
 class FieldManagement:
@@ -73,18 +70,14 @@ class FieldManagement:
 
     # -- create and update -------------------------------------------------------------------------------------------------------
 
-    def before_create(self, resource: Resource, obj: Obj, options: Options) -> None:
-        """What a client sends as managedFields counts for nothing on create."""
-        obj["metadata"].pop("managedFields", None)
-
     def on_create(self, resource: Resource, obj: Obj, options: Options) -> None:
         """Whoever creates an object owns all that it says."""
         if options.applied is not None or self._lazy(resource):
             if options.applied is not None:
-                records.write(obj["metadata"], options.applied)
+                sets.write(obj["metadata"], options.applied)
             return
         view = self._without_status(resource, obj)
-        fields = strip(typed.all_fields(view, self.shape(resource), top=True))
+        fields = strip(sets.members(view, self.shape(resource), whole=True))
         if fields:
             entry = Record(options.manager(), UPDATE, resource.api_version, "", fields, now())
             obj["metadata"]["managedFields"] = [entry.wire()]
@@ -99,33 +92,23 @@ class FieldManagement:
         """The fields that an update changes become the updater's; the fields that it removes nobody's."""
         meta, before = obj["metadata"], stored["metadata"]
         given, known = meta.get("managedFields"), before.get("managedFields")
-        if (given is not None and not given) or given == [{}]:
-            # an explicit reset
+        if given == [{}] or not (known if given is None else given):
+            # an explicit reset; or an object without managers, which is tracked again from the next apply on
             meta.pop("managedFields", None)
             return
-        if not known and not given:
-            # an object without managers is tracked again from the next apply on
-            meta.pop("managedFields", None)
-            return
-        current = records.read({"managedFields": given if given is not None else known})
-        changed, removed = typed.compare(stored, obj, self.shape(resource))
-        changed, removed = strip(changed), strip(removed)
-        if not changed and not removed:
-            if current or known is not None:
-                records.write(meta, current)
-            return
-        mine = Record(options.manager(), UPDATE, resource.api_version, subresource, {})
-        out: list[Record] = []
-        for record in current:
-            if record.key == mine.key:
-                mine = record
-                continue
-            record.fields = records.difference(records.difference(record.fields, changed), removed)
-            out.append(record)
-        fields = records.difference(records.union(mine.fields, changed), removed)
-        if fields != mine.fields:
-            mine = Record(mine.manager, UPDATE, resource.api_version, subresource, fields, now())
-        records.write(meta, [*out, mine])
+        current = sets.read(known if given is None else given)
+        changed, removed = (strip(fields) for fields in sets.compare(stored, obj, self.shape(resource)))
+        mine = Record(options.manager(), UPDATE, resource.api_version, subresource, frozenset())
+        if changed or removed:
+            mine = next((record for record in current if record.key == mine.key), mine)
+            current = [record for record in current if record.key != mine.key]
+            for record in current:
+                record.fields = record.fields - changed - removed
+            fields = (mine.fields | changed) - removed
+            if fields != mine.fields:
+                mine = Record(mine.manager, UPDATE, resource.api_version, subresource, fields, now())
+            current.append(mine)
+        sets.write(meta, current)
 
     # -- apply -------------------------------------------------------------------------------------------------------------------
 
@@ -159,7 +142,7 @@ class FieldManagement:
     async def _apply_once(
         self, resource: Resource, namespace: str, name: str, patch: Obj, options: Options, subresource: str
     ) -> tuple[Entry, bool] | None:
-        from koord.apiserver.rest.write import apply_defaults, commit, create, decode
+        from koord.apiserver.rest.write import commit, create, decode, stored_form
         from koord.apiserver.wire import obj_of
 
         shape = self.shape(resource)
@@ -170,7 +153,7 @@ class FieldManagement:
             patch = {k: v for k, v in patch.items() if k in ("kind", "apiVersion", "metadata", "status")}
         elif resource.status_subresource:
             patch.pop("status", None)
-        owned = strip(typed.to_set(wanted, shape))
+        owned = strip(sets.members(wanted, shape, applied=True))
         mine = Record(options.field_manager, APPLY, resource.api_version, subresource, owned, now())
         if old is None:
             if subresource:
@@ -189,55 +172,46 @@ class FieldManagement:
                 options.applied = None
         live = obj_of(old, resource)
         check_version(resource, name, patch["metadata"], live["metadata"])
-        current = records.read(live["metadata"])
-        if not current and not live["metadata"].get("managedFields"):
-            fields = strip(typed.all_fields(live, shape, top=True))
+        managed = live["metadata"].get("managedFields") or ()
+        current = sets.read(managed)
+        if not managed:
+            fields = strip(sets.members(live, shape, whole=True))
             current = [Record(BEFORE_FIRST_APPLY, UPDATE, resource.api_version, "", fields, now())]
-        merged = typed.merge(live, patch, shape)
-        changed, _ = typed.compare(live, merged, shape)
+        merged = sets.merge(live, patch, shape)
+        changed, _ = sets.compare(live, merged, shape)
         others = self._settle(resource, name, strip(changed), current, mine, options)
         previous = next((r for r in current if r.key == mine.key), None)
         if previous is not None:
-            merged = self._prune(merged, previous.fields, owned, others, shape)
+            merged = _pruned(merged, previous.fields, owned, others, shape)
             if previous.fields == owned and previous.api_version == mine.api_version:
                 mine.time = previous.time
         merged = orjson.loads(orjson.dumps(merged))
         merged["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"]
         decode(resource, merged, options)
-        if resource.from_wire is not None:
-            merged = resource.from_wire(merged)
-        apply_defaults(resource, merged)
-        records.write(merged["metadata"], [*others, mine])
+        merged = stored_form(resource, merged)
+        sets.write(merged["metadata"], [*others, mine])
         entry = await commit(self.core, resource, old, merged, options, subresource, applied=True)
         return None if entry is None else (entry, False)
 
     def _settle(
-        self, resource: Resource, name: str, changed: FieldSet, current: list[Record], mine: Record, options: Options
+        self, resource: Resource, name: str, changed: Fields, current: list[Record], mine: Record, options: Options
     ) -> list[Record]:
         """The other managers after this apply. Raises 409 when it would change what they own, unless forced."""
         others = [r for r in current if r.key != mine.key]
-        clashes: list[tuple[Record, FieldSet]] = []
-        for record in others:
-            both = records.intersection(record.fields, changed)
-            if both:
-                clashes.append((record, both))
+        clashes = [(r, both) for r in others if (both := r.fields & changed)]
         if clashes and not options.force:
-            raise _conflict_error(resource, clashes)
+            raise _conflict_error(clashes)
         for record, both in clashes:
-            record.fields = records.difference(record.fields, both)
+            record.fields -= both
         return others
 
-    def _prune(self, merged: Obj, previous: FieldSet, wanted: FieldSet, others: list[Record], shape: Shape) -> Obj:
-        """Remove what this manager applied before and no longer does, unless somebody else owns it."""
-        gone = records.difference(previous, wanted)
-        owned: FieldSet = {}
-        for record in others:
-            owned = records.union(owned, record.fields)
-        gone = typed.protect(gone, records.union(owned, wanted))
-        if not gone:
-            return merged
-        out: Obj = typed.remove(merged, gone, shape)
-        return out
+
+def _pruned(merged: Obj, previous: Fields, wanted: Fields, others: list[Record], shape: Shape) -> Obj:
+    """Remove what this manager applied before and no longer does, unless somebody else owns it or what is in it."""
+    owned = wanted.union(*(record.fields for record in others))
+    gone = previous - owned
+    out: Obj = sets.remove(merged, gone - sets.containers(owned), shape) if gone else merged
+    return out
 
 
 def _said(patch: Obj, resource: Resource, subresource: str) -> Obj:
@@ -283,31 +257,25 @@ def _type_errors(structural: Structural, patch: Obj) -> list[Cause]:
     found: list[Cause] = []
     structural.validate({**patch, "metadata": {}}, None, found)
     wrong = [c for c in found if c.kind in ("FieldValueTypeInvalid", "FieldValueDuplicate")]
-    return wrong or _keyless(structural, patch, "")
+    return wrong or _keyless(structural, patch, None)
 
 
-def _keyless(node: Structural, value: Any, path: str) -> list[Cause]:
+def _keyless(node: Structural, value: Any, path: Path_) -> list[Cause]:
     found: list[Cause] = []
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if (prop := node.props.get(key)) is not None:
-                found += _keyless(prop, inner, f"{path}.{key}" if path else key)
-    elif isinstance(value, list) and node.items is not None:
-        keys = node.raw.get("x-kubernetes-list-map-keys") or ()
-        for i, item in enumerate(value):
-            defaults = (k for k in keys if k in node.items.props and node.items.props[k].has_default)
-            if keys and isinstance(item, dict) and not any(k in item for k in keys) and not any(defaults):
-                text = f"element {i}: associative list with keys has an element that omits all key fields"
-                found.append(Cause("FieldValueRequired", path, text))
-            found += _keyless(node.items, item, f"{path}[{i}]")
+    keys = node.raw.get("x-kubernetes-list-map-keys") or ()
+    for at, item, inner in node.inside(value):
+        if keys and isinstance(item, dict) and not any(key in item or getattr(inner.props.get(key), "has_default", False) for key in keys):
+            text = f"element {at}: associative list with keys has an element that omits all key fields"
+            found.append(Cause("FieldValueRequired", path_text(path), text))
+        found += _keyless(inner, item, (path, at))
     return found
 
 
-def _conflict_error(resource: Resource, clashes: list[tuple[Record, FieldSet]]) -> StatusError:
+def _conflict_error(clashes: list[tuple[Record, Fields]]) -> StatusError:
     causes = []
     groups = []
     for record, fields in sorted(clashes, key=lambda c: c[0].manager):
-        found = records.paths(fields)
+        found = sets.shown(fields)
         groups.append((record.text(), found))
         causes += [{"reason": "FieldManagerConflict", "message": f"conflict with {record.text()}", "field": path} for path in found]
     count = len(causes)

@@ -2,66 +2,37 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
 from typing import Any
+
+import orjson
 
 from koord.apiserver.schema.builtin import Field, TypeNode
 from koord.apiserver.schema.structural import Structural
 
 LEAF, MAP, LIST_MAP, LIST_SET = "leaf", "map", "list-map", "list-set"
 
-_NAME, _TYPE = ("name",), ("type",)
-# built-in lists that merge by keys: (type, field) -> keys; "" as type: in every type
-_LIST_KEYS: dict[tuple[str, str], tuple[str, ...]] = {
-    ("", "conditions"): _TYPE,
-    ("V1ObjectMeta", "ownerReferences"): ("uid",),
-    ("V1PodSpec", "containers"): _NAME,
-    ("V1PodSpec", "initContainers"): _NAME,
-    ("V1PodSpec", "ephemeralContainers"): _NAME,
-    ("V1PodSpec", "volumes"): _NAME,
-    ("V1PodSpec", "imagePullSecrets"): _NAME,
-    ("V1PodSpec", "hostAliases"): ("ip",),
-    ("V1PodSpec", "topologySpreadConstraints"): ("topologyKey", "whenUnsatisfiable"),
-    ("V1PodSpec", "schedulingGates"): _NAME,
-    ("V1PodSpec", "resourceClaims"): _NAME,
-    ("V1Container", "ports"): ("containerPort", "protocol"),
-    ("V1Container", "env"): _NAME,
-    ("V1Container", "volumeMounts"): ("mountPath",),
-    ("V1Container", "volumeDevices"): ("devicePath",),
-    ("V1EphemeralContainer", "ports"): ("containerPort", "protocol"),
-    ("V1EphemeralContainer", "env"): _NAME,
-    ("V1EphemeralContainer", "volumeMounts"): ("mountPath",),
-    ("V1ResourceRequirements", "claims"): _NAME,
-    ("V1PodStatus", "podIPs"): ("ip",),
-    ("V1PodStatus", "resourceClaimStatuses"): _NAME,
-    ("V1NodeStatus", "addresses"): _TYPE,
-    ("V1ServiceSpec", "ports"): ("port", "protocol"),
-    ("V1ServiceAccount", "secrets"): _NAME,
-    ("V1MutatingWebhookConfiguration", "webhooks"): _NAME,
-    ("V1ValidatingWebhookConfiguration", "webhooks"): _NAME,
-    ("V1CSINodeSpec", "drivers"): _NAME,
-    ("V1ValidatingAdmissionPolicySpec", "matchConditions"): _NAME,
-    ("V1ValidatingAdmissionPolicySpec", "variables"): _NAME,
-}
-_SETS = {("V1ObjectMeta", "finalizers"), ("V1NodeSpec", "podCIDRs"), ("V1Endpoint", "addresses")}
 # key fields that default, so that an item without them is still known
 _KEY_DEFAULTS: dict[str, Any] = {"protocol": "TCP"}
-_ATOMIC_TYPES = frozenset(
-    {
-        "V1LabelSelector", "V1SecretKeySelector", "V1ConfigMapKeySelector", "V1ObjectReference", "V1LocalObjectReference", "V1NodeSelector",
-        "V1NodeSelectorTerm", "V1ResourceFieldSelector", "V1ObjectFieldSelector", "V1TypedLocalObjectReference", "V1TopologySelectorTerm",
-        "V1ScopeSelector", "V1SecretReference", "V1OwnerReference", "V1RoleRef", "RbacV1Subject", "V1FileKeySelector",
-    }
-)  # fmt: skip
-_ATOMIC_MAPS = {("V1PodSpec", "nodeSelector"), ("V1ServiceSpec", "selector"), ("V1ReplicationControllerSpec", "selector")}
+
+
+@cache
+def _table() -> dict[str, Any]:
+    """Of built-in types: `keys` of the lists that merge by them (under "" in every type), `sets`, maps and whole types that are atomic."""
+    table: dict[str, Any] = orjson.loads(Path(__file__).with_name("merging.json").read_bytes())
+    return table
 
 
 class Shape:
     """One place in a schema. `of(key)` is the shape of a field or map value, `item` that of list elements."""
 
-    __slots__ = ("_children", "_source", "item", "keys", "mode")
+    __slots__ = ("_children", "_source", "container", "item", "keys", "mode")
 
     def __init__(self, mode: str, keys: tuple[str, ...] = (), source: Any = None, item: Shape | None = None) -> None:
         self.mode = mode
+        # the type of values that are not of one piece
+        self.container = {MAP: dict, LIST_MAP: list, LIST_SET: list}.get(mode)
         self.keys = keys
         self.item = item or self
         self._source = source
@@ -77,7 +48,7 @@ class Shape:
     def key_of(self, item: Any) -> str:
         """The path element of an item of an associative list."""
         if self.mode == LIST_SET:
-            return "v:" + orjson_text(item)
+            return "v:" + _text(item)
         found = {}
         for key in self.keys:
             value = item.get(key) if isinstance(item, dict) else None
@@ -85,7 +56,7 @@ class Shape:
                 value = _KEY_DEFAULTS.get(key)
             if value is not None:
                 found[key] = value
-        return "k:" + orjson_text(found)
+        return "k:" + _text(found)
 
     def named(self, key: str) -> bool:
         """The member is a field of a struct, rather than an entry of a map."""
@@ -95,10 +66,8 @@ class Shape:
         return isinstance(source, Structural) and key in source.props
 
 
-def orjson_text(value: Any) -> str:
+def _text(value: Any) -> str:
     """Compact JSON with sorted keys."""
-    import orjson
-
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 
@@ -127,25 +96,21 @@ def _of_field(owner: str, field: Field) -> Shape:
         assert field.node is not None
         return of_type(field.node)
     if field.code == "{":
-        return _ATOM if (owner, field.name) in _ATOMIC_MAPS else Shape(MAP, source=field.item)
+        return _ATOM if field.name in _table()["atomic"].get(owner, ()) else Shape(MAP, source=field.item)
     if field.code == "[":
         assert field.item is not None
-        keys = _LIST_KEYS.get((owner, field.name))
-        if keys is None and field.item.code == "r":
-            keys = _LIST_KEYS.get(("", field.name))
+        node, known = field.item.node, _table()["keys"]
+        keys = known.get(owner, {}).get(field.name) or (known[""].get(field.name) if node is not None else None)
         if keys is not None:
             # items merge field by field, also those whose type is of one piece elsewhere
-            node = field.item.node
-            return Shape(LIST_MAP, keys, item=of_type(node) if node is not None else _FREE)
-        if (owner, field.name) in _SETS:
-            return Shape(LIST_SET, item=_ATOM)
-        return _ATOM
+            return Shape(LIST_MAP, tuple(keys), item=of_type(node) if node is not None else _FREE)
+        return Shape(LIST_SET, item=_ATOM) if field.name in _table()["sets"].get(owner, ()) else _ATOM
     return _FREE if field.code == "o" else _ATOM
 
 
 def of_type(node: TypeNode) -> Shape:
     """The shape of a built-in type."""
-    if node.name in _ATOMIC_TYPES:
+    if node.name in _table()["atomic types"]:
         return _ATOM
     found = _META.get(id(node))
     if found is None:

@@ -8,8 +8,7 @@ from typing import Any
 from koord import seams
 from koord.api.selectors import from_label_selector
 from koord.api.times import TimeError, parse_time
-
-Obj = dict[str, Any]
+from koord.apiserver.store import Obj
 
 UNKNOWN, NONE, UNSET = "<unknown>", "<none>", "<unset>"
 # (seconds below which it holds, size of the unit, its letter, size of the smaller unit, its letter), coarser the longer it is

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from koord.apiserver.store import Obj
 from koord.apiserver.tables.cells import CELLS, UNKNOWN, ago
 
 if TYPE_CHECKING:
     from koord.apiserver.resources import Resource
 
-Obj = dict[str, Any]
 Row = Callable[[Obj], list[Any]]
 
 _STEP = re.compile(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from koord.apiserver.errors import Cause, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.schema.builtin import Path_
 from koord.apiserver.schema.rules import checking
 from koord.apiserver.schema.structural import Structural, compiled_pattern
+from koord.apiserver.store import Obj
 from koord.apiserver.validation.names import check_name, dns_1035_label
 
 if TYPE_CHECKING:
     from koord.apiserver.cel.rules import RuleNode
 
-Obj = dict[str, Any]
 
 _TYPES = ("array", "boolean", "integer", "number", "object", "string")
 _LIST_TYPES = ("atomic", "map", "set")
@@ -195,14 +195,3 @@ def _presentation(version: Obj, path: str, causes: list[Cause]) -> None:
             causes.append(not_supported(f"{where}.type", column.get("type") or "", _COLUMN_TYPES))
         if not str(column.get("jsonPath", "")).startswith("."):
             causes.append(invalid_value(f"{where}.JSONPath", column.get("jsonPath", ""), "must be a simple json path starting with ."))
-
-
-def check_crd_update(new: Obj, old: Obj, causes: list[Cause]) -> None:
-    """Group, scope and names that objects depend on are fixed."""
-    spec, before = new["spec"], old["spec"]
-    for key in ("group", "scope"):
-        if spec.get(key) != before.get(key):
-            causes.append(invalid_value(f"spec.{key}", spec.get(key), "field is immutable"))
-    for key in ("plural", "kind"):
-        if spec["names"].get(key) != before["names"].get(key):
-            causes.append(invalid_value(f"spec.names.{key}", spec["names"].get(key), "field is immutable"))

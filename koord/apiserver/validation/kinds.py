@@ -11,10 +11,9 @@ from koord.apiserver.admission.quotas import COMPUTE, POD_SCOPES, STANDARD, scop
 from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.schema.builtin import Path_, path_text
 from koord.apiserver.schema.rules import checking
+from koord.apiserver.store import Obj
 from koord.apiserver.validation.names import check_name, label_value, qualified_name
 from koord.apiserver.validation.pods import EFFECTS, amount, whole
-
-Obj = dict[str, Any]
 
 _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _DATA_LIMIT = 1024 * 1024
@@ -25,7 +24,6 @@ _SYSTEM_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-cri
 _SCOPE_OPERATORS = ("DoesNotExist", "Exists", "In", "NotIn")
 _WHOLE = ("pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps", "persistentvolumeclaims")
 _BEST_EFFORT = frozenset({"pods", "count/pods"})
-_IMMUTABLE = "field is immutable"
 
 
 def _spec(obj: Obj) -> Obj:
@@ -62,12 +60,6 @@ def _workload(obj: Obj, path: Path_, causes: list[Cause]) -> None:
     restart = (template.get("spec") or {}).get("restartPolicy", "Always")
     if restart != "Always":
         causes.append(not_supported("spec.template.spec.restartPolicy", restart, ("Always",)))
-
-
-def check_selector_immutable(new: Obj, old: Obj, causes: list[Cause]) -> None:
-    """The selector of a workload cannot change."""
-    if new["spec"].get("selector") != old["spec"].get("selector"):
-        causes.append(invalid_value("spec.selector", new["spec"].get("selector"), _IMMUTABLE))
 
 
 @checking("V1JobSpec")
@@ -137,14 +129,6 @@ def _node(node: Obj, path: Path_, causes: list[Cause]) -> None:
                 whole(name, value, where, causes)
 
 
-def check_node_update(new: Obj, old: Obj, causes: list[Cause]) -> None:
-    """podCIDR and providerID are set once."""
-    for key in ("podCIDR", "providerID"):
-        before = _spec(old).get(key)
-        if before and _spec(new).get(key) != before:
-            causes.append(field_forbidden(f"spec.{key}", "node updates may not change " + key + ' except from "" to valid'))
-
-
 @checking("V1ConfigMap", "V1Secret")
 def _data(obj: Obj, path: Path_, causes: list[Cause]) -> None:
     size = 0
@@ -161,12 +145,10 @@ def _data(obj: Obj, path: Path_, causes: list[Cause]) -> None:
 
 
 def check_immutable_data(new: Obj, old: Obj, causes: list[Cause]) -> None:
-    """ConfigMaps and Secrets marked immutable stay as they are; the type of a Secret always does."""
+    """ConfigMaps and Secrets marked immutable stay as they are."""
     if old.get("immutable"):
         changed = (() if new.get("immutable") else ("immutable",)) + tuple(k for k in ("data", "binaryData") if new.get(k) != old.get(k))
         causes += [field_forbidden(key, "field is immutable when `immutable` is set") for key in changed]
-    if new.get("type") != old.get("type"):
-        causes.append(invalid_value("type", new.get("type"), _IMMUTABLE))
 
 
 @checking("V1ServiceSpec")
@@ -175,12 +157,6 @@ def _service(spec: Obj, path: Path_, causes: list[Cause]) -> None:
     if not ports and spec.get("clusterIP") != "None" and spec.get("type") != "ExternalName":
         causes.append(required("spec.ports"))
     causes += [required(f"spec.ports[{i}].name") for i, port in enumerate(ports) if len(ports) > 1 and not port.get("name")]
-
-
-def check_service_update(new: Obj, old: Obj, causes: list[Cause]) -> None:
-    before, after = (_spec(obj).get("clusterIP") for obj in (old, new))
-    if before and after != before:
-        causes.append(invalid_value("spec.clusterIPs[0]", after, _IMMUTABLE))
 
 
 @checking("CoreV1Event")
@@ -192,8 +168,10 @@ def _event(obj: Obj, path: Path_, causes: list[Cause]) -> None:
         causes.append(invalid_value("involvedObject.namespace", involved, "does not match event.namespace"))
 
 
-def check_claim(obj: Obj, causes: list[Cause]) -> None:
-    """Not for the templates of StatefulSets, which nobody checks."""
+@checking("V1PersistentVolumeClaim")
+def _claim(obj: Obj, path: Path_, causes: list[Cause]) -> None:
+    if path is not None:  # the templates of StatefulSets are checked by nobody
+        return
     if not _spec(obj).get("accessModes"):
         causes.append(required("spec.accessModes", "at least 1 access mode is required"))
     if "storage" not in ((_spec(obj).get("resources") or {}).get("requests") or {}):
@@ -212,13 +190,6 @@ def _priority_class(obj: Obj, path: Path_, causes: list[Cause]) -> None:
             causes.append(field_forbidden("metadata.name", text))
     elif value > _HIGHEST_USER_PRIORITY:
         causes.append(field_forbidden("value", f"maximum allowed value of a user defined priority is {_HIGHEST_USER_PRIORITY}"))
-
-
-def check_priority_class_update(new: Obj, old: Obj, causes: list[Cause]) -> None:
-    if new.get("value", 0) != old.get("value", 0):
-        causes.append(field_forbidden("value", "may not be changed in an update."))
-    if new.get("preemptionPolicy") != old.get("preemptionPolicy"):
-        causes.append(invalid_value("preemptionPolicy", new.get("preemptionPolicy"), _IMMUTABLE))
 
 
 # -- admission -----------------------------------------------------------------------------------------------------------------------
@@ -316,9 +287,3 @@ def _scopes(obj: Obj, spec: Obj, causes: list[Cause]) -> None:
 def _of_pods(limit: str) -> bool:
     """Whether a limit is about pods."""
     return limit in COMPUTE or (limit.split(".", 1)[0] in ("requests", "limits", "ephemeral-storage") and limit != "requests.storage")
-
-
-def check_quota_update(new: Obj, old: Obj, causes: list[Cause]) -> None:
-    before, after = (_spec(obj).get("scopes") or [] for obj in (old, new))
-    if after != before:
-        causes.append(invalid_value("spec.scopes", after, _IMMUTABLE))

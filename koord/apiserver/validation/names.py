@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Any
 
 from koord.apiserver.errors import Cause, invalid_value, required
+from koord.apiserver.store import Obj
 
-Obj = dict[str, Any]
 Rule = Callable[[str], str]
 
 ANNOTATIONS_LIMIT = 256 * 1024

@@ -11,9 +11,8 @@ from koord.apiserver.defaulting import containers, qos_class
 from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.schema.builtin import Path_, path_text
 from koord.apiserver.schema.rules import checking
+from koord.apiserver.store import Obj
 from koord.apiserver.validation.names import check_name, dns_label, label_map, qualified_name
-
-Obj = dict[str, Any]
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _STANDARD_RESOURCES = ("cpu", "memory", "ephemeral-storage")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import platform
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from koord.apiserver.resources import SUBRESOURCE_KINDS, SUBRESOURCE_VERBS, Resource, ResourceTable
+from koord.apiserver.store import Obj
 from koord.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-Obj = dict[str, Any]
 
 KUBERNETES_VERSION = "v1.36.0"
 _ORDER = (

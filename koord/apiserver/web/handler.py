@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote
 
 import orjson
@@ -14,6 +14,7 @@ from aiohttp import web
 from koord.apiserver.errors import StatusError, forbidden, internal, path_not_found, unauthorized
 from koord.apiserver.rbac import Attributes, effective, selected_name, verb_of
 from koord.apiserver.rest.context import Options, flag
+from koord.apiserver.store import Obj
 from koord.apiserver.web import discovery
 from koord.apiserver.web.objects import ObjectHandlers
 from koord.apiserver.web.render import respond, shape, warn
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Obj = dict[str, Any]
 
 CHECKS = ("ping", "store", "admission", "controllers")
 

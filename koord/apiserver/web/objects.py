@@ -22,6 +22,7 @@ from koord.apiserver.rest import delete as deletion
 from koord.apiserver.rest import patch as patching
 from koord.apiserver.rest import read, subresources, write
 from koord.apiserver.rest.context import DeleteOptions, Options, flag
+from koord.apiserver.store import Entry, Obj
 from koord.apiserver.watch import WatchStreams
 from koord.apiserver.web import logs, reviews
 from koord.apiserver.web.render import JSON, Renderer, shape, warn
@@ -30,10 +31,8 @@ from koord.apiserver.wire import obj_of
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
-    from koord.apiserver.store import Entry
     from koord.apiserver.web.handler import Target
 
-Obj = dict[str, Any]
 
 _PROTOBUF = "application/vnd.kubernetes.protobuf"
 _YAML = ("application/yaml", "application/x-yaml", "text/yaml")

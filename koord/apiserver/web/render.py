@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 from aiohttp import web
 
 from koord.apiserver.errors import StatusError, bad_request, not_acceptable
+from koord.apiserver.store import Entry, Obj
 from koord.apiserver.wire import item_of, list_body, obj_of, raw_of
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
     from koord.apiserver.rest.read import Page
-    from koord.apiserver.store import Entry
 
-Obj = dict[str, Any]
 
 JSON = "application/json"
 _OFFERED = (JSON, "application/yaml")

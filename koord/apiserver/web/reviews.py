@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from koord.apiserver.rbac import MASTERS, of_review
 from koord.apiserver.rest import subresources
 from koord.apiserver.rest.context import User, check_identity
 from koord.apiserver.rest.write import decode
+from koord.apiserver.store import Obj
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.rest.context import Options
     from koord.apiserver.web.handler import Target
 
-Obj = dict[str, Any]
 _EVERYTHING = {
     "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
     "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
